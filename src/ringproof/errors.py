@@ -1,0 +1,30 @@
+"""The one way in which ringproof refuses bad input."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A value that cannot be used, said in one line.
+
+    Args:
+        field: What was given wrongly, as the user spells it (``--hcp``, ``card.yaml:anchors[2].path``).
+        value: What was given; ``None`` where nothing was.
+        problem: Why it cannot be used.
+        remedy: What to do instead.
+
+    The command line prints ``error: FIELD: PROBLEM (got VALUE); REMEDY`` and exits with 2.
+    """
+
+    def __init__(self, field: str, value: object, problem: str, remedy: str) -> None:
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+        got = "" if value is None else f" (got {_short(value)})"
+        super().__init__(f"{field}: {problem}{got}; {remedy}")
+
+
+def _short(value: object, limit: int = 120) -> str:
+    """The value on one line, cut so that a large input cannot flood the message."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else f"{text[:limit]}…"

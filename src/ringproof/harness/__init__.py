@@ -1,0 +1,1 @@
+"""The verification half: what proves the cards. Installs and runs without torch."""

@@ -1,0 +1,1 @@
+"""The runnable reference implementation: what the skill cards describe."""
