@@ -1,0 +1,1 @@
+"""Which tokens sit on which rank. Pure integers."""

@@ -1,0 +1,135 @@
+"""How one sequence is cut over the ranks of a CP group.
+
+``contiguous`` gives rank ``r`` of ``N`` the ``r``-th of ``N`` equal chunks. ``zigzag`` cuts the
+sequence into ``2N`` chunks and gives rank ``r`` chunk ``r`` and chunk ``2N-1-r``: under a causal
+mask an early chunk sees little and a late one much, and each such pair sees the same. Worked
+table, 16 tokens over 4 ranks:
+
+    rank   contiguous   zigzag
+    0      [0, 4)       [0, 2) [14, 16)
+    1      [4, 8)       [2, 4) [12, 14)
+    2      [8, 12)      [4, 6) [10, 12)
+    3      [12, 16)     [6, 10)
+
+Local rows are the chunks of a rank in ascending order, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringproof.errors import InputError
+
+PARTITIONS = ("zigzag", "contiguous")
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Half-open range ``[start, stop)`` of token positions.
+
+    Args:
+        start: First position.
+        stop: One past the last; larger than ``start``.
+    """
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> slice:
+        """The span as an index."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of tokens that stays together when shards are put in sequence order.
+
+    Args:
+        shard: Which of the shards holds it.
+        rows: Where it lies within that shard.
+    """
+
+    shard: int
+    rows: Span
+
+
+def check_divisible(seq_len: int, size: int, partition: str) -> None:
+    """Refuse a sequence that cannot be cut evenly.
+
+    Raises:
+        InputError: An unknown partition, or a length that is not a multiple of ``2 * size``
+            (zigzag) or ``size`` (contiguous).
+    """
+    if partition not in PARTITIONS:
+        raise InputError("partition", partition, "unknown partition", f"use one of {PARTITIONS}")
+    multiple = 2 * size if partition == "zigzag" else size
+    if seq_len < multiple or seq_len % multiple:
+        raise InputError(
+            "seq_len",
+            seq_len,
+            f"{partition} over {size} CP ranks needs a positive multiple of {multiple}",
+            f"pad the sequence to {-(-max(seq_len, 1) // multiple) * multiple}",
+        )
+
+
+def rank_spans(seq_len: int, size: int, rank: int, partition: str) -> tuple[Span, ...]:
+    """Positions held by one rank, ascending, neighbours joined.
+
+    Args:
+        seq_len: Tokens in the whole sequence.
+        size: Ranks in the CP group.
+        rank: Index in the CP group.
+        partition: ``zigzag`` or ``contiguous``.
+
+    Raises:
+        InputError: See :func:`check_divisible`.
+
+    >>> rank_spans(16, 4, 1, "zigzag")
+    (Span(start=2, stop=4), Span(start=12, stop=14))
+    """
+    check_divisible(seq_len, size, partition)
+    if partition == "contiguous":
+        chunk = seq_len // size
+        return (Span(rank * chunk, (rank + 1) * chunk),)
+    chunk = seq_len // (2 * size)
+    mirror = 2 * size - 1 - rank
+    return join(Span(c * chunk, (c + 1) * chunk) for c in (rank, mirror))
+
+
+def join(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The spans in ascending order, neighbours that touch joined.
+
+    >>> join([Span(4, 6), Span(0, 2), Span(2, 4)])
+    (Span(start=0, stop=6),)
+    """
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and joined[-1].stop == span.start:
+            joined[-1] = Span(joined[-1].start, span.stop)
+        else:
+            joined.append(span)
+    return tuple(joined)
+
+
+def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[Segment, ...]:
+    """The runs of several shards, in the order in which they stand in the sequence.
+
+    Putting these runs one after the other turns concatenated shards into ascending positions;
+    it is what an all-to-all that gathers the sequence has to do with what it received.
+
+    >>> [(s.shard, s.rows.start, s.rows.stop) for s in segments_in_order(
+    ...     [rank_spans(8, 2, r, "zigzag") for r in range(2)])]
+    [(0, 0, 2), (1, 0, 4), (0, 2, 4)]
+    """
+    placed: list[tuple[Span, Segment]] = []
+    for shard, spans in enumerate(shards):
+        row = 0
+        for span in spans:
+            placed.append((span, Segment(shard, Span(row, row + len(span)))))
+            row += len(span)
+    return tuple(segment for _, segment in sorted(placed, key=lambda item: item[0]))

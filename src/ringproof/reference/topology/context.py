@@ -1,0 +1,95 @@
+"""The process groups of this rank, built once at the entry point and passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+
+import torch.distributed as dist
+
+from ringproof.errors import InputError
+from ringproof.reference.topology.catalogue import (
+    CONTEXT_PARALLEL,
+    DESCRIPTIONS,
+    PlannedGroup,
+    all_groups,
+    hierarchical_description,
+)
+from ringproof.reference.topology.hierarchy import check_sizes
+from ringproof.reference.topology.layout import RankLayout
+
+
+@dataclass(frozen=True)
+class ParallelContext:
+    """This rank's place in the layout and its process groups.
+
+    Args:
+        layout: The rank grid.
+        rank: This rank.
+        hierarchical_sizes: Level sizes, inner to outer; empty without hierarchical CP.
+        groups: ``group_desc`` to the process group that holds this rank.
+    """
+
+    layout: RankLayout
+    rank: int
+    hierarchical_sizes: tuple[int, ...]
+    groups: Mapping[str, dist.ProcessGroup]
+
+    @property
+    def context_parallel_group(self) -> dist.ProcessGroup:
+        """The flat CP group: the one by which sequences are cut."""
+        return self.groups[CONTEXT_PARALLEL]
+
+    @property
+    def hierarchical_groups(self) -> tuple[dist.ProcessGroup, ...]:
+        """The levels of the CP group, level 0 (all-to-all) first."""
+        levels = range(len(self.hierarchical_sizes))
+        return tuple(self.groups[hierarchical_description(level)] for level in levels)
+
+
+@contextmanager
+def parallel_context(
+    layout: RankLayout,
+    hierarchical_sizes: Sequence[int] = (),
+    *,
+    descriptions: Sequence[str] = tuple(DESCRIPTIONS),
+    timeout: timedelta | None = None,
+) -> Iterator[ParallelContext]:
+    """Create the layout's process groups on an initialised default group; destroy them after.
+
+    A collective: every rank of the world enters and leaves it, with the same arguments.
+
+    Args:
+        layout: The rank grid; its size must be the world's.
+        hierarchical_sizes: Level sizes inner to outer, or empty.
+        descriptions: Which groups of the catalogue to create.
+        timeout: Of each group's collectives; the backend's own when ``None``.
+
+    Raises:
+        InputError: The layout does not fill the world, or the level sizes do not multiply to
+            the CP size. Raised before any group is created.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if layout.world_size != world_size:
+        raise InputError(
+            "layout", layout, f"it needs {layout.world_size} ranks", f"start it on {world_size}"
+        )
+    sizes = check_sizes(hierarchical_sizes, layout.cp) if hierarchical_sizes else ()
+    groups: dict[str, dist.ProcessGroup] = {}
+    try:
+        for planned in all_groups(layout, sizes, descriptions):
+            group = _create(planned, timeout)
+            if rank in planned.ranks:
+                groups[planned.description] = group
+        yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
+    finally:
+        if dist.is_initialized():
+            for group in groups.values():
+                dist.destroy_process_group(group)
+
+
+def _create(planned: PlannedGroup, timeout: timedelta | None) -> dist.ProcessGroup:
+    return dist.new_group(list(planned.ranks), timeout=timeout, group_desc=planned.description)
