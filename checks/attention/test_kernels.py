@@ -1,0 +1,123 @@
+"""Each kernel and the merge, in one process, against the dense oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.dense import dense_attention
+from ringproof.reference.attention.kernels import kernel_named
+from ringproof.reference.attention.merge import PartialSum
+from ringproof.reference.attention.names import KERNEL_NAMES
+from ringproof.reference.packing.partition import Span
+
+# float64, sums of at most a few hundred terms of order one: rounding stays near 1e-13.
+TOLERANCE = 1e-10
+
+
+def random_inputs(
+    *shapes: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float64
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads", "width", "v_width"),
+    [(1, 4, 4, 16, 16), (2, 8, 2, 16, 24), (2, 6, 1, 24, 8), (3, 2, 2, 8, 8)],
+    ids=["mha", "gqa-wider-v", "mqa-narrower-v", "batch"],
+)
+def test_kernel_equals_the_oracle(
+    name: str, causal: bool, batch: int, heads: int, kv_heads: int, width: int, v_width: int
+) -> None:
+    rows = 33
+    q, k, v, grad = random_inputs(
+        (batch, rows, heads, width),
+        (batch, rows, kv_heads, width),
+        (batch, rows, kv_heads, v_width),
+        (batch, rows, heads, v_width),
+    )
+    kernel, scale = kernel_named(name), width**-0.5
+    out, lse = kernel.forward(q, k, v, causal=causal, scale=scale)
+    gradients = kernel.backward(grad, (q, k, v), out, lse, causal=causal, scale=scale)
+    dense = dense_attention(q, k, v, grad, causal=causal)
+    expected = (dense.out, dense.lse, dense.dq, dense.dk, dense.dv)
+    for found, right in zip((out, lse, *gradients), expected, strict=True):
+        assert found.shape == right.shape
+        assert (found - right).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
+def test_partials_over_disjoint_keys_merge_into_the_whole(name: str) -> None:
+    q, k, v, grad = random_inputs((1, 12, 4, 8), (1, 30, 2, 8), (1, 30, 2, 8), (1, 12, 4, 8))
+    kernel, scale = kernel_named(name), 8**-0.5
+    whole, whole_lse = kernel.forward(q, k, v, causal=False, scale=scale)
+    total = PartialSum((1, 12, 4, 8), like=q)
+    for keys in (slice(0, 7), slice(7, 8), slice(8, 30)):
+        total.add(
+            Span(0, 12), *kernel.forward(q, k[:, keys], v[:, keys], causal=False, scale=scale)
+        )
+    assert (total.out - whole).abs().max() <= TOLERANCE
+    assert (total.lse - whole_lse).abs().max() <= TOLERANCE
+    right = kernel.backward(grad, (q, k, v), whole, whole_lse, causal=False, scale=scale)
+    dq = torch.zeros_like(q)
+    for keys in (slice(0, 7), slice(7, 8), slice(8, 30)):
+        inputs = (q, k[:, keys], v[:, keys])
+        parts = kernel.backward(grad, inputs, total.out, total.lse, causal=False, scale=scale)
+        dq += parts[0]
+        assert (parts[1] - right[1][:, keys]).abs().max() <= TOLERANCE
+        assert (parts[2] - right[2][:, keys]).abs().max() <= TOLERANCE
+    assert (dq - right[0]).abs().max() <= TOLERANCE
+
+
+def test_a_zero_lse_is_seen() -> None:
+    """Negative control: a kernel that fakes its LSE must not pass the merge."""
+    q, k, v = random_inputs((1, 12, 4, 8), (1, 30, 4, 8), (1, 30, 4, 8))
+    kernel = kernel_named("sdpa")
+    whole, _ = kernel.forward(q, k, v, causal=False, scale=1.0)
+    total = PartialSum((1, 12, 4, 8), like=q)
+    for keys in (slice(0, 15), slice(15, 30)):
+        out, lse = kernel.forward(q, k[:, keys], v[:, keys], causal=False, scale=1.0)
+        total.add(Span(0, 12), out, torch.zeros_like(lse))
+    assert (total.out - whole).abs().max() > 1e-3
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=6))
+def test_merge_is_stable_and_order_free(lses: list[float]) -> None:
+    def merged(order: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+        total = PartialSum((1, 1, 1, 1), like=torch.zeros(1, dtype=torch.float64))
+        for lse in order:
+            out = torch.full((1, 1, 1, 1), lse / 1e4, dtype=torch.float64)
+            total.add(Span(0, 1), out, torch.full((1, 1, 1), lse, dtype=torch.float64))
+        return total.out, total.lse
+
+    (out, lse), (out_back, lse_back) = merged(lses), merged(lses[::-1])
+    values = torch.tensor(lses, dtype=torch.float64)
+    assert torch.isfinite(out).all()
+    assert torch.allclose(out, (torch.softmax(values, 0) * values / 1e4).sum(), atol=1e-9)
+    assert torch.allclose(out, out_back, atol=1e-9)
+    assert torch.allclose(lse, lse_back, atol=1e-9)
+
+
+def test_rows_without_keys_stay_zero_and_nan_is_not_hidden() -> None:
+    total = PartialSum((1, 2, 1, 1), like=torch.zeros(1, dtype=torch.float64))
+    nothing = torch.full((1, 2, 1), -torch.inf, dtype=torch.float64)
+    total.add(Span(0, 2), torch.zeros(1, 2, 1, 1, dtype=torch.float64), nothing)
+    assert total.out.eq(0).all()
+    assert total.lse.eq(-torch.inf).all()
+    total.add(Span(1, 2), torch.full((1, 1, 1, 1), torch.nan), torch.zeros(1, 1, 1))
+    assert total.out[0, 1].isnan().all()
+    assert total.out[0, 0].eq(0).all()
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(InputError, match="banana"):
+        kernel_named("banana")

@@ -1,0 +1,110 @@
+"""What a parity measurement is asked to do. No torch: a command can refuse before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES, check_name
+from ringproof.reference.packing.partition import check_divisible
+from ringproof.reference.topology.hierarchy import check_sizes
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+DENSE_SCORES_LIMIT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityCase:
+    """One measurement.
+
+    Args:
+        world: Ranks in the flat CP group.
+        comm_type: One of :data:`COMM_TYPES`.
+        hierarchical_sizes: Two levels for ``a2a+p2p``, empty otherwise.
+        seq_len: Tokens in the whole sequence.
+        batch: Sequences.
+        heads: Query heads.
+        kv_heads: Key/value heads.
+        head_dim: Width of queries and keys.
+        v_head_dim: Width of values.
+        dtype: One of :data:`DTYPES`.
+        causal: Causal mask, or full attention.
+        partition: ``zigzag`` or ``contiguous``.
+        kernel: ``sdpa`` or ``reference``.
+        kv_replication: See :class:`AttentionOptions`.
+        seed: Of the random inputs, which are the same on every rank and for every world.
+    """
+
+    world: int
+    comm_type: str = "p2p"
+    hierarchical_sizes: tuple[int, ...] = ()
+    seq_len: int = 256
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int = 8
+    head_dim: int = 16
+    v_head_dim: int = 16
+    dtype: str = "float64"
+    causal: bool = True
+    partition: str = "zigzag"
+    kernel: str = "sdpa"
+    kv_replication: int = 1
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what cannot be measured, before any rank is started.
+
+        Raises:
+            InputError: A name is unknown, a size below 1, a shape does not fit the type, or the
+                dense oracle would need more than 4 GiB.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and field.name not in ("seed", "causal") and value < 1:
+                raise InputError(field.name, value, "below 1", "give 1 or more")
+        check_name("comm_type", self.comm_type, COMM_TYPES)
+        check_name("dtype", self.dtype, DTYPES)
+        check_name("kernel", self.kernel, KERNEL_NAMES)
+        check_divisible(self.seq_len, self.world, self.partition)
+        self._check_levels()
+        self._check_heads()
+        scores = self.batch * self.heads // self.kv_heads * self.seq_len**2 * 8
+        if scores > DENSE_SCORES_LIMIT_BYTES:
+            raise InputError(
+                "seq_len", self.seq_len, f"the oracle's scores take {scores >> 30} GiB", "shorten"
+            )
+
+    @property
+    def exchange_size(self) -> int:
+        """Ranks that share the heads of one all-to-all."""
+        if self.comm_type == "a2a+p2p":
+            return self.hierarchical_sizes[0]
+        return self.world if self.comm_type == "a2a" else 1
+
+    def _check_levels(self) -> None:
+        if self.comm_type != "a2a+p2p":
+            if self.hierarchical_sizes:
+                raise InputError(
+                    "hcp", self.hierarchical_sizes, f"{self.comm_type} has no levels", "drop it"
+                )
+            return
+        check_sizes(self.hierarchical_sizes, self.world)
+        if len(self.hierarchical_sizes) != 2:
+            raise InputError(
+                "hcp", self.hierarchical_sizes, "a2a+p2p has two levels", "give two sizes"
+            )
+
+    def _check_heads(self) -> None:
+        kv_heads = self.kv_heads * self.kv_replication
+        if self.heads % kv_heads:
+            raise InputError(
+                "kv_heads", kv_heads, f"does not divide {self.heads} query heads", "change either"
+            )
+        for name, count in (("heads", self.heads), ("kv_heads", kv_heads)):
+            if count % self.exchange_size:
+                raise InputError(
+                    name,
+                    count,
+                    f"{self.comm_type} splits heads over {self.exchange_size} ranks",
+                    "use p2p, a smaller first level, or --kv-replication",
+                )
