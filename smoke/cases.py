@@ -1,0 +1,178 @@
+"""What the ranks of a smoke test run. Module-level functions, so that they can be sent by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ringproof.errors import InputError
+from ringproof.harness.cluster import RankContext
+from ringproof.reference.attention import parity as parity_module
+from ringproof.reference.attention.attention import context_parallel_attention
+from ringproof.reference.attention.case import ParityCase
+from ringproof.reference.attention.communicator import Traffic
+from ringproof.reference.attention.demonstration import GROUPS, demonstrate
+from ringproof.reference.packing.partition import rank_spans
+from ringproof.reference.topology.census import print_census
+from ringproof.reference.topology.context import parallel_context
+from ringproof.reference.topology.layout import RankLayout
+from smoke.tiny_model import Attend, TinyModel, corpus
+
+
+def parity(rank: RankContext, *, cases: Sequence[ParityCase], evidence: bool = False) -> Any:
+    """The result of each case, the same on every rank."""
+    return demonstrate(cases, rank.device, evidence=evidence)
+
+
+def broken_parity(rank: RankContext, *, case: ParityCase, fault: str) -> Any:
+    """Parity with the wrong groups, as seen in real trainings, and its log.
+
+    ``communication-off``: each rank attends to its own chunk, which is what a missing group does
+    to Transformer Engine. ``swapped-levels``: the all-to-all on the strided level, the ring on
+    the consecutive one. ``none``: as it should be.
+    """
+    traffic = Traffic()
+    layout = RankLayout(cp=case.world)
+    with parallel_context(layout, case.hierarchical_sizes, descriptions=GROUPS) as context:
+        print_census(sys.stderr)
+        alone = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
+        levels = context.hierarchical_groups
+        groups = {
+            "none": levels,
+            "communication-off": (alone, alone),
+            "swapped-levels": levels[::-1],
+        }
+        result = parity_module.measure(
+            case, context, rank.device, group=groups[fault], traffic=traffic
+        )
+    sys.stderr.writelines(line.format() + "\n" for line in traffic.lines())
+    return result
+
+
+def upstream_groups(
+    rank: RankContext, *, sizes: dict[str, int], order: str, hierarchical_sizes: Sequence[int]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Run Megatron-LM's own initialisation; the census of what it created, by rank."""
+    from megatron.core import parallel_state
+
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=sizes.get("tp", 1),
+        context_parallel_size=sizes.get("cp", 1),
+        pipeline_model_parallel_size=sizes.get("pp", 1),
+        hierarchical_context_parallel_sizes=list(hierarchical_sizes) or None,
+        order=order,
+        create_gloo_process_groups=False,
+    )
+    try:
+        lines = print_census(sys.stderr)
+        return [(line.group, line.ranks) for line in lines]
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def train(
+    rank: RankContext, *, steps: int, seq_len: int, hierarchical_sizes: Sequence[int], fault: str
+) -> list[float]:
+    """Loss curve of the tiny model, the whole sequence on one rank or cut over all of them.
+
+    ``fault``: ``none``, or ``communication-off`` as in :func:`broken_parity`.
+    """
+    layout = RankLayout(cp=rank.world_size)
+    with parallel_context(layout, hierarchical_sizes, descriptions=GROUPS) as context:
+        attend: Attend = single_rank_attention
+        if rank.world_size > 1:
+            alone = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
+            off = fault == "communication-off"
+            group = (alone, alone) if off else context.hierarchical_groups
+            attend = partial(hierarchical_attention, group)
+        spans = rank_spans(seq_len, rank.world_size, rank.rank, "zigzag")
+        rows = torch.cat([torch.arange(s.start, s.stop) for s in spans]).to(rank.device)
+        return optimise(rank, attend, rows, steps=steps, seq_len=seq_len)
+
+
+def single_rank_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The framework's own attention, by the math backend."""
+    k, v = (kv.repeat_interleave(q.shape[2] // kv.shape[2], dim=2) for kv in (k, v))
+    with sdpa_kernel(SDPBackend.MATH):
+        out = scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+        )
+    return out.transpose(1, 2)
+
+
+def hierarchical_attention(
+    group: Sequence[dist.ProcessGroup], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """CP attention over the two levels."""
+    return context_parallel_attention(q, k, v, comm_type="a2a+p2p", group=group)[0]
+
+
+def optimise(
+    rank: RankContext, attend: Attend, rows: torch.Tensor, *, steps: int, seq_len: int
+) -> list[float]:
+    """AdamW on the local rows; gradients and losses are summed over the world."""
+    torch.manual_seed(0)
+    model = TinyModel(attend).double().to(rank.device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    tokens = corpus(batch=2, seq_len=seq_len, seed=1).to(rank.device)
+    losses = []
+    for _ in range(steps):
+        total = model(tokens[:, rows], tokens[:, rows + 1], rows)
+        loss = total / (tokens.shape[0] * seq_len)
+        optimiser.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        dist.all_reduce(loss.detach_())
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def raise_on(rank: RankContext, *, culprit: int) -> None:
+    """One rank raises while the others wait for it in a collective."""
+    if rank.rank == culprit:
+        raise ValueError(f"rank {culprit} cannot go on")
+    dist.barrier()
+
+
+def die_on(rank: RankContext, *, culprit: int, how: int) -> None:
+    """One rank is killed in the middle of a ring exchange."""
+    tensor = torch.ones(1)
+    for step in range(1000):
+        if rank.rank == culprit and step == 10:
+            print("about to die", flush=True)
+            os.kill(os.getpid(), how)
+        dist.all_reduce(tensor)
+
+
+def hang_on(rank: RankContext, *, culprit: int) -> None:
+    """One rank never arrives."""
+    if rank.rank == culprit:
+        time.sleep(3600)
+    dist.barrier()
+
+
+def refuse(rank: RankContext) -> None:
+    """Every rank refuses the same input."""
+    raise InputError("--hcp", "2,3", "cannot be", "give 2,2")
+
+
+def report(rank: RankContext, *, text: str) -> tuple[int, int, int]:
+    """Print, and tell who and where this is."""
+    print(f"{text} {rank.rank}", flush=True)
+    return dist.get_rank(), dist.get_world_size(), os.getpid()
+
+
+def allocate_unpicklable(rank: RankContext) -> Any:
+    """A value that cannot be sent."""
+    return lambda: rank

@@ -1,0 +1,146 @@
+"""Workers under fire: who failed first, how fast it is said, and what is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.harness.cluster import Cluster, RankFailure
+from ringproof.harness.cluster.cluster import ClusterOptions, drop
+from smoke import cases
+
+REPORTED_WITHIN_SECONDS = 15.0
+
+
+@pytest.fixture
+def four() -> Iterator[Cluster]:
+    with Cluster(4, ClusterOptions(timeout_seconds=30, log_sink=drop)) as workers:
+        yield workers
+
+
+def alive(process_id: int) -> bool:
+    """Whether a process runs; one that has ended but was not yet collected does not."""
+    try:
+        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def assert_gone(process_ids: tuple[int, ...]) -> None:
+    assert process_ids
+    deadline = time.monotonic() + 5
+    while any(map(alive, process_ids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [p for p in process_ids if alive(p)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_many_cases_run_on_the_same_workers(four: Cluster, world: int) -> None:
+    first = four.run(cases.report, world_size=world, text="hello")
+    second = four.run(cases.report, world_size=world, text="again")
+    assert [value[:2] for value in first.values] == [(rank, world) for rank in range(world)]
+    assert [value[2] for value in first.values] == list(four.process_ids[:world])
+    assert first.values == second.values
+    assert sorted(first.logs) == [(rank, f"hello {rank}") for rank in range(world)]
+
+
+def test_the_rank_that_raised_is_named_not_those_that_waited(four: Cluster) -> None:
+    before = four.process_ids
+    with pytest.raises(RankFailure, match="rank 2 cannot go on") as caught:
+        four.run(cases.raise_on, culprit=2)
+    assert caught.value.rank == 2
+    assert "ValueError" in caught.value.reason
+    assert "raise_on" in caught.value.detail
+    assert_gone(before)
+    assert len(four.run(cases.report, text="still here").values) == 4
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_rank_is_reported_within_seconds(four: Cluster, how: signal.Signals) -> None:
+    before, start = four.process_ids, time.monotonic()
+    with pytest.raises(RankFailure) as caught:
+        four.run(cases.die_on, culprit=1, how=int(how))
+    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
+    assert caught.value.rank == 1
+    assert how.name in caught.value.reason
+    assert "about to die" in caught.value.detail
+    assert_gone(before)
+
+
+def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
+    before, start = four.process_ids, time.monotonic()
+    with pytest.raises(RankFailure) as caught:
+        four.run(cases.hang_on, culprit=3, timeout_seconds=3)
+    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
+    assert caught.value.rank == 3
+    assert "hang_on" in caught.value.reason
+    assert "torch/distributed" in caught.value.others
+    assert_gone(before)
+
+
+def test_input_that_all_ranks_refuse_stays_an_input_error(four: Cluster) -> None:
+    with pytest.raises(InputError, match="--hcp: cannot be"):
+        four.run(cases.refuse)
+
+
+def test_a_value_that_cannot_be_sent_is_refused_by_rank(four: Cluster) -> None:
+    with pytest.raises(RankFailure, match="pickle"):
+        four.run(cases.allocate_unpicklable, world_size=1)
+
+
+def test_leaving_the_context_leaves_no_process() -> None:
+    with Cluster(2, ClusterOptions(log_sink=drop)) as workers:
+        process_ids = workers.process_ids
+        assert all(map(alive, process_ids))
+    assert_gone(process_ids)
+
+
+PARENT = """
+import sys, time
+from ringproof.harness.cluster import Cluster
+from smoke import cases
+if __name__ == "__main__":
+    with Cluster(2) as workers:
+        print(*workers.process_ids, flush=True)
+        workers.run(cases.hang_on, culprit=0, timeout_seconds=600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=environment, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        process_ids = tuple(map(int, parent.stdout.readline().split()))
+        time.sleep(1)
+        assert all(map(alive, process_ids))
+        parent.send_signal(how)
+        parent.wait(timeout=REPORTED_WITHIN_SECONDS)
+    assert_gone(process_ids)
+
+
+@pytest.mark.parametrize("asked", [0, 5])
+def test_a_world_that_does_not_fit_is_refused(four: Cluster, asked: int) -> None:
+    with pytest.raises(InputError, match="world_size"):
+        four.run(cases.report, world_size=asked, text="")
+
+
+def test_a_cluster_without_ranks_or_with_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(InputError, match="nproc"):
+        Cluster(0)
+    with pytest.raises(InputError, match="backend"):
+        Cluster(1, ClusterOptions(backend="carrier-pigeon"))

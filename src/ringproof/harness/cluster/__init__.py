@@ -1,0 +1,10 @@
+"""SPMD workers: start N ranks once, run many cases on them, say which rank failed and why.
+
+Read in this order: ``case`` (what a case sees and how it fails), ``worker`` (one rank),
+``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks).
+"""
+
+from ringproof.harness.cluster.case import CaseOutcome, RankContext, RankFailure
+from ringproof.harness.cluster.cluster import Cluster
+
+__all__ = ["CaseOutcome", "Cluster", "RankContext", "RankFailure"]

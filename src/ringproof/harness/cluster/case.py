@@ -1,0 +1,112 @@
+"""What a case sees, what it returns, and how its failure is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+CaseFunction = Callable[..., Any]
+"""``function(context: RankContext, **arguments)``; module-level, so that it can be sent by name."""
+
+BACKENDS = ("auto", "gloo", "nccl")
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """One rank's view of a case. The default process group is initialised.
+
+    Args:
+        rank: This rank.
+        world_size: Ranks in the case.
+        backend: ``gloo`` or ``nccl``.
+        device: Where this rank's tensors belong.
+    """
+
+    rank: int
+    world_size: int
+    backend: str
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class CaseOutcome:
+    """What a case returned.
+
+    Args:
+        values: Return value of each rank.
+        logs: ``(rank, line)`` in order of arrival: everything the ranks wrote to stdout or stderr.
+    """
+
+    values: tuple[Any, ...]
+    logs: tuple[tuple[int, str], ...]
+
+    def log_text(self) -> str:
+        """The log as one text, each line behind its rank, as launchers write it."""
+        return "".join(f"[rank{rank}]: {line}\n" for rank, line in self.logs)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One case, as sent to one rank.
+
+    Args:
+        payload: Pickled ``(function, arguments)``.
+        world_size: Ranks in the case.
+        backend: ``auto``, ``gloo`` or ``nccl``.
+        store_path: A file that only this case uses.
+        timeout_seconds: Of each collective.
+        module_path: The parent's ``sys.path``, so that the function can be found.
+    """
+
+    payload: bytes
+    world_size: int
+    backend: str
+    store_path: str
+    timeout_seconds: float
+    module_path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The end of a case on one rank.
+
+    Args:
+        rank: Which.
+        value: What it returned, when it did.
+        error: One line, when it raised.
+        traceback: Of the exception.
+        failed_at: ``time.monotonic()`` when it raised; the clock is the machine's, so ranks
+            can be compared.
+        refused: The arguments of :class:`ringproof.errors.InputError`, when that was raised.
+    """
+
+    rank: int
+    value: Any = None
+    error: str = ""
+    traceback: str = ""
+    failed_at: float | None = None
+    refused: tuple[str, str, str, str] | None = None
+
+
+class RankFailure(RuntimeError):
+    """A case did not finish: a rank raised, died or hung.
+
+    Args:
+        rank: The rank that failed first.
+        reason: Why, in one line.
+        detail: Its traceback or last log lines.
+        others: What became of the other ranks, in one line.
+    """
+
+    def __init__(self, rank: int, reason: str, detail: str = "", others: str = "") -> None:
+        self.rank = rank
+        self.reason = reason
+        self.detail = detail
+        self.others = others
+        text = f"rank {rank} failed first: {reason}"
+        text += f" ({others})" if others else ""
+        super().__init__(f"{text}\n{detail.rstrip()}" if detail else text)

@@ -1,0 +1,205 @@
+"""All ranks: started once, given one case after the other, stopped without trace.
+
+Workers are forked from a server process that has imported torch already (``forkserver`` of the
+standard library), so that eight ranks start in a fraction of a second and a failed set is
+replaced as fast.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ringproof.errors import InputError
+from ringproof.harness.cluster.case import BACKENDS, Assignment, CaseFunction, CaseOutcome
+from ringproof.harness.cluster.watch import LogSink, Watch, Worker
+
+WORKER_MODULE = "ringproof.harness.cluster.worker"
+
+
+def forward_to_stderr(rank: int, line: str) -> None:
+    """The default log sink."""
+    sys.stderr.write(f"[rank{rank}]: {line}\n")
+    sys.stderr.flush()
+
+
+def drop(rank: int, line: str) -> None:
+    """A log sink for callers that only want the outcome's copy."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """How the ranks run.
+
+    Args:
+        backend: ``auto`` (NCCL where every rank can have a GPU, else gloo), ``gloo`` or ``nccl``.
+        threads: Compute threads of each rank.
+        timeout_seconds: Default limit of one case.
+        log_sink: Called with each line that a rank writes, as it arrives.
+    """
+
+    backend: str = "auto"
+    threads: int = 1
+    timeout_seconds: float = 120.0
+    log_sink: LogSink = forward_to_stderr
+
+
+class Cluster:
+    """A set of SPMD workers, as a context manager.
+
+    Args:
+        world_size: Ranks to start; a case may use fewer.
+        options: See :class:`ClusterOptions`.
+
+    Raises:
+        InputError: Fewer than one rank, or an unknown backend.
+
+    Example::
+
+        with Cluster(4) as cluster:
+            cluster.run(function, world_size=2, argument=1).values
+    """
+
+    def __init__(self, world_size: int, options: ClusterOptions | None = None) -> None:
+        self.options = options or ClusterOptions()
+        self.world_size = world_size
+        if world_size < 1:
+            raise InputError("nproc", world_size, "a world has at least one rank", "give 1 or more")
+        if self.options.backend not in BACKENDS:
+            raise InputError("backend", self.options.backend, "unknown", f"use one of {BACKENDS}")
+        self._workers: list[Worker] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="ringproof-")
+        self._cases = 0
+
+    def __enter__(self) -> Cluster:
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        self._folder.cleanup()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The workers' process ids, by rank."""
+        return tuple(worker.process.pid or 0 for worker in self._workers)
+
+    def run(
+        self,
+        function: CaseFunction,
+        *,
+        world_size: int | None = None,
+        timeout_seconds: float | None = None,
+        **arguments: Any,
+    ) -> CaseOutcome:
+        """Run one case on the first ``world_size`` ranks and wait for all of them.
+
+        Args:
+            function: Called as ``function(context, **arguments)`` on each rank.
+            world_size: Ranks to use; all by default.
+            timeout_seconds: Limit of this case.
+            arguments: Picklable.
+
+        Raises:
+            InputError: More ranks asked than there are, or all ranks refused the same input.
+            RankFailure: A rank raised, died, or did not finish in time. The workers are
+                replaced, so the next case finds a sound set.
+        """
+        size = self.world_size if world_size is None else world_size
+        if not 1 <= size <= self.world_size:
+            raise InputError(
+                "world_size", size, f"the cluster has {self.world_size} ranks", "start more"
+            )
+        if not self._workers:
+            self._start()
+        limit = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
+        watch = Watch(self._workers[:size], self.options.log_sink, limit)
+        finished = False
+        try:
+            self._assign(size, pickle.dumps((function, arguments)), limit)
+            outcome = watch.outcome()
+            finished = True
+            return outcome
+        finally:
+            if not finished:
+                self._stop()
+
+    def _assign(self, size: int, payload: bytes, limit: float) -> None:
+        self._cases += 1
+        assignment = Assignment(
+            payload=payload,
+            world_size=size,
+            backend=self.options.backend,
+            store_path=str(Path(self._folder.name) / f"store{self._cases}"),
+            timeout_seconds=limit,
+            module_path=tuple(sys.path),
+        )
+        for worker in self._workers[:size]:
+            with suppress(OSError):  # a worker that has died since is reported by the watch
+                worker.control.send(assignment)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([WORKER_MODULE])
+        with _environment(OMP_NUM_THREADS=str(self.options.threads)):
+            for rank in range(self.world_size):
+                self._workers.append(_start_worker(context, rank, self.options.threads))
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.control.close()
+            worker.output.close()
+            worker.process.close()
+        self._workers.clear()
+
+
+def _start_worker(context: ForkServerContext, rank: int, threads: int) -> Worker:
+    control, remote_control = context.Pipe()
+    output, remote_output = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_serve, args=(rank, threads, remote_control, remote_output), daemon=True
+    )
+    process.start()
+    remote_control.close()
+    remote_output.close()
+    return Worker(rank, process, control, output)
+
+
+def _serve(rank: int, threads: int, control: Connection, output: Connection) -> None:
+    from ringproof.harness.cluster.worker import serve  # torch: in the worker, not in the parent
+
+    serve(rank, threads, control, output)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables while the server process starts: torch reads them when it is imported."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
