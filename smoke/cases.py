@@ -17,10 +17,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.attention import parity as parity_module
-from ringproof.reference.attention.attention import context_parallel_attention
+from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Traffic
-from ringproof.reference.attention.demonstration import GROUPS, demonstrate
+from ringproof.reference.attention.demonstration import GROUPS, demonstrate, print_traffic
 from ringproof.reference.packing.partition import rank_spans
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import parallel_context
@@ -54,7 +54,7 @@ def broken_parity(rank: RankContext, *, case: ParityCase, fault: str) -> Any:
         result = parity_module.measure(
             case, context, rank.device, group=groups[fault], traffic=traffic
         )
-    sys.stderr.writelines(line.format() + "\n" for line in traffic.lines())
+        print_traffic(traffic, context)
     return result
 
 
@@ -176,3 +176,37 @@ def report(rank: RankContext, *, text: str) -> tuple[int, int, int]:
 def allocate_unpicklable(rank: RankContext) -> Any:
     """A value that cannot be sent."""
     return lambda: rank
+
+
+def attend(
+    rank: RankContext,
+    *,
+    comm_type: str,
+    rows: int,
+    heads: int,
+    kv_heads: int,
+    sizes: Sequence[int] = (),
+    group: str = "right",
+    **options: Any,
+) -> dict[str, int]:
+    """One forward on this rank; bytes sent by group. ``group`` may be wrong on purpose."""
+    traffic = Traffic()
+    q = torch.zeros(1, rows, heads, 8, device=rank.device)
+    kv = torch.zeros(1, rows, kv_heads, 8, device=rank.device)
+    with parallel_context(RankLayout(cp=rank.world_size), sizes, descriptions=GROUPS) as context:
+        flat = context.context_parallel_group
+        right = context.hierarchical_groups if sizes else flat
+        groups = {"right": right, "missing": None, "one": flat, "three": (flat, flat, flat)}
+        chosen: Any = groups[group]
+        if group == "missing" and comm_type == "a2a+p2p":
+            chosen = (None, None)
+        context_parallel_attention(
+            q,
+            kv,
+            kv,
+            comm_type=comm_type,
+            group=chosen,
+            options=AttentionOptions(**options),
+            traffic=traffic,
+        )
+    return {line.group: line.bytes_sent for line in traffic.lines(())}

@@ -152,9 +152,8 @@ class Watch:
             rank = min(self._deaths)
             return RankFailure(rank, self._deaths[rank], self._tail(rank), self._others(rank))
         raised = [report for report in self._reports.values() if report.error]
-        refusals = {report.refused for report in raised}
-        if len(raised) == len(self._workers) and len(refusals) == 1 and raised[0].refused:
-            return InputError(*raised[0].refused)
+        if len(raised) == len(self._workers) and (refused := _same_refusal(raised)):
+            return InputError(*refused)
         first = min(raised, key=lambda report: report.failed_at or 0.0)
         return RankFailure(first.rank, first.error, first.traceback, self._others(first.rank))
 
@@ -195,6 +194,13 @@ class Watch:
             elif report.error:
                 states.append(f"rank {rank} failed after it")
         return ", ".join(states)
+
+
+def _same_refusal(reports: Sequence[RankReport]) -> tuple[str, str, str, str] | None:
+    """What all ranks refused, if it is the same field for the same reason everywhere."""
+    first = reports[0].refused
+    reasons = {r.refused and (r.refused[0], r.refused[2]) for r in reports}
+    return first if len(reasons) == 1 else None
 
 
 def _exit_reason(code: int | None) -> str:

@@ -155,11 +155,16 @@ def _communicators(
     if comm_type == "a2a+p2p":
         if not isinstance(group, Sequence) or len(group) != 2:
             raise InputError(
-                "group", group, "a2a+p2p takes two levels", "pass [all-to-all group, ring group]"
+                "group",
+                type(group).__name__,
+                "a2a+p2p takes two levels",
+                "pass [all-to-all group, ring group]",
             )
         return Communicator(group[0], traffic), Communicator(group[1], traffic)
     if isinstance(group, Sequence):
-        raise InputError("group", group, f"{comm_type} takes one group", "pass the flat CP group")
+        raise InputError(
+            "group", type(group).__name__, f"{comm_type} takes one group", "pass the flat CP group"
+        )
     communicator = Communicator(group, traffic)
     return (communicator, None) if comm_type == "a2a" else (None, communicator)
 

@@ -85,13 +85,19 @@ class ParityCase:
         if self.comm_type != "a2a+p2p":
             if self.hierarchical_sizes:
                 raise InputError(
-                    "hcp", self.hierarchical_sizes, f"{self.comm_type} has no levels", "drop it"
+                    "hierarchical_sizes",
+                    self.hierarchical_sizes,
+                    f"{self.comm_type} has no levels",
+                    "drop it",
                 )
             return
         check_sizes(self.hierarchical_sizes, self.world)
         if len(self.hierarchical_sizes) != 2:
             raise InputError(
-                "hcp", self.hierarchical_sizes, "a2a+p2p has two levels", "give two sizes"
+                "hierarchical_sizes",
+                self.hierarchical_sizes,
+                "a2a+p2p has two levels",
+                "give two sizes",
             )
 
     def _check_heads(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -29,17 +30,21 @@ class Traffic:
         self.operations.setdefault(group, Counter())[operation] += 1
         self.bytes_sent[group] += bytes_sent
 
-    def lines(self) -> tuple[TrafficLine, ...]:
-        """One marker line per group that moved anything, by group name."""
+    def lines(self, groups: Iterable[str]) -> tuple[TrafficLine, ...]:
+        """One marker line per group, by name; a group that carried nothing says so.
+
+        Args:
+            groups: Names of the groups that hold this rank, as the census gives them.
+        """
         return tuple(
             TrafficLine(
                 rank=dist.get_rank(),
                 world_size=dist.get_world_size(),
                 group=group,
-                operations=tuple(sorted(counts.items())),
+                operations=tuple(sorted(self.operations.get(group, {}).items())),
                 bytes_sent=self.bytes_sent[group],
             )
-            for group, counts in sorted(self.operations.items())
+            for group in sorted({*groups, *self.operations})
         )
 
 
@@ -59,7 +64,7 @@ class Communicator:
     def __post_init__(self) -> None:
         if not isinstance(self.group, dist.ProcessGroup):
             raise InputError(
-                "group", self.group, "not a process group that holds this rank", "pass one"
+                "group", type(self.group).__name__, "no process group of this rank", "pass one"
             )
 
     @property

@@ -13,7 +13,7 @@ from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.attention.parity import measure
 from ringproof.reference.topology.catalogue import CONTEXT_PARALLEL
 from ringproof.reference.topology.census import print_census
-from ringproof.reference.topology.context import parallel_context
+from ringproof.reference.topology.context import ParallelContext, parallel_context
 from ringproof.reference.topology.layout import RankLayout
 
 # The flat CP group, its levels, and a one-rank group for the single-rank comparison.
@@ -32,10 +32,16 @@ def demonstrate(
     """
     sizes = next((case.hierarchical_sizes for case in cases if case.hierarchical_sizes), ())
     traffic = Traffic()
-    with parallel_context(RankLayout(cp=cases[0].world), sizes, descriptions=GROUPS) as context:
+    layout = RankLayout(cp=cases[0].world)
+    with parallel_context(layout, sizes, descriptions=GROUPS) as context:
         if evidence:
             print_census(sys.stderr)
         results = [measure(case, context, device, traffic=traffic) for case in cases]
-    if evidence:
-        sys.stderr.writelines(line.format() + "\n" for line in traffic.lines())
+        if evidence:
+            print_traffic(traffic, context)
     return results
+
+
+def print_traffic(traffic: Traffic, context: ParallelContext) -> None:
+    """Write one marker line per group of this rank to stderr."""
+    sys.stderr.writelines(line.format() + "\n" for line in traffic.lines(context.groups))

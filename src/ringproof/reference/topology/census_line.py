@@ -113,7 +113,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         last = first if match[2] is None else int(match[2])
         stride = 1 if match[3] is None else int(match[3])
         if last < first or stride < 1 or (last - first) % stride:
-            raise ValueError(f"a range that its stride does not reach: {part[:40]!r}")
+            raise ValueError(f"a range of ranks that its stride does not reach: {part[:40]!r}")
         if len(ranks) + (last - first) // stride >= MAX_RANKS:
             raise ValueError(f"more than {MAX_RANKS} ranks")
         ranks.extend(range(first, last + 1, stride))
