@@ -30,13 +30,14 @@ def random_inputs(
 @pytest.mark.parametrize("name", KERNEL_NAMES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
-    ("batch", "heads", "kv_heads", "width", "v_width"),
+    "shape",
     [(1, 4, 4, 16, 16), (2, 8, 2, 16, 24), (2, 6, 1, 24, 8), (3, 2, 2, 8, 8)],
     ids=["mha", "gqa-wider-v", "mqa-narrower-v", "batch"],
 )
 def test_kernel_equals_the_oracle(
-    name: str, causal: bool, batch: int, heads: int, kv_heads: int, width: int, v_width: int
+    name: str, causal: bool, shape: tuple[int, int, int, int, int]
 ) -> None:
+    batch, heads, kv_heads, width, v_width = shape
     rows = 33
     q, k, v, grad = random_inputs(
         (batch, rows, heads, width),

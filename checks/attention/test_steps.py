@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,25 +12,30 @@ from hypothesis import strategies as st
 from ringproof.reference.attention.steps import Step, Tile, flat_step_table
 from ringproof.reference.packing.partition import PARTITIONS, Span, rank_spans
 
-Pairs = dict[tuple[int, int], int]
+Pairs = Counter[tuple[int, int]]
 
 
 def pairs_met(tables: list[tuple[Step, ...]], shards: list[tuple[Span, ...]]) -> Pairs:
     """How often each (query, key) pair of global positions meets over all ranks and steps."""
     held = [[p for span in shard for p in range(span.start, span.stop)] for shard in shards]
-    met: Pairs = {}
-    for rank, table in enumerate(tables):
-        for step in table:
-            for tile in step.tiles:
-                for row, query in enumerate(held[rank][tile.q.rows]):
-                    keys = held[step.source][tile.kv.rows]
-                    for key in keys[: row + 1] if tile.causal else keys:
-                        met[query, key] = met.get((query, key), 0) + 1
-    return met
+    return Counter(
+        pair
+        for rank, table in enumerate(tables)
+        for step in table
+        for tile in step.tiles
+        for pair in pairs_of(tile, held[rank], held[step.source])
+    )
+
+
+def pairs_of(tile: Tile, queries: list[int], keys: list[int]) -> Iterator[tuple[int, int]]:
+    """The pairs that one tile lets meet."""
+    for row, query in enumerate(queries[tile.q.rows]):
+        seen = keys[tile.kv.rows]
+        yield from ((query, key) for key in (seen[: row + 1] if tile.causal else seen))
 
 
 def visible(seq_len: int, *, causal: bool) -> Pairs:
-    return {(q, k): 1 for q in range(seq_len) for k in range(q + 1 if causal else seq_len)}
+    return Counter((q, k) for q in range(seq_len) for k in range(q + 1 if causal else seq_len))
 
 
 @given(st.integers(1, 7), st.integers(1, 3), st.sampled_from(PARTITIONS), st.booleans())

@@ -7,7 +7,7 @@ class InputError(ValueError):
     """A value that cannot be used, said in one line.
 
     Args:
-        field: What was given wrongly, as the user spells it (``--hcp``, ``card.yaml:anchors[2].path``).
+        field: What was given wrongly, as the user spells it: ``--hcp``, ``card.yaml:12: anchors``.
         value: What was given; ``None`` where nothing was.
         problem: Why it cannot be used.
         remedy: What to do instead.

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from ringproof.reference.attention.blocks import BlockExchange, BlockShape
 from ringproof.reference.attention.kernels import AttentionKernel, Gradients
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
-from ringproof.reference.attention.steps import Step
+from ringproof.reference.attention.steps import Step, Tile
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,7 @@ class BlockwiseAttention(torch.autograd.Function):
         for step, block in zip(plan.steps, blocks, strict=True):
             key, value = shape.split(block)
             for tile in step.tiles:
-                part = plan.kernel.forward(
-                    q[:, tile.q.rows], key[:, tile.kv.rows], value[:, tile.kv.rows],
-                    causal=tile.causal, scale=plan.scale,
-                )  # fmt: skip
-                total.add(tile.q, *part)
+                _forward_tile(plan, tile, (q, key, value), total)
         out = total.out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, total.lse)
         ctx.plan = plan
@@ -74,6 +70,15 @@ class BlockwiseAttention(torch.autograd.Function):
         return (*_loop_backward(ctx.plan, ctx.saved_tensors, grad_out), None)
 
 
+def _forward_tile(plan: LoopPlan, tile: Tile, block: Gradients, total: PartialSum) -> None:
+    q, k, v = block
+    rows, columns = tile.q.rows, tile.kv.rows
+    out, lse = plan.kernel.forward(
+        q[:, rows], k[:, columns], v[:, columns], causal=tile.causal, scale=plan.scale
+    )
+    total.add(tile.q, out, lse)
+
+
 def _loop_backward(
     plan: LoopPlan, saved: tuple[torch.Tensor, ...], grad_out: torch.Tensor
 ) -> Gradients:
@@ -84,16 +89,36 @@ def _loop_backward(
     for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
         key, value = shape.split(block)
         gradient = torch.zeros(block.shape, dtype=dtype, device=q.device)
-        dk, dv = shape.split(gradient)
+        sums = (dq, *shape.split(gradient))
         for tile in step.tiles:
-            rows, columns = tile.q.rows, tile.kv.rows
-            parts = plan.kernel.backward(
-                grad_out[:, rows], (q[:, rows], key[:, columns], value[:, columns]),
-                out[:, rows], lse[:, rows], causal=tile.causal, scale=plan.scale,
-            )  # fmt: skip
-            dq[:, rows] += parts[0]
-            dk[:, columns] += parts[1]
-            dv[:, columns] += parts[2]
+            _backward_tile(plan, tile, (q, key, value), (grad_out, out, lse), sums)
         sink.add(gradient)
     dk, dv = shape.split(sink.total())
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _backward_tile(
+    plan: LoopPlan, tile: Tile, block: Gradients, given: Gradients, sums: Gradients
+) -> None:
+    """Add one tile's gradients to the sums.
+
+    Args:
+        plan: Kernel and scale.
+        tile: Which rows meet.
+        block: q, and k and v of the block.
+        given: Gradient of the output, output, LSE.
+        sums: dq, and dk and dv of the block, in the accumulation type.
+    """
+    rows, columns = tile.q.rows, tile.kv.rows
+    q, k, v = block
+    grad_out, out, lse = given
+    parts = plan.kernel.backward(
+        grad_out[:, rows],
+        (q[:, rows], k[:, columns], v[:, columns]),
+        out[:, rows],
+        lse[:, rows],
+        causal=tile.causal,
+        scale=plan.scale,
+    )
+    for total, part, where in zip(sums, parts, (rows, columns, columns), strict=True):
+        total[:, where] += part

@@ -1,0 +1,63 @@
+"""``ringproof logs``: what a run's logs prove."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ringproof.cli.output import write_json
+from ringproof.harness.logs.expectation import parse_expectation
+from ringproof.harness.logs.reader import STDIN, read_groups
+from ringproof.harness.logs.report import as_json, as_text
+
+app = typer.Typer(
+    help="Read a run's logs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _logs() -> None:
+    """Keeps ``groups`` a subcommand while it is the only one."""
+
+
+@app.command()
+def groups(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Log files of one run; - is stdin, .gz is unpacked."
+        ),
+    ],
+    expect: Annotated[
+        str | None,
+        typer.Option(metavar="VERDICT", help="hierarchical, flat or none: exit 1 if not so."),
+    ] = None,
+    hcp: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Expected level sizes, inner first, such as 2,4."),
+    ] = None,
+    json_path: Annotated[
+        str | None,
+        typer.Option("--json", metavar="PATH", help="Write the report as JSON; - is stdout."),
+    ] = None,
+    require_traffic: Annotated[
+        bool,
+        typer.Option("--require-traffic", help="Groups that were only created are no proof."),
+    ] = False,
+) -> None:
+    """Say whether hierarchical, flat or no context parallelism was active in a run."""
+    expectation = parse_expectation(expect, hcp, require_traffic)
+    report = read_groups(files, expectation, stdin=sys.stdin.buffer if sys.stdin else None)
+    if json_path is not None:
+        write_json(as_json(report), json_path)
+    if json_path != STDIN:
+        for line in as_text(report):
+            typer.echo(line)
+    if report.as_expected is False:
+        raise typer.Exit(1)

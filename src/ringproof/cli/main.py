@@ -1,0 +1,54 @@
+"""The ``ringproof`` command: its subcommands and its exit codes.
+
+Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from ringproof import __version__
+from ringproof.cli import logs, parity, prove
+from ringproof.errors import InputError
+from ringproof.harness.cluster import RankFailure
+
+app = typer.Typer(
+    name="ringproof",
+    help="Context-parallelism skills whose every statement is proven by something that runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(parity.app, name="parity")
+app.add_typer(logs.app, name="logs")
+app.command("prove")(prove.prove)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; bad input ends as one line on stderr and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except RankFailure as failure:
+        typer.echo(f"error: {failure}", err=True)
+        sys.exit(1)

@@ -1,0 +1,175 @@
+"""``ringproof parity``: is CP attention exact here?"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from ringproof.cli.output import write_json
+from ringproof.errors import InputError
+from ringproof.harness.cluster import Cluster, RankContext
+from ringproof.harness.cluster.cluster import ClusterOptions
+from ringproof.harness.cluster.torchrun import launched_world, run_launched
+from ringproof.harness.cluster.watch import LogSink
+from ringproof.reference.attention.case import ParityCase
+
+app = typer.Typer(help="Compare CP against one rank.", no_args_is_help=True)
+
+EXAMPLE = (
+    "Example: ringproof parity attention --comm a2a+p2p --hcp 2,2 --nproc 4 --heads 8 "
+    "--kv-heads 4 --causal"
+)
+
+OPTION_OF_FIELD = MappingProxyType(
+    {
+        "comm_type": "--comm",
+        "hierarchical_context_parallel_sizes": "--hcp",
+        "hierarchical_sizes": "--hcp",
+        "world": "--nproc",
+    }
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command(epilog=EXAMPLE)
+def attention(
+    comm: Annotated[str, typer.Option(help="p2p, all_gather, a2a or a2a+p2p.")] = "p2p",
+    hcp: Annotated[str, typer.Option(help="Level sizes of a2a+p2p, all-to-all first: 2,2.")] = "",
+    nproc: Annotated[int, typer.Option(help="Ranks; 0: what --hcp or torchrun says, else 2.")] = 0,
+    seq_len: Annotated[int, typer.Option(help="Tokens in the whole sequence.")] = 256,
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
+    heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
+    kv_heads: Annotated[int, typer.Option(help="Key/value heads; 0: as many as --heads.")] = 0,
+    head_dim: Annotated[int, typer.Option(help="Width of queries and keys.")] = 16,
+    v_head_dim: Annotated[int, typer.Option(help="Width of values; 0: as --head-dim.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float64",
+    causal: Annotated[bool, typer.Option("--causal/--full", help="Which mask.")] = True,
+    partition: Annotated[str, typer.Option(help="zigzag or contiguous.")] = "zigzag",
+    kernel: Annotated[str, typer.Option(help="sdpa (flash) or reference.")] = "sdpa",
+    kv_replication: Annotated[int, typer.Option(help="Copies of each kv head before a2a.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
+    timeout: Annotated[float, typer.Option(help="Seconds until a case counts as hung.")] = 120.0,
+    rank_log: Annotated[str, typer.Option(help="Write the ranks' log here; - is stderr.")] = "",
+    json_path: Annotated[str, typer.Option("--json", help="Write JSON here; - is stdout.")] = "",
+) -> None:
+    """Run CP attention, forward and backward, against a dense float64 reference.
+
+    Starts the ranks itself, or runs on those of torchrun:
+    torchrun --nproc-per-node 4 -m ringproof parity attention --comm p2p
+    """
+    levels = _sizes(hcp)
+    world = launched_world()
+    fields = {
+        "world": nproc or (world[1] if world else math.prod(levels) if levels else 2),
+        "comm_type": comm,
+        "hierarchical_sizes": levels,
+        "seq_len": seq_len,
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": kv_heads or heads,
+        "head_dim": head_dim,
+        "v_head_dim": v_head_dim or head_dim,
+        "dtype": dtype,
+        "causal": causal,
+        "partition": partition,
+        "kernel": kernel,
+        "kv_replication": kv_replication,
+        "seed": seed,
+    }
+    result = _measure(fields, world, backend=backend, timeout=timeout, log=rank_log)
+    if world is None or world[0] == 0:
+        if json_path:
+            write_json(result, json_path)
+        if json_path != "-":
+            typer.echo(_summary(result))
+    if not result["pass"]:
+        raise typer.Exit(1)
+
+
+def _measure(
+    fields: dict[str, Any],
+    world: tuple[int, int] | None,
+    *,
+    backend: str,
+    timeout: float,
+    log: str,
+) -> dict[str, Any]:
+    """Check the case, then run it on the launched ranks or on ranks of our own."""
+    case = ParityCase(**fields)
+    try:
+        case.check()
+    except InputError as error:
+        field = OPTION_OF_FIELD.get(error.field, f"--{error.field.replace('_', '-')}")
+        raise InputError(field, error.value, error.problem, error.remedy) from None
+    if world is not None and world[1] != fields["world"]:
+        raise InputError("--nproc", fields["world"], f"torchrun made {world[1]} ranks", "drop it")
+    with _log_stream(log) as stream:
+        if world is not None:
+            with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
+                return run_launched(_on_rank, backend=backend, case=case, evidence=bool(log))[0]
+        options = ClusterOptions(backend=backend, timeout_seconds=timeout, log_sink=_sink(stream))
+        with Cluster(fields["world"], options) as cluster:
+            return cluster.run(_on_rank, case=case, evidence=bool(log)).values[0]
+
+
+def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str, Any]:
+    from ringproof.reference.attention.demonstration import demonstrate  # imports torch
+
+    return demonstrate([case], rank.device, evidence=evidence)[0]
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Level sizes from ``2,2``."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError("--hcp", text, "not a list of integers", "write it as 2,2") from None
+
+
+def _sink(stream: TextIO | None) -> LogSink:
+    def write(rank: int, line: str) -> None:
+        if stream is not None:
+            stream.write(f"[rank{rank}]: {line}\n")
+
+    return write
+
+
+@contextlib.contextmanager
+def _log_stream(path: str) -> Iterator[TextIO | None]:
+    if path in ("", "-"):
+        yield sys.stderr if path else None
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as stream:  # torchrun's ranks share the file
+            yield stream
+    except OSError as error:
+        raise InputError("--rank-log", path, str(error.strerror), "choose another file") from error
+
+
+def _summary(result: dict[str, Any]) -> str:
+    """The verdict and each tensor's error beside its limit."""
+    case, errors = result["case"], result["max_abs_error"]
+    levels = f" {list(case['hierarchical_sizes'])}" if case["hierarchical_sizes"] else ""
+    mask = "causal" if case["causal"] else "full"
+    head = (
+        f"{'PASS' if result['pass'] else 'FAIL'}  {case['comm_type']}{levels} over "
+        f"{result['world']} ranks ({result['backend']}, {result['device']}), {case['dtype']}, "
+        f"{case['kernel']} kernel, {mask}, {case['partition']}"
+    )
+    rows = [
+        f"      {name:<4} max abs error {errors[name]:.2e}   limit {result['tolerance'][name]:.0e}"
+        for name in errors
+    ]
+    return "\n".join([head, *rows])

@@ -1,0 +1,240 @@
+"""Which context parallelism was active: the rules.
+
+The strongest kind of evidence in the logs decides, and weaker evidence does not overrule it:
+
+1. Traffic lines: a level or the flat group counts where tensors were sent on it.
+2. Transformer Engine's own configuration lines, then NCCL communicators built at first use.
+3. Groups that were created. This shows that they exist and not that anything used them.
+
+Hierarchical needs at least two levels of more than one rank; Transformer Engine runs a level of
+one rank as plain p2p or a2a, so such a layout is flat. "None" means that groups were seen and no
+context-parallel group of more than one rank was in use; "unknown" that the logs do not say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+
+from ringproof.harness.logs.facts import Facts
+from ringproof.harness.logs.groups import FLAT_GROUP, Group, Strength, level_name, level_of
+
+HIERARCHICAL_TYPE = "a2a+p2p"
+
+
+class Verdict(Enum):
+    """What was active."""
+
+    HIERARCHICAL = "hierarchical"
+    FLAT = "flat"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+class Proof(Enum):
+    """The kind of evidence that decided."""
+
+    TRAFFIC = "traffic"
+    COMMUNICATORS = "communicators"
+    CREATION = "groups-created"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class NameFacts:
+    """All groups of one name: the sizes seen, the strongest evidence, whether data moved."""
+
+    name: str
+    sizes: tuple[int, ...]
+    strength: Strength
+    moves_data: bool
+
+    @property
+    def size(self) -> int | None:
+        """The most frequent size; ``None`` where no line gives it."""
+        return Counter(self.sizes).most_common(1)[0][0] if self.sizes else None
+
+    def shown(self, proof: Proof) -> bool:
+        """Whether this kind of evidence shows the groups in use, by more than one rank each.
+
+        An unknown size passes only where something ran on the groups.
+        """
+        if self.size == 1:
+            return False
+        if proof is Proof.TRAFFIC:
+            return self.moves_data
+        if proof is Proof.COMMUNICATORS:
+            return self.strength >= Strength.COMMUNICATOR
+        return self.size is not None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The verdict, what it rests on, and the names whose groups were in use."""
+
+    verdict: Verdict
+    proof: Proof
+    level_sizes: tuple[int | None, ...]
+    active: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def name_facts(groups: tuple[Group, ...], name: str) -> NameFacts | None:
+    """What the groups of one name show together; ``None`` where there is none."""
+    found = [group for group in groups if group.name == name]
+    if not found:
+        return None
+    return NameFacts(
+        name,
+        tuple(group.size for group in found if group.size is not None),
+        max(group.strength for group in found),
+        any(group.moves_data for group in found),
+    )
+
+
+def levels(groups: tuple[Group, ...]) -> tuple[NameFacts, ...]:
+    """The hierarchical levels seen, inner first."""
+    found = sorted({level for group in groups if (level := level_of(group.name)) is not None})
+    facts = [name_facts(groups, level_name(level)) for level in found]
+    return tuple(fact for fact in facts if fact is not None)
+
+
+def decide(facts: Facts) -> Decision:
+    """Apply the rules."""
+    if facts.traffic_names:
+        return _by_groups(facts, Proof.TRAFFIC)
+    if facts.engine:
+        return _by_engine(facts)
+    if not facts.groups:
+        return Decision(Verdict.UNKNOWN, Proof.NONE, ())
+    built = _by_groups(facts, Proof.COMMUNICATORS)
+    # Without the log of communicators a missing one proves nothing; one that is there still does.
+    if facts.communicators_logged or built.verdict is Verdict.HIERARCHICAL:
+        return built
+    return _by_creation(facts)
+
+
+def _by_groups(facts: Facts, proof: Proof) -> Decision:
+    """Judge the groups by one kind of evidence."""
+    found = levels(facts.groups)
+    sizes = tuple(level.size for level in found)
+    used = tuple(level for level in found if level.shown(proof))
+    wide = tuple(level for level in found if level.size != 1)
+    flat = name_facts(facts.groups, FLAT_GROUP)
+    names = tuple(level.name for level in used)
+    if len(used) >= 2 and len(used) == len(wide):
+        return Decision(Verdict.HIERARCHICAL, proof, sizes, names, _size_warning(sizes))
+    warnings = _degenerate_warning(sizes)
+    if flat is not None and flat.shown(proof):
+        return Decision(Verdict.FLAT, proof, sizes, (FLAT_GROUP,), warnings)
+    if len(used) == 1 and len(wide) == 1 and len(found) >= 2:
+        return Decision(Verdict.FLAT, proof, sizes, names, warnings)
+    partial = () if not used else (_partial_warning(used, wide),)
+    return Decision(Verdict.NONE, proof, sizes, (), (*warnings, *partial))
+
+
+def _by_creation(facts: Facts) -> Decision:
+    decision = _by_groups(facts, Proof.CREATION)
+    if decision.verdict is not Verdict.HIERARCHICAL:
+        return _unsized(facts, decision)
+    types = facts.configuration.comm_types
+    if not types or HIERARCHICAL_TYPE in types:
+        return decision
+    warning = (
+        f"hierarchical groups exist, but the configured cp_comm_type is {'/'.join(types)}:"
+        f" nothing uses them"
+    )
+    flat = name_facts(facts.groups, FLAT_GROUP)
+    active = (FLAT_GROUP,) if flat is not None else ()
+    return Decision(Verdict.FLAT, decision.proof, decision.level_sizes, active, (warning,))
+
+
+def _unsized(facts: Facts, decision: Decision) -> Decision:
+    """A created CP group of unknown size could make the verdict another one."""
+    unsized = [fact.name for fact in _context_parallel(facts) if fact.size is None]
+    if not unsized:
+        return decision
+    warning = f"the logs do not give the size of {', '.join(unsized)}"
+    return Decision(Verdict.UNKNOWN, Proof.NONE, decision.level_sizes, (), (warning,))
+
+
+def _by_engine(facts: Facts) -> Decision:
+    """Judge by what Transformer Engine says it runs; NCCL evidence of use adds what it shows."""
+    parallel = [line for line in facts.engine if line.context_parallel]
+    groups = _by_groups(facts, Proof.COMMUNICATORS)
+    if not parallel:
+        return _without_engine(facts, groups)
+    types = sorted({line.comm_type for line in parallel})
+    if HIERARCHICAL_TYPE not in types:
+        return Decision(Verdict.FLAT, Proof.COMMUNICATORS, groups.level_sizes)
+    sizes: tuple[int | None, ...] = groups.level_sizes or (
+        facts.configuration.hierarchical_sizes or ()
+    )
+    wide = [size for size in sizes if size != 1]
+    total = max(line.size or 0 for line in parallel if line.comm_type == HIERARCHICAL_TYPE)
+    if (sizes and len(wide) < 2) or (not sizes and total and _is_prime(total)):
+        shown = _sizes_text(sizes) if sizes else f"a CP size of {total}"
+        warning = (
+            f"Transformer Engine names {HIERARCHICAL_TYPE}, but {shown} leaves one level: flat"
+        )
+        return Decision(Verdict.FLAT, Proof.COMMUNICATORS, sizes, (), (warning,))
+    warnings = list(_size_warning(sizes))
+    if not groups.level_sizes and sizes:
+        warnings.append("the level sizes are those of the configuration; no group shows them")
+    if len(types) > 1:
+        warnings.append(f"Transformer Engine runs several CP types: {', '.join(types)}")
+    return Decision(
+        Verdict.HIERARCHICAL, Proof.COMMUNICATORS, sizes, groups.active, tuple(warnings)
+    )
+
+
+def _without_engine(facts: Facts, groups: Decision) -> Decision:
+    """Transformer Engine never ran with context parallelism; another attention still may have."""
+    if facts.communicators_logged and groups.verdict is not Verdict.NONE:
+        return groups
+    warning: tuple[str, ...] = ()
+    if any(fact.size != 1 for fact in _context_parallel(facts)):
+        warning = (
+            "CP groups exist, but Transformer Engine runs attention without them:"
+            " each rank attends to its own part only",
+        )
+    return Decision(Verdict.NONE, Proof.COMMUNICATORS, groups.level_sizes, (), warning)
+
+
+def _context_parallel(facts: Facts) -> list[NameFacts]:
+    flat = name_facts(facts.groups, FLAT_GROUP)
+    return [*levels(facts.groups), *([flat] if flat is not None else [])]
+
+
+def _size_warning(sizes: tuple[int | None, ...]) -> tuple[str, ...]:
+    if sizes and None not in sizes:
+        return ()
+    return (
+        "the logs do not give the size of every level; a layout such as [1, 8] is not ruled out",
+    )
+
+
+def _degenerate_warning(sizes: tuple[int | None, ...]) -> tuple[str, ...]:
+    if not sizes or sum(size != 1 for size in sizes) >= 2:
+        return ()
+    if len(sizes) == 1:
+        return ("the logs show one hierarchical level only",)
+    return (f"the levels {_sizes_text(sizes)} have at most one of several ranks: this is flat CP",)
+
+
+def _partial_warning(used: tuple[NameFacts, ...], wide: tuple[NameFacts, ...]) -> str:
+    names = {level.name for level in used}
+    idle = ", ".join(level.name for level in wide if level.name not in names) or "any other level"
+    return (
+        f"{', '.join(sorted(names))} was in use and {idle} was not:"
+        f" attention covers part of the sequence only"
+    )
+
+
+def _sizes_text(sizes: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in sizes) + "]"
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, int(number**0.5) + 1))
