@@ -1,0 +1,155 @@
+"""The hierarchical CP skill as a document: valid, within budget, and in step with its card."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from skills_ref import read_properties, validate
+
+from checks.skills.fresh_process import REPOSITORY
+from ringproof.harness.cards import PackageUpstream, load_card
+from ringproof.reference.topology.census_line import CensusLine, TrafficLine
+
+SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"
+MAX_LINES = 500
+MAX_TOKENS = 5000
+CHARACTERS_PER_TOKEN = 3  # a cautious guess: English prose has 4, tables and code fewer
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def card():
+    return load_card(SKILL / "card.yaml")
+
+
+def body_of(text):
+    return text.split("\n---\n", 1)[1]
+
+
+def test_valid_for_the_reference_validator(tmp_path, text):
+    assert validate(SKILL) == []
+    renamed = tmp_path / "another-name"
+    renamed.mkdir()
+    (renamed / "SKILL.md").write_text(text, encoding="utf-8")
+    assert validate(renamed), "the validator does object to something"
+
+
+def test_frontmatter_is_the_safe_subset(text):
+    front = text.split("\n---\n", 1)[0]
+    properties = read_properties(SKILL)
+    assert re.search(r'^description: "[^\n]+"$', front, re.MULTILINE)
+    assert len(properties.description) <= 1024
+    assert properties.license == "Apache-2.0"
+    assert set(properties.metadata) == {"author", "version", "tags"}
+    assert all(isinstance(value, str) for value in properties.metadata.values())
+
+
+def test_body_is_within_budget(text, record_property):
+    body = body_of(text)
+    record_property("lines", len(body.splitlines()))
+    record_property("characters", len(body))
+    assert len(body.splitlines()) < MAX_LINES
+    assert len(body) < MAX_TOKENS * CHARACTERS_PER_TOKEN
+    assert {"## Instructions", "## Examples"} <= set(body.splitlines())
+
+
+def test_every_reference_is_there_and_named(text):
+    named = set(re.findall(r"references/[\w-]+\.md", text))
+    assert named == {f"references/{path.name}" for path in (SKILL / "references").iterdir()}
+
+
+def test_pitfalls_are_those_of_the_card(text, card):
+    known = {pitfall.id for pitfall in card.pitfalls}
+    section = body_of(text).split("\n## Pitfalls\n")[1].split("\n## ")[0]
+    first_cells = (line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `"))
+    listed = {name for cell in first_cells for name in re.findall(r"`([a-z0-9-]+)`", cell)}
+    assert listed == known
+    explained = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
+    assert known - {"empty-assertion"} <= set(re.findall(r"`([a-z0-9-]+)`", explained))
+
+
+def test_symbols_in_the_text_are_anchored(text, card):
+    assert f"lists {len(card.anchors)} anchors" in text
+    symbols = {anchor.symbol for anchor in card.anchors}
+    section = body_of(text).split("\n## Code anchors\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    shown = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[3])}
+    missing = {
+        name for name in shown if not any(s.startswith(name) or s.endswith(name) for s in symbols)
+    }
+    assert len(shown) > 10
+    assert missing == set()
+
+
+def test_commands_of_the_text_are_those_of_the_card(text, card):
+    def words(part):
+        return part.replace("\\\n", " ").split()
+
+    shown = " ".join(words(body_of(text)))
+    for command in card.commands:
+        if command.id in ("parity", "bridge-unit-test"):
+            continue
+        flags = [word for word in command.run.split() if "=" in word or word.startswith("--")]
+        assert len(flags) >= 2
+        assert [flag for flag in flags if flag not in shown] == [], command.id
+
+
+LEVEL = "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1"
+PRINTED = {
+    "census-levels": CensusLine(0, 4, LEVEL, "gloo", (0, 2), 0).format(),
+    "traffic-levels": TrafficLine(0, 4, LEVEL, (("send", 3),), 4096).format(),
+    "nccl-prefix": f"[PG ID 7 PG GUID 12({LEVEL}) Rank 0] ProcessGroupNCCL initialized",
+    "startup-line": "using world size: 4, hierarchical context-parallel sizes: [2, 2], x",
+    "bridge-summary": "  hierarchical_context_parallel_sizes: [2, 2]  (Mcore default: None)",
+    "te-config": "Running with config={'context_parallel': True, 'cp_comm_type': 'a2a+p2p'}",
+}
+NEAR_MISSES = (
+    "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS created",
+    "assert _HIERARCHICAL_CONTEXT_PARALLEL_GROUPS is not None",
+    CensusLine(0, 4, "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS", "gloo", (0, 2), 0).format(),
+    CensusLine(0, 4, "CONTEXT_PARALLEL_GROUP", "gloo", (0, 1, 2, 3), 0).format(),
+    CensusLine(0, 4, "HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L0", "gloo", (0, 1), 0).format(),
+    TrafficLine(0, 4, LEVEL, (("send", 0),), 0).format(),
+    "[PG ID 7 PG GUID 12(HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L0) Rank 0] initialized",
+    "using world size: 4, hierarchical context-parallel sizes: None, x",
+    "Running with config={'context_parallel': True, 'cp_comm_type': 'p2p'}",
+)
+
+
+def test_each_marker_matches_its_line_and_nothing_near(card):
+    assert {marker.id for marker in card.markers} == set(PRINTED)
+    for marker in card.markers:
+        found = [
+            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
+        ]
+        assert found == [PRINTED[marker.id]]
+
+
+def test_evals_have_near_misses():
+    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
+    assert document["skill_name"] == SKILL.name
+    cases = document["evals"]
+    assert len({case["id"] for case in cases}) == len(cases)
+    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
+    negative = [case for case in cases if case["id"].startswith("negative-")]
+    assert len(negative) >= 5
+    assert len(cases) - len(negative) >= 5
+    named = re.compile(rf"{SKILL.name}(?!-sizes)")
+    assert [case["id"] for case in cases if named.search(case["prompt"])] == [], "must not name it"
+
+
+def test_packages_of_the_card_are_the_releases_asked_for(card):
+    packages = {
+        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
+    }
+    assert packages == {
+        "megatron-core": "0.16.1",
+        "transformer-engine": "2.20.2",
+        "megatron-bridge": "0.3.1",
+    }

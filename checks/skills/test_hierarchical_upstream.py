@@ -1,0 +1,235 @@
+"""What megatron-core 0.16.1 really does with hierarchical CP: the pitfalls of the skill, executed.
+
+Nothing here skips: a missing megatron-core is a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from importlib import metadata
+from pathlib import Path
+
+import megatron.core
+import pytest
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.transformer_layer import (
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+from checks.skills.fresh_process import REPOSITORY, measure
+from checks.skills.output_calls import literals, mentions, output_calls, parse_package
+from ringproof.harness.cards import load_card
+
+CARD = REPOSITORY / "skills" / "hierarchical-context-parallel" / "card.yaml"
+MARKER = "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS"
+LEVELS = ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1"]
+SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+
+
+class FlatGroup:
+    """A process group as megatron-core asks it: its size and this rank's place."""
+
+    def __init__(self, size, rank=0):
+        self._size, self._rank = size, rank
+
+    def size(self):
+        return self._size
+
+    def rank(self):
+        return self._rank
+
+
+@pytest.fixture(scope="module")
+def world():
+    return measure("checks.skills.megatron_world")
+
+
+@pytest.fixture(scope="module")
+def hand_off():
+    return measure("checks.skills.te_hand_off")
+
+
+@pytest.fixture(scope="module")
+def package():
+    return tuple(parse_package(Path(next(iter(megatron.core.__path__)))))
+
+
+def test_installed_release_is_the_one_on_the_card(record_property):
+    installed = metadata.version("megatron-core")
+    record_property("megatron_core", installed)
+    assert installed == load_card(CARD).upstreams["megatron-core"].version
+
+
+@pytest.mark.parametrize(
+    ("comm_type", "sizes"),
+    [
+        pytest.param("a2a+p2p", None, id="no sizes"),
+        pytest.param("a2a+p2p", [2, 3], id="product 6 for CP 4"),
+        pytest.param("a2a+p2p", [2, 2, 2], id="three levels"),
+        pytest.param("banana", [2, 2], id="unknown type"),
+    ],
+)
+def test_config_accepts_what_cannot_work(comm_type, sizes):
+    config = TransformerConfig(
+        **SMALL,
+        context_parallel_size=4,
+        cp_comm_type=comm_type,
+        hierarchical_context_parallel_sizes=sizes,
+    )
+    assert config.cp_comm_type == comm_type
+    assert config.hierarchical_context_parallel_sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("comm_type", "message"),
+    [
+        (["p2p"], "Length of cp_comm_type"),
+        (("a2a+p2p",), "Unsupported communication type"),
+    ],
+)
+def test_config_checks_only_list_length_and_value_type(comm_type, message):
+    with pytest.raises(AssertionError, match=message):
+        TransformerConfig(**SMALL, context_parallel_size=4, cp_comm_type=comm_type)
+
+
+class RecordingAttention(torch.nn.Module):
+    def __init__(self, **received):
+        super().__init__()
+        self.received = received
+
+
+def comm_type_of_layer(comm_type, layer_number):
+    config = TransformerConfig(**SMALL, context_parallel_size=4, cp_comm_type=comm_type)
+    groups = ProcessGroupCollection(tp=None, cp=None, pp=None)
+    parts = TransformerLayerSubmodules(self_attention=RecordingAttention)
+    layer = TransformerLayer(config, parts, layer_number=layer_number, pg_collection=groups)
+    return layer.self_attention.received["cp_comm_type"]
+
+
+def test_per_layer_list_is_off_by_one():
+    per_layer = ["p2p", "a2a+p2p"]
+    assert comm_type_of_layer(per_layer, layer_number=1) == per_layer[1] != per_layer[0]
+    with pytest.raises(IndexError):
+        comm_type_of_layer(per_layer, layer_number=2)
+
+
+@pytest.mark.parametrize("layer_number", [1, 2])
+def test_one_string_reaches_every_layer(layer_number):
+    assert comm_type_of_layer("a2a+p2p", layer_number) == "a2a+p2p"
+
+
+def test_local_attention_refuses_context_parallelism():
+    def build(context_parallel_size):
+        config = TransformerConfig(**SMALL, context_parallel_size=context_parallel_size)
+        groups = ProcessGroupCollection(tp=FlatGroup(1))
+        return DotProductAttention(config, 1, AttnMaskType.causal, "self", pg_collection=groups)
+
+    assert build(1) is not None
+    with pytest.raises(AssertionError, match="only supported by TEDotProductAttention"):
+        build(2)
+
+
+def test_wrong_product_is_an_empty_assertion(world):
+    assert world["wrong_product"] == {"type": "AssertionError", "message": ""}
+    assert world["two_levels"] == LEVELS, "the right product is accepted"
+
+
+def test_any_number_of_levels_is_built(world):
+    assert world["three_levels"] == [*LEVELS, LEVELS[0].replace("_L0", "_L2")]
+
+
+def test_getter_is_a_start_up_guard(world):
+    assert world["flat"] is None
+    assert world["guard_without_sizes"] is False
+    assert world["guard_with_sizes"] is True
+
+
+def test_destroyed_groups_stay_behind(world):
+    assert world["flat"] is None, "a fresh process without sizes has none"
+    assert world["after_destroy"] == world["three_levels"]
+    assert world["flat_again"] == world["three_levels"], "a flat layout inherits the old groups"
+
+
+def test_missing_groups_are_handed_over_as_none(hand_off, record_property):
+    found = hand_off["without_sizes"]
+    record_property("stand_in_te_version", found["te_version"])
+    assert found["comm_type"] == "a2a+p2p"
+    assert found["is_none"], "Transformer Engine gets no group at all"
+    assert not found["is_of_collection"], "although the collection carries two"
+
+
+def test_hand_off_ignores_the_collection(hand_off):
+    found = hand_off["with_sizes"]
+    assert found["is_of_megatron"]
+    assert not found["is_of_collection"]
+
+
+def test_sizes_without_the_type_change_nothing(hand_off):
+    assert hand_off["with_sizes"]["p2p_is_flat_group"]
+    assert hand_off["without_sizes"]["p2p_is_flat_group"]
+
+
+def test_marker_of_the_upstream_card_is_never_printed(package, record_property):
+    calls = [(path, call) for path, tree in package for call in output_calls(tree)]
+    record_property("files", len(package))
+    record_property("output_calls", len(calls))
+    assert [str(path) for path, tree in package if any(literals(tree, MARKER))] == []
+    assert [ast.unparse(call) for _, call in calls if mentions(call, MARKER)] == []
+    holders = [path.name for path, tree in package if mentions(tree, MARKER)]
+    assert holders == ["parallel_state.py"], "it exists, as a global of one module"
+
+
+def test_scan_finds_what_is_printed(package):
+    calls = [call for _, tree in package for call in output_calls(tree)]
+    assert any(mentions(call, "Error updating pg timeout") for call in calls)
+    assert any(any(literals(tree, "HIERARCHICAL_")) for _, tree in package), "group_desc prefix"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f'print("{MARKER} created")',
+        f"logger.info(f'created {{_{MARKER}}}')",
+        f"log_single_rank(logger, logging.INFO, str(parallel_state._{MARKER}))",
+    ],
+)
+def test_scan_would_find_the_marker(source):
+    assert any(mentions(call, MARKER) for call in output_calls(ast.parse(source)))
+
+
+@pytest.fixture
+def tokens_of(monkeypatch):
+    """Upstream's slice of one rank, without a world: its group only has to look like one."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+
+    def cut(rank, world_size, seq_len):
+        batch = {"tokens": torch.arange(seq_len).unsqueeze(0)}
+        shard = get_batch_on_this_cp_rank(batch, cp_group=FlatGroup(world_size, rank))
+        return shard["tokens"].flatten().tolist()
+
+    return cut
+
+
+@pytest.mark.parametrize(("a2a", "p2p"), [(2, 2), (2, 4), (4, 2), (3, 2)])
+def test_consecutive_level_zero_keeps_the_zigzag(tokens_of, a2a, p2p):
+    world_size, seq_len = a2a * p2p, 4 * a2a * p2p
+    shards = [tokens_of(rank, world_size, seq_len) for rank in range(world_size)]
+    coarse = [tokens_of(rank, p2p, seq_len) for rank in range(p2p)]
+    for block in range(p2p):
+        consecutive = shards[block * a2a : (block + 1) * a2a]
+        assert sorted(itertools.chain(*consecutive)) == coarse[block]
+    strided = sorted(itertools.chain(*shards[0::p2p]))
+    assert strided not in coarse, "level 0 over strided ranks would not"
+
+
+def test_sequence_must_divide_by_twice_the_flat_size(tokens_of):
+    assert len(tokens_of(0, 4, 16)) == 4
+    with pytest.raises(RuntimeError, match="invalid for input of size 12"):
+        tokens_of(0, 4, 12)
