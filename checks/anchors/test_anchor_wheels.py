@@ -1,0 +1,139 @@
+"""Fetching wheels through a real pip, from a folder instead of an index."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
+from ringproof.errors import InputError
+from ringproof.harness.anchors import (
+    AnchorResolver,
+    UpstreamError,
+    UpstreamUnavailable,
+    open_upstream,
+)
+from ringproof.harness.anchors.wheels import Wheel, fetch_wheel
+from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
+
+FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all pip knows."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_REQUIRE_VIRTUALENV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def _fetch(cache: Path, *accepted: str, offline: bool = False, version: str = "1.0") -> Wheel:
+    return fetch_wheel("demo_upstream", version, cache=cache, accepted=accepted, offline=offline)
+
+
+def test_downloaded_once_then_cached(index: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(index)
+    first = _fetch(tmp_path / "cache")
+    assert first.sha256 == hashlib.sha256(wheel.read_bytes()).hexdigest()
+    wheel.unlink()
+    assert _fetch(tmp_path / "cache") == first
+    assert _fetch(tmp_path / "cache", offline=True) == first
+    assert sorted(path.name for path in first.path.parent.iterdir()) == [
+        wheel.name,
+        f"{wheel.name}.sha256",
+    ], "nothing temporary is left"
+
+
+def test_a_damaged_cache_entry_is_not_used(index: Path, tmp_path: Path) -> None:
+    good = _sound(index, tmp_path)
+    good.path.write_bytes(b"PK damaged")
+    with pytest.raises(UpstreamUnavailable):
+        _fetch(tmp_path / "cache", offline=True)
+    assert _fetch(tmp_path / "cache").sha256 == good.sha256
+
+
+def _sound(index: Path, tmp_path: Path) -> Wheel:
+    make_wheel(index)
+    return _fetch(tmp_path / "cache")
+
+
+def test_a_wheel_for_another_python_will_do(index: Path, tmp_path: Path) -> None:
+    make_wheel(index, tag=FOREIGN)
+    assert FOREIGN in _fetch(tmp_path / "cache").path.name
+
+
+def test_hashes_are_checked(index: Path, tmp_path: Path) -> None:
+    digest = hashlib.sha256(make_wheel(index).read_bytes()).hexdigest()
+    with pytest.raises(UpstreamError, match=digest):
+        _fetch(tmp_path / "cache", "0" * 64)
+    assert _fetch(tmp_path / "cache", "0" * 64, digest).sha256 == digest
+
+
+def test_a_release_that_does_not_exist(index: Path, tmp_path: Path) -> None:
+    make_wheel(index)
+    with pytest.raises(InputError, match=r"demo_upstream==2\.0"):
+        _fetch(tmp_path / "cache", version="2.0")
+
+
+def test_a_source_archive_is_never_built(index: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "executed"
+    files = {
+        # A build backend in the archive itself: pip needs nothing else to run it.
+        "pyproject.toml": "[build-system]\nrequires = []\n"
+        'build-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": f"open({str(trace)!r}, 'w').close()\n",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: demo_upstream\nVersion: 1.0\n",
+    }
+    with tarfile.open(index / "demo_upstream-1.0.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"demo_upstream-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    with pytest.raises(InputError, match="no wheel"):
+        _fetch(tmp_path / "cache")
+    assert not trace.exists()
+
+
+def test_no_network_is_no_finding(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    with pytest.raises(UpstreamUnavailable, match="could not download"):
+        _fetch(tmp_path / "cache")
+
+
+def test_offline_never_starts_pip(index: Path, tmp_path: Path) -> None:
+    make_wheel(index)
+    with pytest.raises(UpstreamUnavailable, match="offline"):
+        _fetch(tmp_path / "cache", offline=True)
+
+
+def test_a_package_upstream_opens_and_a_repository_does_not(tmp_path: Path) -> None:
+    digest = fill_cache(tmp_path)
+    package = PackageUpstream(package="demo-upstream", version="1.0", wheel_sha256=digest)
+    tree = open_upstream(package, cache=tmp_path, offline=True)
+    assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
+    anchor = Anchor(id="a", upstream="u", path="pkg/mod.py", symbol="build", role="r")
+    assert AnchorResolver(tree).resolve(anchor).holds
+    repository = RepositoryUpstream(repo="o/n", ref="main", commit="a" * 40)
+    with pytest.raises(UpstreamUnavailable, match="needs a checkout of o/n at aaaa"):
+        open_upstream(repository, cache=tmp_path, offline=True)
+
+
+def test_an_unwritable_cache_is_bad_input(index: Path, tmp_path: Path) -> None:
+    make_wheel(index, SOURCES)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--cache"):
+        _fetch(tmp_path / "file" / "cache")

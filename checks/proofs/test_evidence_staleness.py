@@ -1,0 +1,166 @@
+"""Committed evidence goes stale when what it depends on changes, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from ringproof.harness.proofs.closure import SourceClosure
+
+FILES = MappingProxyType(
+    {
+        "conftest.py": "import shared_fixtures\n",
+        "shared_fixtures.py": "",
+        "src/pack/__init__.py": "",
+        "src/pack/__main__.py": "from pack.commands import main\n",
+        "src/pack/commands.py": "def main(): pass\n",
+        "src/pack/used.py": "from . import deep\nfrom .sub import leaf as other\n",
+        "src/pack/deep.py": "def late():\n    import pack.later\n",
+        "src/pack/later.py": "X = 1\n",
+        "src/pack/sub/__init__.py": "",
+        "src/pack/sub/leaf.py": "",
+        "src/pack/unused.py": "",
+        "checks/conftest.py": "",
+        "checks/test_a.py": "from pack.used import deep\nimport helper\ndef test_a(): pass\n",
+        "checks/helper.py": "",
+        "checks/test_other.py": "def test_other(): pass\n",
+        "checks/sub/conftest.py": "",
+        "smoke/test_run.py": "COMMAND = ['python', '-m', 'pack']\ndef test_run(): pass\n",
+    }
+)
+
+
+def _repository(root: Path) -> Miniature:
+    repository = miniature(root)
+    for name, text in FILES.items():
+        repository.file(name, text)
+    repository.file("pytest.ini", "[pytest]\npythonpath = src .\n")
+    repository.card(
+        anchors=[anchor("place", "build", "make_group")],
+        claims=[
+            claim("a", "checks/test_a.py::test_a"),
+            claim("run", "smoke/test_run.py"),
+            claim("place-holds", "anchor:place"),
+            claim("declared", "unproven: no machine"),
+        ],
+    )
+    return repository
+
+
+def test_the_closure_is_what_the_test_imports(tmp_path: Path) -> None:
+    closure = SourceClosure(_repository(tmp_path).root)
+    assert closure.files("checks/test_a.py") == (
+        "checks/conftest.py",
+        "checks/helper.py",
+        "checks/test_a.py",
+        "conftest.py",
+        "shared_fixtures.py",
+        "src/pack/__init__.py",
+        "src/pack/deep.py",
+        "src/pack/later.py",
+        "src/pack/sub/__init__.py",
+        "src/pack/sub/leaf.py",
+        "src/pack/used.py",
+    )
+
+
+def test_a_module_started_in_a_subprocess_counts(tmp_path: Path) -> None:
+    closure = SourceClosure(_repository(tmp_path).root)
+    files = closure.files("smoke/test_run.py")
+    assert "src/pack/__main__.py" in files
+    assert "src/pack/commands.py" in files
+    assert "src/pack/used.py" not in files
+
+
+def test_unparsable_sources_and_cycles_do_not_stop_it(tmp_path: Path) -> None:
+    repository = _repository(tmp_path)
+    repository.file("src/pack/deep.py", "import pack.used\nimport pack.broken\n")
+    repository.file("src/pack/broken.py", "def (:\n")
+    files = SourceClosure(repository.root).files("checks/test_a.py")
+    assert "src/pack/broken.py" in files
+    assert SourceClosure(repository.root).digest("checks/absent.py") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"),
+    [(name, True) for name in ("checks/test_a.py", "src/pack/later.py", "shared_fixtures.py")]
+    + [(name, False) for name in ("src/pack/unused.py", "checks/test_other.py", "README.md")]
+    + [("checks/sub/conftest.py", False)],
+)
+def test_the_digest_turns_with_its_sources_only(tmp_path: Path, name: str, turns: bool) -> None:
+    repository = _repository(tmp_path)
+    before = SourceClosure(repository.root).digest("checks/test_a.py")
+    repository.file(name, FILES.get(name, "") + "\n# edited\n")
+    after = SourceClosure(repository.root).digest("checks/test_a.py")
+    assert (before != after) is turns
+
+
+def _reworded(repository: Miniature) -> None:
+    text = (repository.root / "skills/demo/card.yaml").read_text()
+    assert "a is so" in text
+    repository.file("skills/demo/card.yaml", text.replace("a is so", "a is certainly so"))
+
+
+def _reexpected(repository: Miniature) -> None:
+    text = (repository.root / "skills/demo/card.yaml").read_text()
+    repository.file("skills/demo/card.yaml", text.replace("make_group", "sizes"))
+
+
+def _imported(repository: Miniature) -> None:
+    repository.file("src/pack/later.py", "X = 2\n")
+
+
+def _unrelated(repository: Miniature) -> None:
+    repository.file("src/pack/unused.py", "X = 2\n")
+
+
+def _other_version(repository: Miniature) -> None:
+    (path,) = (repository.root / "evidence").glob("*/demo.json")
+    path.write_text(path.read_text().replace('"version": 1,', '"version": 0,', 1))
+
+
+def _unreadable(repository: Miniature) -> None:
+    (path,) = (repository.root / "evidence").glob("*/demo.json")
+    path.write_text("[]")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Miniature:
+    """Evidence, recorded by a run; the tests below each edit and restore the repository."""
+    repository = _repository(tmp_path_factory.mktemp("recorded"))
+    code, claims, whole = repository.verdicts("--record", "evidence")
+    assert code == 0
+    assert whole["stale"] == []
+    assert claims["a"]["verdict"] == claims["run"]["verdict"] == "proven"
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(_imported, "sources changed since: checks/test_a.py::test_a", id="imported"),
+        pytest.param(_reexpected, "sources changed since: anchor:place", id="anchor"),
+        pytest.param(_reworded, "reworded or proven otherwise: a", id="reworded"),
+        pytest.param(_other_version, "written as version 0", id="version"),
+        pytest.param(_unreadable, "not readable", id="unreadable"),
+        pytest.param(_unrelated, None, id="unrelated"),
+    ],
+)
+def test_stale_evidence_is_reported_and_is_no_failure(
+    recorded: Miniature, tmp_path: Path, edit: Callable[[Miniature], None], words: str | None
+) -> None:
+    contents = {path: path.read_bytes() for path in recorded.root.rglob("*") if path.is_file()}
+    try:
+        edit(recorded)
+        done = recorded.prove("--out", str(tmp_path / "out"))
+    finally:
+        for path, data in contents.items():
+            path.write_bytes(data)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("stale: ")]
+    assert len(lines) == (words is not None)
+    assert words is None or words in lines[0]

@@ -1,0 +1,125 @@
+"""Bad input to ``ringproof prove``: one line, exit code 2, and nothing was run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks.anchors.wheelhouse import fill_cache
+from checks.cards.hostile import BOMB
+from checks.proofs.miniature import Miniature, anchor, claim, miniature
+
+
+def _wrong_type(repository: Miniature) -> None:
+    repository.card(claims={"a": 1})
+
+
+def _duplicate_ids(repository: Miniature) -> None:
+    repository.card(claims=[claim("a", "checks/t.py"), claim("a", "checks/t.py")])
+
+
+def _text(text: str) -> Callable[[Miniature], None]:
+    def write(repository: Miniature) -> None:
+        repository.card().write_text(text)
+
+    return write
+
+
+def _huge(repository: Miniature) -> None:
+    with repository.card().open("wb") as stream:
+        stream.truncate(50_000_000)
+
+
+def _no_card(repository: Miniature) -> None:
+    repository.card().unlink()
+
+
+def _escaping_node(repository: Miniature) -> None:
+    repository.card(claims=[claim("a", "checks/../../t.py::test_x")])
+
+
+def _linked_test(repository: Miniature) -> None:
+    outside = repository.file("../outside/test_x.py", "def test_x(): pass\n")
+    (repository.root / "checks").mkdir()
+    (repository.root / "checks/test_x.py").symlink_to(outside)
+    repository.card(claims=[claim("a", "checks/test_x.py::test_x")])
+
+
+def _unknown_anchor(repository: Miniature) -> None:
+    repository.card(anchors=[anchor("here")], claims=[claim("a", "anchor:there")])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(_wrong_type, "claims", id="wrong-type"),
+        pytest.param(_duplicate_ids, "already the id", id="duplicate-ids"),
+        pytest.param(_text(BOMB), "aliases", id="yaml-bomb"),
+        pytest.param(_text("a: [1\nb: 2\n"), "not valid YAML", id="broken-yaml"),
+        pytest.param(_huge, "too large", id="50-megabytes"),
+        pytest.param(_no_card, "has no card", id="no-card"),
+        pytest.param(_escaping_node, "leaves the repository", id="escaping-node"),
+        pytest.param(_linked_test, "outside the repository", id="linked-test"),
+        pytest.param(_unknown_anchor, "no anchor of this card", id="unknown-anchor"),
+    ],
+)
+def test_a_broken_card(tmp_path: Path, spoil: Callable[[Miniature], None], words: str) -> None:
+    repository = miniature(tmp_path / "repository")
+    spoil(repository)
+    done = repository.prove()
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert not (repository.root / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["unknown"], "choose from: demo"),
+        (["../demo"], "choose from: demo"),
+        (["--skills", "nowhere"], "no such folder"),
+        (["--quick", "--record", "evidence"], "--record"),
+        (["--out", "skills/demo/SKILL.md"], "--out"),
+        (["--timeout", "0"], "--timeout"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, arguments: list[str], words: str) -> None:
+    repository = miniature(tmp_path)
+    repository.card(claims=[claim("a", "unproven: x")])
+    done = repository.prove(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_same_card_unspoiled_is_accepted(tmp_path: Path) -> None:
+    """The negative control: it is the spoiling that is refused."""
+    repository = miniature(tmp_path)
+    repository.card(anchors=[anchor("here")], claims=[claim("a", "anchor:here")])
+    assert repository.prove().returncode == 0
+
+
+def test_a_wheel_that_cannot_be_had_offline_is_not_here(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    upstreams = {"demo": {"package": "demo-upstream", "version": "2.0"}}
+    repository.card(upstreams=upstreams, anchors=[anchor("here")], claims=[])
+    code, claims, _ = repository.verdicts()
+    assert code == 1
+    assert claims["here"]["verdict"] == "not-here"
+    assert "offline" in claims["here"]["reason"]
+
+
+def test_a_cached_wheel_with_another_hash_is_not_used(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    upstream = {"package": "demo-upstream", "version": "1.0", "wheel_sha256": "0" * 64}
+    repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
+    _, claims, _ = repository.verdicts()
+    assert claims["here"]["verdict"] == "not-here", "another file of the release may have it"
+    upstream["wheel_sha256"] = fill_cache(repository.cache)
+    repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
+    assert repository.verdicts()[1]["here"]["verdict"] == "proven"

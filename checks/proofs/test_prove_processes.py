@@ -1,0 +1,125 @@
+"""A run that hangs, dies or is interrupted ends in time and leaves no process behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from checks.proofs.miniature import Miniature, alive, claim, miniature
+
+# Each test writes the pids of itself and of what it starts, one of them in a session of its own.
+HANGING = """
+import os, subprocess, sys, time
+from pathlib import Path
+
+def _start(new_session):
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=new_session).pid
+
+def test_first():
+    pass
+
+def test_hang():
+    pids = [os.getpid(), _start(False), _start(True)]
+    Path("pids.part").write_text(" ".join(map(str, pids)))
+    Path("pids.part").rename("pids")
+    time.sleep(600)
+
+def test_last():
+    pass
+
+def test_leaves_something_behind():
+    Path("pids").write_text(str(_start(False)))
+
+def test_dies():
+    os._exit(7)
+"""
+
+
+def _repository(tmp_path: Path, *names: str) -> Miniature:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_hang.py", HANGING)
+    repository.card(claims=[claim(name, f"checks/test_hang.py::test_{name}") for name in names])
+    return repository
+
+
+def _pids(repository: Miniature, seconds: float = 30.0) -> list[int]:
+    path = repository.root / "pids"
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, "the hanging test never started"
+        time.sleep(0.05)
+    return [int(word) for word in path.read_text().split()]
+
+
+def _wait_until_gone(pids: list[int]) -> list[int]:
+    end = time.monotonic() + 5
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return alive(pids)
+
+
+def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
+    repository = _repository(tmp_path, "first", "hang", "last")
+    started = time.monotonic()
+    code, claims, whole = repository.verdicts("--timeout", "4")
+    assert time.monotonic() - started < 25
+    assert code == 1
+    assert {name: item["verdict"] for name, item in claims.items()} == {
+        "first": "proven",
+        "hang": "refuted",
+        "last": "not-here",
+    }
+    assert "stopped after 4 s" in claims["last"]["reason"]
+    assert any("not every test was run" in problem for problem in whole["problems"])
+    assert len(_pids(repository)) == 3
+    assert _wait_until_gone(_pids(repository)) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "codes"),
+    [(signal.SIGINT, {1, 130}), (signal.SIGTERM, {143}), (signal.SIGHUP, {129})],
+)
+def test_an_interrupted_run_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, codes: set[int]
+) -> None:
+    repository = _repository(tmp_path, "hang")
+    process = subprocess.Popen(
+        repository.command(), cwd=repository.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    pids = _pids(repository)
+    assert len(alive(pids)) == 3, "otherwise this test sees nothing"
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode in codes
+    assert b"Traceback" not in output
+    assert _wait_until_gone(pids) == []
+    assert not (repository.root / "build/prove/demo.json").exists(), "no half evidence"
+
+
+def test_what_a_test_leaves_in_its_group_is_ended(tmp_path: Path) -> None:
+    repository = _repository(tmp_path, "leaves_something_behind")
+    assert repository.prove().returncode == 0
+    assert _wait_until_gone(_pids(repository)) == []
+
+
+def test_a_test_that_takes_pytest_with_it_is_named(tmp_path: Path) -> None:
+    repository = _repository(tmp_path, "first", "dies")
+    repository.file("checks/test_later.py", "def test_later(): pass\n")
+    repository.card(
+        claims=[
+            claim("first", "checks/test_hang.py::test_first"),
+            claim("dies", "checks/test_hang.py::test_dies"),
+            claim("later", "checks/test_later.py"),
+        ]
+    )
+    code, claims, _ = repository.verdicts()
+    assert code == 1
+    assert claims["first"]["verdict"] == "proven"
+    assert claims["dies"]["verdict"] == "refuted"
+    assert "exit code 7" in claims["dies"]["reason"]
+    assert claims["later"]["verdict"] == "not-here"

@@ -1,0 +1,186 @@
+"""One run over a miniature repository in which every kind of proof has every fate."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.proofs.fates import FATES, VERDICTS, populate
+from checks.proofs.miniature import Miniature, anchor, claim, miniature
+
+Run = tuple[int, dict[str, dict[str, Any]], dict[str, Any], Miniature]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    repository = miniature(tmp_path_factory.mktemp("whole"))
+    populate(repository)
+    return (*repository.verdicts("--record", "evidence"), repository)
+
+
+def test_every_claim_has_its_verdict(run: Run) -> None:
+    _, claims, _, _ = run
+    assert {name: item["verdict"] for name, item in claims.items()} == {
+        name: verdict for name, (verdict, _) in VERDICTS.items()
+    }
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_every_verdict_has_its_reason(run: Run, name: str) -> None:
+    reason, words = run[1][name]["reason"], VERDICTS[name][1]
+    assert words in reason
+    assert bool(words) == bool(reason)
+
+
+def test_refuted_claims_fail_the_run(run: Run) -> None:
+    code, _, whole, _ = run
+    assert code == 1
+    assert whole["pass"] is False
+    assert any("refuted" in problem for problem in whole["problems"])
+
+
+def test_a_failure_is_told_in_full(run: Run) -> None:
+    (proof,) = run[1]["fails"]["proofs"]
+    assert "one is not two" in proof["detail"]
+    assert "last <words>" in proof["detail"]
+    assert str(run[3].root) not in json.dumps(run[2]), "no machine path in a record"
+
+
+def test_each_test_ran_once_and_no_other(run: Run) -> None:
+    lines = (run[3].root / "build/prove/checks.events.jsonl").read_text().splitlines()
+    started = [event["id"] for event in map(json.loads, lines) if event["event"] == "start"]
+    assert len(started) == len(set(started))
+    assert not [name for name in started if "unnamed" in name]
+
+
+def test_recorded_numbers(run: Run) -> None:
+    (proof,) = run[1]["parameters"]["proofs"]
+    assert proof["numbers"] == {"max_abs_error": {"min": 1e-15, "max": 2e-15, "count": 2}}
+    assert proof["notes"] == {"backend": ["gloo"]}
+    assert proof["tests"] == {"passed": 2, "skipped": 1}
+    assert run[1]["passes"]["proofs"][0]["numbers"] == {"groups": {"min": 4, "max": 4, "count": 1}}
+
+
+def test_an_anchor_says_where_it_was_found(run: Run) -> None:
+    (proof,) = run[1]["anchored"]["proofs"]
+    (place,) = proof["notes"]["place"]
+    assert place.startswith("pkg/mod.py:")
+    assert proof["notes"]["origin"][0].startswith("pip:demo-upstream==1.0#sha256=")
+
+
+def test_totals_and_derived_status(run: Run) -> None:
+    (record,) = run[2]["skills"]
+    counted = [item["verdict"] for item in record["claims"]]
+    for verdict in ("proven", "refuted", "unproven", "not-here"):
+        assert record["totals"][verdict] == counted.count(verdict) > 0
+    assert 0 < record["totals"]["proofs_executed"] < record["totals"]["proofs"]
+    assert record["validation_status"] == {"good": "proven", "bad": "refuted"}
+
+
+def test_the_record_is_written_by_environment_class(run: Run) -> None:
+    (record,) = run[2]["skills"]
+    root = run[3].root
+    environment = record["environment"]
+    path = root / "evidence" / environment["class"] / "demo.json"
+    assert json.loads(path.read_text()) == record
+    assert json.loads((root / "build/prove/demo.json").read_text()) == record
+    assert environment["cpus"] >= 1
+    assert record["started"].endswith("Z")
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [name for name, _ in attrs if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_report_needs_nothing_else_and_executes_nothing(run: Run) -> None:
+    source = (run[3].root / "build/prove/report.html").read_text()
+    page = _Page()
+    page.feed(source)
+    assert page.loads == []
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "url(" not in source and "@import" not in source
+    assert "prefers-color-scheme: dark" in source
+    assert "A <b>demonstration</b>." in page.text, "escaped, not rendered"
+    assert page.tags.count("details") == len(VERDICTS)
+    for words in ("one is not two", "1e-15 to 2e-15", "needs 8 GPUs", "nobody has a <cluster>"):
+        assert words in page.text
+
+
+def test_a_quick_run_leaves_slow_tests_out(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_fates.py", FATES)
+    repository.card(
+        claims=[
+            claim("slow", "checks/test_fates.py::test_slow"),
+            claim("both", "checks/test_fates.py::test_slow", "checks/test_fates.py::test_pass"),
+        ]
+    )
+    code, claims, whole = repository.verdicts("--quick")
+    assert code == 0
+    assert whole["skills"][0]["quick"] is True
+    assert claims["slow"]["verdict"] == "not-here"
+    assert claims["slow"]["reason"] == "left out of the quick run"
+    assert claims["both"]["verdict"] == "proven"
+    assert "left out" in claims["both"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("proof", "arguments"),
+    [
+        ("checks/test_fates.py::test_skip", []),
+        ("checks/test_fates.py::test_slow", ["--quick"]),
+        ("unproven: no machine", []),
+        ("anchor:repository", []),
+    ],
+)
+def test_a_card_with_no_executed_proof_fails(
+    tmp_path: Path, proof: str, arguments: list[str]
+) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_fates.py", FATES)
+    anchors = [anchor("repository", upstream="lm")]
+    repository.card("idle", anchors=anchors, claims=[claim("only", proof)])
+    repository.card("busy", claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    code, claims, whole = repository.verdicts(*arguments)
+    assert code == 1
+    assert whole["problems"] == ["idle: no proof was executed"]
+    assert claims["only"]["verdict"] in ("not-here", "unproven")
+    assert repository.prove(*arguments, "busy").returncode == 0
+
+
+def test_the_table_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_fates.py", FATES)
+    repository.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    done = repository.prove()
+    assert done.returncode == 0
+    assert "fine" in done.stdout and "1 proven" in done.stdout
+    assert "checks: 1/1 done" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_conftest_is_no_verdict(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/conftest.py", "import no_such_module\n")
+    repository.file("checks/test_fates.py", FATES)
+    repository.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    code, claims, whole = repository.verdicts()
+    assert code == 1
+    assert claims["fine"]["verdict"] == "not-here"
+    assert "no_such_module" in claims["fine"]["reason"]
+    assert any("not every test was run" in problem for problem in whole["problems"])

@@ -1,0 +1,136 @@
+"""``ringproof prove``: does everything the cards say hold here?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.output import write_json
+from ringproof.errors import InputError
+from ringproof.harness.proofs.evidence import skill_record
+from ringproof.harness.proofs.progress import make_progress
+from ringproof.harness.proofs.prove import ProveRequest, ProveResult
+from ringproof.harness.proofs.prove import prove as run_proofs
+from ringproof.harness.proofs.report import render_report
+from ringproof.harness.proofs.table import print_result
+from ringproof.harness.proofs.writing import write_atomically, write_json_file
+
+
+def prove(
+    skills: Annotated[
+        list[str] | None, typer.Argument(metavar="SKILL", help="Skills; all when none named.")
+    ] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out tests marked slow.")] = False,
+    folder: Annotated[
+        Path, typer.Option("--skills", metavar="DIR", help="The skills; beside checks/ and smoke/.")
+    ] = Path("skills"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="For the records, report.html and pytest's logs.")
+    ] = Path("build/prove"),
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Also write the records as evidence, DIR/CLASS/SKILL.json."
+        ),
+    ] = None,
+    json_path: Annotated[
+        str, typer.Option("--json", metavar="PATH", help="Write JSON here; - is stdout.")
+    ] = "",
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="For upstream wheels; else ~/.cache/ringproof."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for all tests together.")] = 3600,
+) -> None:
+    """Run everything the skills' cards point to and give a verdict on each statement.
+
+    Anchors are looked up in the upstream releases that a card names; tests are those of this
+    checkout, below checks/ and smoke/. Exit code 1: a statement is refuted, a card had no proof
+    executed, or not everything ran. Example: ringproof prove --quick
+    """
+    if quick and record is not None:
+        raise InputError("--record", record, "a quick run is no evidence", "leave out --quick")
+    request = ProveRequest(
+        skills=folder,
+        names=tuple(skills or ()),
+        quick=quick,
+        out=out,
+        evidence=record if record is not None else folder.resolve().parent / "evidence",
+        cache=cache if cache is not None else _default_cache(),
+        offline=offline,
+        timeout=timeout,
+    )
+    console = Console(stderr=True)
+    with _termination_as_exit():
+        result = run_proofs(request, make_progress(console), _notice)
+    _write(result, out, record)
+    if json_path:
+        write_json(_summary(result), json_path)
+    print_result(result, console if json_path == "-" else Console())
+    typer.echo(f"report: {out / 'report.html'}", err=True)
+    if result.problems:
+        raise typer.Exit(1)
+
+
+def _notice(line: str) -> None:
+    typer.echo(f"stale: {line}", err=True)
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "ringproof" / "wheels"
+
+
+@contextlib.contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind like Ctrl-C, so that the tests' processes are ended too."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, leave) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _records(result: ProveResult) -> list[dict[str, Any]]:
+    return [skill_record(skill, result.facts) for skill in result.skills]
+
+
+def _summary(result: ProveResult) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "pass": not result.problems,
+        "problems": list(result.problems),
+        "stale": list(result.stale),
+        "skills": _records(result),
+    }
+
+
+def _write(result: ProveResult, out: Path, record: Path | None) -> None:
+    records = _records(result)
+    for each in records:
+        write_json_file(out / f"{each['skill']}.json", each)
+        if record is not None:
+            path = record / result.facts.environment.name / f"{each['skill']}.json"
+            write_json_file(path, each)
+    write_atomically(out / "report.html", render_report(records, result.problems, result.stale))

@@ -1,0 +1,138 @@
+"""What stands inside a symbol: identifiers, strings, and a fingerprint of the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from ringproof.harness.anchors.symbols import is_docstring
+
+# Not part of the meaning: positions are attributes, not fields; these are fields.
+_IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
+
+
+def missing_expectations(nodes: Sequence[ast.AST], expects: Sequence[str]) -> tuple[str, ...]:
+    """The expectations that do not occur inside the nodes.
+
+    An item occurs as an identifier (name, attribute, parameter, keyword, definition, import), as a
+    dotted chain of them (``config.cp_comm_type``), or as a part of a string literal: docstrings
+    and the literal parts of f-strings included, white space folded. Comments never count.
+    """
+    if not expects:
+        return ()
+    chains: set[tuple[str, ...]] = set()
+    texts: list[str] = []
+    for root in nodes:
+        for node in ast.walk(root):
+            chains.update(_identifiers(node))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(_folded(node.value))
+    names = {name for chain in chains for name in chain}
+    return tuple(item for item in expects if not _occurs(_folded(item), names, chains, texts))
+
+
+def _occurs(item: str, names: set[str], chains: set[tuple[str, ...]], texts: Sequence[str]) -> bool:
+    parts = tuple(item.split("."))
+    if len(parts) == 1 and item in names:
+        return True
+    if len(parts) > 1 and any(_contains(chain, parts) for chain in chains):
+        return True
+    return any(item in text for text in texts)
+
+
+def _contains(chain: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    width = len(parts)
+    return any(chain[start : start + width] == parts for start in range(len(chain) - width + 1))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _identifiers(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    if isinstance(node, ast.Name):
+        yield (node.id,)
+    elif isinstance(node, ast.Attribute):
+        yield _chain(node)
+    elif isinstance(node, (ast.arg, ast.keyword)):
+        if node.arg is not None:
+            yield (node.arg,)
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield (node.name,)
+    elif isinstance(node, ast.alias):
+        yield tuple(node.name.split("."))
+        if node.asname is not None:
+            yield (node.asname,)
+
+
+def _chain(node: ast.Attribute) -> tuple[str, ...]:
+    """``a.b.c`` as parts; what is not a name at its start (a call, an index) is left out."""
+    parts: list[str] = []
+    current: ast.expr = node
+    while isinstance(current, ast.Attribute):
+        parts.append(current.attr)
+        current = current.value
+    if isinstance(current, ast.Name):
+        parts.append(current.id)
+    return tuple(reversed(parts))
+
+
+def fingerprint(nodes: Sequence[ast.AST]) -> str:
+    """SHA-256 of the syntax tree: positions, formatting, comments and docstrings do not count.
+
+    Not `ast.dump`, whose text differs between Python versions: empty fields are left out, so a
+    field that a later Python adds changes nothing until it is used. Iterative, because a tree from
+    outside can be deeper than the recursion limit.
+    """
+    digest = hashlib.sha256()
+    stack: list[object] = [node for node in reversed(nodes) if not is_docstring(node)]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, _Close):
+            digest.update(b")")
+        elif isinstance(current, ast.AST):
+            digest.update(f"({type(current).__name__}".encode())
+            stack.append(_Close())
+            stack.extend(reversed(list(_children(current))))
+        else:
+            digest.update(f" {current!r}".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+class _Close:
+    """The end of a node on the stack."""
+
+
+class _Label(str):
+    """A field's name on the stack, kept apart from string values by its dot."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f".{self}"
+
+
+def _children(node: ast.AST) -> Iterator[object]:
+    for name, value in ast.iter_fields(node):
+        if name in _IGNORED_FIELDS or value is None or value == []:
+            # `Constant.value` may be None itself; any other missing field means nothing.
+            if isinstance(node, ast.Constant) and name == "value":
+                yield _Label("None")
+            continue
+        yield _Label(name)
+        values = value if isinstance(value, list) else [value]
+        for item in values:
+            if not (name == "body" and isinstance(item, ast.AST) and is_docstring(item)):
+                yield item
+
+
+def documentation_fingerprint(nodes: Sequence[ast.AST]) -> str:
+    """SHA-256 of the docstrings inside, white space folded: upstream's words about the symbol."""
+    digest = hashlib.sha256()
+    for root in nodes:
+        for node in ast.walk(root):
+            if is_docstring(node):
+                value = node.value.value  # type: ignore[attr-defined]
+                digest.update(f"{_folded(value)}\n".encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()

@@ -1,0 +1,118 @@
+"""Resolving an anchor against one upstream tree."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import Enum
+
+from ringproof.harness.anchors.contents import (
+    documentation_fingerprint,
+    fingerprint,
+    missing_expectations,
+)
+from ringproof.harness.anchors.symbols import (
+    Found,
+    SymbolError,
+    UnparsableError,
+    find_symbol,
+    parse_source,
+)
+from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
+from ringproof.harness.cards.model import Anchor
+
+
+class AnchorStatus(str, Enum):
+    """What became of an anchor."""
+
+    HOLDS = "holds"
+    MISSING_FILE = "missing file"
+    UNREADABLE_FILE = "unreadable file"
+    MISSING_SYMBOL = "missing symbol"
+    AMBIGUOUS_SYMBOL = "ambiguous symbol"
+    MISSING_EXPECTATION = "expectation missing"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """An anchor found, or not, in one upstream version.
+
+    Attributes:
+        origin: The tree it was sought in.
+        start, end: 1-based lines of the symbol, decorators excluded; ``None`` when not found.
+        fingerprint: Of the symbol's code, docstrings excluded; see `contents.fingerprint`.
+        documentation: Of the docstrings inside it.
+        missing: The expectations that do not occur.
+        detail: One line for people; empty when the anchor holds.
+    """
+
+    anchor: str
+    origin: str
+    path: str
+    symbol: str
+    status: AnchorStatus
+    start: int | None = None
+    end: int | None = None
+    fingerprint: str | None = None
+    documentation: str | None = None
+    missing: tuple[str, ...] = ()
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the symbol is there once and contains everything expected."""
+        return self.status is AnchorStatus.HOLDS
+
+
+class AnchorResolver:
+    """Resolves anchors in one tree, parsing each file once."""
+
+    def __init__(self, tree: UpstreamTree) -> None:
+        self._tree = tree
+        self._modules: dict[str, ast.Module] = {}
+
+    def resolve(self, anchor: Anchor) -> Resolution:
+        """Find the anchor; what is wrong with it is a status, never an exception."""
+        try:
+            found = find_symbol(self._module(anchor.path), anchor.symbol)
+        except FileNotFoundError:
+            detail = f"no file {anchor.path} in {self._tree.origin}"
+            return self._failed(anchor, AnchorStatus.MISSING_FILE, detail)
+        except (UpstreamError, UnparsableError) as error:
+            detail = f"{anchor.path}: {error}"
+            return self._failed(anchor, AnchorStatus.UNREADABLE_FILE, detail)
+        except SymbolError as error:
+            ambiguous = error.ambiguous
+            status = AnchorStatus.AMBIGUOUS_SYMBOL if ambiguous else AnchorStatus.MISSING_SYMBOL
+            return self._failed(anchor, status, f"{anchor.path}: {error}")
+        return self._checked(anchor, found)
+
+    def _module(self, path: str) -> ast.Module:
+        if path not in self._modules:
+            self._modules[path] = parse_source(self._tree.read(path))
+        return self._modules[path]
+
+    def _checked(self, anchor: Anchor, found: Found) -> Resolution:
+        missing = missing_expectations(found.nodes, anchor.expects)
+        detail = ""
+        if missing:
+            listed = ", ".join(repr(item) for item in missing)
+            span = f"{anchor.path}:{found.start}-{found.end}"
+            detail = f"{span}: `{anchor.symbol}` does not contain {listed}"
+        return Resolution(
+            anchor.id,
+            self._tree.origin,
+            anchor.path,
+            anchor.symbol,
+            AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS,
+            start=found.start,
+            end=found.end,
+            fingerprint=fingerprint(found.nodes),
+            documentation=documentation_fingerprint(found.nodes),
+            missing=missing,
+            detail=detail,
+        )
+
+    def _failed(self, anchor: Anchor, status: AnchorStatus, detail: str) -> Resolution:
+        origin = self._tree.origin
+        return Resolution(anchor.id, origin, anchor.path, anchor.symbol, status, detail=detail)

@@ -1,0 +1,101 @@
+"""Read-only access to one version of an upstream's files, wherever they are kept."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+MAX_FILE_BYTES = 16_000_000
+"""No source file is larger; a zip entry that claims to be is an attack."""
+
+
+class UpstreamError(Exception):
+    """The upstream is there and unusable: wrong hash, broken archive. A finding."""
+
+
+class UpstreamUnavailable(Exception):
+    """The upstream cannot be had on this machine (no network, no checkout). Not a finding."""
+
+
+class UpstreamTree(Protocol):
+    """The files of one upstream version.
+
+    Implementations: `WheelTree`. A git reference, a folder and an installed package fit the same
+    three members.
+    """
+
+    @property
+    def origin(self) -> str:
+        """What this is a tree of, exactly enough to get it again."""
+
+    def read(self, path: str) -> bytes:
+        """The bytes of one file.
+
+        Args:
+            path: POSIX path from the upstream's root.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            UpstreamError: The path leaves the root, or the file cannot be read.
+        """
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        """The files whose path starts with ``under``, in any order."""
+
+
+class WheelTree:
+    """The files of a wheel, read straight out of the zip; nothing is ever extracted.
+
+    Args:
+        wheel: The ``.whl`` file.
+        origin: ``pip:PACKAGE==VERSION``.
+        sha256: The wheel's hash, checked by the caller.
+
+    Raises:
+        UpstreamError: It is no readable zip.
+    """
+
+    def __init__(self, wheel: Path, origin: str, sha256: str) -> None:
+        try:
+            self._zip = zipfile.ZipFile(wheel)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise UpstreamError(f"{wheel.name} is no readable wheel: {error}") from error
+        self._origin = origin
+        self.sha256 = sha256
+
+    @property
+    def origin(self) -> str:
+        """``pip:PACKAGE==VERSION#sha256=...``."""
+        return f"{self._origin}#sha256={self.sha256}"
+
+    def read(self, path: str) -> bytes:
+        """See `UpstreamTree.read`."""
+        refuse_escape(path)
+        try:
+            entry = self._zip.getinfo(path)
+        except KeyError:
+            raise FileNotFoundError(path) from None
+        if entry.file_size > MAX_FILE_BYTES:
+            raise UpstreamError(f"{path}: {entry.file_size:,} bytes is no source file")
+        try:
+            with self._zip.open(entry) as stream:
+                data = stream.read(MAX_FILE_BYTES + 1)
+        except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, zlib.error) as error:
+            raise UpstreamError(f"{path}: cannot be read from the wheel: {error}") from error
+        if len(data) > MAX_FILE_BYTES:
+            raise UpstreamError(f"{path}: larger than the archive says")
+        return data
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        """See `UpstreamTree.paths`."""
+        return (name for name in self._zip.namelist() if name.startswith(under))
+
+
+def refuse_escape(path: str) -> None:
+    """Raise `UpstreamError` for a path that could leave its root."""
+    parts = path.replace("\\", "/").split("/")
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise UpstreamError(f"{path!r} leaves the upstream's root")

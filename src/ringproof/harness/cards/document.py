@@ -1,0 +1,219 @@
+"""YAML from people we do not know: parsed to plain data, with the line of every value.
+
+Built from ruamel.yaml's parse events, so nothing is constructed that was not asked for: no tags,
+no anchors and aliases (the means of an alias bomb), no duplicate keys, one document, bounded in
+bytes and depth. Scalars follow the YAML 1.2 core schema; dates stay text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+
+from ringproof.errors import InputError
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 16
+
+Location = tuple[str | int, ...]
+"""Where a value stands: ``("anchors", 2, "path")``."""
+
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUTHS = MappingProxyType(
+    {
+        **dict.fromkeys(("true", "True", "TRUE"), True),
+        **dict.fromkeys(("false", "False", "FALSE"), False),
+    }
+)
+# At most 18 digits: longer ones are kept as text instead of becoming giant integers.
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}|0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
+# Escape sequences for terminals, and halves of characters that no file can be written with.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Short enough that no commit id of digits and an "e" is taken for a number.
+_FLOAT = re.compile(
+    r"[-+]?((\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})([eE][-+]?[0-9]{1,3})?"
+    r"|[0-9]{1,20}[eE][-+]?[0-9]{1,3})"
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed YAML file.
+
+    Attributes:
+        path: The file, as the user named it.
+        data: Plain dicts, lists, strings, numbers, booleans and ``None``.
+        lines: The 1-based line of every value, by location.
+    """
+
+    path: Path
+    data: object
+    lines: Mapping[Location, int]
+
+    def line(self, location: Location) -> int:
+        """The line of a location, or of its nearest ancestor that has one."""
+        for end in range(len(location), -1, -1):
+            if location[:end] in self.lines:
+                return self.lines[location[:end]]
+        return 1
+
+
+def read_document(path: Path) -> Document:
+    """Parse one YAML file within the limits.
+
+    Raises:
+        InputError: The file is missing, not a regular file, too large, not UTF-8, not YAML, or
+            uses something this reader refuses; the message names file and line.
+    """
+    text = _read_text(path)
+    parser = YAML(typ="safe", pure=True)
+    try:
+        builder = _Builder(path, iter(parser.parse(text)))
+        data = builder.document()
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        problem = f"not valid YAML: {error.problem or error.context}"
+        raise InputError(f"{path}:{line}", None, problem, "correct the syntax there") from error
+    except YAMLError as error:
+        problem = f"not valid YAML: {' '.join(str(error).split())[:200]}"
+        raise InputError(str(path), None, problem, "correct the syntax") from error
+    return Document(path, data, MappingProxyType(builder.lines))
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        problem = "is not a regular file" if path.exists() else "no such file"
+        raise InputError(str(path), None, problem, "name an existing card.yaml")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(str(path), None, problem, "check its permissions") from error
+    if len(raw) > MAX_BYTES:
+        size = path.stat().st_size
+        remedy = f"keep a card below {MAX_BYTES:,} bytes"
+        raise InputError(str(path), f"{size:,} bytes", "too large for a card", remedy)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+
+
+@dataclass
+class _Builder:
+    """Turns parse events into data; one per file, thrown away afterwards."""
+
+    path: Path
+    events: Iterator[Event]
+    lines: dict[Location, int] = field(default_factory=dict)
+
+    def document(self) -> object:
+        data: object = None
+        documents = 0
+        for event in self.events:
+            if isinstance(event, StreamEndEvent):
+                break
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refused(event, "a second YAML document", "keep one document")
+            elif isinstance(event, NodeEvent):
+                data = self._value(event, ())
+        if documents == 0:
+            raise InputError(str(self.path), None, "is empty", "write the card into it")
+        return data
+
+    def _value(self, event: Event, location: Location) -> object:
+        self._admit(event, location)
+        self.lines[location] = event.start_mark.line + 1
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(location)
+        if isinstance(event, SequenceStartEvent):
+            return self._sequence(location)
+        if not isinstance(event, ScalarEvent):
+            raise self._refused(event, "an unexpected end", "correct the syntax there")
+        text = self._text(event)
+        return _scalar(text) if event.style is None else text
+
+    def _mapping(self, location: Location) -> dict[str, object]:
+        result: dict[str, object] = {}
+        for event in self.events:
+            if isinstance(event, MappingEndEvent):
+                break
+            self._admit(event, location)
+            if not isinstance(event, ScalarEvent):
+                raise self._refused(event, "a key that is not plain text", "use a word as the key")
+            key = self._text(event)
+            if key in result:
+                problem = f"the key {key[:80]!r} stands here a second time"
+                raise self._refused(event, problem, "merge the two entries")
+            inner = (*location, key)
+            result[key] = None
+            result[key] = self._value(next(self.events), inner)
+            # A missing key is sought at its mapping, a wrong value where its key stands.
+            self.lines[inner] = event.start_mark.line + 1
+        return result
+
+    def _sequence(self, location: Location) -> list[object]:
+        result: list[object] = []
+        for event in self.events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            result.append(self._value(event, (*location, len(result))))
+        return result
+
+    def _text(self, event: ScalarEvent) -> str:
+        text = str(event.value)
+        odd = _CONTROL.search(text)
+        if odd is not None:
+            problem = f"contains the control character U+{ord(odd[0]):04X}"
+            raise self._refused(event, problem, "remove it")
+        return text
+
+    def _admit(self, event: Event, location: Location) -> None:
+        """Refuse what a card never needs and an attacker does."""
+        if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise self._refused(event, "YAML anchors and aliases are refused", "write it out")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self._refused(event, f"the tag {str(tag)[:80]} is refused", "remove the tag")
+        if len(location) >= MAX_DEPTH:
+            problem = f"nested deeper than {MAX_DEPTH} levels"
+            raise self._refused(event, problem, "flatten it")
+
+    def _refused(self, event: Event, problem: str, remedy: str) -> InputError:
+        return InputError(f"{self.path}:{event.start_mark.line + 1}", None, problem, remedy)
+
+
+def _scalar(text: str) -> object:
+    """The value of an unquoted scalar under the YAML 1.2 core schema."""
+    if text in _NULLS:
+        return None
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,164 @@
+"""From a ``card.yaml`` to a `Card`; what is wrong is said with file, line, field and remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ringproof.errors import InputError
+from ringproof.harness.cards.document import Document, Location, read_document
+from ringproof.harness.cards.model import (
+    Anchor,
+    Card,
+    Claim,
+    Command,
+    Constraint,
+    GpuNeed,
+    Marker,
+    PackageUpstream,
+    Pitfall,
+)
+from ringproof.harness.cards.statements import cross_check
+
+CARD_FILE = "card.yaml"
+
+_MODELS = (
+    Card,
+    Anchor,
+    Constraint,
+    Pitfall,
+    Marker,
+    Command,
+    Claim,
+    PackageUpstream,
+    GpuNeed,
+)
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "add it",
+        "string_type": "write text, in quotes if it looks like a number",
+        "tuple_type": "write a list",
+        "dict_type": "write `key: value` lines",
+        "mapping_type": "write `key: value` lines",
+        "model_type": "write `key: value` lines",
+        "model_attributes_type": "write `key: value` lines",
+        "string_too_short": "write something or remove the key",
+        "string_too_long": "shorten it or move it to references/",
+    }
+)
+
+
+def load_card(path: Path) -> Card:
+    """Read, parse and cross-check one card.
+
+    Raises:
+        InputError: Anything is wrong with it; the first problem, with how many more there are.
+    """
+    document = read_document(path)
+    if not isinstance(document.data, dict):
+        raise InputError(f"{path}:1", None, "is not a mapping", "write `key: value` lines")
+    try:
+        card = Card.model_validate(document.data)
+    except ValidationError as error:
+        raise _first(document, error) from None
+    problems = tuple(cross_check(card))
+    if problems:
+        worst = problems[0]
+        problem = worst.problem + _more(len(problems))
+        raise _at(document, worst.location, worst.value, problem, worst.remedy)
+    return card
+
+
+def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
+    """The card of each skill below a folder, by skill name, sorted.
+
+    Args:
+        names: Only these; all when empty.
+
+    Raises:
+        InputError: The folder or a skill is missing, a skill has no card or lies outside the
+            folder, or there is no skill at all.
+    """
+    if not skills.is_dir():
+        raise InputError("--skills", skills, "no such folder", "name the folder of the skills")
+    known = {
+        folder.name: folder
+        for folder in sorted(skills.iterdir())
+        if (folder / "SKILL.md").exists() or (folder / CARD_FILE).exists()
+    }
+    for name in names:
+        if name not in known:
+            choice = ", ".join(known) or "none there"
+            raise InputError("SKILL", name, f"no such skill in {skills}", f"choose from: {choice}")
+    if not known:
+        raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
+    chosen = sorted(set(names)) or list(known)
+    return MappingProxyType({name: _card_of(skills, known[name]) for name in chosen})
+
+
+def _card_of(skills: Path, folder: Path) -> Path:
+    card = folder / CARD_FILE
+    if not card.exists():
+        raise InputError(str(card), None, "the skill has no card", "write its card.yaml")
+    if not card.resolve().is_relative_to(skills.resolve()):
+        raise InputError(str(card), None, "lies outside the skills folder", "copy it there")
+    return card
+
+
+def _first(document: Document, error: ValidationError) -> InputError:
+    details = error.errors(include_url=False)
+    worst = details[0]
+    location = _visible(worst["loc"], document)
+    problem = _problem(worst) + _more(len(details))
+    value = None if worst["type"] == "missing" else _brief(worst["input"])
+    return _at(document, location, value, problem, _remedy(worst))
+
+
+def _at(
+    document: Document, location: Location, value: object, problem: str, remedy: str
+) -> InputError:
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    where = f"{document.path}:{document.line(location)}"
+    shown = " ".join(field.split()).lstrip(".")[:200]
+    return InputError(f"{where}: {shown}" if shown else where, value, problem, remedy)
+
+
+def _visible(raw: Location, document: Document) -> Location:
+    """The location without the names of union branches that pydantic puts into it."""
+    location: Location = ()
+    for index, part in enumerate(raw):
+        last = index == len(raw) - 1
+        if (*location, part) in document.lines or last:
+            location = (*location, part)
+    return location
+
+
+def _problem(detail: ErrorDetails) -> str:
+    fixed = {"missing": "is missing", "extra_forbidden": "is no key of a card here"}
+    if detail["type"] in fixed:
+        return fixed[detail["type"]]
+    text = detail["msg"]
+    return text[:1].lower() + text[1:]
+
+
+def _remedy(detail: ErrorDetails) -> str:
+    if detail["type"] == "card":
+        return str(detail["ctx"]["remedy"])
+    if detail["type"] == "extra_forbidden":
+        known = [name for model in _MODELS for name in model.model_fields]
+        near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+        return f"did you mean `{near[0]}`?" if near else "remove it"
+    return _REMEDIES.get(detail["type"], "see the schema in ringproof.harness.cards.model")
+
+
+def _brief(value: object) -> object:
+    return type(value).__name__ if isinstance(value, (dict, list, tuple)) else value
+
+
+def _more(count: int) -> str:
+    return "" if count == 1 else f" (and {count - 1} more)"

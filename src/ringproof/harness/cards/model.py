@@ -1,0 +1,178 @@
+"""The model of ``card.yaml``: the single source of truth of a skill.
+
+Keys NVIDIA's cards use keep their name and meaning. What is new can be checked: upstreams and
+anchors, and a ``proof`` on every statement. Line numbers are never written here: an anchor is a
+symbol and what must occur inside it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from ringproof.harness.cards.fields import (
+    Commit,
+    Identifier,
+    Line,
+    Lines,
+    Package,
+    Pattern,
+    Proofs,
+    Prose,
+    RelativePath,
+    Repository,
+    Sha256s,
+    Symbol,
+    Version,
+)
+
+ConfigValue = bool | int | float | str | None | tuple[bool | int | float | str | None, ...]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PackageUpstream(_Model):
+    """A release on the package index: the default upstream, fetched as a wheel.
+
+    Attributes:
+        wheel_sha256: The only files accepted, where given: one, or one per Python version.
+        repo, ref, commit: Where its sources are developed, for permalinks.
+    """
+
+    package: Package
+    version: Version
+    wheel_sha256: Sha256s = ()
+    repo: Repository | None = None
+    ref: Line | None = None
+    commit: Commit | None = None
+
+
+class RepositoryUpstream(_Model):
+    """A commit of a repository, with the branch or tag it was read from."""
+
+    repo: Repository
+    ref: Line
+    commit: Commit
+
+
+def _upstream_kind(value: object) -> str:
+    is_package = isinstance(value, PackageUpstream) or (
+        isinstance(value, Mapping) and "package" in value
+    )
+    return "package" if is_package else "repository"
+
+
+Upstream = Annotated[
+    Annotated[PackageUpstream, Tag("package")] | Annotated[RepositoryUpstream, Tag("repository")],
+    Discriminator(_upstream_kind),
+]
+
+
+class Anchor(_Model):
+    """A place in upstream's code: a symbol, and what must occur inside it.
+
+    Attributes:
+        upstream: A key of the card's ``upstreams``.
+        path: The file, from the upstream's root.
+        symbol: Dotted Python name, or a command-line option such as ``--cp-comm-type``. A name
+            defined several times at one level needs ``#2`` (the second).
+        role: What the place does, in our words.
+        expects: Identifiers or parts of string literals.
+    """
+
+    id: Identifier
+    upstream: Identifier
+    path: RelativePath
+    symbol: Symbol
+    role: Prose
+    expects: Lines = ()
+
+
+class Constraint(_Model):
+    """A rule a configuration must obey; ``rule`` names the function that decides it."""
+
+    id: Identifier
+    says: Prose
+    proof: Proofs
+    rule: Line | None = None
+    upstream_anchor: Identifier | None = None
+
+
+class Pitfall(_Model):
+    """Something that goes wrong, how it shows, and the way out."""
+
+    id: Identifier
+    symptom: Prose
+    cause: Prose
+    remedy: Prose
+    proof: Proofs
+    affects: Lines = ()
+    references: Lines = ()
+
+
+class Marker(_Model):
+    """A line to look for in a log, as a regular expression."""
+
+    id: Identifier
+    pattern: Pattern
+    where: Literal["census", "traffic", "NCCL log", "training log"]
+    proof: Proofs
+    says: Prose | None = None
+
+
+class GpuNeed(_Model):
+    """``needs: {gpus: 2}``."""
+
+    gpus: Annotated[int, Field(ge=1)]
+
+
+class Command(_Model):
+    """A command of the card and what its success looks like. Never executed from here."""
+
+    id: Identifier
+    run: Prose
+    expects: Prose
+    needs: Literal["cpu", "upstream checkout"] | GpuNeed
+    proof: Proofs
+
+
+class Claim(_Model):
+    """Any other statement."""
+
+    id: Identifier
+    says: Prose
+    proof: Proofs
+
+
+class Card(_Model):
+    """One ``card.yaml``.
+
+    Attributes:
+        validation_status: Topic -> ids of the statements that decide it. The label NVIDIA's cards
+            write by hand is derived here from the verdicts.
+        known_constraints, known_limitations: Ids of statements, or prose; prose has no proof and
+            is counted as unproven.
+        follow_up_validation: Open work, not statements.
+    """
+
+    title: Line
+    summary: Prose
+    validated_on: datetime.date
+    upstreams: Mapping[Identifier, Upstream]
+    validation_status: Mapping[Line, tuple[Identifier, ...]] = Field(default_factory=dict)
+    feature_meaning: Mapping[Line, Prose] = Field(default_factory=dict)
+    recommended_path: Mapping[Line, ConfigValue] = Field(default_factory=dict)
+    known_constraints: tuple[Prose, ...] = ()
+    known_limitations: tuple[Prose, ...] = ()
+    follow_up_validation: tuple[Prose, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    pitfalls: tuple[Pitfall, ...] = ()
+    markers: tuple[Marker, ...] = ()
+    commands: tuple[Command, ...] = ()
+    claims: tuple[Claim, ...] = ()

@@ -1,0 +1,155 @@
+"""The statements of a card in one form, whatever list they stand in, and their cross-checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ringproof.harness.cards.document import Location
+from ringproof.harness.cards.model import Card
+from ringproof.harness.cards.proof import Proof, ProofKind, parse_proof
+
+
+class StatementKind(str, Enum):
+    """Where a statement stands in the card."""
+
+    CONSTRAINT = "constraint"
+    PITFALL = "pitfall"
+    MARKER = "marker"
+    COMMAND = "command"
+    CLAIM = "claim"
+    PROSE = "prose"
+    ANCHOR = "anchor"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing the card says, and what is meant to prove it.
+
+    Attributes:
+        id: Unique in the card.
+        says: The statement in words.
+        proofs: At least one.
+    """
+
+    id: str
+    kind: StatementKind
+    says: str
+    proofs: tuple[Proof, ...]
+
+
+@dataclass(frozen=True)
+class CardProblem:
+    """A contradiction inside a card that field types cannot see."""
+
+    location: Location
+    value: str
+    problem: str
+    remedy: str
+
+
+def statements(card: Card) -> tuple[Statement, ...]:
+    """Everything the card says that needs a verdict.
+
+    The five lists in the card's order; then prose under ``known_constraints`` and
+    ``known_limitations`` that is no id of a statement (unproven by nature); then the anchors that
+    no statement points to, so that none can rot unseen.
+    """
+    listed = tuple(_listed(card))
+    ids = {statement.id for statement in listed}
+    used = {
+        proof.target
+        for statement in listed
+        for proof in statement.proofs
+        if proof.kind is ProofKind.ANCHOR
+    }
+    loose = tuple(
+        Statement(anchor.id, StatementKind.ANCHOR, anchor.role, (_anchor_proof(anchor.id),))
+        for anchor in card.anchors
+        if anchor.id not in used
+    )
+    return listed + tuple(_prose(card, ids)) + loose
+
+
+def _anchor_proof(anchor_id: str) -> Proof:
+    return Proof(ProofKind.ANCHOR, anchor_id)
+
+
+def _listed(card: Card) -> Iterator[Statement]:
+    for constraint in card.constraints:
+        proofs = _parsed(constraint.proof)
+        if constraint.upstream_anchor is not None:
+            proofs = tuple(dict.fromkeys((*proofs, _anchor_proof(constraint.upstream_anchor))))
+        yield Statement(constraint.id, StatementKind.CONSTRAINT, constraint.says, proofs)
+    for pitfall in card.pitfalls:
+        kind = StatementKind.PITFALL
+        yield Statement(pitfall.id, kind, pitfall.symptom, _parsed(pitfall.proof))
+    for marker in card.markers:
+        says = marker.says or f"{marker.where}: {marker.pattern}"
+        yield Statement(marker.id, StatementKind.MARKER, says, _parsed(marker.proof))
+    for command in card.commands:
+        yield Statement(command.id, StatementKind.COMMAND, command.run, _parsed(command.proof))
+    for claim in card.claims:
+        yield Statement(claim.id, StatementKind.CLAIM, claim.says, _parsed(claim.proof))
+
+
+def _parsed(entries: tuple[str, ...]) -> tuple[Proof, ...]:
+    return tuple(parse_proof(entry) for entry in entries)
+
+
+def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
+    lists = (
+        ("known_constraints", card.known_constraints),
+        ("known_limitations", card.known_limitations),
+    )
+    proof = Proof(ProofKind.UNPROVEN, "prose without a proof")
+    for name, items in lists:
+        for index, text in enumerate(items):
+            if text not in ids:
+                yield Statement(f"{name}[{index}]", StatementKind.PROSE, text, (proof,))
+
+
+def cross_check(card: Card) -> Iterator[CardProblem]:
+    """Ids that are not unique, and references that lead nowhere."""
+    yield from _duplicates(card)
+    anchor_ids = {anchor.id for anchor in card.anchors}
+    for index, anchor in enumerate(card.anchors):
+        if anchor.upstream not in card.upstreams:
+            known = ", ".join(card.upstreams) or "none"
+            problem, remedy = "is no upstream of this card", f"use one of: {known}"
+            yield CardProblem(("anchors", index, "upstream"), anchor.upstream, problem, remedy)
+    for index, constraint in enumerate(card.constraints):
+        named = constraint.upstream_anchor
+        if named is not None and named not in anchor_ids:
+            yield _unknown_anchor(("constraints", index, "upstream_anchor"), named)
+    for location, entries in _proof_fields(card):
+        for proof in _parsed(entries):
+            if proof.kind is ProofKind.ANCHOR and proof.target not in anchor_ids:
+                yield _unknown_anchor(location, proof.target)
+    known_ids = {statement.id for statement in _listed(card)} | anchor_ids
+    for topic, deciding in card.validation_status.items():
+        for name in deciding:
+            if name not in known_ids:
+                problem, remedy = "is no id of this card", "name the statements that decide it"
+                yield CardProblem(("validation_status", topic), name, problem, remedy)
+
+
+def _unknown_anchor(location: Location, name: str) -> CardProblem:
+    return CardProblem(location, name, "is no anchor of this card", "add it under `anchors`")
+
+
+def _proof_fields(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:
+    for name in ("constraints", "pitfalls", "markers", "commands", "claims"):
+        for index, item in enumerate(getattr(card, name)):
+            yield (name, index, "proof"), item.proof
+
+
+def _duplicates(card: Card) -> Iterator[CardProblem]:
+    first: dict[str, str] = {}
+    for name in ("anchors", "constraints", "pitfalls", "markers", "commands", "claims"):
+        for index, item in enumerate(getattr(card, name)):
+            if item.id in first:
+                problem = f"is already the id of {first[item.id]}"
+                yield CardProblem((name, index, "id"), item.id, problem, "give each its own id")
+            first.setdefault(item.id, f"{name}[{index}]")

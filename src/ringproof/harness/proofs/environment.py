@@ -1,0 +1,113 @@
+"""Where proofs ran: the facts that a reader needs to judge them, and the class they fall into."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+_GPU_QUERY = (
+    "import json, torch; "
+    "print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]))"
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One machine, as far as evidence is concerned.
+
+    Attributes:
+        name: The environment class: ``cpu-gloo``, ``1xH200``, ``cpu`` without torch.
+        gpus: Device names that torch can use.
+        commit: Of the checkout; ``None`` outside git.
+        dirty: Whether the checkout differs from the commit.
+    """
+
+    name: str
+    python: str
+    torch: str | None
+    platform: str
+    cpus: int
+    gpus: tuple[str, ...]
+    commit: str | None
+    dirty: bool | None
+
+
+def read_environment(root: Path) -> Environment:
+    """Describe this machine and the checkout, without importing torch into this process."""
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch = None
+    gpus = _gpus() if torch is not None else ()
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = None if commit is None else _git(root, "status", "--porcelain")
+    return Environment(
+        name=_class_name(torch, gpus),
+        python=platform.python_version(),
+        torch=torch,
+        platform=f"{platform.system()} {platform.machine()}",
+        cpus=_usable_cpus(),
+        gpus=gpus,
+        commit=commit,
+        dirty=None if changes is None else bool(changes),
+    )
+
+
+def _class_name(torch: str | None, gpus: tuple[str, ...]) -> str:
+    if not gpus:
+        return "cpu" if torch is None else "cpu-gloo"
+    counts = Counter(_short_name(name) for name in gpus)
+    return "+".join(f"{count}x{name}" for name, count in sorted(counts.items()))
+
+
+def _short_name(device: str) -> str:
+    """``NVIDIA H200`` and ``NVIDIA A100-SXM4-80GB`` as ``H200`` and ``A100-SXM4-80GB``."""
+    words = re.sub(r"[^A-Za-z0-9.-]+", "-", device.replace("NVIDIA", "")).strip("-")
+    return words or "GPU"
+
+
+def _usable_cpus() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _gpus() -> tuple[str, ...]:
+    if shutil.which("nvidia-smi") is None and not Path("/dev/nvidia0").exists():
+        return ()
+    output = _output([sys.executable, "-c", _GPU_QUERY], seconds=120)
+    try:
+        return tuple(json.loads((output or "[]").splitlines()[-1]))
+    except (ValueError, IndexError):
+        return ()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    if shutil.which("git") is None:
+        return None
+    return _output(["git", "-C", str(root), *arguments], seconds=30)
+
+
+def _output(command: list[str], *, seconds: float) -> str | None:
+    """What a short command printed; ``None`` when it failed."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,214 @@
+"""Evidence records: the JSON that is committed, and whether a committed one still counts.
+
+One file for each skill and environment class::
+
+    {"version": 1, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
+     "quick": false,
+     "environment": {"class", "python", "torch", "platform", "cpus", "gpus", "commit", "dirty"},
+     "started": "2026-01-31T12:00:00Z", "seconds": S,
+     "claims": [{"id", "kind", "says", "verdict", "reason", "seconds",
+                 "proofs": [{"id", "kind", "outcome", "seconds", "tests": {STATE: N},
+                             "numbers": {NAME: {"min", "max", "count"}},
+                             "notes": {NAME: [TEXT]}, "detail", "sources": SHA256}]}],
+     "validation_status": {TOPIC: VERDICT},
+     "totals": {"proven": N, "refuted": N, "unproven": N, "not-here": N,
+                "proofs": N, "proofs_executed": N}}
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringproof import __version__
+from ringproof.harness.cards.model import Card
+from ringproof.harness.cards.statements import Statement
+from ringproof.harness.proofs.environment import Environment
+from ringproof.harness.proofs.verdicts import ProofResult, StatementResult, Verdict
+
+VERSION = 1
+_WORST_FIRST = (Verdict.REFUTED, Verdict.UNPROVEN, Verdict.NOT_HERE, Verdict.PROVEN)
+
+
+@dataclass(frozen=True)
+class SkillResult:
+    """All verdicts on one skill."""
+
+    skill: str
+    card: Card
+    statements: tuple[StatementResult, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """How many statements got this verdict."""
+        return sum(result.verdict is verdict for result in self.statements)
+
+    @property
+    def proofs(self) -> dict[str, ProofResult]:
+        """The distinct proofs, by id; declarations left out."""
+        return {
+            proof.id: proof
+            for result in self.statements
+            for proof in result.proofs
+            if proof.kind.value != "unproven"
+        }
+
+    @property
+    def executed(self) -> int:
+        """How many distinct proofs ran to an answer."""
+        return sum(proof.executed for proof in self.proofs.values())
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is true of the whole run."""
+
+    environment: Environment
+    started: datetime.datetime
+    seconds: float
+    quick: bool
+
+
+def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
+    """The record of one skill, as the module docstring describes it."""
+    environment = facts.environment
+    started = facts.started.astimezone(datetime.timezone.utc)
+    return {
+        "version": VERSION,
+        "ringproof": __version__,
+        "skill": result.skill,
+        "title": result.card.title,
+        "summary": result.card.summary,
+        "quick": facts.quick,
+        "environment": {
+            "class": environment.name,
+            "python": environment.python,
+            "torch": environment.torch,
+            "platform": environment.platform,
+            "cpus": environment.cpus,
+            "gpus": list(environment.gpus),
+            "commit": environment.commit,
+            "dirty": environment.dirty,
+        },
+        "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(facts.seconds, 3),
+        "claims": [_claim(statement) for statement in result.statements],
+        "validation_status": _status(result),
+        "totals": {
+            **{verdict.value: result.count(verdict) for verdict in Verdict},
+            "proofs": len(result.proofs),
+            "proofs_executed": result.executed,
+        },
+    }
+
+
+def _claim(result: StatementResult) -> dict[str, Any]:
+    return {
+        "id": result.statement.id,
+        "kind": result.statement.kind.value,
+        "says": result.statement.says,
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+        "seconds": round(result.seconds, 3),
+        "proofs": [_proof(proof) for proof in result.proofs],
+    }
+
+
+def _proof(proof: ProofResult) -> dict[str, Any]:
+    return {
+        "id": proof.id,
+        "kind": proof.kind.value,
+        "outcome": proof.state.value,
+        "seconds": proof.seconds,
+        "tests": {state.value: count for state, count in proof.tests.items()},
+        "numbers": {
+            name: {"min": spread.minimum, "max": spread.maximum, "count": spread.count}
+            for name, spread in proof.numbers.items()
+        },
+        "notes": {name: list(values) for name, values in proof.notes.items()},
+        "detail": proof.detail,
+        "sources": proof.sources,
+    }
+
+
+def _status(result: SkillResult) -> dict[str, str]:
+    """NVIDIA's ``validation_status``, derived: the worst verdict of the deciding statements.
+
+    An anchor that a statement uses has no verdict of its own; its proof's outcome decides.
+    """
+    verdicts = {item.statement.id: item.verdict for item in result.statements}
+    for proof in result.proofs.values():
+        if proof.kind.value == "anchor":
+            passed = proof.state.value == "passed"
+            failed = Verdict.REFUTED if proof.executed else Verdict.NOT_HERE
+            verdicts.setdefault(
+                proof.id.removeprefix("anchor:"), Verdict.PROVEN if passed else failed
+            )
+    topics = {}
+    for topic, deciding in result.card.validation_status.items():
+        found = [verdicts[name] for name in deciding if name in verdicts]
+        worst = next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.UNPROVEN)
+        topics[topic] = worst.value
+    return topics
+
+
+def stale_records(
+    folder: Path,
+    skill: str,
+    current: Sequence[Statement],
+    digests: Mapping[str, str | None],
+) -> Iterator[str]:
+    """One line for each committed record of a skill that no longer describes this checkout.
+
+    Args:
+        folder: Holds ``CLASS/SKILL.json``.
+        digests: The present digest of each proof's sources, by proof id.
+    """
+    for path in sorted(folder.glob(f"*/{skill}.json")):
+        name = f"{folder.name}/{path.parent.name}/{path.name}"
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            reasons = list(_differences(record, current, digests))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            reasons = ["not readable as an evidence record"]
+        if reasons:
+            yield f"{name}: {'; '.join(reasons)}"
+
+
+def _differences(
+    record: Mapping[str, Any], current: Sequence[Statement], digests: Mapping[str, str | None]
+) -> Iterator[str]:
+    if record["version"] != VERSION:
+        yield f"written as version {record['version']}, this is {VERSION}"
+        return
+    recorded = {claim["id"]: claim for claim in record["claims"]}
+    present = {statement.id: statement for statement in current}
+    changed = [
+        name
+        for name, statement in present.items()
+        if name in recorded and not _same(recorded[name], statement)
+    ]
+    for label, names in (
+        ("new", [name for name in present if name not in recorded]),
+        ("gone", [name for name in recorded if name not in present]),
+        ("reworded or proven otherwise", changed),
+    ):
+        if names:
+            yield f"{label}: {_few(names)}"
+    old = {proof["id"]: proof["sources"] for claim in record["claims"] for proof in claim["proofs"]}
+    moved = [name for name, digest in old.items() if name in digests and digests[name] != digest]
+    if moved:
+        yield f"sources changed since: {_few(moved)}"
+
+
+def _same(recorded: Mapping[str, Any], statement: Statement) -> bool:
+    proofs = [proof["id"] for proof in recorded["proofs"]]
+    return recorded["says"] == statement.says and proofs == [p.id for p in statement.proofs]
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

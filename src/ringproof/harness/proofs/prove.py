@@ -1,0 +1,239 @@
+"""The main job: everything the cards say, run here, and a verdict on each statement."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.harness.cards import (
+    Card,
+    Proof,
+    ProofKind,
+    Statement,
+    find_cards,
+    load_card,
+    statements,
+)
+from ringproof.harness.cards.proof import PROOF_FOLDERS
+from ringproof.harness.proofs.anchoring import AnchorProver, anchor_digests
+from ringproof.harness.proofs.closure import SourceClosure
+from ringproof.harness.proofs.environment import read_environment
+from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
+from ringproof.harness.proofs.outcomes import SuiteResult
+from ringproof.harness.proofs.runner import Progress, SuiteRequest, run_suite
+from ringproof.harness.proofs.verdicts import (
+    ProofResult,
+    ProofState,
+    Verdict,
+    judge,
+    judge_tests,
+)
+
+
+@dataclass(frozen=True)
+class ProveRequest:
+    """What to prove and how.
+
+    Attributes:
+        skills: The folder of the skills; its parent is the repository root, pytest's working
+            directory and the limit of what is run.
+        names: Only these skills; all when empty.
+        quick: Leave out tests marked ``slow``.
+        out: Where pytest's own output goes.
+        evidence: The folder of committed records, compared at the start.
+        cache: Where downloaded wheels are kept.
+        offline: Never download.
+        timeout: Seconds for all tests together.
+    """
+
+    skills: Path
+    names: tuple[str, ...]
+    quick: bool
+    out: Path
+    evidence: Path
+    cache: Path
+    offline: bool
+    timeout: float
+
+    @property
+    def root(self) -> Path:
+        """The repository root."""
+        return self.skills.resolve().parent
+
+
+@dataclass(frozen=True)
+class ProveResult:
+    """What came of it.
+
+    Attributes:
+        problems: Why the run fails; empty when it does not.
+        stale: Committed records that no longer describe this checkout. Not a failure.
+    """
+
+    facts: RunFacts
+    skills: tuple[SkillResult, ...]
+    problems: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A skill before anything ran; ``digests`` of its proofs' sources by proof id."""
+
+    name: str
+    card: Card
+    statements: tuple[Statement, ...]
+    digests: Mapping[str, str | None]
+
+
+def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], None]) -> ProveResult:
+    """Run every proof of the chosen skills once and judge their statements.
+
+    Args:
+        notice: Receives each stale record, one line, before the proofs start.
+
+    Raises:
+        InputError: A skill is unknown, a card is broken, a release does not exist, a proof's file
+            lies outside the repository.
+    """
+    started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
+    subjects = _subjects(request)
+    wanted = tuple(dict.fromkeys(proof for subject in subjects for proof in _tests(subject)))
+    runnable = tuple(proof for proof in wanted if _exists(request.root, proof))
+    environment = read_environment(request.root)
+    stale = tuple(_stale(request.evidence, subjects))
+    for line in stale:
+        notice(line)
+    anchors = _prove_anchors(request, subjects, progress)
+    suites = _run_suites(request, runnable, progress)
+    results = tuple(_judge(subject, anchors[subject.name], suites) for subject in subjects)
+    facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
+    return ProveResult(facts, results, tuple(_problems(results, suites)), stale)
+
+
+def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
+    closure = SourceClosure(request.root)
+    found = []
+    for name, path in find_cards(request.skills, request.names).items():
+        card = load_card(path)
+        said = statements(card)
+        tests = [proof for statement in said for proof in statement.proofs if _is_test(proof)]
+        digests = {proof.id: closure.digest(proof.file) for proof in tests}
+        both = MappingProxyType({**digests, **anchor_digests(card)})
+        found.append(_Subject(name, card, said, both))
+    return tuple(found)
+
+
+def _is_test(proof: Proof) -> bool:
+    return proof.kind is ProofKind.PYTEST
+
+
+def _tests(subject: _Subject) -> Iterator[Proof]:
+    for statement in subject.statements:
+        yield from filter(_is_test, statement.proofs)
+
+
+def _exists(root: Path, proof: Proof) -> bool:
+    """Whether the file of a node id is there.
+
+    Raises:
+        InputError: It is a link to a place outside the repository.
+    """
+    path = root / proof.file
+    if path.is_file() and not path.resolve().is_relative_to(root.resolve()):
+        problem = "lies outside the repository"
+        raise InputError("proof", proof.id, problem, "name a test of this checkout")
+    return path.is_file()
+
+
+def _stale(evidence: Path, subjects: Iterable[_Subject]) -> Iterator[str]:
+    for subject in subjects:
+        yield from stale_records(evidence, subject.name, subject.statements, subject.digests)
+
+
+def _prove_anchors(
+    request: ProveRequest, subjects: Sequence[_Subject], progress: Progress
+) -> Mapping[str, Mapping[str, ProofResult]]:
+    """By skill, then by proof id."""
+    prover = AnchorProver(request.cache, offline=request.offline)
+    total = sum(len(subject.card.anchors) for subject in subjects)
+    done = failed = 0
+    found: dict[str, Mapping[str, ProofResult]] = {}
+    progress.begin("anchors", total)
+    try:
+        for subject in subjects:
+            results = {}
+            for anchor in subject.card.anchors:
+                progress.update(done, total, failed, f"{anchor.upstream}: {anchor.path}")
+                result = prover.prove(subject.card, anchor)
+                results[result.id] = result
+                done += 1
+                failed += result.state is ProofState.FAILED
+            found[subject.name] = MappingProxyType(results)
+        progress.update(done, total, failed, "")
+    finally:
+        progress.end()
+    return MappingProxyType(found)
+
+
+def _run_suites(
+    request: ProveRequest, proofs: Sequence[Proof], progress: Progress
+) -> Mapping[str, SuiteResult]:
+    """By proof folder, one after the other, within one time limit."""
+    try:
+        request.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+        raise InputError("--out", request.out, problem, "name a writable folder") from error
+    deadline = time.monotonic() + request.timeout
+    suites = {}
+    for folder in PROOF_FOLDERS:
+        suite = SuiteRequest(
+            root=request.root,
+            folder=folder,
+            proofs=tuple(proof for proof in proofs if proof.file.startswith(f"{folder}/")),
+            quick=request.quick,
+            scratch=request.out.resolve(),
+            deadline=deadline,
+            seconds=request.timeout,
+        )
+        suites[folder] = run_suite(suite, progress)
+    return MappingProxyType(suites)
+
+
+def _judge(
+    subject: _Subject, anchors: Mapping[str, ProofResult], suites: Mapping[str, SuiteResult]
+) -> SkillResult:
+    def outcome(proof: Proof) -> ProofResult:
+        if proof.kind is ProofKind.ANCHOR:
+            return anchors[proof.id]
+        if proof.kind is ProofKind.UNPROVEN:
+            return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
+        digest = subject.digests[proof.id]
+        if digest is None:
+            detail = f"no file {proof.file}"
+            return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
+        return judge_tests(proof, suites[proof.file.split("/", 1)[0]], digest)
+
+    judged = (
+        judge(statement, tuple(outcome(proof) for proof in statement.proofs))
+        for statement in subject.statements
+    )
+    return SkillResult(subject.name, subject.card, tuple(judged))
+
+
+def _problems(results: Sequence[SkillResult], suites: Mapping[str, SuiteResult]) -> Iterator[str]:
+    for result in results:
+        refuted = result.count(Verdict.REFUTED)
+        if refuted:
+            yield f"{result.skill}: {refuted} of {len(result.statements)} statements refuted"
+        if not result.executed:
+            yield f"{result.skill}: no proof was executed"
+    for folder, suite in suites.items():
+        if suite.incomplete:
+            yield f"{folder}: not every test was run: {suite.incomplete}"

@@ -1,0 +1,139 @@
+"""A pytest plugin that runs only the tests asked for and writes down what became of each.
+
+Loaded with ``-p ringproof.harness.proofs.recorder``. ``--ringproof-select FILE`` is a JSON object
+``{"ids": [...], "quick": bool}``: a test is run when an id names it, its function, class or file;
+with ``quick`` tests marked ``slow`` are left out. ``--ringproof-events FILE`` receives one JSON
+object per line, flushed at once, so that a run that dies is told apart from one that ends:
+
+    {"event": "collect", "id": FILE, "outcome": "failed" | "skipped", "detail": TEXT}
+    {"event": "selected", "ids": [...], "left_out": [...]}
+    {"event": "start", "id": NODE}
+    {"event": "phase", "id": NODE, "when": "setup" | "call" | "teardown", "outcome": ...,
+     "seconds": S, "detail": TEXT, "expected_failure": bool, "properties": [[NAME, VALUE], ...]}
+    {"event": "finish", "id": NODE}
+    {"event": "end", "exit": N}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from ringproof.harness.cards.proof import covers
+
+_TAIL_CHARACTERS = 4000
+_OUTPUT_CHARACTERS = 1500
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the two options."""
+    group = parser.getgroup("ringproof")
+    group.addoption("--ringproof-events", metavar="FILE", default=None, help="write events here")
+    group.addoption("--ringproof-select", metavar="FILE", default=None, help="tests to run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start recording, in the controlling process only when tests are distributed."""
+    events = config.getoption("--ringproof-events")
+    selection = config.getoption("--ringproof-select")
+    if selection is not None:
+        wanted = json.loads(Path(selection).read_text("utf-8"))
+        config.pluginmanager.register(_Selector(tuple(wanted["ids"]), bool(wanted["quick"])))
+    if events is not None and not hasattr(config, "workerinput"):
+        stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115 - closed at session end
+        config.pluginmanager.register(_Recorder(stream, str(config.rootpath)), "ringproof-recorder")
+
+
+class _Selector:
+    """Deselects what no proof names."""
+
+    def __init__(self, ids: tuple[str, ...], quick: bool) -> None:
+        self._ids = ids
+        self._quick = quick
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        named = [item for item in items if any(covers(wanted, item.nodeid) for wanted in self._ids)]
+        slow = {item for item in named if self._quick and item.get_closest_marker("slow")}
+        kept = [item for item in named if item not in slow]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+        recorder = config.pluginmanager.get_plugin("ringproof-recorder")
+        if recorder is not None:
+            left_out = [item.nodeid for item in named if item in slow]
+            recorder.write("selected", ids=[item.nodeid for item in kept], left_out=left_out)
+
+
+class _Recorder:
+    """Writes events; machine paths below the repository root are made relative."""
+
+    def __init__(self, stream: TextIO, root: str) -> None:
+        self._stream = stream
+        self._root = root
+
+    def write(self, event: str, **fields: object) -> None:
+        self._stream.write(json.dumps({"event": event, **fields}) + "\n")
+        self._stream.flush()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.outcome != "passed":
+            detail = self._detail(report)
+            self.write("collect", id=report.nodeid, outcome=report.outcome, detail=detail)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.write("start", id=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.write(
+            "phase",
+            id=report.nodeid,
+            when=report.when,
+            outcome=report.outcome,
+            seconds=round(report.duration, 6),
+            detail="" if report.outcome == "passed" else self._detail(report),
+            expected_failure=hasattr(report, "wasxfail"),
+            properties=[[str(name), _plain(value)] for name, value in report.user_properties],
+        )
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.write("finish", id=nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.write("end", exit=int(exitstatus))
+
+    def pytest_unconfigure(self) -> None:
+        self._stream.close()
+
+    def _detail(self, report: pytest.CollectReport | pytest.TestReport) -> str:
+        """The skip reason, or the end of the failure and of what the test wrote."""
+        text = getattr(report, "wasxfail", None)
+        if text is not None:
+            return f"expected to fail: {text}"
+        if isinstance(report.longrepr, tuple):
+            return str(report.longrepr[2]).removeprefix("Skipped: ")
+        text = str(report.longrepr or "")[-_TAIL_CHARACTERS:]
+        output: Sequence[str] = [content for _, content in report.sections if content.strip()]
+        for content in output:
+            text += f"\n{content.rstrip()[-_OUTPUT_CHARACTERS:]}"
+        text = text.replace(f"{self._root}/", "").strip()
+        return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _plain(value: object) -> float | int | str:
+    """A recorded property as JSON can hold it: finite numbers as such, anything else as text."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return number if math.isfinite(number) else str(number)
+    return str(value)[:200].encode("utf-8", "replace").decode("utf-8")
