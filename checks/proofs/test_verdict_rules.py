@@ -22,7 +22,6 @@ from ringproof.harness.proofs.verdicts import (
     judge,
     judge_tests,
 )
-from ringproof.harness.proofs.writing import write_atomically
 
 TEST = Proof(ProofKind.PYTEST, "checks/t.py::test_x")
 
@@ -59,8 +58,9 @@ def test_no_combination_is_proven_without_a_pass_or_with_a_failure() -> None:
         states = {first, second}
         if states & {ProofState.FAILED, ProofState.MISSING}:
             assert verdict is Verdict.REFUTED
+        assert (verdict is Verdict.PROVEN) == (states == {ProofState.PASSED})
         if ProofState.PASSED not in states or ProofState.NOT_RUN in states:
-            assert verdict is not Verdict.PROVEN
+            assert verdict is not Verdict.PARTLY
 
 
 def test_an_anchor_alone_does_not_carry_a_claim_about_behaviour() -> None:
@@ -69,7 +69,7 @@ def test_an_anchor_alone_does_not_carry_a_claim_about_behaviour() -> None:
     assert _verdict(held, _result(ProofState.SKIPPED)) is Verdict.NOT_HERE
     assert _verdict(held, _result(ProofState.PASSED)) is Verdict.PROVEN
     unavailable = _result(ProofState.UNAVAILABLE, ProofKind.ANCHOR)
-    assert _verdict(unavailable, _result(ProofState.PASSED)) is Verdict.PROVEN
+    assert _verdict(unavailable, _result(ProofState.PASSED)) is Verdict.PARTLY
 
 
 def _phase(node: str, when: str, outcome: str = "passed", **more: Any) -> dict[str, Any]:
@@ -142,12 +142,3 @@ def test_the_environment_of_a_folder_outside_git(tmp_path: Path) -> None:
     found = read_environment(tmp_path)
     assert found.commit is None
     assert found.dirty is None
-
-
-def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.json"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert [entry.name for entry in path.parent.iterdir()] == ["b.json"]

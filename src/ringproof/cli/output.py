@@ -1,41 +1,30 @@
-"""How every command writes JSON: to standard output, or to a file that is whole or absent."""
+"""How every command writes JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ringproof.errors import InputError
+from ringproof.files import write_atomically
 
 
-def write_json(value: Any, destination: str) -> None:
-    """Write a value as JSON to ``-`` (standard output) or to a path, atomically.
+def write_json(value: Any, destination: str | Path, *, field: str = "--json") -> None:
+    """Write a value as indented JSON to ``-`` (standard output) or to a path, atomically.
 
-    Numbers that JSON cannot say (infinity, not a number) become ``null``.
+    Numbers that JSON cannot say (infinity, not a number) become ``null``; key order is kept.
 
     Raises:
         InputError: The path cannot be written.
     """
-    text = json.dumps(_sayable(value), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if destination == "-":
         typer.echo(text, nl=False)
-        return
-    path = Path(destination)
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise InputError(
-            "--json", destination, error.strerror or "not writable", "choose another path"
-        ) from error
+    else:
+        write_atomically(Path(destination), text, field=field)
 
 
 def _sayable(value: Any) -> Any:

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
+from ringproof.files import write_atomically
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveRequest, ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import render_report
 from ringproof.harness.proofs.table import print_result
-from ringproof.harness.proofs.writing import write_atomically, write_json_file
 
 
 def prove(
@@ -128,9 +128,18 @@ def _summary(result: ProveResult) -> dict[str, Any]:
 
 def _write(result: ProveResult, out: Path, record: Path | None) -> None:
     records = _records(result)
-    for each in records:
-        write_json_file(out / f"{each['skill']}.json", each)
-        if record is not None:
-            path = record / result.facts.environment.name / f"{each['skill']}.json"
-            write_json_file(path, each)
-    write_atomically(out / "report.html", render_report(records, result.problems, result.stale))
+    _write_records(records, out, "--out")
+    if record is not None:
+        _write_records(records, record / result.facts.environment.name, "--record")
+    report = render_report(records, result.problems, result.stale)
+    write_atomically(out / "report.html", report, field="--out")
+
+
+def _write_records(records: list[dict[str, Any]], folder: Path, field: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+        raise InputError(field, folder, problem, "name a writable folder") from error
+    for record in records:
+        write_json(record, folder / f"{record['skill']}.json", field=field)

@@ -11,7 +11,7 @@ One file for each skill and environment class::
                              "numbers": {NAME: {"min", "max", "count"}},
                              "notes": {NAME: [TEXT]}, "detail", "sources": SHA256}]}],
      "validation_status": {TOPIC: VERDICT},
-     "totals": {"proven": N, "refuted": N, "unproven": N, "not-here": N,
+     "totals": {"proven": N, "partly": N, "refuted": N, "unproven": N, "not-here": N,
                 "proofs": N, "proofs_executed": N}}
 """
 
@@ -31,7 +31,13 @@ from ringproof.harness.proofs.environment import Environment
 from ringproof.harness.proofs.verdicts import ProofResult, StatementResult, Verdict
 
 VERSION = 1
-_WORST_FIRST = (Verdict.REFUTED, Verdict.UNPROVEN, Verdict.NOT_HERE, Verdict.PROVEN)
+_WORST_FIRST = (
+    Verdict.REFUTED,
+    Verdict.UNPROVEN,
+    Verdict.NOT_HERE,
+    Verdict.PARTLY,
+    Verdict.PROVEN,
+)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdi
 _STYLES: Mapping[Verdict, str] = MappingProxyType(
     {
         Verdict.PROVEN: "green",
+        Verdict.PARTLY: "green4",
         Verdict.REFUTED: "bold red",
         Verdict.UNPROVEN: "yellow",
         Verdict.NOT_HERE: "cyan",
@@ -69,8 +70,7 @@ def _open_points(skill: SkillResult) -> Iterator[str]:
     for (verdict, reason), names in reasons.items():
         style = _STYLES[verdict]
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        label = "proven in part" if verdict is Verdict.PROVEN else verdict.value
-        yield f"  [{style}]{label}[/]: {escape(reason)} ({escape(shown)})"
+        yield f"  [{style}]{verdict.value}[/]: {escape(reason)} ({escape(shown)})"
 
 
 def _print_refuted(skill: SkillResult, result: StatementResult, console: Console) -> None:

@@ -16,9 +16,14 @@ LEFT_OUT = "left out of the quick run"
 
 
 class Verdict(str, Enum):
-    """What a run can say about a statement."""
+    """What a run can say about a statement.
+
+    Proven: every proof it names ran to the end and passed. Partly: some did, and the others could
+    not run here. Not here: none could.
+    """
 
     PROVEN = "proven"
+    PARTLY = "partly"
     REFUTED = "refuted"
     UNPROVEN = "unproven"
     NOT_HERE = "not-here"
@@ -77,6 +82,11 @@ class ProofResult:
         """Whether it ran to an answer here."""
         return self.state in _EXECUTED
 
+    @property
+    def complete(self) -> bool:
+        """Whether all that it names ran and passed."""
+        return self.state is ProofState.PASSED and set(self.tests) <= {TestState.PASSED}
+
 
 @dataclass(frozen=True)
 class StatementResult:
@@ -96,9 +106,9 @@ class StatementResult:
 def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementResult:
     """The verdict on a statement.
 
-    Refuted by any proof that failed or names nothing; otherwise proven by at least one that ran.
+    Refuted by any proof that failed or names nothing, proven only when all of them ran and passed.
     An anchor shows that upstream's code is there, not what it does: where a statement also names
-    tests and none of them ran, the anchor alone does not prove it.
+    tests and none of them ran, the anchor alone proves no part of it.
     """
     bad = [proof for proof in proofs if proof.state in _REFUTING]
     if bad:
@@ -111,7 +121,9 @@ def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementRes
     passed = [proof for proof in tests or proofs if proof.state is ProofState.PASSED]
     cut = any(proof.state is ProofState.NOT_RUN for proof in proofs)
     open_points = "; ".join(dict.fromkeys(proof.detail for proof in proofs if proof.detail))
-    verdict = Verdict.PROVEN if passed and not cut else Verdict.NOT_HERE
+    if not passed or cut:
+        return StatementResult(statement, Verdict.NOT_HERE, open_points, proofs)
+    verdict = Verdict.PROVEN if all(proof.complete for proof in proofs) else Verdict.PARTLY
     return StatementResult(statement, verdict, open_points, proofs)
 
 
