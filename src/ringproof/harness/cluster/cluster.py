@@ -7,6 +7,7 @@ replaced as fast.
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -63,7 +64,7 @@ class Cluster:
         options: See :class:`ClusterOptions`.
 
     Raises:
-        InputError: Fewer than one rank, or an unknown backend.
+        InputError: Fewer than one rank, an unknown backend, or no torch to run ranks with.
 
     Example::
 
@@ -78,6 +79,10 @@ class Cluster:
             raise InputError("nproc", world_size, "a world has at least one rank", "give 1 or more")
         if self.options.backend not in BACKENDS:
             raise InputError("backend", self.options.backend, "unknown", f"use one of {BACKENDS}")
+        if importlib.util.find_spec("torch") is None:
+            raise InputError(
+                "torch", None, "not installed", "run: pip install 'ringproof[reference]'"
+            )
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ringproof-")
         self._cases = 0
