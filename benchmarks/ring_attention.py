@@ -19,8 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ringproof.harness.cluster import Cluster, RankContext
-from ringproof.harness.cluster.cluster import ClusterOptions
+from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
 
 SEQ_LEN, HEADS, HEAD_DIM = 16384, 8, 64
 WARM_UP_ROWS = 64  # loads libraries and pools, so that they are not measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -44,13 +45,13 @@ def broken_parity(rank: RankContext, *, case: ParityCase, fault: str) -> Any:
     layout = RankLayout(cp=case.world)
     with parallel_context(layout, case.hierarchical_sizes, descriptions=GROUPS) as context:
         print_census(sys.stderr)
-        alone = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
-        levels = context.hierarchical_groups
-        groups = {
-            "none": levels,
-            "communication-off": (alone, alone),
-            "swapped-levels": levels[::-1],
-        }
+        alone: Any = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
+        right: Any = context.context_parallel_group
+        if case.comm_type == "a2a+p2p":
+            right, alone = context.hierarchical_groups, (alone, alone)
+        groups = {"none": right, "communication-off": alone, "swapped-levels": right}
+        if fault == "swapped-levels":
+            groups[fault] = right[::-1]
         result = parity_module.measure(
             case, context, rank.device, group=groups[fault], traffic=traffic
         )
@@ -146,20 +147,69 @@ def raise_on(rank: RankContext, *, culprit: int) -> None:
 
 
 def die_on(rank: RankContext, *, culprit: int, how: int) -> None:
-    """One rank is killed in the middle of a ring exchange."""
-    tensor = torch.ones(1)
+    """One rank is killed in the middle of ring attention."""
+    q = torch.ones(1, 8, 4, 8, device=rank.device, requires_grad=True)
     for step in range(1000):
         if rank.rank == culprit and step == 10:
             print("about to die", flush=True)
             os.kill(os.getpid(), how)
-        dist.all_reduce(tensor)
+        out, _ = context_parallel_attention(q, q, q, comm_type="p2p", group=dist.group.WORLD)
+        out.sum().backward()
 
 
 def hang_on(rank: RankContext, *, culprit: int) -> None:
-    """One rank never arrives."""
+    """One rank never arrives at a barrier."""
     if rank.rank == culprit:
         time.sleep(3600)
     dist.barrier()
+
+
+def hang_in_attention(rank: RankContext, *, culprit: int, comm_type: str, backward: bool) -> None:
+    """One rank never arrives in CP attention, forward or backward."""
+    q = torch.ones(1, 8, 4, 8, device=rank.device, requires_grad=True)
+    for _ in range(1 if backward else 0):
+        out, _ = context_parallel_attention(q, q, q, comm_type=comm_type, group=dist.group.WORLD)
+        if rank.rank != culprit:
+            out.sum().backward()
+    if rank.rank == culprit:
+        time.sleep(3600)
+    context_parallel_attention(q, q, q, comm_type=comm_type, group=dist.group.WORLD)
+
+
+def print_for_ever(rank: RankContext) -> None:
+    """A rank that is stuck in a loop and says so all the time."""
+    while True:
+        os.write(1, b"step\n" * 1000)
+
+
+def die_after(rank: RankContext, *, culprit: int, follower: int, how: str) -> None:
+    """One rank fails; another ends its process half a second later, as a watchdog would."""
+    dist.barrier()
+    if rank.rank == culprit and how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank.rank == culprit:
+        raise ValueError("the real cause")
+    if rank.rank == follower:
+        time.sleep(0.5)
+        os._exit(7)
+    dist.barrier()
+
+
+def variable(rank: RankContext, *, name: str) -> str | None:
+    """An environment variable, as this rank sees it."""
+    return os.environ.get(name)
+
+
+class Unreadable:
+    """Can be pickled, and not rebuilt."""
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return int, ("not a number",)
+
+
+def return_unreadable(rank: RankContext) -> Any:
+    """A value that the parent cannot read."""
+    return Unreadable()
 
 
 def refuse(rank: RankContext) -> None:
@@ -187,16 +237,19 @@ def attend(
     kv_heads: int,
     sizes: Sequence[int] = (),
     group: str = "right",
+    dtypes: tuple[str, str] = ("float32", "float32"),
     **options: Any,
 ) -> dict[str, int]:
     """One forward on this rank; bytes sent by group. ``group`` may be wrong on purpose."""
     traffic = Traffic()
-    q = torch.zeros(1, rows, heads, 8, device=rank.device)
-    kv = torch.zeros(1, rows, kv_heads, 8, device=rank.device)
+    q_dtype, kv_dtype = (getattr(torch, name) for name in dtypes)
+    q = torch.zeros(1, rows, heads, 8, device=rank.device, dtype=q_dtype)
+    kv = torch.zeros(1, rows, kv_heads, 8, device=rank.device, dtype=kv_dtype)
     with parallel_context(RankLayout(cp=rank.world_size), sizes, descriptions=GROUPS) as context:
         flat = context.context_parallel_group
         right = context.hierarchical_groups if sizes else flat
         groups = {"right": right, "missing": None, "one": flat, "three": (flat, flat, flat)}
+        groups["same"] = (flat, flat)
         chosen: Any = groups[group]
         if group == "missing" and comm_type == "a2a+p2p":
             chosen = (None, None)

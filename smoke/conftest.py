@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringproof.harness.cluster import Cluster
-from ringproof.harness.cluster.cluster import ClusterOptions, drop
+from ringproof.harness.cluster import Cluster, ClusterOptions, drop
 
 LARGEST_WORLD = 8
 

@@ -52,9 +52,10 @@ def variants(world: int, comm_type: str, sizes: tuple[int, ...] = ()) -> list[Pa
             causal=causal,
             partition=partition,
             kernel=kernel,
+            scale=0.2 if partition == "contiguous" else None,
         )
         for partition, causal, (heads, kv_heads), kernel in itertools.product(
-            ("zigzag", "contiguous"), (True, False), HEADS.values(), ("sdpa", "reference")
+            ("zigzag", "contiguous"), (True, False), HEADS.values(), ("auto", "reference")
         )
     ]
 
@@ -96,36 +97,49 @@ def test_hierarchical_is_exact(
     prove(cluster, variants(sizes[0] * sizes[1], "a2a+p2p", sizes), record_property)
 
 
-@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a", "a2a+p2p"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_low_precision_stays_within_twice_one_rank(
-    cluster: Cluster, comm_type: str, dtype: str, record_property: Record
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(2, 1), (4, 2)], ids=["world-2", "world-8"])
+def test_low_precision_stays_near_one_rank(
+    cluster: Cluster, sizes: tuple[int, int], dtype: str, record_property: Record
 ) -> None:
-    """Both against float64: two partial results may each carry the rounding of one."""
-    case = ParityCase(
-        world=4,
-        comm_type=comm_type,
-        hierarchical_sizes=(2, 2) if comm_type == "a2a+p2p" else (),
-        seq_len=512,
-        heads=8,
-        kv_heads=4,
-        head_dim=32,
-        v_head_dim=32,
-        dtype=dtype,
-    )
-    result = cluster.run(cases.parity, world_size=4, cases=[case]).values[0][0]
-    record_property("max_abs_error", max(result["max_abs_error"].values()))
-    record_property("tolerance", max(result["tolerance"].values()))
-    assert result["pass"], (result["max_abs_error"], result["tolerance"])
+    """Both against float64; see ``parity.py`` for the limit and its reason."""
+    world = sizes[0] * sizes[1]
+    wanted = [
+        ParityCase(
+            world=world,
+            comm_type=comm_type,
+            hierarchical_sizes=sizes if comm_type == "a2a+p2p" else (),
+            seq_len=256,
+            heads=8,
+            kv_heads=8,
+            causal=causal,
+            dtype=dtype,
+            seed=seed,
+        )
+        for comm_type in ("p2p", "all_gather", "a2a", "a2a+p2p")
+        for causal in (True, False)
+        for seed in range(4)
+    ]
+    results = cluster.run(cases.parity, world_size=world, cases=wanted).values[0]
+    record_property("max_abs_error", max(max(r["max_abs_error"].values()) for r in results))
+    record_property("tolerance", max(max(r["tolerance"].values()) for r in results))
+    assert [r["case"] for r in results if not r["pass"]] == []
 
 
-def test_the_proof_notices_a_wrong_result(cluster: Cluster) -> None:
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a", "a2a+p2p"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_the_proof_notices_communication_that_is_off(
+    cluster: Cluster, comm_type: str, dtype: str
+) -> None:
     """Negative control: with each rank left to its own chunk, the same measurement is red."""
-    case = ParityCase(world=2, seq_len=32, comm_type="a2a+p2p", hierarchical_sizes=(2, 1))
+    sizes = (2, 1) if comm_type == "a2a+p2p" else ()
+    case = ParityCase(
+        world=2, seq_len=64, comm_type=comm_type, hierarchical_sizes=sizes, dtype=dtype
+    )
     right = cluster.run(cases.broken_parity, world_size=2, case=case, fault="none").values[0]
     wrong = cluster.run(
         cases.broken_parity, world_size=2, case=case, fault="communication-off"
     ).values[0]
     assert right["pass"]
     assert not wrong["pass"]
-    assert min(wrong["max_abs_error"].values()) > 1e-3
+    assert min(wrong["max_abs_error"].values()) > 0.1

@@ -53,6 +53,17 @@ def test_a_missing_group_is_refused(cluster: Cluster, comm_type: str) -> None:
         attend(cluster, comm_type=comm_type, group="missing")
 
 
+def test_levels_of_different_hierarchies_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(InputError, match="group: the levels share 4 ranks instead of one"):
+        attend(cluster, comm_type="a2a+p2p", group="same")
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("int64", "int64")])
+def test_tensors_of_another_type_are_refused(cluster: Cluster, dtypes: tuple[str, str]) -> None:
+    with pytest.raises(InputError, match="not of one floating type"):
+        attend(cluster, comm_type="p2p", dtypes=dtypes)
+
+
 @pytest.mark.parametrize("group", ["one", "three"])
 def test_two_levels_are_two_groups(cluster: Cluster, group: str) -> None:
     with pytest.raises(InputError, match="group: a2a\\+p2p takes two levels"):
@@ -67,6 +78,7 @@ def test_two_levels_are_two_groups(cluster: Cluster, group: str) -> None:
         ({"comm_type": "p2p", "partition": "stripes"}, "partition: unknown"),
         ({"comm_type": "p2p", "heads": 8, "kv_heads": 3}, "kv_heads: does not divide 8"),
         ({"comm_type": "p2p", "kv_replication": 0}, "kv_replication: below 1"),
+        ({"comm_type": "p2p", "kv_replication": 2}, "kv_replication: .*without an all-to-all"),
         ({"comm_type": "p2p", "rows": 0}, "q, k, v: not \\[batch, sequence"),
     ],
 )

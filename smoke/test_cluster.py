@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankFailure
-from ringproof.harness.cluster.cluster import ClusterOptions, drop
+from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from smoke import cases
 
 REPORTED_WITHIN_SECONDS = 15.0
@@ -87,6 +86,47 @@ def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
     assert_gone(before)
 
 
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_a_rank_that_never_enters_attention_is_named(
+    four: Cluster, comm_type: str, backward: bool
+) -> None:
+    with pytest.raises(RankFailure) as caught:
+        four.run(
+            cases.hang_in_attention,
+            culprit=2,
+            comm_type=comm_type,
+            backward=backward,
+            timeout_seconds=3,
+        )
+    assert caught.value.rank == 2
+    assert "hang_in_attention" in caught.value.reason
+    assert "communicator.py" in caught.value.others
+
+
+def test_a_rank_that_prints_for_ever_is_stopped_in_time(four: Cluster) -> None:
+    before, start = four.process_ids, time.monotonic()
+    with pytest.raises(RankFailure, match="print_for_ever"):
+        four.run(cases.print_for_ever, world_size=1, timeout_seconds=2)
+    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
+    assert_gone(before)
+
+
+@pytest.mark.parametrize(("how", "reason"), [("killed", "SIGKILL"), ("raised", "the real cause")])
+def test_the_first_failure_counts_not_the_lowest_rank(four: Cluster, how: str, reason: str) -> None:
+    with pytest.raises(RankFailure, match=reason) as caught:
+        four.run(cases.die_after, culprit=2, follower=0, how=how)
+    assert caught.value.rank == 2
+    assert "rank 0 died too" in caught.value.others
+
+
+def test_ranks_see_the_variables_of_now(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGPROOF_TEST_VARIABLE", "now")
+    with Cluster(1, ClusterOptions(log_sink=drop)) as later:
+        value = later.run(cases.variable, name="RINGPROOF_TEST_VARIABLE").values
+    assert value == ("now",)
+
+
 def test_input_that_all_ranks_refuse_stays_an_input_error(four: Cluster) -> None:
     with pytest.raises(InputError, match="--hcp: cannot be"):
         four.run(cases.refuse)
@@ -95,6 +135,8 @@ def test_input_that_all_ranks_refuse_stays_an_input_error(four: Cluster) -> None
 def test_a_value_that_cannot_be_sent_is_refused_by_rank(four: Cluster) -> None:
     with pytest.raises(RankFailure, match="pickle"):
         four.run(cases.allocate_unpicklable, world_size=1)
+    with pytest.raises(RankFailure, match="value cannot be read"):
+        four.run(cases.return_unreadable, world_size=1)
 
 
 def test_leaving_the_context_leaves_no_process() -> None:
@@ -139,8 +181,20 @@ def test_a_world_that_does_not_fit_is_refused(four: Cluster, asked: int) -> None
         four.run(cases.report, world_size=asked, text="")
 
 
-def test_a_cluster_without_ranks_or_with_an_unknown_backend_is_refused() -> None:
+def test_options_that_cannot_be_are_refused(four: Cluster) -> None:
     with pytest.raises(InputError, match="nproc"):
         Cluster(0)
     with pytest.raises(InputError, match="backend"):
-        Cluster(1, ClusterOptions(backend="carrier-pigeon"))
+        ClusterOptions(backend="carrier-pigeon")
+    with pytest.raises(InputError, match="threads"):
+        ClusterOptions(threads=0)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="timeout"):
+            four.run(cases.report, text="", timeout_seconds=seconds)
+
+
+def test_a_cluster_that_was_left_says_so() -> None:
+    with Cluster(1, ClusterOptions(log_sink=drop)) as workers:
+        pass
+    with pytest.raises(RuntimeError, match="has been left"):
+        workers.run(cases.report, text="")

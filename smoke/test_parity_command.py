@@ -71,6 +71,15 @@ def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
     assert (found.verdict, found.exit_code) == (verdict, 1)
 
 
+def test_a_log_starts_anew(tmp_path: Path) -> None:
+    """An older run in the same file must not speak for this one."""
+    log = tmp_path / "ranks.log"
+    for arguments in ((*HIERARCHICAL, "--nproc", "4"), ("--comm", "p2p", "--nproc", "2")):
+        assert ringproof(*arguments, "--rank-log", str(log)).returncode == 0
+    found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical")
+    assert (found.verdict, found.exit_code) == ("flat", 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -89,6 +98,9 @@ def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
         (["--rank-log", "/nonexistent/folder/log"], "--rank-log"),
         (["--json", "/nonexistent/folder/out.json"], "--json"),
         (["--backend", "smoke"], "backend"),
+        (["--timeout", "nan"], "timeout"),
+        (["--seed", str(2**70)], "--seed"),
+        (["--kv-replication", "2"], "--kv-replication"),
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )

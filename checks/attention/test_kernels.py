@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.dense import dense_attention
-from ringproof.reference.attention.kernels import kernel_named
+from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.merge import PartialSum
 from ringproof.reference.attention.names import KERNEL_NAMES
 from ringproof.reference.packing.partition import Span
@@ -45,7 +45,7 @@ def test_kernel_equals_the_oracle(
         (batch, rows, kv_heads, v_width),
         (batch, rows, heads, v_width),
     )
-    kernel, scale = kernel_named(name), width**-0.5
+    kernel, scale = choose_kernel(name, q, v), width**-0.5
     out, lse = kernel.forward(q, k, v, causal=causal, scale=scale)
     gradients = kernel.backward(grad, (q, k, v), out, lse, causal=causal, scale=scale)
     dense = dense_attention(q, k, v, grad, causal=causal)
@@ -56,9 +56,40 @@ def test_kernel_equals_the_oracle(
 
 
 @pytest.mark.parametrize("name", KERNEL_NAMES)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_rows_need_not_be_contiguous(name: str, kv_heads: int) -> None:
+    """ATen's CPU operator reads past such rows: they must not reach it."""
+    q, k, v, grad = random_inputs(
+        (1, 8, 4, 33), (1, 33, kv_heads, 8), (1, 33, kv_heads, 8), (1, 8, 4, 33)
+    )
+    strided_q, strided_grad = q.permute(0, 3, 2, 1), grad.permute(0, 3, 2, 1)
+    assert strided_q.stride(-1) != 1
+    kernel = choose_kernel(name, strided_q, v)
+    out, lse = kernel.forward(strided_q, k, v, causal=True, scale=0.5)
+    inputs = (strided_q, k, v)
+    gradients = kernel.backward(strided_grad, inputs, out, lse, causal=True, scale=0.5)
+    dense = dense_attention(strided_q, k, v, strided_grad, causal=True, scale=0.5)
+    expected = (dense.out, dense.lse, dense.dq, dense.dk, dense.dv)
+    for found, right in zip((out, lse, *gradients), expected, strict=True):
+        assert (found - right).abs().max() <= TOLERANCE
+
+
+def test_the_choice_of_a_kernel_falls_back_or_refuses_by_name() -> None:
+    q = torch.empty(1, 4, 2, 8, device="meta")  # stands for any device without flash for float32
+    assert choose_kernel("auto", q, q).name == "reference"
+    assert choose_kernel("auto", q.half(), q.half()).name == "sdpa"
+    assert choose_kernel("auto", torch.empty(1, 4, 2, 8), torch.empty(1, 4, 2, 8)).name == "sdpa"
+    with pytest.raises(InputError, match="kernel: flash attention on meta takes 16-bit floats"):
+        choose_kernel("sdpa", q, q)
+    wide = torch.empty(1, 4, 2, 300, device="meta", dtype=torch.bfloat16)
+    with pytest.raises(InputError, match="width up to 256, not 304"):
+        choose_kernel("sdpa", wide, wide)
+
+
+@pytest.mark.parametrize("name", KERNEL_NAMES)
 def test_partials_over_disjoint_keys_merge_into_the_whole(name: str) -> None:
     q, k, v, grad = random_inputs((1, 12, 4, 8), (1, 30, 2, 8), (1, 30, 2, 8), (1, 12, 4, 8))
-    kernel, scale = kernel_named(name), 8**-0.5
+    kernel, scale = choose_kernel(name, q, v), 8**-0.5
     whole, whole_lse = kernel.forward(q, k, v, causal=False, scale=scale)
     total = PartialSum((1, 12, 4, 8), like=q)
     for keys in (slice(0, 7), slice(7, 8), slice(8, 30)):
@@ -81,7 +112,7 @@ def test_partials_over_disjoint_keys_merge_into_the_whole(name: str) -> None:
 def test_a_zero_lse_is_seen() -> None:
     """Negative control: a kernel that fakes its LSE must not pass the merge."""
     q, k, v = random_inputs((1, 12, 4, 8), (1, 30, 4, 8), (1, 30, 4, 8))
-    kernel = kernel_named("sdpa")
+    kernel = choose_kernel("sdpa", q, v)
     whole, _ = kernel.forward(q, k, v, causal=False, scale=1.0)
     total = PartialSum((1, 12, 4, 8), like=q)
     for keys in (slice(0, 15), slice(15, 30)):
@@ -121,4 +152,4 @@ def test_rows_without_keys_stay_zero_and_nan_is_not_hidden() -> None:
 
 def test_an_unknown_kernel_is_refused() -> None:
     with pytest.raises(InputError, match="banana"):
-        kernel_named("banana")
+        choose_kernel("banana", torch.ones(1), torch.ones(1))

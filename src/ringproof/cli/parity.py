@@ -14,10 +14,9 @@ import typer
 
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext
-from ringproof.harness.cluster.cluster import ClusterOptions
+from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
+from ringproof.harness.cluster.case import LogSink
 from ringproof.harness.cluster.torchrun import launched_world, run_launched
-from ringproof.harness.cluster.watch import LogSink
 from ringproof.reference.attention.case import ParityCase
 
 app = typer.Typer(help="Compare CP against one rank.", no_args_is_help=True)
@@ -56,7 +55,8 @@ def attention(
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float64",
     causal: Annotated[bool, typer.Option("--causal/--full", help="Which mask.")] = True,
     partition: Annotated[str, typer.Option(help="zigzag or contiguous.")] = "zigzag",
-    kernel: Annotated[str, typer.Option(help="sdpa (flash) or reference.")] = "sdpa",
+    kernel: Annotated[str, typer.Option(help="auto, sdpa (flash) or reference.")] = "auto",
+    scale: Annotated[float | None, typer.Option(help="Softmax scale; head-dim**-0.5.")] = None,
     kv_replication: Annotated[int, typer.Option(help="Copies of each kv head before a2a.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
@@ -84,6 +84,7 @@ def attention(
         "dtype": dtype,
         "causal": causal,
         "partition": partition,
+        "scale": scale,
         "kernel": kernel,
         "kv_replication": kv_replication,
         "seed": seed,
@@ -115,13 +116,16 @@ def _measure(
         raise InputError(field, error.value, error.problem, error.remedy) from None
     if world is not None and world[1] != fields["world"]:
         raise InputError("--nproc", fields["world"], f"torchrun made {world[1]} ranks", "drop it")
+    if world is None or world[0] == 0:
+        _empty(log)  # before any rank can write: joining the world takes this one, too
+    arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
     with _log_stream(log) as stream:
+        options = ClusterOptions(backend=backend, timeout_seconds=timeout, log_sink=_sink(stream))
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
-                return run_launched(_on_rank, backend=backend, case=case, evidence=bool(log))[0]
-        options = ClusterOptions(backend=backend, timeout_seconds=timeout, log_sink=_sink(stream))
+                return run_launched(_on_rank, options, arguments)[0]
         with Cluster(fields["world"], options) as cluster:
-            return cluster.run(_on_rank, case=case, evidence=bool(log)).values[0]
+            return cluster.run(_on_rank, **arguments).values[0]
 
 
 def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str, Any]:
@@ -146,16 +150,29 @@ def _sink(stream: TextIO | None) -> LogSink:
     return write
 
 
+def _empty(path: str) -> None:
+    """Start a new log: an older run in the same file would speak for this one."""
+    if path not in ("", "-"):
+        with _log_errors(path):
+            Path(path).write_text("", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _log_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError("--rank-log", path, str(error.strerror), "choose another file") from error
+
+
 @contextlib.contextmanager
 def _log_stream(path: str) -> Iterator[TextIO | None]:
     if path in ("", "-"):
         yield sys.stderr if path else None
         return
-    try:
-        with Path(path).open("a", encoding="utf-8") as stream:  # torchrun's ranks share the file
-            yield stream
-    except OSError as error:
-        raise InputError("--rank-log", path, str(error.strerror), "choose another file") from error
+    # Torchrun's ranks share the file.
+    with _log_errors(path), Path(path).open("a", encoding="utf-8") as stream:
+        yield stream
 
 
 def _summary(result: dict[str, Any]) -> str:

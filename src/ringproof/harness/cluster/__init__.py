@@ -4,7 +4,13 @@ Read in this order: ``case`` (what a case sees and how it fails), ``worker`` (on
 ``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks).
 """
 
-from ringproof.harness.cluster.case import CaseOutcome, RankContext, RankFailure
+from ringproof.harness.cluster.case import (
+    CaseOutcome,
+    ClusterOptions,
+    RankContext,
+    RankFailure,
+    drop,
+)
 from ringproof.harness.cluster.cluster import Cluster
 
-__all__ = ["CaseOutcome", "Cluster", "RankContext", "RankFailure"]
+__all__ = ["CaseOutcome", "Cluster", "ClusterOptions", "RankContext", "RankFailure", "drop"]

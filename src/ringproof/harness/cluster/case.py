@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ringproof.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -12,7 +16,55 @@ if TYPE_CHECKING:
 CaseFunction = Callable[..., Any]
 """``function(context: RankContext, **arguments)``; module-level, so that it can be sent by name."""
 
+LogSink = Callable[[int, str], None]
 BACKENDS = ("auto", "gloo", "nccl")
+
+
+def forward_to_stderr(rank: int, line: str) -> None:
+    """The default log sink."""
+    sys.stderr.write(f"[rank{rank}]: {line}\n")
+    sys.stderr.flush()
+
+
+def drop(rank: int, line: str) -> None:
+    """A log sink for callers that only want the outcome's copy."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """How the ranks run.
+
+    Args:
+        backend: ``auto`` (NCCL where every rank can have a GPU, else gloo), ``gloo`` or ``nccl``.
+        threads: Compute threads of each rank.
+        timeout_seconds: Default limit of one case.
+        log_sink: Called with each line that a rank writes, as it arrives.
+
+    Raises:
+        InputError: An unknown backend, no thread, or a limit that is not a positive number.
+    """
+
+    backend: str = "auto"
+    threads: int = 1
+    timeout_seconds: float = 120.0
+    log_sink: LogSink = forward_to_stderr
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError("backend", self.backend, "unknown", f"use one of {BACKENDS}")
+        if self.threads < 1:
+            raise InputError("threads", self.threads, "below 1", "give 1 or more")
+        check_timeout(self.timeout_seconds)
+
+
+def check_timeout(seconds: float) -> None:
+    """Refuse a limit that is not a positive, finite number of seconds.
+
+    Raises:
+        InputError: It is not.
+    """
+    if not 0 < seconds < math.inf:
+        raise InputError("timeout", seconds, "not a positive number of seconds", "give one")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -23,41 +22,24 @@ from types import TracebackType
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster.case import BACKENDS, Assignment, CaseFunction, CaseOutcome
-from ringproof.harness.cluster.watch import LogSink, Watch, Worker
+from ringproof.harness.cluster.case import (
+    Assignment,
+    CaseFunction,
+    CaseOutcome,
+    ClusterOptions,
+    check_timeout,
+)
+from ringproof.harness.cluster.watch import Watch, Worker
 
 WORKER_MODULE = "ringproof.harness.cluster.worker"
 
 
-def forward_to_stderr(rank: int, line: str) -> None:
-    """The default log sink."""
-    sys.stderr.write(f"[rank{rank}]: {line}\n")
-    sys.stderr.flush()
-
-
-def drop(rank: int, line: str) -> None:
-    """A log sink for callers that only want the outcome's copy."""
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """How the ranks run.
-
-    Args:
-        backend: ``auto`` (NCCL where every rank can have a GPU, else gloo), ``gloo`` or ``nccl``.
-        threads: Compute threads of each rank.
-        timeout_seconds: Default limit of one case.
-        log_sink: Called with each line that a rank writes, as it arrives.
-    """
-
-    backend: str = "auto"
-    threads: int = 1
-    timeout_seconds: float = 120.0
-    log_sink: LogSink = forward_to_stderr
-
-
 class Cluster:
-    """A set of SPMD workers, as a context manager.
+    """A set of SPMD workers, as a context manager. Leaving it ends every rank.
+
+    The server that forks ranks stays, idle, until the interpreter ends, as the standard library
+    has it: the next cluster starts at once. Its variables (``OMP_NUM_THREADS`` and whatever torch
+    reads when it is imported) are those of the first cluster; the ranks get the current ones.
 
     Args:
         world_size: Ranks to start; a case may use fewer.
@@ -77,8 +59,6 @@ class Cluster:
         self.world_size = world_size
         if world_size < 1:
             raise InputError("nproc", world_size, "a world has at least one rank", "give 1 or more")
-        if self.options.backend not in BACKENDS:
-            raise InputError("backend", self.options.backend, "unknown", f"use one of {BACKENDS}")
         if importlib.util.find_spec("torch") is None:
             raise InputError(
                 "torch", None, "not installed", "run: pip install 'ringproof[reference]'"
@@ -86,9 +66,14 @@ class Cluster:
         self._workers: list[Worker] = []
         self._folder = tempfile.TemporaryDirectory(prefix="ringproof-")
         self._cases = 0
+        self._closed = False
 
     def __enter__(self) -> Cluster:
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -97,6 +82,10 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
         self._stop()
         self._folder.cleanup()
 
@@ -131,9 +120,12 @@ class Cluster:
             raise InputError(
                 "world_size", size, f"the cluster has {self.world_size} ranks", "start more"
             )
+        limit = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
+        check_timeout(limit)
+        if self._closed:
+            raise RuntimeError("this cluster's context has been left; open another")
         if not self._workers:
             self._start()
-        limit = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
         watch = Watch(self._workers[:size], self.options.log_sink, limit)
         finished = False
         try:
@@ -181,7 +173,9 @@ def _start_worker(context: ForkServerContext, rank: int, threads: int) -> Worker
     control, remote_control = context.Pipe()
     output, remote_output = context.Pipe(duplex=False)
     process = context.Process(
-        target=_serve, args=(rank, threads, remote_control, remote_output), daemon=True
+        target=_serve,
+        args=(rank, threads, remote_control, remote_output, dict(os.environ)),
+        daemon=True,
     )
     process.start()
     remote_control.close()
@@ -189,7 +183,14 @@ def _start_worker(context: ForkServerContext, rank: int, threads: int) -> Worker
     return Worker(rank, process, control, output)
 
 
-def _serve(rank: int, threads: int, control: Connection, output: Connection) -> None:
+def _serve(
+    rank: int,
+    threads: int,
+    control: Connection,
+    output: Connection,
+    variables: dict[str, str],
+) -> None:
+    os.environ.update(variables)
     from ringproof.harness.cluster.worker import serve  # torch: in the worker, not in the parent
 
     serve(rank, threads, control, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ringproof.harness.cluster.case import CaseFunction
+from ringproof.harness.cluster.case import CaseFunction, ClusterOptions
 
 
 def launched_world() -> tuple[int, int] | None:
@@ -16,8 +16,16 @@ def launched_world() -> tuple[int, int] | None:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def run_launched(function: CaseFunction, *, backend: str = "auto", **arguments: Any) -> list[Any]:
-    """Run a case in the launched world; the values of all ranks, on every rank."""
+def run_launched(
+    function: CaseFunction, options: ClusterOptions, arguments: dict[str, Any]
+) -> list[Any]:
+    """Run a case in the launched world; the values of all ranks, on every rank.
+
+    Args:
+        function: Called as ``function(context, **arguments)``.
+        options: Backend and time limit of each collective.
+        arguments: Of the function.
+    """
     from ringproof.harness.cluster.worker import run_in_launched_world  # imports torch
 
-    return run_in_launched_world(function, arguments, backend)
+    return run_in_launched_world(function, arguments, options.backend, options.timeout_seconds)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster.case import CaseOutcome, RankFailure, RankReport
-
-LogSink = Callable[[int, str], None]
+from ringproof.harness.cluster.case import CaseOutcome, LogSink, RankFailure, RankReport
 
 # After the first failure the others get this long to tell how they ended: a rank that raised
 # because its neighbour went away must not be taken for the first.
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 2.0
+MAX_SETTLE_SECONDS = 6.0
+NOTICE_SECONDS = 0.2
+DRAIN_SECONDS = 0.5
 TAIL_LINES = 30
+KEPT_LINES = 200_000  # of all ranks together; a case that prints for ever must not fill the memory
+# Frames in which a rank waits for others.
+COMMUNICATION = ("torch/distributed/", "reference/attention/communicator.py", "torch/autograd/")
+GUARD_HINT = "a script that starts a Cluster needs `if __name__ == '__main__':` and a file"
 # How faulthandler heads a dump, and a frame of it; the innermost comes first.
 DUMP_HEADING = "most recent call first"
 FRAME = re.compile(r'File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -43,6 +50,31 @@ class Worker:
     output: Connection
 
 
+@dataclass(frozen=True)
+class Death:
+    """A process that ended without a report.
+
+    Args:
+        noticed: ``time.monotonic()`` when its channel closed.
+        code: Exit code, negative for a signal.
+    """
+
+    noticed: float
+    code: int | None
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it ended without a signal."""
+        return self.code is not None and self.code >= 0
+
+    @property
+    def reason(self) -> str:
+        """What ended it."""
+        if self.code is not None and self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        return f"exited with code {self.code}"
+
+
 class Watch:
     """One case on some workers.
 
@@ -56,11 +88,13 @@ class Watch:
         self._workers = {worker.rank: worker for worker in workers}
         self._log_sink = log_sink
         self._limit_seconds = limit_seconds
-        self._logs: list[tuple[int, str]] = []
+        self._logs: deque[tuple[int, str]] = deque(maxlen=KEPT_LINES)
         self._partial = dict.fromkeys(self._workers, b"")
         self._open_outputs = set(self._workers)
+        self._stacks: dict[int, list[str]] = {}
+        self._dumping: set[int] = set()
         self._reports: dict[int, RankReport] = {}
-        self._deaths: dict[int, str] = {}
+        self._deaths: dict[int, Death] = {}
 
     def outcome(self) -> CaseOutcome:
         """Wait for all ranks.
@@ -93,14 +127,24 @@ class Watch:
         deadline = time.monotonic() + self._limit_seconds
         while self._unfinished() and not self._failed() and time.monotonic() < deadline:
             self._poll(deadline - time.monotonic())
-        settled = time.monotonic() + SETTLE_SECONDS
-        while self._failed() and self._unfinished() and time.monotonic() < settled:
+        # Each further report gives the rest a little longer, within bounds.
+        last, known = time.monotonic() + MAX_SETTLE_SECONDS, -1
+        settled = 0.0
+        while self._failed() and self._unfinished():
+            if len(self._unfinished()) != known:
+                known = len(self._unfinished())
+                settled = min(time.monotonic() + SETTLE_SECONDS, last)
+            if time.monotonic() >= settled:
+                break
             self._poll(settled - time.monotonic())
 
     def _ask_where_they_stand(self, hung: Sequence[int]) -> None:
         """Let the ranks dump their stacks into their logs (see ``faulthandler`` in the worker)."""
         for rank in hung:
-            os.kill(self._workers[rank].process.pid or 0, signal.SIGUSR1)
+            process_id = self._workers[rank].process.pid
+            if process_id is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGUSR1)
         settled = time.monotonic() + SETTLE_SECONDS
         while (left := settled - time.monotonic()) > 0:
             self._poll(left, until_finished=False)
@@ -120,10 +164,17 @@ class Watch:
     def _take_report(self, rank: int) -> None:
         worker = self._workers[rank]
         try:
-            self._reports[rank] = worker.control.recv()
+            data = worker.control.recv_bytes()
         except (EOFError, OSError):
+            noticed = time.monotonic()
             worker.process.join(SETTLE_SECONDS)
-            self._deaths[rank] = _exit_reason(worker.process.exitcode)
+            self._deaths[rank] = Death(noticed, worker.process.exitcode)
+            return
+        try:
+            self._reports[rank] = pickle.loads(data)
+        except Exception as error:  # whatever a value's class does when it is rebuilt
+            text = f"the value cannot be read: {type(error).__name__}: {error}"
+            self._reports[rank] = RankReport(rank, error=text, failed_at=time.monotonic())
 
     def _take_output(self, rank: int) -> None:
         chunk = os.read(self._workers[rank].output.fileno(), 1 << 16)
@@ -135,12 +186,27 @@ class Watch:
 
     def _log(self, rank: int, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\r")
+        self._follow_dump(rank, text)
         self._logs.append((rank, text))
         self._log_sink(rank, text)
 
+    def _follow_dump(self, rank: int, text: str) -> None:
+        """Keep the rank's last stack dump as ``path:line in function``, innermost first."""
+        if DUMP_HEADING in text:
+            self._stacks[rank] = []
+            self._dumping.add(rank)
+        elif rank in self._dumping and (found := FRAME.search(text)):
+            self._stacks[rank].append(f"{found['path']}:{found['line']} in {found['function']}")
+        else:
+            self._dumping.discard(rank)
+
     def _drain(self) -> None:
-        """What was written before a report was sent is in the pipe by now."""
-        while ready := wait([self._workers[rank].output for rank in self._open_outputs], timeout=0):
+        """What was written before a report was sent is in the pipe by now; more is not awaited."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            ready = wait([self._workers[rank].output for rank in self._open_outputs], timeout=0)
+            if not ready:
+                break
             for rank in [r for r in self._open_outputs if self._workers[r].output in ready]:
                 self._take_output(rank)
         for rank, rest in self._partial.items():
@@ -148,33 +214,32 @@ class Watch:
                 self._log(rank, rest)
 
     def _failure(self) -> Exception:
-        if self._deaths:
-            rank = min(self._deaths)
-            return RankFailure(rank, self._deaths[rank], self._tail(rank), self._others(rank))
         raised = [report for report in self._reports.values() if report.error]
         if len(raised) == len(self._workers) and (refused := _same_refusal(raised)):
             return InputError(*refused)
-        first = min(raised, key=lambda report: report.failed_at or 0.0)
-        return RankFailure(first.rank, first.error, first.traceback, self._others(first.rank))
+        # A rank that raised because another died can be heard before the death is.
+        deaths = {rank: death.noticed - NOTICE_SECONDS for rank, death in self._deaths.items()}
+        times = {**{r.rank: r.failed_at or 0.0 for r in raised}, **deaths}
+        first = min(times, key=lambda rank: times[rank])
+        if first in self._deaths:
+            reason = self._deaths[first].reason
+            if self._deaths[first].by_itself and not self._lines(first):
+                reason += f" before it wrote anything; {GUARD_HINT}"
+            return RankFailure(first, reason, self._tail(first), self._others(first))
+        report = self._reports[first]
+        return RankFailure(first, report.error, report.traceback, self._others(first))
 
     def _hang(self, hung: Sequence[int]) -> RankFailure:
-        """Name the rank that others wait for: the one that stands outside torch.distributed."""
-        frames = {rank: self._innermost_frame(rank) for rank in hung}
-        waiting = [rank for rank in hung if "torch/distributed" in frames[rank]]
-        rank = next((r for r in hung if r not in waiting), hung[0])
-        others = "; ".join(f"rank {r} at {frames[r]}" for r in hung if r != rank)
-        reason = f"not finished after {self._limit_seconds:g} s, at {frames[rank]}"
+        """Name the rank that the others wait for: the one that stands in no communication."""
+        stacks = {rank: self._stacks.get(rank, []) for rank in hung}
+        idle = [rank for rank in hung if not any(map(_communicates, stacks[rank]))]
+        rank = idle[0] if idle else hung[0]
+        places = {r: stacks[r][0] if stacks[r] else "an unknown place" for r in hung}
+        others = "; ".join(f"rank {r} at {places[r]}" for r in hung if r != rank)
+        reason = f"not finished after {self._limit_seconds:g} s, at {places[rank]}"
+        if not idle:
+            reason += "; every unfinished rank waits for another"
         return RankFailure(rank, reason, self._tail(rank), others)
-
-    def _innermost_frame(self, rank: int) -> str:
-        innermost = "an unknown place"
-        after_heading = False
-        for line in self._lines(rank):
-            found = FRAME.search(line)
-            if found and after_heading:
-                innermost = f"{found['path']}:{found['line']} in {found['function']}"
-            after_heading = DUMP_HEADING in line
-        return innermost
 
     def _lines(self, rank: int) -> list[str]:
         return [line for owner, line in self._logs if owner == rank]
@@ -196,14 +261,12 @@ class Watch:
         return ", ".join(states)
 
 
+def _communicates(frame: str) -> bool:
+    return any(place in frame for place in COMMUNICATION)
+
+
 def _same_refusal(reports: Sequence[RankReport]) -> tuple[str, str, str, str] | None:
     """What all ranks refused, if it is the same field for the same reason everywhere."""
     first = reports[0].refused
     reasons = {r.refused and (r.refused[0], r.refused[2]) for r in reports}
     return first if len(reasons) == 1 else None
-
-
-def _exit_reason(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exited with code {code}"

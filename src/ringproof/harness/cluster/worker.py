@@ -13,8 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing import connection, parent_process
 from typing import Any
@@ -37,9 +35,12 @@ def serve(
         control: Assignments in, :class:`RankReport` out.
         output: Takes over stdout and stderr.
     """
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(output.fileno(), stream.fileno())
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    for descriptor in (1, 2):  # by number: the parent may have closed its own
+        os.dup2(output.fileno(), descriptor)
+    sys.stdout, sys.stderr = (
+        open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        for descriptor in (1, 2)
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # where does a hung rank stand?
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -49,7 +50,7 @@ def serve(
             assignment: Assignment = control.recv()
         except EOFError:
             return
-        control.send(_run(rank, assignment))
+        _run(rank, assignment, control)
 
 
 def _exit_with_parent() -> None:
@@ -59,33 +60,28 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _run(rank: int, assignment: Assignment) -> RankReport:
+def _run(rank: int, assignment: Assignment, control: connection.Connection) -> None:
+    """Run one case and report.
+
+    A failure is reported before anything else is done: hanging up would wake the other ranks,
+    and on NCCL it can wait for them for ever. The parent ends this process after a failure.
+    """
     try:
         sys.path[:] = assignment.module_path
         function, arguments = pickle.loads(assignment.payload)
-        with _process_group(rank, assignment) as context:
-            return _call(rank, context, function, arguments)
-    except Exception as error:
-        return _failure(rank, error)
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
-def _call(
-    rank: int, context: RankContext, function: CaseFunction, arguments: dict[str, Any]
-) -> RankReport:
-    """Run the function. A failure's time is taken before hanging up wakes the other ranks."""
-    try:
-        value = function(context, **arguments)
-        pickle.dumps(value)  # refuse here, by rank, what could not be sent
+        context = _join(rank, assignment)
+        report = pickle.dumps(RankReport(rank, value=function(context, **arguments)))
         dist.barrier()  # nobody hangs up while another is still reading
+        dist.destroy_process_group()
     except Exception as error:
-        return _failure(rank, error)
-    return RankReport(rank, value=value)
+        report = pickle.dumps(_failure(rank, error))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    control.send_bytes(report)
 
 
 def _failure(rank: int, error: Exception) -> RankReport:
+    failed_at = time.monotonic()
     text = " ".join(str(error).split())
     refused = None
     if isinstance(error, InputError):
@@ -94,18 +90,15 @@ def _failure(rank: int, error: Exception) -> RankReport:
         rank,
         error=f"{type(error).__name__}: {text}" if text else type(error).__name__,
         traceback="".join(traceback.format_exception(error)),
-        failed_at=time.monotonic(),
+        failed_at=failed_at,
         refused=refused,
     )
 
 
-@contextmanager
-def _process_group(rank: int, assignment: Assignment) -> Iterator[RankContext]:
+def _join(rank: int, assignment: Assignment) -> RankContext:
     """A fresh default group: what one case leaves behind cannot touch the next."""
     backend = resolve_backend(assignment.backend, assignment.world_size)
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
-        torch.cuda.set_device(device)
+    context = RankContext(rank, assignment.world_size, backend, _device(backend, rank))
     dist.init_process_group(
         backend,
         store=dist.FileStore(assignment.store_path, assignment.world_size),
@@ -113,40 +106,47 @@ def _process_group(rank: int, assignment: Assignment) -> Iterator[RankContext]:
         world_size=assignment.world_size,
         timeout=timedelta(seconds=assignment.timeout_seconds),
     )
-    try:
-        yield RankContext(rank, assignment.world_size, backend, device)
-    finally:
-        dist.destroy_process_group()
+    return context
 
 
-def resolve_backend(asked: str, world_size: int) -> str:
-    """``auto`` is NCCL where each rank can have a GPU of its own, and gloo elsewhere."""
+def _device(backend: str, local_rank: int) -> torch.device:
+    if backend != "nccl":
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def resolve_backend(asked: str, local_ranks: int) -> str:
+    """``auto`` is NCCL where each rank can have a GPU of its own, and gloo elsewhere.
+
+    Raises:
+        InputError: NCCL was asked for and there are fewer GPUs than ranks.
+    """
+    gpus = torch.cuda.device_count()
+    if asked == "nccl" and gpus < local_ranks:
+        raise InputError(
+            "backend", asked, f"{local_ranks} ranks and {gpus} GPUs", "use gloo or fewer ranks"
+        )
     if asked != "auto":
         return asked
-    return "nccl" if torch.cuda.device_count() >= world_size else "gloo"
+    return "nccl" if gpus >= local_ranks else "gloo"
 
 
 def run_in_launched_world(
-    function: CaseFunction, arguments: dict[str, Any], backend: str
+    function: CaseFunction, arguments: dict[str, Any], backend: str, timeout_seconds: float
 ) -> list[Any]:
     """Run a case on the ranks that a launcher such as torchrun made; every rank gets all values.
 
-    Args:
-        function: See :data:`ringproof.harness.cluster.case.CaseFunction`.
-        arguments: Passed to it.
-        backend: ``auto``, ``gloo`` or ``nccl``.
+    After a failure the process group is left as it is: the launcher ends the ranks, and waiting
+    for each other could take for ever.
     """
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     backend = resolve_backend(backend, local_world)
-    device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend)
-    try:
-        world_size = dist.get_world_size()
-        context = RankContext(dist.get_rank(), world_size, backend, device)
-        values: list[Any] = [None] * world_size
-        dist.all_gather_object(values, function(context, **arguments))
-        return values
-    finally:
-        dist.destroy_process_group()
+    device = _device(backend, local_rank)
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    world_size = dist.get_world_size()
+    context = RankContext(dist.get_rank(), world_size, backend, device)
+    values: list[Any] = [None] * world_size
+    dist.all_gather_object(values, function(context, **arguments))
+    dist.destroy_process_group()
+    return values

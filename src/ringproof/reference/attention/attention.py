@@ -24,7 +24,7 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
-from ringproof.reference.attention.kernels import kernel_named
+from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.names import COMM_TYPES, check_name
 from ringproof.reference.attention.steps import step_table
@@ -39,7 +39,8 @@ class AttentionOptions:
         causal: Hide keys that come after the query.
         partition: How the sequence is cut over the flat CP group, ``zigzag`` or ``contiguous``.
         scale: Softmax scale; ``D ** -0.5`` when ``None``.
-        kernel: Local math, ``sdpa`` (flash) or ``reference``.
+        kernel: Local math: ``sdpa`` (ATen's flash attention), ``reference`` (any data type), or
+            ``auto``, which is flash where it serves device, data type and width.
         kv_replication: Copies of each key/value head made before an all-to-all, for models with
             fewer of them than the exchanging group has ranks. Multiplies the key/value traffic.
     """
@@ -47,7 +48,7 @@ class AttentionOptions:
     causal: bool = True
     partition: str = "zigzag"
     scale: float | None = None
-    kernel: str = "sdpa"
+    kernel: str = "auto"
     kv_replication: int = 1
 
 
@@ -115,6 +116,7 @@ def context_parallel_attention(
     """
     options = options or AttentionOptions()
     inner, outer = _communicators(comm_type, group, traffic)
+    _check_tensors(q, k, v)
     seq_len = q.shape[1] * _size(inner) * _size(outer)
     _check_shapes(q, k, v, exchange_size=_size(inner), replication=options.kv_replication)
     check_divisible(seq_len, _size(inner) * _size(outer), options.partition)
@@ -126,7 +128,7 @@ def context_parallel_attention(
     plan = LoopPlan(
         steps=step_table(levels.shards_in_ring(), _rank(outer), causal=options.causal),
         exchange=_block_exchange(comm_type, outer),
-        kernel=kernel_named(options.kernel),
+        kernel=choose_kernel(options.kernel, q, v),
         scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
     )
     if inner is None:
@@ -160,7 +162,9 @@ def _communicators(
                 "a2a+p2p takes two levels",
                 "pass [all-to-all group, ring group]",
             )
-        return Communicator(group[0], traffic), Communicator(group[1], traffic)
+        levels = Communicator(group[0], traffic), Communicator(group[1], traffic)
+        _check_levels(*levels)
+        return levels
     if isinstance(group, Sequence):
         raise InputError(
             "group", type(group).__name__, f"{comm_type} takes one group", "pass the flat CP group"
@@ -183,6 +187,26 @@ def _rank(communicator: Communicator | None) -> int:
     return communicator.rank if communicator else 0
 
 
+def _check_levels(inner: Communicator, outer: Communicator) -> None:
+    """Two levels of one hierarchy have this rank in common and no other."""
+    common = set(inner.global_ranks) & set(outer.global_ranks)
+    if len(common) != 1:
+        raise InputError(
+            "group",
+            [inner.global_ranks, outer.global_ranks],
+            f"the levels share {len(common)} ranks instead of one",
+            "pass the two levels that cut one CP group",
+        )
+
+
+def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    kinds = sorted({f"{t.dtype} on {t.device}" for t in (q, k, v)})
+    if len(kinds) > 1 or not q.dtype.is_floating_point:
+        raise InputError(
+            "q, k, v", kinds, "not of one floating type and device", "cast or move them"
+        )
+
+
 def _check_shapes(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, exchange_size: int, replication: int
 ) -> None:
@@ -193,8 +217,10 @@ def _check_shapes(
         raise InputError("q, k, v", shapes, "batch, sequence or kv heads differ", "make them equal")
     if q.shape[-1] != k.shape[-1]:
         raise InputError("q, k", shapes[:2], "head dimensions differ", "make them equal")
-    if replication < 1:
-        raise InputError("kv_replication", replication, "below 1", "give 1 or more")
+    if replication < 1 or (replication > 1 and exchange_size == 1):
+        raise InputError(
+            "kv_replication", replication, "below 1, or without an all-to-all to serve", "give 1"
+        )
     heads, kv_heads = q.shape[2], k.shape[2] * replication
     if heads % kv_heads:
         raise InputError(

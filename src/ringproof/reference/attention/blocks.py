@@ -176,5 +176,6 @@ class _ScatterSink:
 
     def total(self) -> torch.Tensor:
         size, rank = self._communicator.size, self._communicator.rank
-        by_owner = [self._gradients[(rank - owner) % size] for owner in range(size)]
-        return self._communicator.reduce_scatter(torch.stack(by_owner))
+        by_owner = torch.stack([self._gradients[(rank - owner) % size] for owner in range(size)])
+        self._gradients.clear()  # the stack holds them now
+        return self._communicator.reduce_scatter(by_owner)

@@ -30,7 +30,8 @@ class ParityCase:
         dtype: One of :data:`DTYPES`.
         causal: Causal mask, or full attention.
         partition: ``zigzag`` or ``contiguous``.
-        kernel: ``sdpa`` or ``reference``.
+        scale: Softmax scale; ``head_dim ** -0.5`` when ``None``.
+        kernel: ``auto``, ``sdpa`` or ``reference``.
         kv_replication: See :class:`AttentionOptions`.
         seed: Of the random inputs, which are the same on every rank and for every world.
     """
@@ -47,7 +48,8 @@ class ParityCase:
     dtype: str = "float64"
     causal: bool = True
     partition: str = "zigzag"
-    kernel: str = "sdpa"
+    scale: float | None = None
+    kernel: str = "auto"
     kv_replication: int = 1
     seed: int = 0
 
@@ -62,6 +64,8 @@ class ParityCase:
             value = getattr(self, field.name)
             if isinstance(value, int) and field.name not in ("seed", "causal") and value < 1:
                 raise InputError(field.name, value, "below 1", "give 1 or more")
+        if not 0 <= self.seed < 1 << 63:
+            raise InputError("seed", self.seed, "not in [0, 2**63)", "choose another")
         check_name("comm_type", self.comm_type, COMM_TYPES)
         check_name("dtype", self.dtype, DTYPES)
         check_name("kernel", self.kernel, KERNEL_NAMES)
@@ -102,6 +106,10 @@ class ParityCase:
 
     def _check_heads(self) -> None:
         kv_heads = self.kv_heads * self.kv_replication
+        if self.kv_replication > 1 and self.comm_type in ("p2p", "all_gather"):
+            raise InputError(
+                "kv_replication", self.kv_replication, "nothing to serve without a2a", "drop it"
+            )
         if self.heads % kv_heads:
             raise InputError(
                 "kv_heads", kv_heads, f"does not divide {self.heads} query heads", "change either"

@@ -19,7 +19,7 @@ Pending = tuple[dist.Work, ...]
 class Traffic:
     """Counts what a rank really sent, per group: the evidence that a CP path was active.
 
-    The one mutable object of this package. Whoever wants the count makes one and passes it.
+    Whoever wants the count makes one and passes it.
     """
 
     operations: dict[str, Counter[str]] = field(default_factory=dict)
@@ -76,6 +76,11 @@ class Communicator:
     def rank(self) -> int:
         """This rank's index in the group."""
         return int(self.group.rank())
+
+    @property
+    def global_ranks(self) -> tuple[int, ...]:
+        """The members, in group order."""
+        return tuple(dist.get_process_group_ranks(self.group))
 
     def shift(self, send: torch.Tensor, receive: torch.Tensor, *, tag: int) -> Pending:
         """Start sending to the successor and receiving from the predecessor in the ring.

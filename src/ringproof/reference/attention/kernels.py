@@ -96,9 +96,9 @@ class ReferenceKernel:
 class FlashKernel:
     """ATen's flash attention, which returns the LSE: CPU (any float) and CUDA (16-bit floats).
 
-    The operators want equal head counts and head dimensions (the CPU one reads out of bounds
-    when they differ), so grouped queries become batch entries that share one key/value head by
-    a zero stride, and a narrower ``D`` or ``V`` is padded with zeros: both exact.
+    The operators want equal head counts and head dimensions and contiguous rows (the CPU one reads
+    out of bounds otherwise), so grouped queries become batch entries that share one key/value head
+    by a zero stride, and a narrower ``D`` or ``V`` is padded with zeros: both exact.
     """
 
     name = "sdpa"
@@ -107,7 +107,6 @@ class FlashKernel:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :class:`AttentionKernel`."""
-        _check_flash(q)
         folded = _fold(q, k, v)
         if q.device.type == "cpu":
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -131,7 +130,7 @@ class FlashKernel:
     ) -> Gradients:
         """See :class:`AttentionKernel`."""
         q, k, v = inputs
-        width = max(q.shape[-1], v.shape[-1])
+        width = _width(q, v)
         folded = _fold(q, k, v)
         grad = _fold_queries(_pad(grad_out, width), k.shape[2])
         result = _fold_queries(_pad(out, width), k.shape[2])
@@ -150,21 +149,33 @@ class FlashKernel:
         return dq, _sum_groups(dk, k), _sum_groups(dv, v)
 
 
-def kernel_named(name: str) -> AttentionKernel:
-    """The kernel of that name.
+def choose_kernel(name: str, q: torch.Tensor, v: torch.Tensor) -> AttentionKernel:
+    """The kernel of that name; ``auto`` is flash where it serves these tensors.
+
+    Args:
+        name: One of :data:`KERNEL_NAMES`.
+        q: ``[B, S, H, D]``.
+        v: ``[B, S, G, V]``.
 
     Raises:
-        InputError: There is none.
+        InputError: There is none, or flash attention cannot serve device, data type or width.
     """
     check_name("kernel", name, KERNEL_NAMES)
-    return FlashKernel() if name == FlashKernel.name else ReferenceKernel()
+    obstacle = _flash_obstacle(q, v)
+    if name == FlashKernel.name and obstacle:
+        raise InputError("kernel", name, obstacle, "use auto or reference")
+    flash = name != ReferenceKernel.name and not obstacle
+    return FlashKernel() if flash else ReferenceKernel()
 
 
-def _check_flash(q: torch.Tensor) -> None:
-    if q.device.type != "cpu" and q.dtype not in (torch.float16, torch.bfloat16):
-        raise InputError(
-            "dtype", q.dtype, "flash attention on CUDA takes 16-bit floats", "use kernel=reference"
-        )
+def _flash_obstacle(q: torch.Tensor, v: torch.Tensor) -> str:
+    """Why ATen's flash attention cannot serve; empty when it can."""
+    if q.device.type == "cpu":
+        return ""
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"flash attention on {q.device.type} takes 16-bit floats, not {q.dtype}"
+    width = _width(q, v)
+    return f"flash attention takes a width up to 256, not {width}" if width > 256 else ""
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, *, causal: bool, scale: float) -> torch.Tensor:
@@ -186,14 +197,23 @@ def _per_kv_head(grad: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
     return grad.unflatten(2, (kv.shape[2], -1)).sum(3).to(kv.dtype)
 
 
+def _width(q: torch.Tensor, v: torch.Tensor) -> int:
+    """Common width of all operands; CUDA's flash attention wants a multiple of 8."""
+    width = max(q.shape[-1], v.shape[-1])
+    return width if q.device.type == "cpu" else -(-width // 8) * 8
+
+
 def _pad(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows of that width, contiguous: the operators read past rows that are not."""
     missing = width - tensor.shape[-1]
-    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
+    if missing:
+        return torch.nn.functional.pad(tensor, (0, missing))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _fold(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
     """q, k, v as ``[B * H/G, G, S or T, max(D, V)]``, without a copy where B is 1."""
-    width, repeat = max(q.shape[-1], v.shape[-1]), q.shape[2] // k.shape[2]
+    width, repeat = _width(q, v), q.shape[2] // k.shape[2]
     k, v = (
         _pad(kv, width).transpose(1, 2).unsqueeze(1).expand(-1, repeat, -1, -1, -1).flatten(0, 1)
         for kv in (k, v)

@@ -48,13 +48,8 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LoopPlan
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks in table order, merged; see the class."""
-        shape = BlockShape.of(k, v)
-        total = PartialSum((*q.shape[:3], v.shape[-1]), like=q)
-        blocks = plan.exchange.blocks(shape.pack(k, v))
-        for step, block in zip(plan.steps, blocks, strict=True):
-            key, value = shape.split(block)
-            for tile in step.tiles:
-                _forward_tile(plan, tile, (q, key, value), total)
+        with torch.autocast(q.device.type, enabled=False):  # the data type is the caller's
+            total = _loop_forward(plan, q, k, v)
         out = total.out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, total.lse)
         ctx.plan = plan
@@ -67,7 +62,18 @@ class BlockwiseAttention(torch.autograd.Function):
         ctx: Any, grad_out: torch.Tensor, _: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
         """The same blocks again, their gradients home; see the class."""
-        return (*_loop_backward(ctx.plan, ctx.saved_tensors, grad_out), None)
+        with torch.autocast(grad_out.device.type, enabled=False):
+            return (*_loop_backward(ctx.plan, ctx.saved_tensors, grad_out), None)
+
+
+def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> PartialSum:
+    shape = BlockShape.of(k, v)
+    total = PartialSum((*q.shape[:3], v.shape[-1]), like=q)
+    for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
+        key, value = shape.split(block)
+        for tile in step.tiles:
+            _forward_tile(plan, tile, (q, key, value), total)
+    return total
 
 
 def _forward_tile(plan: LoopPlan, tile: Tile, block: Gradients, total: PartialSum) -> None:

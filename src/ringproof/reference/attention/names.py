@@ -8,7 +8,7 @@ from ringproof.errors import InputError
 
 # Megatron-LM's values of ``cp_comm_type``.
 COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
-KERNEL_NAMES = ("reference", "sdpa")
+KERNEL_NAMES = ("auto", "sdpa", "reference")
 
 
 def check_name(field: str, value: str, known: Sequence[str]) -> None:

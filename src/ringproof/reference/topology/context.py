@@ -60,7 +60,9 @@ def parallel_context(
 ) -> Iterator[ParallelContext]:
     """Create the layout's process groups on an initialised default group; destroy them after.
 
-    A collective: every rank of the world enters and leaves it, with the same arguments.
+    A collective: every rank of the world enters and leaves it, with the same arguments. After an
+    exception the groups are left to the end of the process: the ranks no longer agree on where
+    they are, and on NCCL destroying a group waits for its members.
 
     Args:
         layout: The rank grid; its size must be the world's.
@@ -78,17 +80,16 @@ def parallel_context(
             "layout", layout, f"it needs {layout.world_size} ranks", f"start it on {world_size}"
         )
     sizes = check_sizes(hierarchical_sizes, layout.cp) if hierarchical_sizes else ()
+    if sizes and CONTEXT_PARALLEL not in descriptions:
+        raise InputError("descriptions", descriptions, "levels cut the CP group", "include it")
     groups: dict[str, dist.ProcessGroup] = {}
-    try:
-        for planned in all_groups(layout, sizes, descriptions):
-            group = _create(planned, timeout)
-            if rank in planned.ranks:
-                groups[planned.description] = group
-        yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
-    finally:
-        if dist.is_initialized():
-            for group in groups.values():
-                dist.destroy_process_group(group)
+    for planned in all_groups(layout, sizes, descriptions):
+        group = _create(planned, timeout)
+        if rank in planned.ranks:
+            groups[planned.description] = group
+    yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
+    for group in groups.values():
+        dist.destroy_process_group(group)
 
 
 def _create(planned: PlannedGroup, timeout: timedelta | None) -> dist.ProcessGroup:

@@ -108,11 +108,13 @@ class RankLayout:
         ``axes`` is written; that is upstream's order of a product group.
         """
         self._check_rank(rank)
+        _check_axes(axes)
         base = rank - sum(self.coordinate(axis, rank) * self.stride(axis) for axis in axes)
         return tuple(self._members(base, axes))
 
     def groups(self, axes: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
         """Every group over a product of axes, in upstream's order of creation."""
+        _check_axes(axes)
         others = tuple(axis for axis in self.axes if axis not in axes)
         for base in self._members(0, others):
             yield tuple(self._members(base, axes))
@@ -127,3 +129,8 @@ class RankLayout:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.world_size:
             raise InputError("rank", rank, f"the world has {self.world_size} ranks", "stay below")
+
+
+def _check_axes(axes: tuple[str, ...]) -> None:
+    if any(axis not in AXES or axes.count(axis) > 1 for axis in axes):
+        raise InputError("axes", axes, "an axis is unknown or repeated", f"choose from {AXES}")
