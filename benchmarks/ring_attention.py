@@ -13,15 +13,19 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
 
 SEQ_LEN, HEADS, HEAD_DIM = 16384, 8, 64
+# Of one SDPA call's time; and of memory, where S/CP would halve and a constant part does not.
+MOST_RATIO, MOST_GROWTH = 1.25, 2.0
 WARM_UP_ROWS = 64  # loads libraries and pools, so that they are not measured
 
 
@@ -55,7 +59,7 @@ def ring_on_rank(rank: RankContext, *, seq_len: int, timed: bool) -> dict[str, A
     tensors = random_tensors(seq_len // rank.world_size, seed=rank.rank)
     return {
         **measure(step, tensors, dist.barrier, timed=timed),
-        "kv_chunk_bytes": size(tensors[:2]),
+        "kv_chunk_bytes": size(tensors[1:3]),
     }
 
 
@@ -107,8 +111,8 @@ def compare(world: int, rounds: int, seq_len: int) -> dict[str, Any]:
     ring: list[float] = []
     dense: list[float] = []
     with (
-        Cluster(world, ClusterOptions(threads=1, timeout_seconds=900)) as ranks,
-        Cluster(1, ClusterOptions(threads=world, timeout_seconds=900)) as single,
+        Cluster(world, ClusterOptions("gloo", threads=1, timeout_seconds=900)) as ranks,
+        Cluster(1, ClusterOptions("gloo", threads=world, timeout_seconds=900)) as single,
     ):
         for _ in range(rounds):
             values = ranks.run(ring_on_rank, seq_len=seq_len, timed=True).values
@@ -129,7 +133,7 @@ def compare(world: int, rounds: int, seq_len: int) -> dict[str, Any]:
 def memory_by_world(worlds: tuple[int, ...], seq_len: int) -> list[dict[str, int]]:
     """Peak memory of a rank above its inputs, as the group grows."""
     found = []
-    with Cluster(max(worlds), ClusterOptions(threads=1, timeout_seconds=900)) as ranks:
+    with Cluster(max(worlds), ClusterOptions("gloo", threads=1, timeout_seconds=900)) as ranks:
         for world in worlds:
             values = ranks.run(ring_on_rank, world_size=world, seq_len=seq_len, timed=False).values
             peak = max(value["peak_bytes"] for value in values)
@@ -143,12 +147,21 @@ def memory_by_world(worlds: tuple[int, ...], seq_len: int) -> list[dict[str, int
     return found
 
 
+def positive(text: str) -> int:
+    """A count for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
 def main() -> None:
     """Run, print, write."""
     parser = argparse.ArgumentParser(description="Ring attention against one SDPA call.")
     parser.add_argument("--world", type=int, default=2, help="processes, one thread each")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are taken")
+    parser.add_argument("--rounds", type=positive, default=5, help="of which the medians are taken")
     parser.add_argument("--seq-len", type=int, default=SEQ_LEN, help="tokens in the sequence")
+    parser.add_argument("--check", action="store_true", help="exit with 1 over the limits")
     parser.add_argument("--json", type=Path, help="write the result here")
     arguments = parser.parse_args()
     result = {
@@ -164,10 +177,20 @@ def main() -> None:
         "memory": memory_by_world((2, 4, 8), arguments.seq_len),
     }
     ratio = result["speed"]["ratio_of_medians"]
+    growth = memory_growth(result["memory"])
     print(f"{arguments.world} processes in a ring / one SDPA with as many threads: {ratio:.2f}x")
+    print(f"peak memory per rank from CP 2 to CP 8: {growth:.2f} of what S/CP alone would leave")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        write_atomically(arguments.json, json.dumps(result, indent=2) + "\n", field="--json")
+    if arguments.check and (ratio > MOST_RATIO or growth > MOST_GROWTH):
+        sys.exit(f"over the limits of {MOST_RATIO}x in time or {MOST_GROWTH}x in memory")
+
+
+def memory_growth(found: list[dict[str, int]]) -> float:
+    """Peak of the largest group over the peak of the smallest scaled by their sizes; 1 is ideal."""
+    first, last = found[0], found[-1]
+    return last["peak_bytes"] * last["world"] / (first["peak_bytes"] * first["world"])
 
 
 if __name__ == "__main__":

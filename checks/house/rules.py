@@ -14,10 +14,19 @@ MAX_NESTING = 3
 # Inside ``reference`` imports point to the left of this order.
 REFERENCE_ORDER = ("topology", "packing", "planning", "attention", "model", "graphs", "training")
 HARNESS_MAY_IMPORT = ("topology", "packing", "planning")
-NEEDS_TORCH = ("ringproof.reference.topology.context", "ringproof.reference.topology.census")
+NEEDS_TORCH = (
+    "torch",
+    "ringproof.reference.topology.context",
+    "ringproof.reference.topology.census",
+    "ringproof.harness.cluster.worker",
+)
 TORCH_ALLOWED_IN_HARNESS = "src/ringproof/harness/cluster/worker.py"
 ENVIRONMENT_ALLOWED_IN = ("src/ringproof/harness/cluster/", "src/ringproof/cli/")
-MUTABLE_CALLS = frozenset({"dict", "list", "set", "defaultdict", "Counter", "deque", "bytearray"})
+MUTABLE_CALLS = frozenset(
+    {"dict", "list", "set", "defaultdict", "Counter", "deque", "bytearray", "fromkeys"}
+)
+CACHES = frozenset({"cache", "lru_cache"})
+ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 MUTABLE_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
 
 
@@ -78,43 +87,49 @@ def nesting(node: ast.AST) -> int:
 def imports(path: str, tree: ast.Module) -> Iterator[Violation]:
     """Imports point one way; the harness does without torch."""
     package = path.removeprefix("src/ringproof/").split("/")
-    for line, module, at_top in imported_modules(tree):
-        parts = module.split(".")
-        target = parts[1:] if parts[0] == "ringproof" else []
-        if package[0] == "reference" and target[:1] in (["harness"], ["cli"]):
+    for line, module, at_top in imported_modules(path, tree):
+        if points_up(package, module.split(".")):
             yield Violation(path, line, "import-direction", module)
-        if points_up(package, target):
-            yield Violation(path, line, "import-direction", module)
-        if package[0] == "harness":
-            if target[:1] == ["cli"] or (
-                target[:1] == ["reference"] and target[1:2] and target[1] not in HARNESS_MAY_IMPORT
-            ):
-                yield Violation(path, line, "import-direction", module)
-            torch_module = parts[0] == "torch" or module in NEEDS_TORCH
-            if at_top and torch_module and path != TORCH_ALLOWED_IN_HARNESS:
-                yield Violation(path, line, "torch-in-harness", module)
+        needs_torch = any(f"{module}.".startswith(f"{name}.") for name in NEEDS_TORCH)
+        if package[0] == "harness" and at_top and needs_torch and path != TORCH_ALLOWED_IN_HARNESS:
+            yield Violation(path, line, "torch-in-harness", module)
 
 
-def points_up(package: list[str], target: list[str]) -> bool:
-    """Whether an import inside ``reference`` goes against the order."""
-    if package[0] != "reference" or len(package) < 3 or target[:1] != ["reference"]:
+def points_up(package: list[str], module: list[str]) -> bool:
+    """Whether a file of ``reference`` or ``harness`` may not import a module."""
+    if module[0] != "ringproof" or len(module) < 2 or package[0] not in ("reference", "harness"):
         return False
-    return REFERENCE_ORDER.index(target[1]) > REFERENCE_ORDER.index(package[1])
+    half, part = module[1], module[2] if len(module) > 2 else ""
+    if half == "cli" or (package[0] == "reference" and half == "harness"):
+        return True
+    if half != "reference" or part not in REFERENCE_ORDER:
+        return False
+    if package[0] == "harness":
+        return part not in HARNESS_MAY_IMPORT
+    return len(package) > 2 and REFERENCE_ORDER.index(part) > REFERENCE_ORDER.index(package[1])
 
 
-def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
-    """Line, dotted name, and whether the import runs when the module is loaded."""
+def imported_modules(path: str, tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """Line, dotted name, and whether the import runs when the module is loaded.
+
+    ``from a import b`` may name a module ``a.b`` or something in ``a``: both are given.
+    """
     lazy = {
         inner
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(node)
         for inner in ast.walk(node)
     }
+    package = path.removeprefix("src/").removesuffix(".py").split("/")
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, node not in lazy) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module, node not in lazy
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: -node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield node.lineno, module, node not in lazy
+            names = (alias.name for alias in node.names)
+            yield from ((node.lineno, f"{module}.{name}", node not in lazy) for name in names)
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -133,17 +148,43 @@ def environment(path: str, tree: ast.Module) -> Iterator[Violation]:
 
 
 def mutable_state(path: str, tree: ast.Module) -> Iterator[Violation]:
-    """No module holds a list, dictionary, set or the like, and no function a ``global``."""
-    for node in tree.body:
-        value = (
-            getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        )
-        if value is None or "__all__" in ast.unparse(node).split("=")[0]:
-            continue
-        call = value.func if isinstance(value, ast.Call) else None
-        called = getattr(call, "id", getattr(call, "attr", ""))
-        if isinstance(value, MUTABLE_DISPLAYS) or called in MUTABLE_CALLS:
+    """No module or class holds a list, dictionary, set or cache, and no function a ``global``."""
+    for node in module_level(tree):
+        value = node.value if isinstance(node, ASSIGNMENTS) else None
+        exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        cached = any(name_of(d) in CACHES for d in getattr(node, "decorator_list", []))
+        if cached or (value is not None and is_mutable(value) and not exported):
             yield Violation(path, node.lineno, "mutable-state", ast.unparse(node)[:60])
     for inner in ast.walk(tree):
         if isinstance(inner, ast.Global):
             yield Violation(path, inner.lineno, "mutable-state", f"global {inner.names[0]}")
+
+
+def module_level(node: ast.AST) -> Iterator[ast.stmt]:
+    """Statements that run when the module is loaded, those of classes and conditions included."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
+            yield from module_level(child)
+
+
+def is_mutable(value: ast.expr) -> bool:
+    """A display or constructor that can change later, also as a part of a tuple or expression.
+
+    What is passed to another call is that call's affair: ``frozenset({...})`` is frozen.
+    """
+    if isinstance(value, MUTABLE_DISPLAYS):
+        return True
+    if isinstance(value, ast.Call):
+        return name_of(value) in MUTABLE_CALLS
+    parts = (child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr))
+    return isinstance(value, ast.Tuple | ast.BinOp | ast.IfExp | ast.BoolOp) and any(
+        map(is_mutable, parts)
+    )
+
+
+def name_of(called: ast.expr) -> str:
+    """``Counter`` for ``Counter``, ``collections.Counter`` and calls of either."""
+    called = called.func if isinstance(called, ast.Call) else called
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

@@ -10,7 +10,7 @@ import pytest
 from checks.house.rules import MAX_FUNCTION_LINES, violations
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "checks", "smoke", "benchmarks")
+FOLDERS = ("src", "checks", "smoke", "benchmarks", "docs")
 
 # path::rule::what -> why. An exception that is no longer needed fails, too.
 EXCEPTIONS = MappingProxyType(
@@ -68,6 +68,31 @@ BREAKS = [
     ("src/ringproof/errors.py", "CACHE = {}", "mutable-state"),
     ("src/ringproof/errors.py", "CACHE: list[int] = []", "mutable-state"),
     ("src/ringproof/errors.py", "CACHE = collections.defaultdict(int)", "mutable-state"),
+    ("src/ringproof/errors.py", "A, B = [], {}", "mutable-state"),
+    ("src/ringproof/errors.py", "A = ([],)", "mutable-state"),
+    ("src/ringproof/errors.py", "A = {} | other", "mutable-state"),
+    ("src/ringproof/errors.py", "A = dict.fromkeys('ab')", "mutable-state"),
+    ("src/ringproof/errors.py", "if x:\n    A = {}", "mutable-state"),
+    ("src/ringproof/errors.py", "class A:\n    cache = {}", "mutable-state"),
+    ("src/ringproof/errors.py", "@functools.lru_cache\ndef f():\n    pass", "mutable-state"),
+    ("src/ringproof/errors.py", "@cache\ndef f():\n    pass", "mutable-state"),
+    ("src/ringproof/reference/packing/b.py", "from ringproof import harness", "import-direction"),
+    ("src/ringproof/reference/packing/b.py", "from ..attention import loop", "import-direction"),
+    (
+        "src/ringproof/harness/logs/b.py",
+        "from ringproof.reference import attention",
+        "import-direction",
+    ),
+    (
+        "src/ringproof/harness/logs/b.py",
+        "from ringproof.reference.topology import census",
+        "torch-in-harness",
+    ),
+    (
+        "src/ringproof/harness/logs/b.py",
+        "from ringproof.harness.cluster.worker import serve",
+        "torch-in-harness",
+    ),
     ("src/ringproof/errors.py", "def f():\n    global x\n    x = 1", "mutable-state"),
     ("smoke/b.py", "def f(a, b, c, d, e, g, h):\n    pass", "positional-parameters"),
     ("smoke/b.py", "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES, "function-length"),
@@ -82,7 +107,7 @@ BREAKS = [
 
 @pytest.mark.parametrize(("path", "source", "rule"), BREAKS)
 def test_each_rule_can_be_broken(path: str, source: str, rule: str) -> None:
-    assert [violation.rule for violation in violations(path, source)] == [rule]
+    assert {violation.rule for violation in violations(path, source)} == {rule}
 
 
 KEEPS = [
@@ -94,6 +119,9 @@ KEEPS = [
     ),
     ("src/ringproof/cli/b.py", "import os\nx = os.environ.get('A')"),
     ("src/ringproof/errors.py", "NAMES = ('a', 'b')\n__all__ = ['x']"),
+    ("src/ringproof/errors.py", "A = MappingProxyType({'a': 1})\nB = frozenset({1})"),
+    ("src/ringproof/errors.py", "@dataclass\nclass A:\n    b: dict = field(default_factory=dict)"),
+    ("src/ringproof/reference/packing/b.py", "import ringproof.reference"),
     ("smoke/b.py", "def f(a, *, b, c, d, e, g, h):\n    pass"),
     (
         "smoke/b.py",

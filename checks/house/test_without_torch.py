@@ -1,0 +1,47 @@
+"""The harness, the command line and the integers load where torch is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WITHOUT_TORCH = """
+import importlib, pkgutil, sys
+sys.modules["torch"] = None
+import ringproof
+loaded = 0
+for module in pkgutil.walk_packages(ringproof.__path__, "ringproof."):
+    if module.name in EXCEPT or module.name.startswith(tuple(EXCEPT_BELOW)):
+        continue
+    importlib.import_module(module.name)
+    loaded += 1
+print(loaded)
+"""
+NEEDS_TORCH = (
+    "ringproof.__main__",
+    "ringproof.harness.cluster.worker",
+    "ringproof.reference.topology.context",
+    "ringproof.reference.topology.census",
+)
+INTEGERS = ("case", "names", "steps")
+
+
+def test_everything_but_the_workers_and_the_tensors_loads() -> None:
+    below = "ringproof.reference.attention."
+    program = WITHOUT_TORCH.replace("EXCEPT_BELOW", repr((below,)))
+    program = program.replace("EXCEPT", repr(NEEDS_TORCH))
+    program += "".join(f"importlib.import_module({below + name!r})\n" for name in INTEGERS)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 40
+
+
+def test_a_module_that_needs_torch_is_noticed() -> None:
+    program = 'import sys; sys.modules["torch"] = None\nimport ringproof.harness.cluster.worker'
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "torch" in done.stderr
