@@ -12,21 +12,14 @@ from ringproof.harness.cluster import Cluster
 from ringproof.reference.attention.case import ParityCase
 from smoke import cases
 
-WORLDS = (1, 2, 3, 4, 6, 8)
-HIERARCHIES = (
-    (1, 1),
-    (2, 1),
-    (1, 2),
-    (3, 1),
-    (2, 2),
-    (1, 4),
-    (2, 3),
-    (3, 2),
-    (2, 4),
-    (4, 2),
-    (1, 8),
-    (8, 1),
-)
+slow = pytest.mark.slow  # left out of the quick form of `make prove`
+WORLDS = [1, 2, 3, 4, pytest.param(6, marks=slow), pytest.param(8, marks=slow)]
+SMALL_HIERARCHIES = [(1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (1, 4), (2, 3)]
+LARGE_HIERARCHIES = [(3, 2), (2, 4), (4, 2), (1, 8), (8, 1)]
+HIERARCHIES = [
+    *SMALL_HIERARCHIES,
+    *(pytest.param(sizes, marks=slow) for sizes in LARGE_HIERARCHIES),
+]
 # Heads that every group size here divides, so that one table serves all types.
 HEADS = {"mha": (24, 24), "gqa": (48, 24), "mqa": (24, 1)}
 
