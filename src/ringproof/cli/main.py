@@ -10,7 +10,7 @@ import sys
 import typer
 
 from ringproof import __version__
-from ringproof.cli import logs, parity, prove
+from ringproof.cli import anchors, logs, parity, prove
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(anchors.app, name="anchors")
 app.add_typer(parity.app, name="parity")
 app.add_typer(logs.app, name="logs")
 app.command("prove")(prove.prove)

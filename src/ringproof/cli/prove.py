@@ -18,12 +18,21 @@ from rich.console import Console
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
+from ringproof.harness.anchors.choice import parse_overrides
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveRequest, ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import render_report
 from ringproof.harness.proofs.table import print_result
+
+_Upstreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=SPEC",
+        help="Where a repository of the cards, or OWNER/NAME, is: git:PATH[@REF] or dir:PATH.",
+    ),
+]
 
 
 def prove(
@@ -52,6 +61,7 @@ def prove(
         typer.Option(metavar="DIR", help="For upstream wheels; else ~/.cache/ringproof."),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    upstream: _Upstreams = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for all tests together.")] = 3600,
 ) -> None:
     """Run everything the skills' cards point to and give a verdict on each statement.
@@ -68,9 +78,10 @@ def prove(
         quick=quick,
         out=out,
         evidence=record if record is not None else folder.resolve().parent / "evidence",
-        cache=cache if cache is not None else _default_cache(),
+        cache=cache if cache is not None else default_cache(),
         offline=offline,
         timeout=timeout,
+        upstreams=parse_overrides(upstream or []),
     )
     console = Console(stderr=True)
     with _termination_as_exit():
@@ -88,7 +99,8 @@ def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
 
 
-def _default_cache() -> Path:
+def default_cache() -> Path:
+    """Where downloaded wheels are kept unless the user says otherwise."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "ringproof" / "wheels"
 

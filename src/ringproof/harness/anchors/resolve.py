@@ -13,9 +13,12 @@ from ringproof.harness.anchors.contents import (
 )
 from ringproof.harness.anchors.symbols import (
     Found,
+    OptionIndex,
     SymbolError,
     UnparsableError,
+    choose_option,
     find_symbol,
+    option_index,
     parse_source,
 )
 from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
@@ -70,11 +73,13 @@ class AnchorResolver:
     def __init__(self, tree: UpstreamTree) -> None:
         self._tree = tree
         self._modules: dict[str, ast.Module] = {}
+        self._options: dict[str, OptionIndex] = {}
+        self._failures: dict[str, Exception] = {}
 
     def resolve(self, anchor: Anchor) -> Resolution:
         """Find the anchor; what is wrong with it is a status, never an exception."""
         try:
-            found = find_symbol(self._module(anchor.path), anchor.symbol)
+            found = self.find(anchor.path, anchor.symbol)
         except FileNotFoundError:
             detail = f"no file {anchor.path} in {self._tree.origin}"
             return self._failed(anchor, AnchorStatus.MISSING_FILE, detail)
@@ -87,9 +92,47 @@ class AnchorResolver:
             return self._failed(anchor, status, f"{anchor.path}: {error}")
         return self._checked(anchor, found)
 
-    def _module(self, path: str) -> ast.Module:
+    def resolve_in_layouts(self, anchor: Anchor) -> Resolution:
+        """As `resolve`; a missing file is also sought with or without a leading ``src``.
+
+        A wheel lacks that folder where its repository has one.
+        """
+        first = self.resolve(anchor)
+        if first.status is not AnchorStatus.MISSING_FILE:
+            return first
+        source = "src/"
+        other = anchor.path[len(source) :] if anchor.path.startswith(source) else ""
+        path = other or f"{source}{anchor.path}"
+        second = self.resolve(anchor.model_copy(update={"path": path}))
+        return first if second.status is AnchorStatus.MISSING_FILE else second
+
+    def find(self, path: str, symbol: str) -> Found:
+        """The definition of a symbol.
+
+        Raises:
+            FileNotFoundError, UpstreamError, UnparsableError, SymbolError: See `resolve`.
+        """
+        module = self.module(path)
+        if not symbol.startswith("--"):
+            return find_symbol(module, symbol)
+        if path not in self._options:
+            self._options[path] = option_index(module)
+        return choose_option(self._options[path], symbol)
+
+    def module(self, path: str) -> ast.Module:
+        """A file, parsed at its first use; the failure of one is remembered, too.
+
+        Raises:
+            FileNotFoundError, UpstreamError, UnparsableError: See `resolve`.
+        """
+        if path in self._failures:
+            raise self._failures[path]
         if path not in self._modules:
-            self._modules[path] = parse_source(self._tree.read(path))
+            try:
+                self._modules[path] = parse_source(self._tree.read(path))
+            except (FileNotFoundError, UpstreamError, UnparsableError) as error:
+                self._failures[path] = error
+                raise
         return self._modules[path]
 
     def _checked(self, anchor: Anchor, found: Found) -> Resolution:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -62,9 +62,7 @@ def find_symbol(module: ast.Module, symbol: str) -> Found:
         SymbolError: None, or several without ``#n``.
     """
     if symbol.startswith("--"):
-        option, wanted = _split_number(symbol)
-        calls = [_found_node(call) for call in _option_calls(module, option)]
-        return _choose(calls, option, wanted, "the file")
+        return choose_option(option_index(module), symbol)
     scope: ast.AST = module
     found: Found | None = None
     place = "the file"
@@ -101,48 +99,54 @@ def _definitions(scope: ast.AST, name: str) -> list[Found]:
     """Definitions of a name in the body of a scope; in a function only functions and classes."""
     assignments = not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
     found: list[Found] = []
-    for block in _blocks(scope):
+    for block in statement_blocks(scope):
         for statement, below in zip(block, [*block[1:], None], strict=True):
             if isinstance(statement, _Definition) and statement.name == name:
-                found.append(_found_node(statement))
-            elif assignments and name in _targets(statement):
-                found.append(_found_field(statement, below))
+                found.append(found_node(statement))
+            elif assignments and name in targets(statement):
+                found.append(found_field(statement, below))
     return sorted(found, key=lambda candidate: candidate.start)
 
 
-def _blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The statement lists of a scope, through if, try, with and loops, not into definitions."""
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(scope, name, None)
-        if isinstance(block, list) and block:
-            yield block
-            for statement in block:
-                yield from () if isinstance(statement, _Definition) else _blocks(statement)
-    for inner in (*getattr(scope, "handlers", ()), *getattr(scope, "cases", ())):
-        yield from _blocks(inner)
+def statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The statement lists of a scope, through if, try, with and loops, not into definitions.
+
+    Iterative: each ``elif`` is a level of the tree, and there may be thousands.
+    """
+    pending: list[ast.AST] = [scope]
+    while pending:
+        current = pending.pop()
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(current, name, None)
+            if isinstance(block, list) and block:
+                yield block
+                pending.extend(item for item in block if not isinstance(item, _Definition))
+        pending.extend((*getattr(current, "handlers", ()), *getattr(current, "cases", ())))
 
 
-def _targets(statement: ast.stmt) -> set[str]:
+def targets(statement: ast.stmt) -> set[str]:
+    """The plain names that a statement assigns to."""
     if isinstance(statement, ast.AnnAssign):
-        targets: list[ast.expr] = [statement.target]
+        assigned: list[ast.expr] = [statement.target]
     elif isinstance(statement, ast.Assign):
-        targets = list(statement.targets)
+        assigned = list(statement.targets)
     else:
         return set()
     names: set[str] = set()
-    for target in targets:
+    for target in assigned:
         parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         names.update(part.id for part in parts if isinstance(part, ast.Name))
     return names
 
 
-def _found_node(node: ast.stmt | ast.expr) -> Found:
+def found_node(node: ast.stmt | ast.expr) -> Found:
+    """A definition, or the call that adds an option."""
     return Found((node,), node.lineno, node.end_lineno or node.lineno)
 
 
-def _found_field(statement: ast.stmt, below: ast.stmt | None) -> Found:
+def found_field(statement: ast.stmt, below: ast.stmt | None) -> Found:
     """A field together with the docstring under it, which is where upstream explains it."""
-    found = _found_node(statement)
+    found = found_node(statement)
     if below is None or not is_docstring(below):
         return found
     return Found((statement, below), found.start, below.end_lineno or below.lineno)
@@ -157,12 +161,27 @@ def is_docstring(node: ast.AST) -> bool:
     )
 
 
-def _option_calls(module: ast.Module, option: str) -> Iterator[ast.Call]:
+OptionIndex = Mapping[str, Sequence[Found]]
+"""The ``add_argument`` calls of a file by option string, each in source order."""
+
+
+def option_index(module: ast.Module) -> OptionIndex:
+    """The command-line options of a file: one walk for all of them."""
+    index: dict[str, list[Found]] = {}
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and _called_name(node) == "add_argument":
-            values = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-            if option in values:
-                yield node
+            values = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            options = [item for item in values if isinstance(item, str) and item.startswith("--")]
+            for option in dict.fromkeys(options):
+                index.setdefault(option, []).append(found_node(node))
+    return index
+
+
+def choose_option(options: OptionIndex, symbol: str) -> Found:
+    """The call that adds an option; raises like `find_symbol`."""
+    option, wanted = _split_number(symbol)
+    calls = sorted(options.get(option, ()), key=lambda call: call.start)
+    return _choose(calls, option, wanted, "the file")
 
 
 def _called_name(call: ast.Call) -> str | None:

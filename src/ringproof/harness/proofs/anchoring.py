@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
+from ringproof.errors import InputError
 from ringproof.harness.anchors import (
     AnchorResolver,
     UpstreamError,
+    UpstreamTree,
     UpstreamUnavailable,
-    open_upstream,
 )
+from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.cards import (
     Anchor,
     Card,
@@ -28,43 +29,62 @@ _Look = Callable[[Anchor, Proof, str], ProofResult]
 
 
 class AnchorProver:
-    """Looks anchors up in the default upstreams of their cards.
+    """Looks anchors up in the upstreams of their cards, at the versions that the cards name.
 
     Args:
-        cache: Where downloaded wheels are kept.
-        offline: Use the cache only.
+        choice: Where they are.
     """
 
-    def __init__(self, cache: Path, *, offline: bool) -> None:
-        self._cache = cache
-        self._offline = offline
-        self._opened: dict[str, _Look] = {}
+    def __init__(self, choice: UpstreamChoice) -> None:
+        self._choice = choice
+        self._opened: dict[tuple[str, str], _Look] = {}
 
     def prove(self, card: Card, anchor: Anchor) -> ProofResult:
         """The outcome of one anchor.
 
         Raises:
-            InputError: The package index knows no such release.
+            InputError: The package index knows no such release, or what the user gave for the
+                upstream is not what the card speaks of.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
-        look = self._look(card.upstreams[anchor.upstream])
+        look = self._look(anchor.upstream, card.upstreams[anchor.upstream])
         return look(anchor, proof, anchor_digest(card, anchor))
 
-    def _look(self, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
-        key = upstream.model_dump_json()
+    def _look(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
+        key = (name, upstream.model_dump_json())
         if key not in self._opened:
-            self._opened[key] = self._open(upstream)
+            self._opened[key] = self._open(name, upstream)
         return self._opened[key]
 
-    def _open(self, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
+    def _open(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
+        given = self._choice.spec(name, upstream)
         try:
-            tree = open_upstream(upstream, cache=self._cache, offline=self._offline)
+            tree = self._choice.open(name, upstream)
         except UpstreamUnavailable as error:
             return _always(ProofState.UNAVAILABLE, str(error))
         except UpstreamError as error:
             return _always(ProofState.FAILED, str(error))
+        if given is not None:
+            _refuse_other_version(name, given, upstream, tree)
         resolver = AnchorResolver(tree)
         return lambda anchor, proof, digest: judge_anchor(proof, resolver.resolve(anchor), digest)
+
+
+def _refuse_other_version(
+    name: str, spec: str, upstream: PackageUpstream | RepositoryUpstream, tree: UpstreamTree
+) -> None:
+    """A verdict is about the version that the card names; `anchors check` is for others.
+
+    Raises:
+        InputError: The tree is another commit, or stands for a release.
+    """
+    if isinstance(upstream, PackageUpstream):
+        problem = "is a release, which is proven from its wheel"
+        raise InputError("--upstream", name, problem, "leave it out or use `anchors check`")
+    commit = getattr(tree, "commit", upstream.commit)
+    if commit != upstream.commit:
+        problem = f"is commit {commit[:12]}, and the card speaks of {upstream.commit[:12]}"
+        raise InputError("--upstream", spec, problem, "leave the ref out or use `anchors check`")
 
 
 def _always(state: ProofState, detail: str) -> _Look:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
+from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.cards import (
     Card,
     Proof,
@@ -49,6 +50,7 @@ class ProveRequest:
         cache: Where downloaded wheels are kept.
         offline: Never download.
         timeout: Seconds for all tests together.
+        upstreams: Specs of repositories that the user has, by name; see `UpstreamChoice`.
     """
 
     skills: Path
@@ -59,6 +61,7 @@ class ProveRequest:
     cache: Path
     offline: bool
     timeout: float
+    upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def root(self) -> Path:
@@ -160,7 +163,9 @@ def _prove_anchors(
     request: ProveRequest, subjects: Sequence[_Subject], progress: Progress
 ) -> Mapping[str, Mapping[str, ProofResult]]:
     """By skill, then by proof id."""
-    prover = AnchorProver(request.cache, offline=request.offline)
+    choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
+    choice.refuse_unknown(subject.card for subject in subjects)
+    prover = AnchorProver(choice)
     total = sum(len(subject.card.anchors) for subject in subjects)
     done = failed = 0
     found: dict[str, Mapping[str, ProofResult]] = {}

@@ -1,0 +1,193 @@
+"""What ``NAME=SPEC`` may name, and how everything else is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.anchors.gitrepo import commit, make_repository
+from checks.anchors.wheelhouse import SOURCES, fill_cache
+from ringproof.errors import InputError
+from ringproof.harness.anchors import UpstreamError, UpstreamTree
+from ringproof.harness.anchors.choice import parse_overrides
+from ringproof.harness.anchors.specs import open_tree
+
+FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
+
+
+def _open(spec: str, cache: Path) -> UpstreamTree:
+    return open_tree(spec, cache=cache, offline=True)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_commit_is_read_without_a_work_tree(tmp_path: Path, bare: bool) -> None:
+    repository = make_repository(tmp_path / "r", bare=bare)
+    old = commit(repository, {"pkg/a.py": "A = 0\n"}, ref="refs/tags/v1.0")
+    new = commit(repository, FILES)
+    commit(repository, {"pkg/a.py": "A = 7\n"}, ref="refs/remotes/origin/feature/x")
+    expected = {
+        "v1.0": b"A = 0\n",
+        old: b"A = 0\n",
+        "main": b"A = 1\n",
+        new[:10]: b"A = 1\n",
+        "feature/x": b"A = 7\n",
+        "origin/feature/x": b"A = 7\n",
+    }
+    for ref, content in expected.items():
+        assert _open(f"git:{tmp_path / 'r'}@{ref}", tmp_path).read("pkg/a.py") == content
+    tree = _open(f"git:{tmp_path / 'r'}@main", tmp_path)
+    assert tree.origin == f"git:main#commit={new}"
+    assert sorted(tree.paths()) == sorted(FILES)
+    assert sorted(tree.paths("pkg/de")) == ["pkg/deep/b.py"]
+    assert sorted(tree.paths("pkg/")) == ["pkg/a.py", "pkg/deep/b.py"]
+
+
+def test_a_path_with_an_at_sign(tmp_path: Path) -> None:
+    commit(make_repository(tmp_path / "a@b"), FILES)
+    assert _open(f"git:{tmp_path / 'a@b'}@main", tmp_path).read("top.py") == b"T = 3\n"
+
+
+def _folder(root: Path) -> Path:
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def _git(root: Path, **links: str) -> UpstreamTree:
+    commit(make_repository(root / "r"), FILES, links={f"{n}.py": to for n, to in links.items()})
+    return _open(f"git:{root / 'r'}@main", root)
+
+
+def _dir(root: Path, **links: str) -> UpstreamTree:
+    folder = _folder(root / "d")
+    for name, to in links.items():
+        (folder / f"{name}.py").symlink_to(to)
+    return _open(f"dir:{folder}", root)
+
+
+TREES = pytest.mark.parametrize("make", [_git, _dir])
+
+
+@TREES
+@pytest.mark.parametrize("path", ["../d/top.py", "/etc/passwd", "pkg/../top.py", "./top.py", ""])
+def test_paths_never_leave_the_root(make: object, path: str, tmp_path: Path) -> None:
+    tree = make(tmp_path)  # type: ignore[operator]
+    assert tree.read("top.py") == b"T = 3\n"
+    with pytest.raises(UpstreamError, match="leaves"):
+        tree.read(path)
+
+
+@TREES
+def test_links_stay_inside(make: object, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("S = 4\n")
+    links = {"good": "pkg/a.py", "up": "../secret.py", "far": str(tmp_path / "secret.py")}
+    tree = make(tmp_path, **links, loop="loop.py", dead="nothing.py")  # type: ignore[operator]
+    assert tree.read("good.py") == b"A = 1\n"
+    for name in ("up.py", "far.py", "loop.py"):
+        with pytest.raises(UpstreamError):
+            tree.read(name)
+    with pytest.raises(FileNotFoundError):
+        tree.read("dead.py")
+    assert sorted(tree.paths()) == sorted(FILES), "links are not listed"
+
+
+@TREES
+@pytest.mark.parametrize("path", ["no.py", "pkg", "top.py/x", "pkg/deep/b.py/c"])
+def test_what_is_no_file_is_not_found(make: object, path: str, tmp_path: Path) -> None:
+    with pytest.raises((FileNotFoundError, UpstreamError)):
+        make(tmp_path).read(path)  # type: ignore[operator]
+
+
+def test_a_wheel_from_the_cache(tmp_path: Path) -> None:
+    digest = fill_cache(tmp_path)
+    tree = _open("pip:demo-upstream==1.0", tmp_path)
+    assert tree.read("pkg/mod.py").decode() == SOURCES["pkg/mod.py"]
+    assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
+
+
+def test_an_installed_package_has_only_its_own_files(tmp_path: Path) -> None:
+    tree = _open("installed:pytest", tmp_path)
+    assert tree.read("pytest/__init__.py")
+    assert "pytest/__init__.py" in set(tree.paths("pytest/"))
+    assert tree.origin == f"installed:pytest=={pytest.__version__}"
+    with pytest.raises(FileNotFoundError):
+        tree.read("pygit2/__init__.py")
+
+
+BAD = [
+    ("", "is no upstream"),
+    ("megatron-core", "is no upstream"),
+    ("svn:x@y", "is no upstream"),
+    ("dir:", "is no upstream"),
+    ("installed:a b", "is no upstream"),
+    ("installed:no-such-package-here", "not installed"),
+    ("dir:{root}/none", "no such folder"),
+    ("pip:demo", "no exact release"),
+    ("pip:demo==", "no exact release"),
+    ("pip:--index-url=x==1", "no exact release"),
+    ("pip:demo==1.0", "not in the cache"),
+    ("git:", "names no repository"),
+    ("git:{root}", "names no ref"),
+    ("git:{root}/none@main", "no such folder"),
+    ("git:{root}@main", "no readable git repository"),
+    ("git:{root}/r@nope", "no ref 'nope'"),
+    ("git:{root}/r@", "is no branch"),
+    ("git:{root}/r@:/text", "is no branch"),
+    ("git:{root}/r@main:pkg", "is no branch"),
+    ("git:{root}/r@@{{1 day ago}}", "is no branch"),
+    ("git:{root}/r@--upload-pack=x", "is no branch"),
+]
+
+
+@pytest.mark.parametrize(("spec", "problem"), BAD)
+def test_one_line_for_every_bad_spec(spec: str, problem: str, tmp_path: Path) -> None:
+    commit(make_repository(tmp_path / "r"), FILES)
+    with pytest.raises(InputError, match=problem) as refused:
+        _open(spec.format(root=tmp_path), tmp_path / "cache")
+    assert "\n" not in str(refused.value)
+
+
+def _objects(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "objects").glob("??/*") if path.is_file())
+
+
+@pytest.mark.parametrize("damage", [b"", b"not zlib at all"])
+def test_a_damaged_repository_is_one_line(tmp_path: Path, damage: bytes) -> None:
+    root = tmp_path / "r"
+    commit(make_repository(root), FILES)
+    assert _open(f"git:{root}@main", tmp_path).read("pkg/a.py")
+    for broken in _objects(root):
+        content = broken.read_bytes()
+        broken.chmod(0o644)
+        broken.write_bytes(damage)
+        with pytest.raises(InputError) as refused:
+            _read_all(f"git:{root}@main", tmp_path)
+        assert "\n" not in str(refused.value)
+        broken.write_bytes(content)
+
+
+def _read_all(spec: str, cache: Path) -> None:
+    tree = _open(spec, cache)
+    for path in [*FILES, *tree.paths()]:
+        tree.read(path)
+
+
+def test_a_missing_object_is_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    repository = make_repository(root)
+    commit(repository, FILES)
+    blob = str(repository.create_blob(b"A = 1\n"))
+    (root / "objects" / blob[:2] / blob[2:]).unlink()
+    tree = _open(f"git:{root}@main", tmp_path)
+    assert tree.read("top.py")
+    with pytest.raises(InputError, match="damaged or incomplete"):
+        tree.read("pkg/a.py")
+
+
+def test_name_and_spec() -> None:
+    assert dict(parse_overrides(["a=git:x@y=z", "b/c=dir:."])) == {"a": "git:x@y=z", "b/c": "dir:."}
+    for entries in (["a"], ["=x"], ["a="], ["a=x", "a=y"]):
+        with pytest.raises(InputError):
+            parse_overrides(entries)

@@ -1,0 +1,99 @@
+"""A tree in memory, a small checkout with skills, and shorthands for what is found in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ringproof.harness.anchors.tree import refuse_escape
+from ringproof.harness.fences.check import check_documents
+from ringproof.harness.fences.markdown import find_mentions
+from ringproof.harness.fences.matching import place_quote
+from ringproof.harness.fences.model import Finding, Placement
+from ringproof.harness.fences.source import read_source
+
+CODE = "\n".join(
+    [
+        "import os",  # 1
+        "",
+        "class Config:",
+        "    size: int = 1",
+        "    name: str = 'ring'",
+        "",
+        "def check(config, *,",  # 7
+        "          strict=True):",
+        "    if config.size < 1:",
+        "        raise ValueError('size must be positive')",
+        "    if strict and not config.name:",
+        "        raise ValueError('name must be given')",
+        "    return config",
+        "",
+        "TAIL = os.sep",  # 15
+        "",
+    ]
+)
+
+
+class MemoryTree:
+    """An `UpstreamTree` of texts."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = {path: text.encode() for path, text in files.items()}
+
+    @property
+    def origin(self) -> str:
+        return "memory"
+
+    def read(self, path: str) -> bytes:
+        refuse_escape(path)
+        if path not in self._files:
+            raise FileNotFoundError(path)
+        return self._files[path]
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        return (path for path in self._files if path.startswith(under))
+
+
+def place(quote: str, start: int, end: int, code: str = CODE, path: str = "a.py") -> Placement:
+    return place_quote(quote.split("\n"), read_source(path, code.encode()), start, end)
+
+
+def outcome(found: Placement) -> tuple[str, int | None, int | None]:
+    return found.status, found.new_start, found.new_end
+
+
+def mentions(text: str | bytes) -> list[tuple[str, str, int | None, int | None, tuple[str, ...]]]:
+    data = text if isinstance(text, bytes) else text.encode()
+    return [
+        (item.kind, item.path, item.start, item.end, item.quote)
+        for item in find_mentions(data, "SKILL.md")
+    ]
+
+
+def fence(start: int, end: int, path: str, quote: str) -> str:
+    return f"```{start}:{end}:{path}\n{quote}\n```\n"
+
+
+def checkout(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files below a folder; parents are made."""
+    for name, content in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def findings(path: Path, **roots: MemoryTree) -> list[Finding]:
+    return [item for document in check_documents(path, roots) for item in document.findings]
+
+
+def statuses(path: Path, **roots: MemoryTree) -> list[str]:
+    return [item.placement.status for item in findings(path, **roots)]
+
+
+def read_json(path: Path) -> list[dict[str, object]]:
+    value = json.loads(path.read_text())
+    assert list(value) == ["anchors"]
+    anchors: list[dict[str, object]] = value["anchors"]
+    return anchors

@@ -1,0 +1,178 @@
+"""``anchors.lock``: where each anchor of a skill was, in each version of its upstream.
+
+JSON, sorted, one value per line. It holds places, hashes and versions; never upstream's text, and
+no path of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.choice import UpstreamChoice
+from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
+from ringproof.harness.anchors.tree import UpstreamTree
+from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
+
+LOCK_FILE = "anchors.lock"
+MAX_BYTES = 5_000_000
+
+_Upstream = PackageUpstream | RepositoryUpstream
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LockedUpstream(_Model):
+    """What an upstream resolved to: a commit of a repository, or a release."""
+
+    repo: str | None = None
+    ref: str | None = None
+    commit: str | None = None
+    package: str | None = None
+    version: str | None = None
+
+
+class LockedPlace(_Model):
+    """An anchor in one upstream.
+
+    Attributes:
+        status: ``found``, or why not (an `AnchorStatus`).
+        path: The file there.
+        start, end: 1-based lines.
+        fingerprint: Of the code; see `contents.fingerprint`.
+        missing: How many of the expectations do not occur there.
+    """
+
+    status: str
+    path: str
+    start: int | None = None
+    end: int | None = None
+    fingerprint: str | None = None
+    missing: int = 0
+
+
+class LockedAnchor(_Model):
+    """An anchor as the card writes it, and its places by upstream."""
+
+    upstream: str
+    path: str
+    symbol: str
+    places: Mapping[str, LockedPlace]
+
+
+class Lock(_Model):
+    """One ``anchors.lock``."""
+
+    version: Literal[1] = 1
+    upstreams: Mapping[str, LockedUpstream]
+    anchors: Mapping[str, LockedAnchor]
+
+    def text(self) -> str:
+        """The file's content, the same for the same lock."""
+        data = self.model_dump(mode="json", exclude_defaults=True) | {"version": self.version}
+        return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_lock(path: Path) -> Lock | None:
+    """A lock file, ``None`` when there is none.
+
+    Raises:
+        InputError: It is no lock.
+    """
+    remedy = "write it again with `ringproof anchors lock`"
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(str(path), None, f"cannot be read: {error.strerror}", remedy) from error
+    if len(raw) > MAX_BYTES:
+        raise InputError(str(path), None, f"larger than {MAX_BYTES:,} bytes", remedy)
+    try:
+        return Lock.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        problem = f"is no lock file: {where} {first['msg']}".replace("  ", " ")
+        raise InputError(str(path), None, " ".join(problem.split())[:200], remedy) from None
+
+
+def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolution, ...]]:
+    """Look every anchor up in its upstream and in the others of the same repository.
+
+    Returns:
+        The lock, and the resolutions of anchors that do not hold in their own upstream.
+
+    Raises:
+        UpstreamUnavailable, UpstreamError: An upstream cannot be opened.
+        InputError: The same of one the user gave.
+    """
+    places: dict[str, dict[str, LockedPlace]] = {anchor.id: {} for anchor in card.anchors}
+    upstreams: dict[str, LockedUpstream] = {}
+    broken: list[Resolution] = []
+    for name, upstream in card.upstreams.items():
+        members = [anchor for anchor in card.anchors if _concerns(card, anchor, name)]
+        if not members:
+            continue
+        tree = choice.open(name, upstream)
+        upstreams[name] = _resolved(name, upstream, tree)
+        resolver = AnchorResolver(tree)
+        for anchor in members:
+            found = resolver.resolve_in_layouts(anchor)
+            places[anchor.id][name] = _place(found)
+            if anchor.upstream == name and not found.holds:
+                broken.append(found)
+    anchors = {anchor.id: _locked(anchor, places[anchor.id]) for anchor in card.anchors}
+    return Lock(upstreams=upstreams, anchors=anchors), tuple(broken)
+
+
+def _locked(anchor: Anchor, places: Mapping[str, LockedPlace]) -> LockedAnchor:
+    path, symbol = anchor.path, anchor.symbol
+    return LockedAnchor(upstream=anchor.upstream, path=path, symbol=symbol, places=places)
+
+
+def _concerns(card: Card, anchor: Anchor, name: str) -> bool:
+    own, other = card.upstreams[anchor.upstream], card.upstreams[name]
+    return anchor.upstream == name or (own.repo is not None and own.repo == other.repo)
+
+
+def _place(found: Resolution) -> LockedPlace:
+    return LockedPlace(
+        status="found" if found.start is not None else found.status.value,
+        path=found.path,
+        start=found.start,
+        end=found.end,
+        fingerprint=found.fingerprint,
+        missing=len(found.missing),
+    )
+
+
+def _resolved(name: str, upstream: _Upstream, tree: UpstreamTree) -> LockedUpstream:
+    commit = getattr(tree, "commit", None)
+    if commit is not None:
+        at_pin = commit == upstream.commit
+        return LockedUpstream(
+            repo=upstream.repo, ref=upstream.ref if at_pin else None, commit=commit
+        )
+    kind, _, release = tree.origin.partition(":")
+    if kind == "dir":
+        problem = "a folder is no version that others could get"
+        raise InputError("--upstream", name, problem, "lock against git: or pip:")
+    package, _, version = release.partition("#")[0].partition("==")
+    return LockedUpstream(repo=upstream.repo, package=package, version=version)
+
+
+def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
+    """The page of a place, ``None`` where no commit of a repository is known."""
+    if upstream.repo is None or upstream.commit is None or place.start is None:
+        return None
+    base = f"https://github.com/{upstream.repo}/blob/{upstream.commit}"
+    return f"{base}/{place.path}#L{place.start}-L{place.end}"

@@ -1,0 +1,101 @@
+"""How a user names an upstream on the command line, and the tree behind that name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.folders import FolderTree, InstalledTree
+from ringproof.harness.anchors.tree import (
+    UpstreamError,
+    UpstreamTree,
+    UpstreamUnavailable,
+    WheelTree,
+)
+from ringproof.harness.anchors.wheels import fetch_wheel
+
+FORMS = "git:PATH@REF, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
+
+_PIN = re.compile(
+    r"(?P<package>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[0-9][A-Za-z0-9.!+_-]*)"
+)
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# A name or an id, with ~ and ^ for ancestors; none of git's searches (":/text", "@{date}").
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#@=-]*([~^][0-9]*)*")
+
+
+def open_tree(spec: str, *, cache: Path, offline: bool) -> UpstreamTree:
+    """The files that a spec names.
+
+    Args:
+        spec: One of `FORMS`. A git PATH is a bare or normal repository; REF is a branch, tag,
+            remote branch or commit.
+        cache: Where downloaded wheels are kept.
+        offline: Use the cache only.
+
+    Raises:
+        InputError: The spec has no such form, or what it names is not there: repository, ref,
+            release, folder, package, network.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "git":
+        path, ref = split_git(rest)
+        if ref is None:
+            raise InputError("git", spec, "names no ref", "write git:PATH@REF")
+        return _git(path, ref)
+    if kind == "pip":
+        return _wheel(spec, rest, cache, offline)
+    if kind == "dir" and rest:
+        return FolderTree(Path(rest))
+    if kind == "installed" and _PACKAGE.fullmatch(rest):
+        return InstalledTree(rest)
+    raise InputError("upstream", spec, "is no upstream", f"write {FORMS}")
+
+
+def split_git(text: str) -> tuple[Path, str | None]:
+    """``PATH@REF`` taken apart: at the first ``@`` that follows an existing folder.
+
+    Returns:
+        The path and the ref, ``None`` where none is given.
+
+    Raises:
+        InputError: There is no such folder, or the ref is none.
+    """
+    if not text or "\0" in text:
+        raise InputError("git", f"git:{text}", "names no repository", "write git:PATH@REF")
+    places = [match.start() for match in re.finditer("@", text)]
+    for place in places:
+        path, ref = Path(text[:place]), text[place + 1 :]
+        if place and path.is_dir():
+            if _REF.fullmatch(ref) is None:
+                problem = "is no branch, tag or commit"
+                raise InputError("git", ref, problem, "write it like main, v1.0 or 067f987df")
+            return path, ref
+    if Path(text).is_dir():
+        return Path(text), None
+    shown = text[: places[-1]] if places else text
+    raise InputError("git", shown, "no such folder", "name a clone or a bare repository")
+
+
+def _git(path: Path, ref: str) -> UpstreamTree:
+    try:
+        # Only here: all else works without libgit2, and loading it takes a moment.
+        from ringproof.harness.anchors.git import GitTree
+    except ImportError as error:
+        problem = "pygit2 cannot be loaded"
+        raise InputError("git", path, problem, "install pygit2, or use dir:") from error
+    return GitTree(path, ref)
+
+
+def _wheel(spec: str, pin: str, cache: Path, offline: bool) -> UpstreamTree:
+    match = _PIN.fullmatch(pin)
+    if match is None:
+        raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
+    package, version = match["package"], match["version"]
+    try:
+        wheel = fetch_wheel(package, version, cache=cache, offline=offline)
+        return WheelTree(wheel.path, spec, wheel.sha256)
+    except (UpstreamUnavailable, UpstreamError) as error:
+        remedy = "check the network or fill the cache"
+        raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error

@@ -1,0 +1,17 @@
+"""The places in code that other people's skills point to: are they still there?"""
+
+from ringproof.harness.fences.check import Document, check_documents, mend, mended
+from ringproof.harness.fences.model import Finding, Mention, Placement
+from ringproof.harness.fences.report import as_json, as_text
+
+__all__ = (
+    "Document",
+    "Finding",
+    "Mention",
+    "Placement",
+    "as_json",
+    "as_text",
+    "check_documents",
+    "mend",
+    "mended",
+)

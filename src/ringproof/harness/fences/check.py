@@ -1,0 +1,140 @@
+"""Check and mend the places in code that other people's skills point to."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.folders import FolderTree
+from ringproof.harness.anchors.tree import UpstreamTree
+from ringproof.harness.fences.documents import (
+    FIELD,
+    read_document,
+    repository_root,
+    skill_documents,
+)
+from ringproof.harness.fences.markdown import MAX_DOCUMENT_BYTES, find_mentions
+from ringproof.harness.fences.matching import place_lines, place_quote
+from ringproof.harness.fences.model import Finding, Mention, Placement, Span
+from ringproof.harness.fences.names import place_name, place_name_at
+from ringproof.harness.fences.places import Places
+from ringproof.harness.fences.source import Source, SourceRefused
+
+_ORDER = ("exact", "moved", "changed", "missing")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A skill's document, its bytes as checked, and what was found in it."""
+
+    path: Path
+    data: bytes
+    findings: tuple[Finding, ...]
+
+
+def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Document, ...]:
+    """Judge every mention of code in the skills at a path.
+
+    Args:
+        path: A repository, a folder of skills, a skill, a folder in one, or a Markdown file.
+        roots: Path prefix to the tree that stands there, for submodules and the like; ``.``
+            replaces the repository that the skills lie in.
+
+    Raises:
+        InputError: There is no skill, a document cannot be used, or a submodule has no root.
+    """
+    try:
+        path = path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(FIELD, path, "cannot be resolved", "name skills or a file") from error
+    root = repository_root(path)
+    places = Places(FolderTree(root), roots)
+    documents = []
+    for file in skill_documents(path, root):
+        name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
+        data = read_document(file, MAX_DOCUMENT_BYTES)
+        mentions = find_mentions(data, name)
+        found = (judge(mention, name, places) for mention in mentions)
+        documents.append(Document(file, data, tuple(item for item in found if item is not None)))
+    return tuple(documents)
+
+
+def judge(mention: Mention, file: str, places: Places) -> Finding | None:
+    """One mention, judged; ``None`` for symbols behind a bare name that no file has."""
+    folder = posixpath.dirname(file)
+    try:
+        sources = places.find(mention.path, folder, anywhere=mention.kind != "fence")
+    except SourceRefused as error:
+        return Finding(file, mention, Placement("missing", why=f"{mention.path} {error}"))
+    if not sources:
+        if mention.kind == "symbol" and "/" not in mention.path:
+            return None  # `config.yaml` and `key`: the reader's file, not the repository's
+        return Finding(file, mention, Placement("missing", why="there is no such file"))
+    placements = [_place(mention, source) for source in sources]
+    best = min(placements, key=lambda item: _ORDER.index(item.status))
+    same = [item for item in placements if item.status == best.status]
+    if best.status == "moved" and len(same) > 1:
+        best = Placement("changed", why=f"{len(same)} files of that name could be meant")
+    return Finding(file, mention, best)
+
+
+def _place(mention: Mention, source: Source) -> Placement:
+    if mention.start is None or mention.end is None:
+        return place_name(mention.quote[0], source)
+    if mention.kind == "fence":
+        return place_quote(mention.quote, source, mention.start, mention.end)
+    if mention.quote:
+        return place_name_at(mention.quote[0], source, mention.start, mention.end)
+    return place_lines(source, mention.start, mention.end)
+
+
+def mended(document: Document) -> bytes:
+    """The document with the new lines of what moved; every other byte as it was."""
+    data = document.data
+    edits: list[tuple[Span, int]] = []
+    for finding in document.findings:
+        place, spans = finding.placement, finding.mention.spans
+        if place.status == "moved" and place.new_start is not None and place.new_end is not None:
+            edits.extend(zip(spans, (place.new_start, place.new_end), strict=False))
+    for span, number in sorted(edits, key=lambda edit: edit[0].start, reverse=True):
+        data = data[: span.start] + str(number).encode() + data[span.end :]
+    return data
+
+
+def mend(documents: Sequence[Document]) -> int:
+    """Write the new lines into the documents that need it; returns how many were rewritten.
+
+    Raises:
+        InputError: A document cannot be written, or has changed since it was checked.
+    """
+    count = 0
+    for document in documents:
+        data = mended(document)
+        if data != document.data:
+            _replace(document.path, document.data, data)
+            count += 1
+    return count
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    try:
+        if read_document(path, MAX_DOCUMENT_BYTES) != old:
+            raise InputError("--fix", path, "the file changed meanwhile", "run it again")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(new)
+            temporary.chmod(path.stat().st_mode & 0o7777)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise InputError("--fix", path, problem, "make it writable") from error

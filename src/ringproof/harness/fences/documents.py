@@ -1,0 +1,77 @@
+"""Which documents of a checkout are skills', and where the checkout begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ringproof.errors import InputError
+
+FIELD = "--fences"
+_SUFFIXES = (".md", ".mdx", ".markdown")
+NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(name for name in folders if name not in NOT_ENTERED)
+        yield from (Path(where, name) for name in sorted(names))
+
+
+def repository_root(path: Path) -> Path:
+    """The folder that a skill's paths are relative to.
+
+    A folder given that has ``.git`` or ``skills`` in it is one; else the nearest folder above with
+    ``.git``; else the one that holds the ``skills`` folder around it; else the folder given.
+    """
+    folder = path if path.is_dir() else path.parent
+    if (folder / ".git").exists() or (folder / "skills").is_dir():
+        return folder
+    for above in folder.parents:
+        if (above / ".git").exists():
+            return above
+    for inner in (folder, *folder.parents):
+        if inner.name == "skills":
+            return inner.parent
+    return folder
+
+
+def skill_documents(path: Path, root: Path) -> list[Path]:
+    """The Markdown files of the skills at, in or around a path; links are never followed.
+
+    A skill is a folder with a ``SKILL.md``. A file given is taken as it is.
+
+    Raises:
+        InputError: There is nothing there, or no skill.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(FIELD, path, "there is no such file or folder", "name skills or a file")
+    files = [
+        file
+        for file in _files(path)
+        if file.suffix.lower() in _SUFFIXES and not file.is_symlink() and file.is_file()
+    ]
+    skills = {file.parent for file in files if file.name == "SKILL.md"}
+    above = [folder for folder in (path, *path.parents) if folder.is_relative_to(root)]
+    if not any((folder / "SKILL.md").is_file() for folder in above):
+        files = [file for file in files if not skills.isdisjoint(file.parents)]
+    if not files:
+        raise InputError(FIELD, path, "holds no skill (no SKILL.md)", "name a folder of skills")
+    return files
+
+
+def read_document(file: Path, limit: int) -> bytes:
+    """At most one byte more than ``limit`` of a document.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            return stream.read(limit + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(FIELD, file, problem, "name a readable file") from error

@@ -1,0 +1,144 @@
+"""The mentions of code in one Markdown document, with the bytes that their numbers occupy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from ringproof.errors import InputError
+from ringproof.harness.fences.inline import Pointer, listed, pieces, pointers
+from ringproof.harness.fences.model import Mention, Span
+
+MAX_DOCUMENT_BYTES = 1_000_000
+MAX_MENTIONS = 1_000
+MAX_LINE_CHARACTERS = 20_000
+
+_BOM = b"\xef\xbb\xbf"
+_INFO = re.compile(r"(\d{1,9}):(\d{1,9}):(\S.*)")
+_OPENING = re.compile(rb"(?:`{3,}|~{3,})[ \t]*(\d{1,9}):(\d{1,9}):")
+_LINE_END = re.compile(rb"\r\n?|\n")
+
+
+def find_mentions(data: bytes, file: str) -> tuple[Mention, ...]:
+    """All mentions of one document, in its order.
+
+    YAML frontmatter, HTML and code blocks other than fences named ``start:end:path`` hold none.
+
+    Raises:
+        InputError: It is too large, binary, not UTF-8, or has more than ``MAX_MENTIONS``.
+    """
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise _refusal(file, f"{len(data):,} bytes are too large for a skill's document")
+    if b"\0" in data:
+        raise _refusal(file, "is a binary file")
+    starts = _line_starts(data)
+    try:
+        text = data.removeprefix(_BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refusal(file, "is not UTF-8") from error
+    lines = re.split(r"\r\n?|\n", text)
+    if max(map(len, lines)) > MAX_LINE_CHARACTERS:
+        raise _refusal(file, f"has a line of more than {MAX_LINE_CHARACTERS:,} characters")
+    parser = MarkdownIt("commonmark").enable("table")
+    try:
+        tokens = parser.parse("\n".join(_without_frontmatter(lines)))
+    except (RecursionError, ValueError, IndexError) as error:
+        raise _refusal(file, "cannot be parsed as Markdown") from error
+    found: list[Mention] = []
+    for mention in _mentions(tokens, data, starts):
+        found.append(mention)
+        if len(found) > MAX_MENTIONS:
+            raise _refusal(file, f"has more than {MAX_MENTIONS:,} mentions of code")
+    return tuple(found)
+
+
+def _refusal(file: str, problem: str) -> InputError:
+    return InputError(file, None, problem, "leave it out of --fences")
+
+
+def _line_starts(data: bytes) -> list[int]:
+    """The offset of each line, and one behind the last; lines end as Markdown has it."""
+    return [0, *(match.end() for match in _LINE_END.finditer(data)), len(data)]
+
+
+def _without_frontmatter(lines: list[str]) -> list[str]:
+    if lines[0].rstrip() != "---":
+        return lines
+    for at, line in enumerate(lines[1:], 1):
+        if line.rstrip() in ("---", "..."):
+            return [""] * (at + 1) + lines[at + 1 :]
+    return lines
+
+
+def _mentions(tokens: Sequence[Token], data: bytes, starts: Sequence[int]) -> Iterator[Mention]:
+    lists = 0
+    row: list[Token] | None = None
+    for token in tokens:
+        lists += (token.type == "list_item_open") - (token.type == "list_item_close")
+        if token.type == "fence":
+            yield from _fence(token, data, starts)
+        elif token.type == "tr_open":
+            row = []
+        elif token.type == "tr_close" and row is not None:
+            yield from _block(row, data, starts, is_list=True)
+            row = None
+        elif token.type == "inline" and row is not None:
+            row.append(token)
+        elif token.type == "inline":
+            yield from _block([token], data, starts, is_list=lists > 0)
+
+
+def _fence(token: Token, data: bytes, starts: Sequence[int]) -> Iterator[Mention]:
+    info = _INFO.fullmatch(token.info.strip())
+    if info is None or token.map is None:
+        return
+    line = token.map[0]
+    opening = _OPENING.search(data, starts[line], starts[line + 1])
+    if opening is None or (int(opening[1]), int(opening[2])) != (int(info[1]), int(info[2])):
+        return  # the numbers are written as entities: nobody's anchor
+    spans = (Span(*opening.span(1)), Span(*opening.span(2)))
+    quote = tuple(token.content.split("\n"))
+    yield Mention("fence", info[3].strip(), int(info[1]), int(info[2]), line + 1, quote, spans)
+
+
+def _block(
+    tokens: Sequence[Token], data: bytes, starts: Sequence[int], *, is_list: bool
+) -> Iterator[Mention]:
+    if not tokens or tokens[0].map is None:
+        return
+    first, behind = tokens[0].map
+    block = pieces(tokens)
+    found = list(pointers(block))
+    low, high = starts[first], starts[min(behind, len(starts) - 1)]
+    for pointer, at in _located(found, data, low, high):
+        spans = tuple(Span(at + begin, at + end) for begin, end in _in_bytes(pointer))
+        line = first + len(_LINE_END.findall(data, low, at)) + 1
+        quote = (pointer.name,) if pointer.name else ()
+        yield Mention("inline", pointer.path, pointer.start, pointer.end, line, quote, spans)
+    for path, name in listed(block) if is_list else ():
+        yield Mention("symbol", path, None, None, first + 1, (name,))
+
+
+def _in_bytes(pointer: Pointer) -> Iterator[tuple[int, int]]:
+    for begin, end in pointer.numbers:
+        yield len(pointer.literal[:begin].encode()), len(pointer.literal[:end].encode())
+
+
+def _located(
+    found: Sequence[Pointer], data: bytes, low: int, high: int
+) -> Iterator[tuple[Pointer, int]]:
+    """Each pointer with its offset in the document.
+
+    Those written with escapes, or as often again where they are no text (a link's target), are
+    left out: rewriting could hit the wrong one.
+    """
+    for literal in dict.fromkeys(pointer.literal for pointer in found):
+        same = [pointer for pointer in found if pointer.literal == literal]
+        # Word characters and "/" around it would make it another mention.
+        pattern = re.compile(rb"(?<![\w/.])" + re.escape(literal.encode()) + rb"(?![\w]|-\d)")
+        places = [match.start() for match in pattern.finditer(data, low, high)]
+        if len(places) == len(same):
+            yield from zip(same, places, strict=True)

@@ -1,0 +1,115 @@
+"""From a path in a document to the file it means, in the checkout or in a named root."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
+from ringproof.harness.fences.documents import NOT_ENTERED
+from ringproof.harness.fences.source import Source, SourceRefused, read_source
+
+CHECKOUT = "."
+"""The name of the root that stands in for the checkout itself."""
+
+_SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
+
+
+class Places:
+    """The files that mentions can mean; each is read once.
+
+    Args:
+        checkout: The repository that the skills lie in.
+        roots: Path prefix to the tree that stands there; ``.`` replaces the checkout.
+    """
+
+    def __init__(self, checkout: UpstreamTree, roots: Mapping[str, UpstreamTree]) -> None:
+        named = {name.strip("/") or CHECKOUT: tree for name, tree in roots.items()}
+        named.setdefault(CHECKOUT, checkout)
+        self._roots = MappingProxyType(named)
+        self._read: dict[tuple[str, str], Source | None] = {}
+        self._names: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._submodules: tuple[str, ...] | None = None
+
+    def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[Source, ...]:
+        """The files that a path in a document means; several where it is ambiguous.
+
+        Tried in turn, until one finds a file: below the longest root whose name begins the path,
+        else in the checkout; as a path in a named root; relative to the document.
+
+        Args:
+            folder: The document's folder, from the checkout's root.
+            anywhere: Also take the end of a path for the whole of it; a bare name (``config.py``)
+                beside no document means every file of that name.
+
+        Raises:
+            InputError: It lies in a submodule that is empty here and has no root.
+            SourceRefused: The file is too large, binary, or the path leaves the root.
+        """
+        plain = path.removeprefix("./")
+        outside = plain.startswith(("/", "../"))
+        bare = anywhere and "/" not in plain
+        for root, inner in () if outside or bare else self._strict(plain):
+            if source := self._source(root, inner):
+                return (source,)
+        beside = posixpath.normpath(posixpath.join(folder, path))
+        if source := self._source(CHECKOUT, beside):
+            return (source,)
+        self._refuse_empty_submodule(plain)
+        if not anywhere or outside:
+            return ()
+        found = (self._source(root, inner) for root, inner in self._ending_with(plain))
+        return tuple(source for source in found if source is not None)
+
+    def _strict(self, path: str) -> Iterator[tuple[str, str]]:
+        prefixes = [name for name in self._roots if path.startswith(f"{name}/")]
+        if prefixes:
+            name = max(prefixes, key=len)
+            yield name, path[len(name) + 1 :]
+            return
+        yield CHECKOUT, path
+        yield from ((name, path) for name in self._roots if name != CHECKOUT)
+
+    def _source(self, root: str, path: str) -> Source | None:
+        if (root, path) not in self._read:
+            try:
+                data = self._roots[root].read(path)
+            except FileNotFoundError:
+                self._read[root, path] = None
+            except UpstreamError as error:
+                raise SourceRefused(str(error)) from error
+            else:
+                self._read[root, path] = read_source(path, data)
+        return self._read[root, path]
+
+    def _ending_with(self, path: str) -> tuple[tuple[str, str], ...]:
+        if not self._names:
+            names: dict[str, list[tuple[str, str]]] = {"": []}
+            for root, tree in self._roots.items():
+                for inner in filter(_is_own, sorted(tree.paths())):
+                    names.setdefault(posixpath.basename(inner), []).append((root, inner))
+            self._names = {name: tuple(places) for name, places in names.items()}
+        places = self._names.get(posixpath.basename(path), ())
+        return tuple((root, inner) for root, inner in places if f"/{inner}".endswith(f"/{path}"))
+
+    def _refuse_empty_submodule(self, path: str) -> None:
+        if self._submodules is None:
+            try:
+                text = self._roots[CHECKOUT].read(".gitmodules").decode("utf-8", "replace")
+            except (FileNotFoundError, UpstreamError):
+                text = ""
+            self._submodules = tuple(match[1] for match in _SUBMODULE.finditer(text))
+        for module in self._submodules:
+            if not path.startswith(f"{module}/") or module in self._roots:
+                continue
+            if next(iter(self._roots[CHECKOUT].paths(f"{module}/")), None) is None:
+                problem = f"{module} is a submodule that is empty here"
+                raise InputError("--root", None, problem, f"add --root {module}=git:PATH@REF")
+
+
+def _is_own(path: str) -> bool:
+    """Whether a file is the repository's, not a package's that is installed into it."""
+    return NOT_ENTERED.isdisjoint(path.split("/"))

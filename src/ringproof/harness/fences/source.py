@@ -1,0 +1,128 @@
+"""A source file as the lines that quotes are compared with."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+MAX_SOURCE_BYTES = 4_000_000
+MAX_SOURCE_LINES = 60_000
+LINE_END = re.compile(r"\r\n?|\n")
+_WORD = re.compile(r"\w+")
+_TOKEN = re.compile(r"[^\W\d]\w{2,}|\d{2,}")
+_FENCE_MARK = re.compile(r"(`{3,}|~{3,})")
+
+
+class SourceRefused(Exception):
+    """The file is there and is nothing to quote lines of: too large, or binary."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The lines of one file that are not blank, white space folded.
+
+    Args:
+        path: Path in its tree.
+        total: Number of lines of the file.
+        texts: The lines that are not blank: runs of white space are one space, none at the ends.
+            Code fence marks of a Markdown file count as blank: a fence cannot quote them.
+        numbers: Line number, from 1, of each of ``texts``.
+        where: Text to its indices in ``texts``, ascending.
+        raw: The whole text.
+    """
+
+    path: str
+    total: int
+    texts: tuple[str, ...]
+    numbers: tuple[int, ...]
+    where: Mapping[str, tuple[int, ...]]
+    raw: str
+
+    def index_from(self, line: int) -> int:
+        """Index of the first line with text at or after a line number."""
+        return bisect.bisect_left(self.numbers, line)
+
+    def index_until(self, line: int) -> int:
+        """Index behind the last line with text at or before a line number."""
+        return bisect.bisect_right(self.numbers, line)
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """All lines as they are, blank ones too."""
+        return tuple(LINE_END.split(self.raw))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Everything in the file that could be a name."""
+        return frozenset(_WORD.findall(self.raw))
+
+    @cached_property
+    def tokens(self) -> tuple[frozenset[str], ...]:
+        """The `tokens` of each of ``texts``."""
+        return tuple(tokens(text) for text in self.texts)
+
+    @cached_property
+    def definitions(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
+        """First and last line of each Python function and class by name, decorators included.
+
+        Empty for other languages and for files that this Python cannot parse.
+        """
+        found: dict[str, tuple[tuple[int, int], ...]] = {}
+        for node in ast.walk(self._parsed()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
+                place = (first, node.end_lineno or node.lineno)
+                found[node.name] = (*found.get(node.name, ()), place)
+        return MappingProxyType(found)
+
+    def _parsed(self) -> ast.Module:
+        if self.path.endswith((".py", ".pyi")):
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                return ast.parse(self.raw)
+        return ast.Module(body=[], type_ignores=[])
+
+
+def fold(line: str) -> str:
+    """A line without indentation, trailing white space and alignment."""
+    return " ".join(line.split())
+
+
+def tokens(line: str) -> frozenset[str]:
+    """The names of three letters or more and the numbers of two digits or more."""
+    return frozenset(_TOKEN.findall(line))
+
+
+def read_source(path: str, data: bytes) -> Source:
+    """Split a file into lines, as editors count them: by CR LF, LF or CR alone.
+
+    Raises:
+        SourceRefused: It has more than ``MAX_SOURCE_BYTES`` or ``MAX_SOURCE_LINES``, or a NUL byte.
+    """
+    if len(data) > MAX_SOURCE_BYTES:
+        raise SourceRefused(f"is too large to be quoted ({len(data):,} bytes)")
+    if b"\0" in data:
+        raise SourceRefused("is a binary file")
+    raw = data.decode("utf-8-sig", "replace")
+    lines = LINE_END.split(raw)
+    if lines[-1] == "":
+        lines.pop()
+    if len(lines) > MAX_SOURCE_LINES:
+        raise SourceRefused(f"is too large to be quoted ({len(lines):,} lines)")
+    markdown = path.endswith((".md", ".mdx", ".markdown"))
+    texts, numbers = [], []
+    for number, line in enumerate(lines, 1):
+        text = fold(line)
+        if text and not (markdown and _FENCE_MARK.match(text)):
+            texts.append(text)
+            numbers.append(number)
+    where: dict[str, list[int]] = {}
+    for index, text in enumerate(texts):
+        where.setdefault(text, []).append(index)
+    frozen = MappingProxyType({text: tuple(indices) for text, indices in where.items()})
+    return Source(path, len(lines), tuple(texts), tuple(numbers), frozen, raw)
