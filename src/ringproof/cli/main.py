@@ -10,7 +10,7 @@ import sys
 import typer
 
 from ringproof import __version__
-from ringproof.cli import anchors, logs, parity, prove
+from ringproof.cli import anchors, lint, logs, parity, prove
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(anchors.app, name="anchors")
 app.add_typer(parity.app, name="parity")
 app.add_typer(logs.app, name="logs")
+app.command("lint")(lint.lint)
 app.command("prove")(prove.prove)
 
 

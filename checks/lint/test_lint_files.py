@@ -1,0 +1,149 @@
+"""Which files are read, and rules about more than one text; nothing leaves the root."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
+from ringproof.errors import InputError
+from ringproof.harness.lint.walk import MAX_BYTES, find_skills
+
+SAME = "Use this skill to choose, enable, check or debug ring attention in long runs"
+
+
+def test_rp107_fires(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path)
+    (folder / "SKILL.md").rename(folder / "skill.md")
+    assert rules_of(folder) == ["RP107"]
+
+
+def test_rp107_stays_silent(tmp_path: Path) -> None:
+    assert rules_of(make_skill(tmp_path)) == []
+
+
+def test_rp202_fires(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path, "Run `scripts/a.py`; read REFERENCE.md.\n")
+    (folder / "scripts").mkdir()
+    for name in ("a.py", "lost.py", "lost_too.py"):
+        (folder / "scripts" / name).write_text("import os\n", encoding="utf-8")
+    (folder / "reference.md").write_text("lost.py\n", encoding="utf-8")  # itself out of reach
+    found = [(item.rule, Path(item.path).name) for item in report_on(folder).findings]
+    assert found == [("RP202", "reference.md"), ("RP202", "lost.py")]
+
+
+def test_rp202_stays_silent(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path, "Run `scripts/a.py`. Look into `./fonts` and themes/.\n")
+    for name, text in (
+        ("scripts/a.py", "from office import tools\nread('schemas')"),
+        ("scripts/office/tools.py", "x"),
+        ("scripts/schemas/x.json", "{}"),
+        ("fonts/OFL.txt", "x"),
+        ("themes/deep/dark.md", "x"),
+        ("card.yaml", "x: 1"),
+        ("LICENSE.txt", "x"),
+        ("evals/evals.json", "[]"),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    assert rules_of(folder) == []
+
+
+def test_rp206_fires_but_not_for_the_same_skill_twice(tmp_path: Path) -> None:
+    one = make_skill(tmp_path)
+    two = make_skill(tmp_path / "vendor", head=HEAD.replace("test", "cat, a dog or a horse"))
+    assert rules_of(one, two) == ["RP206"]
+    assert rules_of(one, one, tmp_path / "skills", one / "SKILL.md") == []
+
+
+def test_rp206_stays_silent(tmp_path: Path) -> None:
+    make_skill(tmp_path, name="two", head=HEAD.replace("test", "cat, a dog or a horse"))
+    make_skill(tmp_path)
+    assert rules_of(tmp_path) == []
+
+
+def _described(root: Path, name: str, description: str) -> None:
+    make_skill(root, name=name, head=f"---\nname: {name}\ndescription: {description}\n---\n")
+
+
+def test_rp207_fires(tmp_path: Path) -> None:
+    _described(tmp_path, "one", f"{SAME}.")
+    _described(tmp_path, "two", f"{SAME} now.")
+    assert rules_of(tmp_path) == ["RP207"]
+
+
+def test_rp207_stays_silent(tmp_path: Path) -> None:
+    _described(tmp_path, "one", f"{SAME}.")
+    _described(tmp_path, "two", SAME.replace("ring attention", "CUDA graphs and their captures"))
+    _described(tmp_path, "three", "Short one.")
+    _described(tmp_path, "four", "Short one.")
+    assert rules_of(tmp_path) == []
+
+
+def test_rp208_fires(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path, "a.md b.md c.md\n")
+    (folder / "a.md").write_bytes(b"x" * (MAX_BYTES + 1))
+    (folder / "b.md").write_bytes(b"caf\xe9")
+    os.mkfifo(folder / "c.md")  # opening it would wait for ever
+    assert rules_of(folder) == ["RP208"] * 3
+
+
+def test_rp208_stays_silent(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path, "a.md and b.png\n")
+    (folder / "a.md").write_bytes(b"x" * MAX_BYTES)
+    (folder / "b.png").write_bytes(b"\x89PNG\xff" * MAX_BYTES)
+    assert rules_of(folder) == []
+
+
+def test_a_huge_main_file_is_no_pass(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path, "x" * MAX_BYTES)
+    assert rules_of(folder) == ["RP101", "RP208"]
+
+
+def test_links_out_of_the_repository_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.md").write_text("see [x](no.md)\n", encoding="utf-8")
+    folder = make_skill(tmp_path / "repository", "secret.md loop.md\n")
+    (folder / "secret.md").symlink_to(tmp_path / "secret.md")
+    (folder / "loop.md").symlink_to(folder / "loop.md")
+    (folder / "up").symlink_to(tmp_path)
+    make_skill(tmp_path, name="outside")
+    report = report_on(tmp_path / "repository")
+    assert [item.rule for item in report.findings] == ["RP209", "RP209"]
+    assert report.skills == 1
+
+
+def test_each_skill_is_found_once_and_build_outputs_never(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path)
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude" / "skills").symlink_to(tmp_path / "skills")
+    for name in (".git", "node_modules", "build", "dist", "__pycache__", ".venv", "environment"):
+        make_skill(tmp_path / name)
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
+    assert [main for main, _ in find_skills(tmp_path)] == [folder / "SKILL.md"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "other file", "socket"])
+def test_zero_files_scanned_is_no_pass(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("it")
+    if kind == "empty":
+        path.mkdir()
+    elif kind == "other file":
+        path.write_text("x", encoding="utf-8")
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind("it")
+    with pytest.raises(InputError) as caught:
+        report_on(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_skill_nested_in_another_keeps_its_own_files(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path)
+    make_skill(folder / "assets", name="two", head=HEAD.replace("test", "cat, a dog or a horse"))
+    report = report_on(tmp_path)
+    assert (report.findings, report.skills, report.files) == ((), 2, 2)

@@ -1,0 +1,101 @@
+"""Runs every rule over every skill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringproof.harness.lint.characters import check_characters
+from ringproof.harness.lint.commands import CommandTable, check_commands
+from ringproof.harness.lint.config import LintConfig
+from ringproof.harness.lint.data import check_data
+from ringproof.harness.lint.model import Finding, Skill
+from ringproof.harness.lint.references import check_references, check_unreferenced
+from ringproof.harness.lint.safety import check_hidden, check_remote_code
+from ringproof.harness.lint.secrets import check_secrets
+from ringproof.harness.lint.shell import check_shell
+from ringproof.harness.lint.silence import Silence, apply_silences, silences_of
+from ringproof.harness.lint.sizes import check_duplicates, check_sizes
+from ringproof.harness.lint.spec import check_spec, has_skills_ref
+from ringproof.harness.lint.walk import find_skills, read_skill
+
+_CHECKS = (
+    check_spec,
+    check_references,
+    check_unreferenced,
+    check_sizes,
+    check_shell,
+    check_data,
+    check_characters,
+    check_hidden,
+    check_remote_code,
+    check_secrets,
+)
+
+
+@dataclass(frozen=True)
+class LintReport:
+    """What a run found.
+
+    Attributes:
+        findings: Sorted by path, line and rule.
+        silenced: What comments with a reason silenced.
+        skills: How many were read; never zero.
+        files: How many text files were read; never zero.
+        skills_ref: Whether the reference validator took part.
+    """
+
+    findings: tuple[Finding, ...]
+    silenced: tuple[Finding, ...]
+    skills: int
+    files: int
+    skills_ref: bool
+
+
+def lint(
+    paths: tuple[Path, ...],
+    config: LintConfig,
+    commands: CommandTable | None = None,
+    *,
+    obey_silences: bool = True,
+) -> LintReport:
+    """Check the skills at and below paths, each skill once.
+
+    Args:
+        commands: ringproof's own commands; RP302 is left out without them.
+        obey_silences: Whether comments may silence findings.
+
+    Raises:
+        InputError: A path does not exist or holds no skill.
+    """
+    mains = {main.parent: (main, home) for path in paths for main, home in find_skills(path)}
+    findings: list[Finding] = []
+    silences: list[Silence] = []
+    slim: list[Skill] = []
+    files = 0
+    for folder in sorted(mains):
+        skill = read_skill(*mains[folder])
+        files += len(skill.texts)
+        findings += _of_skill(skill, commands)
+        silences += silences_of(skill) if obey_silences else ()
+        slim.append(skill)
+    findings += check_duplicates(slim)
+    wanted = sorted({item for item in findings if config.applies(item)}, key=_order)
+    left, silenced = apply_silences(wanted, silences)
+    about_silences = tuple(item for item in left if config.applies(item))
+    return LintReport(
+        tuple(sorted(about_silences, key=_order)), silenced, len(mains), files, has_skills_ref()
+    )
+
+
+def _of_skill(skill: Skill, commands: CommandTable | None) -> Iterator[Finding]:
+    yield from skill.unread
+    for check in _CHECKS:
+        yield from check(skill)
+    if commands is not None:
+        yield from check_commands(skill, commands)
+
+
+def _order(finding: Finding) -> tuple[str, int, str, str]:
+    return finding.path, finding.line, finding.rule, finding.message

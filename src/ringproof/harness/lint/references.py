@@ -1,0 +1,140 @@
+"""RP201, RP202, RP209: what a skill's texts point to, and what nothing points to."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from ringproof.harness.lint.markdown import Piece
+from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//|#|\?")
+_PLACEHOLDER = re.compile(r"[<>{}$*|\s]|\.\.\.|…|%7B|%3C", re.IGNORECASE)
+_SKILL_PATH = re.compile(r"(?:\./)?(references|scripts|assets)/[\w./-]*\.\w{1,5}")
+_AT_PATH = re.compile(r"(?<![\w@`/.])@((?:[\w.-]+/)+[\w-]+\.(?:md|ya?ml|json|py|sh|txt|toml))\b")
+_WORD = re.compile(r"[\w.-]+")
+_PART = re.compile(r"\w+")
+# A folder as a whole: `fonts/`, ./fonts, `fonts`, the fonts folder; not the one in fonts/a.ttf.
+_FOLDER = re.compile(
+    r"(?<![\w.-])([\w.-]{1,100})(?:/(?![\w-]|\.\w)| (?:folder|directory)\b)"
+    r"|\./([\w.-]{1,100})(?![\w./-])|`([\w.-]{1,100})`"
+)
+_QUOTED = re.compile(r"[\"']([\w.-]+)[\"']")
+_CODE = (".py", ".js", ".ts", ".sh", ".mjs", ".cjs", ".rb", ".go")
+
+# Read by tools and registries, not by the agent that follows the skill.
+_KNOWN = re.compile(
+    r"(?:.*/)?(?:LICEN[CS]E[^/]*|NOTICE[^/]*|README(?:\.md)?|CHANGELOG(?:\.md)?|__init__\.py|\..*)"
+    r"|SKILL\.md|card\.yaml|anchors\.lock|skill-card\.md|BENCHMARK\.md|skill\.oms\.sig"
+    r"|requirements[^/]*\.txt|package(?:-lock)?\.json|pyproject\.toml|uv\.lock"
+    r"|evals?/.*|tests?/.*|agents/[^/]*\.yaml",
+    re.IGNORECASE,
+)
+
+
+def check_references(skill: Skill) -> Iterator[Finding]:
+    """Links, `references/…` code spans and ``@path`` mentions that lead nowhere or outside."""
+    for source in skill.texts:
+        if source.markdown is None:
+            continue
+        for piece in source.markdown.links:
+            yield from _check(skill, source, piece, _target(piece.text))
+        for piece in source.markdown.codes:
+            match = _SKILL_PATH.fullmatch(piece.text)
+            if match and (match[1] == "references" or (skill.folder / match[1]).is_dir()):
+                yield from _check(skill, source, piece, piece.text)
+        for piece in source.markdown.prose:
+            for match in _AT_PATH.finditer(piece.text):
+                yield from _check(skill, source, piece, match[1])
+
+
+def _target(href: str) -> str:
+    """The path in a link; empty when it is none, or a placeholder to be filled in."""
+    if _SCHEME.match(href):
+        return ""
+    path = re.split(r"[#?]", unquote(href), maxsplit=1)[0]
+    # Without a dot or slash it is a word in an example, such as [text](url).
+    return "" if _PLACEHOLDER.search(href) or not re.search(r"[./]", path) else path
+
+
+def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Iterator[Finding]:
+    if not target or "\x00" in target:
+        return
+    shown = showable(target, 120)
+    if target.startswith("/"):
+        message = f"{shown} is an absolute path; make it relative to the skill"
+        yield Finding("RP209", source.shown, piece.line, message)
+        return
+    bases = (skill.folder / PurePosixPath(source.name).parent, skill.folder, skill.repository)
+    inside = [path for path in (_join(base, target) for base in bases) if _is_in(skill, path)]
+    if not inside:
+        message = f"{shown} leads out of the repository"
+        yield Finding("RP209", source.shown, piece.line, message)
+    elif not any(_exists(path) for path in inside):
+        message = f"{shown} leads nowhere; correct the path or remove the reference"
+        yield Finding("RP201", source.shown, piece.line, message)
+
+
+def _join(base: Path, target: str) -> Path:
+    return Path(posixpath.normpath(posixpath.join(base.as_posix(), target)))
+
+
+def _is_in(skill: Skill, path: Path) -> bool:
+    return path.is_relative_to(skill.repository)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def check_unreferenced(skill: Skill) -> Iterator[Finding]:
+    """Files that no chain of mentions from ``SKILL.md`` reaches; one finding per folder."""
+    reached = _reached(skill)
+    lost: dict[str, list[str]] = {}
+    for name in skill.names:
+        if name not in reached and name != skill.main.name and not _KNOWN.fullmatch(name):
+            lost.setdefault(posixpath.dirname(name), []).append(name)
+    for names in lost.values():
+        more = f" and {len(names) - 1} more in its folder" if len(names) > 1 else ""
+        shown = posixpath.join(posixpath.dirname(skill.main.shown), showable(names[0], 300))
+        message = f"nothing leads here from {skill.main.name}{more}; name it where it is needed"
+        yield Finding("RP202", shown, 1, message)
+
+
+def _reached(skill: Skill) -> frozenset[str]:
+    """The files that are mentioned, starting with ``SKILL.md`` and its metadata files."""
+    by_name = {source.name: source for source in skill.texts}
+    reached = {skill.main.name} | {name for name in by_name if _KNOWN.fullmatch(name)}
+    queue = sorted(reached)
+    while queue:
+        source = by_name.get(queue.pop())
+        found = _mentioned(source, skill.names) - reached if source else frozenset()
+        reached |= found
+        queue += sorted(found)
+    return frozenset(reached)
+
+
+def _mentioned(source: SourceFile, names: tuple[str, ...]) -> frozenset[str]:
+    text = source.text
+    words = {word.strip(".-") for word in _WORD.findall(text)}
+    folders = {"".join(groups).strip(".") for groups in _FOLDER.findall(text)}
+    modules: set[str] = set()
+    if source.name.endswith(_CODE):
+        folders |= set(_QUOTED.findall(text))
+        words |= folders
+    if source.name.endswith(_CODE) or "python" in words:
+        modules = set(_PART.findall(text))
+    found = set()
+    for name in names:
+        path = PurePosixPath(name)
+        imported = path.suffix in _CODE and (path.stem in modules)
+        covered = any(part in folders for part in path.parts[:-1])
+        if path.name.strip(".-") in words or imported or covered:
+            found.add(name)
+    return frozenset(found)

@@ -1,0 +1,113 @@
+"""RP1xx: the Agent Skills specification.
+
+Our own checks are complete, so that Python 3.10 and installations without skills-ref (it needs
+3.11) say the same. Where skills-ref is installed, its parser and validator are asked as well, and a
+refusal that our checks did not foresee is a finding of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import unicodedata
+from collections.abc import Iterator
+
+from ringproof.harness.lint.model import Finding, Skill, showable
+
+MAX_NAME = 64
+MAX_DESCRIPTION = 1024
+MAX_COMPATIBILITY = 500
+KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
+
+
+def check_spec(skill: Skill) -> Iterator[Finding]:
+    """Every disagreement with the specification."""
+    if skill.main.name != "SKILL.md":
+        yield _at(skill, "RP107", 1, f"spelled {skill.main.name}; many clients see only SKILL.md")
+    own = tuple(_own(skill))
+    yield from own
+    if not own and not _too_long(skill):
+        yield from _skills_ref(skill)
+
+
+def _own(skill: Skill) -> Iterator[Finding]:
+    head = skill.frontmatter
+    if head.problem:
+        yield _at(skill, "RP101", head.problem_line, f"frontmatter: {head.problem}")
+        return
+    for key in head.data:
+        if key not in KEYS:
+            message = f"unknown key {showable(key, 60)!r}; put it under metadata, or into the body"
+            yield _at(skill, "RP102", head.line(key), message)
+    for problem in _name_problems(skill):
+        yield _at(skill, "RP103", head.line("name"), problem)
+    description = head.data.get("description")
+    if not isinstance(description, str) or not description.strip():
+        problem = "is empty or not text" if "description" in head.data else "is missing"
+        yield _at(skill, "RP104", head.line("description"), f"description {problem}")
+    for key, problem in _field_problems(skill):
+        yield _at(skill, "RP105", head.line(key), f"{key} {problem}")
+
+
+def _name_problems(skill: Skill) -> Iterator[str]:
+    raw = skill.frontmatter.data.get("name")
+    if not isinstance(raw, str) or not raw.strip():
+        yield "name is missing, empty or not text"
+        return
+    name = unicodedata.normalize("NFKC", raw.strip())
+    shown = showable(name, 80)
+    if len(name) > MAX_NAME:
+        yield f"name has {len(name)} characters, at most {MAX_NAME} are allowed"
+    allowed = all(letter.isalnum() or letter == "-" for letter in name)
+    if name != name.lower() or not allowed:
+        yield f"name {shown!r} may hold only lower-case letters, digits and hyphens"
+    if name.startswith("-") or name.endswith("-") or "--" in name:
+        yield f"name {shown!r} has a hyphen at an end or two in a row"
+    folder = unicodedata.normalize("NFKC", skill.folder.name)
+    if name != folder:
+        yield f"name {shown!r} is not the folder's name {showable(folder, 80)!r}"
+
+
+def _field_problems(skill: Skill) -> Iterator[tuple[str, str]]:
+    data = skill.frontmatter.data
+    for key in ("license", "compatibility", "allowed-tools"):
+        if key in data and not isinstance(data[key], str):
+            yield key, "is not text; write one string"
+    compatibility = data.get("compatibility")
+    if isinstance(compatibility, str) and not 1 <= len(compatibility) <= MAX_COMPATIBILITY:
+        yield "compatibility", f"must have 1 to {MAX_COMPATIBILITY} characters"
+    metadata = data.get("metadata")
+    if "metadata" in data and not isinstance(metadata, dict):
+        yield "metadata", 'is not a mapping; write `key: "value"` lines'
+    elif isinstance(metadata, dict):
+        odd = [key for key, value in metadata.items() if not isinstance(value, str)]
+        if odd:
+            yield "metadata", f"has a value that is not text: {showable(odd[0], 60)}; quote it"
+
+
+def _too_long(skill: Skill) -> bool:
+    return len(str(skill.frontmatter.data.get("description", ""))) > MAX_DESCRIPTION
+
+
+def has_skills_ref() -> bool:
+    """Whether the reference validator is installed."""
+    return importlib.util.find_spec("skills_ref") is not None
+
+
+def _skills_ref(skill: Skill) -> Iterator[Finding]:
+    """Ask the reference validator about the text that we read; it opens no file itself."""
+    if not has_skills_ref():
+        return
+    parser = importlib.import_module("skills_ref.parser")
+    validator = importlib.import_module("skills_ref.validator")
+    try:
+        data, _ = parser.parse_frontmatter(skill.main.text)
+        problems = list(validator.validate_metadata(data, skill.folder))
+    except Exception as error:  # whatever a third party's parser raises is its refusal
+        problems = [str(error)]
+    for problem in problems:
+        yield _at(skill, "RP106", 1, f"skills-ref: {showable(problem)}")
+
+
+def _at(skill: Skill, rule: str, line: int, message: str) -> Finding:
+    return Finding(rule, skill.main.shown, line, message)

@@ -1,0 +1,150 @@
+"""Finds skills below a path and reads them, within limits and without leaving the root."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.harness.lint.frontmatter import parse_frontmatter
+from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable, source_file
+
+MAIN = "SKILL.md"
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 16
+MAX_FILES_PER_SKILL = 5_000
+SKIPPED = re.compile(
+    r"\.git|\.hg|\.svn|node_modules|build|dist|site-packages|__pycache__|\.?venv|\.tox|\.nox"
+    r"|\.mypy_cache|\.pytest_cache|\.ruff_cache|.*\.egg-info"
+)
+BINARY = re.compile(
+    r".*\.(?:png|jpe?g|gif|webp|ico|bmp|tiff?|pdf|zip|gz|tgz|tar|xz|bz2|zst|7z|whl|ttf|otf|woff2?"
+    r"|eot|so|o|a|dll|dylib|exe|bin|py[cd]|class|jar|np[yz]|pth?|pickle|pkl|safetensors|onnx"
+    r"|parquet|sqlite|db|mp[34]|wav|mov|webm|docx|xlsx|pptx|xsd|sig|qdrep|nsys-rep)",
+    re.IGNORECASE,
+)
+
+
+def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
+    """The skills at or below a path, sorted, each once: (real ``SKILL.md``, repository folder).
+
+    Raises:
+        InputError: The path does not exist, or holds no skill: nothing checked is not a pass.
+    """
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise InputError("PATH", path, "no such file or folder", "name a skill") from None
+    if real.is_file() and real.name.lower() == MAIN.lower():
+        real = real.parent
+    repository = _repository(real)
+    found = tuple((main, repository) for main in _mains(real))
+    if not found:
+        problem = f"no {MAIN} there: 0 files scanned"
+        raise InputError("PATH", path, problem, "name a skill, a folder of skills or a repository")
+    return found
+
+
+def _repository(real: Path) -> Path:
+    """Where repository-relative paths start: at ``.git``, else above ``skills``, else here."""
+    lineage = (real, *real.parents)
+    for folder in lineage[:MAX_DEPTH]:
+        if (folder / ".git").exists():
+            return folder
+    for folder in lineage[:3]:
+        if folder.name == "skills":
+            holder = folder.parent
+            return holder.parent if holder.name in (".claude", ".agents") else holder
+    return real
+
+
+def _mains(root: Path) -> Iterator[Path]:
+    for folder, names in _folders(root):
+        exact = [name for name in names if name == MAIN]
+        for name in exact or [name for name in names if name.lower() == MAIN.lower()]:
+            yield folder / name
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder and the names of its files, top down; linked folders are not entered."""
+    for where, folders, files in os.walk(root, followlinks=False):
+        depth = len(Path(where).relative_to(root).parts)
+        folders[:] = sorted(name for name in folders if _enter(where, name, depth))
+        yield Path(where), sorted(files)
+
+
+def _enter(where: str, name: str, depth: int) -> bool:
+    folder = Path(where) / name
+    unwanted = SKIPPED.fullmatch(name) is not None or depth >= MAX_DEPTH
+    return not unwanted and not (folder / "pyvenv.cfg").exists()
+
+
+def read_skill(main: Path, repository: Path) -> Skill:
+    """Read one skill: all its text files, except those of skills nested in it.
+
+    Raises:
+        InputError: It has more files than any skill needs.
+    """
+    folder = main.parent
+    texts: list[SourceFile] = []
+    unread: list[Finding] = []
+    names = tuple(_names(folder))
+    for name in names:
+        path = folder / name
+        shown = shown_path(path)
+        if BINARY.fullmatch(name) and not path.is_symlink():
+            continue
+        problem = _outside(path, repository)
+        text = "" if problem else _read(path)
+        if problem:
+            unread.append(Finding("RP209", shown, 1, problem))
+        elif text is None:
+            why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
+            unread.append(Finding("RP208", shown, 1, why))
+        else:
+            texts.append(source_file(name, shown, text))
+    empty = SourceFile(main.name, shown_path(main), "")
+    read = next((text for text in texts if text.name == main.name), empty)
+    head = parse_frontmatter(read.text)
+    return Skill(folder, repository, read, head, tuple(texts), names, tuple(unread))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    count = 0
+    for where, files in _folders(folder):
+        inner = where != folder and MAIN in files
+        for name in () if inner else files:
+            count += 1
+            if count > MAX_FILES_PER_SKILL:
+                problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
+                raise InputError("PATH", folder, problem, "lint a smaller folder")
+            yield (where / name).relative_to(folder).as_posix()
+
+
+def _outside(path: Path, repository: Path) -> str:
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return "is a link that leads nowhere" if path.is_symlink() else ""
+    return "" if target.is_relative_to(repository) else "is a link that leads out of the repository"
+
+
+def _read(path: Path) -> str | None:
+    """The text; ``None`` if it cannot be checked (a device or pipe is never opened)."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        return None if len(raw) > MAX_BYTES else raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the working directory where inside it, with every character visible."""
+    here = Path.cwd().resolve()
+    inside = path.is_relative_to(here)
+    return showable((path.relative_to(here) if inside else path).as_posix(), 500)
