@@ -9,13 +9,16 @@ from pathlib import Path
 from ringproof.errors import InputError
 
 
-def write_atomically(path: Path, text: str, *, field: str = "") -> None:
-    """Write UTF-8 text to a temporary file in the same folder, then rename it into place.
+def write_atomically(
+    path: Path, content: str | bytes, *, field: str = "", mode: int = 0o644
+) -> None:
+    """Write to a temporary file in the same folder, then rename it into place.
 
     Args:
         path: Where; its folder exists.
-        text: What.
+        content: What; text is written as UTF-8.
         field: The option that named the path, for the message.
+        mode: Permissions of the file.
 
     Raises:
         InputError: The file cannot be written there.
@@ -24,9 +27,9 @@ def write_atomically(path: Path, text: str, *, field: str = "") -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         temporary = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            temporary.chmod(0o644)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content.encode() if isinstance(content, str) else content)
+            temporary.chmod(mode)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.files import write_atomically
 from ringproof.harness.anchors.folders import FolderTree
 from ringproof.harness.anchors.tree import UpstreamTree
 from ringproof.harness.fences.documents import (
@@ -122,19 +121,6 @@ def mend(documents: Sequence[Document]) -> int:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    try:
-        if read_document(path, MAX_DOCUMENT_BYTES) != old:
-            raise InputError("--fix", path, "the file changed meanwhile", "run it again")
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(new)
-            temporary.chmod(path.stat().st_mode & 0o7777)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-        raise InputError("--fix", path, problem, "make it writable") from error
+    if read_document(path, MAX_DOCUMENT_BYTES) != old:
+        raise InputError("--fix", path, "the file changed meanwhile", "run it again")
+    write_atomically(path, new, field="--fix", mode=path.stat().st_mode & 0o7777)

@@ -38,45 +38,32 @@ class HeadExchange:
         """Gather the sequence, scatter the heads: ``[B, S, H, D]`` to ``[B, P*S, H/P, D]``."""
         if self.communicator.size == 1:
             return tensors
-        return _SequenceToHeads.apply(self, *tensors)
+        return _Exchange.apply(self, True, *tensors)
 
     def to_sequence(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Gather the heads, scatter the sequence: ``[B, P*S, H/P, D]`` to ``[B, S, H, D]``."""
         if self.communicator.size == 1:
             return tensors
-        return _HeadsToSequence.apply(self, *tensors)
+        return _Exchange.apply(self, False, *tensors)
 
 
-class _SequenceToHeads(torch.autograd.Function):
-    """All-to-all sequence to heads forward; heads to sequence backward."""
+class _Exchange(torch.autograd.Function):
+    """All-to-all in one direction forward, in the other backward; each is the other's dual."""
 
     @staticmethod
     def forward(
-        ctx: Any, exchange: HeadExchange, *tensors: torch.Tensor
+        ctx: Any, exchange: HeadExchange, to_heads: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        ctx.exchange = exchange
-        return _gather_sequence(exchange, tensors)
+        """``to_heads``: gather the sequence and scatter the heads; otherwise the reverse."""
+        ctx.exchange, ctx.to_heads = exchange, to_heads
+        return _gather_sequence(exchange, tensors) if to_heads else _gather_heads(exchange, tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, *_gather_heads(ctx.exchange, gradients)
-
-
-class _HeadsToSequence(torch.autograd.Function):
-    """All-to-all heads to sequence forward; sequence to heads backward."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, exchange: HeadExchange, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.exchange = exchange
-        return _gather_heads(exchange, tensors)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return None, *_gather_sequence(ctx.exchange, gradients)
+        """The other direction."""
+        back = _gather_heads if ctx.to_heads else _gather_sequence
+        return None, None, *back(ctx.exchange, gradients)
 
 
 def _gather_sequence(
