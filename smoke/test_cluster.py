@@ -34,6 +34,11 @@ def alive(process_id: int) -> bool:
     return state != "Z"
 
 
+def listen() -> None:
+    """What a terminal starts hears Ctrl-C; what a script starts in the background does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def assert_gone(process_ids: tuple[int, ...]) -> None:
     assert process_ids
     deadline = time.monotonic() + 5
@@ -164,7 +169,7 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=environment, text=True,
+        env=environment, text=True, preexec_fn=listen,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
         process_ids = tuple(map(int, parent.stdout.readline().split()))

@@ -47,6 +47,11 @@ def _repository(tmp_path: Path, *names: str) -> Miniature:
     return repository
 
 
+def _listen() -> None:
+    """What a terminal starts hears Ctrl-C; what a script starts in the background does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _pids(repository: Miniature, seconds: float = 30.0) -> list[int]:
     path = repository.root / "pids"
     end = time.monotonic() + seconds
@@ -89,7 +94,11 @@ def test_an_interrupted_run_leaves_nothing(
 ) -> None:
     repository = _repository(tmp_path, "hang")
     process = subprocess.Popen(
-        repository.command(), cwd=repository.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        repository.command(),
+        cwd=repository.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=_listen,
     )
     pids = _pids(repository)
     assert len(alive(pids)) == 3, "otherwise this test sees nothing"
