@@ -23,7 +23,7 @@ NEEDS_TORCH = (
     "ringproof.reference.topology.context",
     "ringproof.reference.topology.census",
 )
-INTEGERS = ("case", "names", "steps")
+INTEGERS = ("case", "heads", "names", "steps")
 
 
 def test_everything_but_the_workers_and_the_tensors_loads() -> None:

@@ -4,7 +4,7 @@ Read in this order: ``steps`` (which rows meet which, as integers), ``kernels`` 
 ``merge`` (partial results into one), ``communicator`` and ``blocks`` (what moves, and when),
 ``loop`` (the one loop), ``exchange`` (sequence to heads and back), ``attention`` (the four
 types put together: the entry point), ``dense`` and ``parity`` (the proof). Import from the
-modules; ``names``, ``steps`` and ``case`` do without torch.
+modules; ``names``, ``heads``, ``steps`` and ``case`` do without torch.
 
 Shape letters: B batch, S local sequence, T key/value sequence, H query heads, G key/value heads,
 D query/key head dimension, V value head dimension.

@@ -24,6 +24,7 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
+from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.names import COMM_TYPES, check_name
@@ -118,7 +119,8 @@ def context_parallel_attention(
     inner, outer = _communicators(comm_type, group, traffic)
     _check_tensors(q, k, v)
     seq_len = q.shape[1] * _size(inner) * _size(outer)
-    _check_shapes(q, k, v, exchange_size=_size(inner), replication=options.kv_replication)
+    _check_shapes(q, k, v)
+    check_heads(q.shape[2], k.shape[2], _size(inner), options.kv_replication)
     check_divisible(seq_len, _size(inner) * _size(outer), options.partition)
     levels = _Levels(
         _size(inner), _rank(inner), _size(outer), _rank(outer), seq_len, options.partition
@@ -207,9 +209,7 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         )
 
 
-def _check_shapes(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, exchange_size: int, replication: int
-) -> None:
+def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     shapes = [tuple(t.shape) for t in (q, k, v)]
     if any(len(shape) != 4 or 0 in shape for shape in shapes):
         raise InputError("q, k, v", shapes, "not [batch, sequence, heads, width]", "reshape them")
@@ -217,20 +217,3 @@ def _check_shapes(
         raise InputError("q, k, v", shapes, "batch, sequence or kv heads differ", "make them equal")
     if q.shape[-1] != k.shape[-1]:
         raise InputError("q, k", shapes[:2], "head dimensions differ", "make them equal")
-    if replication < 1 or (replication > 1 and exchange_size == 1):
-        raise InputError(
-            "kv_replication", replication, "below 1, or without an all-to-all to serve", "give 1"
-        )
-    heads, kv_heads = q.shape[2], k.shape[2] * replication
-    if heads % kv_heads:
-        raise InputError(
-            "kv_heads", kv_heads, f"does not divide {heads} query heads", "change either"
-        )
-    for name, count in (("heads", heads), ("kv_heads", kv_heads)):
-        if count % exchange_size:
-            raise InputError(
-                name,
-                count,
-                f"the all-to-all over {exchange_size} ranks needs a multiple of {exchange_size}",
-                "use p2p, a smaller first level of a2a+p2p, or kv_replication",
-            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ringproof.errors import InputError
+from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES, check_name
 from ringproof.reference.packing.partition import check_divisible
 from ringproof.reference.topology.hierarchy import check_sizes
@@ -71,7 +72,7 @@ class ParityCase:
         check_name("kernel", self.kernel, KERNEL_NAMES)
         check_divisible(self.seq_len, self.world, self.partition)
         self._check_levels()
-        self._check_heads()
+        check_heads(self.heads, self.kv_heads, self.exchange_size, self.kv_replication)
         scores = self.batch * self.heads // self.kv_heads * self.seq_len**2 * 8
         if scores > DENSE_SCORES_LIMIT_BYTES:
             raise InputError(
@@ -103,22 +104,3 @@ class ParityCase:
                 "a2a+p2p has two levels",
                 "give two sizes",
             )
-
-    def _check_heads(self) -> None:
-        kv_heads = self.kv_heads * self.kv_replication
-        if self.kv_replication > 1 and self.comm_type in ("p2p", "all_gather"):
-            raise InputError(
-                "kv_replication", self.kv_replication, "nothing to serve without a2a", "drop it"
-            )
-        if self.heads % kv_heads:
-            raise InputError(
-                "kv_heads", kv_heads, f"does not divide {self.heads} query heads", "change either"
-            )
-        for name, count in (("heads", self.heads), ("kv_heads", kv_heads)):
-            if count % self.exchange_size:
-                raise InputError(
-                    name,
-                    count,
-                    f"{self.comm_type} splits heads over {self.exchange_size} ranks",
-                    "use p2p, a smaller first level, or --kv-replication",
-                )

@@ -1,0 +1,35 @@
+"""Which head counts an all-to-all can split. No torch: a command can refuse before it starts."""
+
+from __future__ import annotations
+
+from ringproof.errors import InputError
+
+
+def check_heads(heads: int, kv_heads: int, exchange_size: int, replication: int) -> None:
+    """Refuse head counts that the exchange cannot split evenly.
+
+    Args:
+        heads: Query heads.
+        kv_heads: Key/value heads before replication.
+        exchange_size: Ranks that share the heads; 1 where there is no all-to-all.
+        replication: Copies made of each key/value head.
+
+    Raises:
+        InputError: Key/value heads that do not divide the query heads, either count not a multiple
+            of the ranks, or a replication that nothing needs.
+    """
+    if replication < 1 or (replication > 1 and exchange_size == 1):
+        raise InputError(
+            "kv_replication", replication, "below 1, or without an all-to-all to serve", "give 1"
+        )
+    copies = kv_heads * replication
+    if heads % copies:
+        raise InputError("kv_heads", copies, f"does not divide {heads} query heads", "change it")
+    for name, count in (("heads", heads), ("kv_heads", copies)):
+        if count % exchange_size:
+            raise InputError(
+                name,
+                count,
+                f"the all-to-all over {exchange_size} ranks needs a multiple of {exchange_size}",
+                "use p2p, a smaller first level of a2a+p2p, or kv replication",
+            )
