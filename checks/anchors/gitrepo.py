@@ -21,8 +21,9 @@ def commit(
     *,
     ref: str | None = "refs/heads/main",
     links: Mapping[str, str] | None = None,
+    pins: Mapping[str, str] | None = None,
 ) -> str:
-    """A commit of exactly these files, and links by target; its id."""
+    """A commit of exactly these files, links by target and submodules by commit; its id."""
     entries = {
         name: (text.encode() if isinstance(text, str) else text, FileMode.BLOB)
         for name, text in files.items()
@@ -31,6 +32,8 @@ def commit(
     index = pygit2.Index()
     for name, (data, mode) in entries.items():
         index.add(pygit2.IndexEntry(name, repository.create_blob(data), mode))
+    for name, pin in (pins or {}).items():
+        index.add(pygit2.IndexEntry(name, pygit2.Oid(hex=pin), FileMode.COMMIT))
     tree = index.write_tree(repository)
     made = repository.create_commit(None, AUTHOR, AUTHOR, "files", tree, [])
     if ref is not None:

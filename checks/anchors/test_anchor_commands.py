@@ -4,71 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.anchors.wheelhouse import SOURCES, fill_cache
-from checks.proofs.miniature import Miniature, anchor, claim, miniature
-from ringproof.cli.anchors import app
-from ringproof.errors import InputError
-
-MODULE = str(SOURCES["pkg/mod.py"])
-CHANGED = MODULE.replace("group_desc=None", "group_desc='x'")
-ANCHORS = [
-    anchor("l-build", "build", "group_desc", upstream="lm"),
-    anchor("l-check", "Config.check", "ValueError", upstream="lm"),
-    anchor("d-build", "build"),
-]
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A skill, its wheel in the cache, and the repository its other upstream names."""
-
-    skill: Miniature
-    repository: Path
-    pinned: str
-    later: str
-
-    def run(self, *arguments: str) -> Result:
-        command, *rest = arguments
-        options = ["--skills", str(self.skill.root / "skills"), "--cache", str(self.skill.cache)]
-        return CliRunner().invoke(app, [command, *options, "--offline", *rest])
-
-    def refused(self, *arguments: str) -> str:
-        error = self.run(*arguments).exception
-        assert isinstance(error, InputError), error
-        assert "\n" not in str(error)
-        return str(error)
-
-    def git(self, ref: str = "") -> str:
-        return f"git:{self.repository}" + (f"@{ref}" if ref else "")
-
-    @property
-    def lock(self) -> Path:
-        return self.skill.root / "skills" / "demo" / "anchors.lock"
+from checks.anchors.scene import ANCHORS, MODULE, Scene, make_scene
+from checks.anchors.wheelhouse import fill_cache
+from checks.proofs.miniature import anchor
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    skill = miniature(tmp_path / "repo")
-    repository = make_repository(tmp_path / "upstream")
-    pinned = commit(repository, {"pkg/mod.py": MODULE})
-    later = commit(repository, {"pkg/mod.py": "# above\n" + CHANGED}, ref="refs/heads/later")
-    upstreams = {
-        "demo": {"package": "demo-upstream", "version": "1.0", "repo": "some/where"},
-        "lm": {"repo": "some/where", "ref": "main", "commit": pinned},
-        "next": {"repo": "some/where", "ref": "later", "commit": later},
-    }
-    claims = [claim("says-build", "anchor:l-build")]
-    skill.card(upstreams=upstreams, anchors=ANCHORS, claims=claims)
-    return Scene(skill, tmp_path / "upstream", pinned, later)
+    return make_scene(tmp_path)
 
 
 def _anchors(result: Result) -> dict[str, dict[str, Any]]:
@@ -109,8 +59,8 @@ def test_an_anchor_that_does_not_hold_is_a_finding(scene: Scene) -> None:
     )
     result = scene.run("check")
     assert result.exit_code == 1
-    assert "missing symbol: demo: bad" in result.stdout
-    assert "expectation missing: demo: poor" in result.stdout and "absent_word" in result.stdout
+    assert "RA101 bad: pkg/mod.py: " in result.stdout
+    assert "RA102 poor: pkg/mod.py:" in result.stdout and "absent_word" in result.stdout
 
 
 def test_the_lock_holds_places_and_versions_and_nothing_of_this_machine(scene: Scene) -> None:
@@ -168,7 +118,8 @@ def test_drift_names_the_class_and_what_hangs_on_it(scene: Scene) -> None:
     assert found["l-build"]["statements"] == [{"kind": "claim", "id": "says-build"}]
     assert found["l-check"]["kind"] == "moved"
     text = scene.run("drift", *ends).stdout
-    assert "changed: demo: l-build" in text and "claim says-build hangs on it" in text
+    assert "RD301 l-build: changed -> pkg/mod.py:" in text
+    assert "claim says-build hangs on it" in text
     same = scene.run("drift", "--from", scene.git("main"), "--to", scene.git(scene.pinned))
     assert same.exit_code == 0
 

@@ -14,8 +14,8 @@ from checks.anchors.wheelhouse import SOURCES, make_wheel
 from ringproof.harness.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
 from ringproof.harness.anchors.contents import documentation_fingerprint, fingerprint
 from ringproof.harness.anchors.symbols import find_symbol
-from ringproof.harness.anchors.tree import WheelTree
 from ringproof.harness.cards import Anchor
+from ringproof.harness.upstreams.tree import WheelTree
 
 MODULE = SOURCES["pkg/mod.py"]
 

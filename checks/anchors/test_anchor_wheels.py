@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,9 @@ from ringproof.harness.anchors import (
     UpstreamUnavailable,
     open_upstream,
 )
-from ringproof.harness.anchors.wheels import Wheel, fetch_wheel
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
+from ringproof.harness.upstreams.archives import Archive
+from ringproof.harness.upstreams.releases import fetch_release
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -36,8 +35,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _fetch(cache: Path, *accepted: str, offline: bool = False, version: str = "1.0") -> Wheel:
-    return fetch_wheel("demo_upstream", version, cache=cache, accepted=accepted, offline=offline)
+def _fetch(cache: Path, *accepted: str, offline: bool = False, version: str = "1.0") -> Archive:
+    return fetch_release("demo_upstream", version, cache=cache, accepted=accepted, offline=offline)
 
 
 def test_downloaded_once_then_cached(index: Path, tmp_path: Path) -> None:
@@ -61,7 +60,7 @@ def test_a_damaged_cache_entry_is_not_used(index: Path, tmp_path: Path) -> None:
     assert _fetch(tmp_path / "cache").sha256 == good.sha256
 
 
-def _sound(index: Path, tmp_path: Path) -> Wheel:
+def _sound(index: Path, tmp_path: Path) -> Archive:
     make_wheel(index)
     return _fetch(tmp_path / "cache")
 
@@ -84,25 +83,6 @@ def test_a_release_that_does_not_exist(index: Path, tmp_path: Path) -> None:
         _fetch(tmp_path / "cache", version="2.0")
 
 
-def test_a_source_archive_is_never_built(index: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "executed"
-    files = {
-        # A build backend in the archive itself: pip needs nothing else to run it.
-        "pyproject.toml": "[build-system]\nrequires = []\n"
-        'build-backend = "backend"\nbackend-path = ["."]\n',
-        "backend.py": f"open({str(trace)!r}, 'w').close()\n",
-        "PKG-INFO": "Metadata-Version: 2.1\nName: demo_upstream\nVersion: 1.0\n",
-    }
-    with tarfile.open(index / "demo_upstream-1.0.tar.gz", "w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"demo_upstream-1.0/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    with pytest.raises(InputError, match="no wheel"):
-        _fetch(tmp_path / "cache")
-    assert not trace.exists()
-
-
 def test_no_network_is_no_finding(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +102,7 @@ def test_offline_never_starts_pip(index: Path, tmp_path: Path) -> None:
 
 def test_a_package_upstream_opens_and_a_repository_does_not(tmp_path: Path) -> None:
     digest = fill_cache(tmp_path)
-    package = PackageUpstream(package="demo-upstream", version="1.0", wheel_sha256=digest)
+    package = PackageUpstream(package="demo-upstream", version="1.0", file_sha256=digest)
     tree = open_upstream(package, cache=tmp_path, offline=True)
     assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
     anchor = Anchor(id="a", upstream="u", path="pkg/mod.py", symbol="build", role="r")

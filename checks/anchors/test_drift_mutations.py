@@ -14,8 +14,8 @@ from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.mutations import EDITS, Upstream, apply, upstreams
 from ringproof.harness.anchors import UpstreamTree
 from ringproof.harness.anchors.drift import Drift, DriftKind, classify
-from ringproof.harness.anchors.specs import open_tree
 from ringproof.harness.cards import Anchor
+from ringproof.harness.upstreams.specs import open_tree
 
 Open = Callable[[Mapping[str, str]], UpstreamTree]
 EXAMPLES = 240

@@ -10,8 +10,8 @@ from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.wheelhouse import SOURCES, fill_cache
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamTree
-from ringproof.harness.anchors.choice import parse_overrides
-from ringproof.harness.anchors.specs import open_tree
+from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.harness.upstreams.specs import open_tree
 
 FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
 

@@ -152,7 +152,7 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("upstreams", "core", "version"), 0.16, "write text"),
         (("upstreams", "core", "version"), ">=1", "exact version"),
         (("upstreams", "core", "package"), "--index-url=x", "package name"),
-        (("upstreams", "core", "wheel_sha256"), "abc", "SHA-256"),
+        (("upstreams", "core", "file_sha256"), "abc", "SHA-256"),
         (("upstreams", "lm", "commit"), "main", "full commit"),
         (("anchors",), "place", "list"),
         (("anchors", 0, "path"), "../secret.py", "leaves its root"),

@@ -116,10 +116,10 @@ def test_a_wheel_that_cannot_be_had_offline_is_not_here(tmp_path: Path) -> None:
 
 def test_a_cached_wheel_with_another_hash_is_not_used(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
-    upstream = {"package": "demo-upstream", "version": "1.0", "wheel_sha256": "0" * 64}
+    upstream = {"package": "demo-upstream", "version": "1.0", "file_sha256": "0" * 64}
     repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
     _, claims, _ = repository.verdicts()
     assert claims["here"]["verdict"] == "not-here", "another file of the release may have it"
-    upstream["wheel_sha256"] = fill_cache(repository.cache)
+    upstream["file_sha256"] = fill_cache(repository.cache)
     repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
     assert repository.verdicts()[1]["here"]["verdict"] == "proven"

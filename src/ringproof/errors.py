@@ -25,6 +25,7 @@ class InputError(ValueError):
 
 
 def _short(value: object, limit: int = 120) -> str:
-    """The value on one line, cut so that a large input cannot flood the message."""
-    text = " ".join(str(value).split())
+    """The value on one line: nothing that steers a terminal, cut so that it cannot flood one."""
+    text = " ".join(str(value)[: 8 * limit].split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return text if len(text) <= limit else f"{text[:limit]}…"

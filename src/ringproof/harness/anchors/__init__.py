@@ -1,8 +1,8 @@
 """Anchors: places in upstream's code, found again by symbol instead of by line number."""
 
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.harness.anchors.sources import open_upstream
-from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
+from ringproof.harness.upstreams.sources import open_upstream
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 __all__ = (
     "AnchorResolver",

@@ -25,17 +25,18 @@ def summarise(old: Found, new: Found) -> tuple[str, ...]:
     if type(first) is not type(second):
         return (f"kind: {type(first).__name__} -> {type(second).__name__}",)
     said = [
-        *_signature(_parameters(first), _parameters(second)),
-        *_defaults(_settings(first), _settings(second)),
-        *_listed("decorators", _decorators(first), _decorators(second)),
-        *_listed("bases", _bases(first), _bases(second)),
-        *_listed("raises", _raised(first), _raised(second)),
-        *_listed("literals", _literals(first), _literals(second)),
+        *signature_lines(_parameters(first), _parameters(second)),
+        *default_lines(_settings(first), _settings(second)),
+        *counted_lines("decorators", _decorators(first), _decorators(second)),
+        *counted_lines("bases", _bases(first), _bases(second)),
+        *counted_lines("raises", _raised(first), _raised(second)),
+        *counted_lines("literals", _literals(first), _literals(second)),
     ]
     return tuple(said) or ("body",)
 
 
-def _signature(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def signature_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """One line on names that came, went, changed places or types."""
     parts = [f"added {name}" for name in new if name not in old]
     parts += [f"removed {name}" for name in old if name not in new]
     both = [name for name in old if name in new]
@@ -43,19 +44,23 @@ def _signature(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
         parts.append("reordered")
     for name in both:
         if old[name] != new[name]:
-            parts.append(f"{name}: {old[name] or 'untyped'} -> {new[name] or 'untyped'}")
+            types = (shortened(text) or "untyped" for text in (old[name], new[name]))
+            parts.append(f"{name}: {' -> '.join(types)}")
     if parts:
         yield f"signature: {_few(parts)}"
 
 
-def _defaults(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def default_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """One line on values that are not what they were."""
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    parts = [f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}" for name in names]
+    values = [[shortened(side.get(name, "none")) for side in (old, new)] for name in names]
+    parts = [f"{name} {' -> '.join(pair)}" for name, pair in zip(names, values, strict=True)]
     if parts:
         yield f"defaults: {_few(parts)}"
 
 
-def _listed(what: str, old: Counter[str], new: Counter[str]) -> Iterator[str]:
+def counted_lines(what: str, old: Counter[str], new: Counter[str]) -> Iterator[str]:
+    """One line on what one side has more of than the other."""
     parts = [f"+{item}" for item in sorted(new - old)]
     parts += [f"-{item}" for item in sorted(old - new)]
     if parts:
@@ -75,7 +80,12 @@ def _text(node: ast.AST | None) -> str:
         text = " ".join(ast.unparse(node).split())
     except (RecursionError, ValueError):
         return "(deeply nested)"
-    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}…"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Code cut to a width that fits a line with other words."""
+    return text if len(text) <= _WIDTH + 1 else f"{text[:_WIDTH]}…"
 
 
 def _parameters(node: ast.AST) -> Mapping[str, str]:

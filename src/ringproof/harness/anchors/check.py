@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.anchors.lock import Lock, LockedPlace
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
+from ringproof.harness.anchors.staleness import stale_upstreams
 from ringproof.harness.cards.model import Anchor, Card
+from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 NOT_HERE = "not here"
 UNUSABLE = "unusable upstream"
 CHANGED = "changed since the lock"
+NOT_LOCKED = "not locked"
+STALE = "locked at another version"
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class CheckedAnchor:
     Attributes:
         resolution: ``None`` when its upstream could not be opened.
         since_lock: ``same``, ``moved`` or ``changed``; ``not locked`` without a lock or an entry
-            that fits; ``None`` when it was not found.
+            that fits; ``locked at another version`` where that entry is about another version
+            than the card's, see `stale_upstreams`; ``None`` when it was not found.
         obstacle: Why the upstream could not be opened.
     """
 
@@ -58,24 +62,35 @@ def check_cards(
         InputError: What the user gave for an upstream cannot be opened.
     """
     entries = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
+    stale = {skill: stale_upstreams(cards[skill], lock) for skill, lock in locks.items()}
     checked: dict[int, CheckedAnchor] = {}
     groups: dict[int, tuple[UpstreamTree, list[int]]] = {}
     for index, (skill, anchor) in enumerate(entries):
+        checked[index] = CheckedAnchor(skill, anchor)
         try:
             tree = choice.open(anchor.upstream, cards[skill].upstreams[anchor.upstream])
         except (UpstreamUnavailable, UpstreamError) as error:
-            unusable = isinstance(error, UpstreamError)
-            checked[index] = CheckedAnchor(skill, anchor, obstacle=str(error), unusable=unusable)
+            checked[index] = _blocked(checked[index], error)
             continue
         groups.setdefault(id(tree), (tree, []))[1].append(index)
     for tree, members in groups.values():
         resolver = AnchorResolver(tree)  # one version's syntax trees at a time are in memory
         for index in members:
             skill, anchor = entries[index]
-            resolution = resolver.resolve_in_layouts(anchor)
+            try:
+                resolution = resolver.resolve_in_layouts(anchor)
+            except UpstreamUnavailable as error:  # a submodule's repository was not given
+                checked[index] = _blocked(checked[index], error)
+                continue
             since = _since(locks.get(skill), anchor, resolution)
-            checked[index] = CheckedAnchor(skill, anchor, resolution, since)
+            if since not in (None, NOT_LOCKED) and anchor.upstream in stale[skill]:
+                since = STALE
+            checked[index] = replace(checked[index], resolution=resolution, since_lock=since)
     return tuple(checked[index] for index in range(len(entries)))
+
+
+def _blocked(item: CheckedAnchor, error: Exception) -> CheckedAnchor:
+    return replace(item, obstacle=str(error), unusable=isinstance(error, UpstreamError))
 
 
 def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
@@ -83,7 +98,7 @@ def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
         return None
     place = _locked(lock, anchor)
     if place is None:
-        return "not locked"
+        return NOT_LOCKED
     if place.fingerprint != now.fingerprint:
         return "changed"
     return "same" if (place.start, place.end) == (now.start, now.end) else "moved"

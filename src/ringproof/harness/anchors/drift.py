@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ringproof.harness.anchors.catalog import catalog
-from ringproof.harness.anchors.changes import summarise
-from ringproof.harness.anchors.contents import (
-    documentation_fingerprint,
-    fingerprint,
-    missing_expectations,
+from ringproof.harness.anchors.languages import has_symbols, language_of
+from ringproof.harness.anchors.protocol import (
+    Definition,
+    Language,
+    Module,
+    SymbolError,
+    UnparsableError,
 )
 from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.anchors.similarity import similarity
-from ringproof.harness.anchors.symbols import Found, SymbolError, UnparsableError, parse_source
-from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
 from ringproof.harness.cards.model import Anchor
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 RENAME_THRESHOLD = 0.6
 """Below this likeness a new name is another symbol."""
@@ -74,20 +72,27 @@ class Drift:
 class _Candidate:
     path: str
     symbol: str
-    found: Found
+    found: Definition
     confidence: float
+
+
+_Wanted = tuple[str, str]
+"""A language's name and a symbol."""
 
 
 def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) -> tuple[Drift, ...]:
     """The fate of each anchor, in the given order.
 
     A symbol that is not where it was is sought under a new name in its file (among the names the
-    file did not have before), and under its old name in all other Python files. A symbol that
-    changed its name and its file at once is reported as gone.
+    file did not have before), and under its old name in all other files of its language. A symbol
+    that changed its name and its file at once is reported as gone.
+
+    Raises:
+        InputError: The parser of an anchor's language is not installed.
     """
     before, after = AnchorResolver(old), AnchorResolver(new)
     fates: dict[int, Drift] = {}
-    lost: dict[int, Found] = {}
+    lost: dict[int, Definition] = {}
     for index, anchor in enumerate(anchors):
         try:
             origin = before.find(anchor.path, anchor.symbol)
@@ -99,14 +104,14 @@ def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) ->
             lost[index] = origin
         else:
             fates[index] = fate
-    wanted = {anchors[index].symbol for index in lost}
+    wanted = {_wanted(anchors[index]) for index in lost}
     elsewhere = _elsewhere(wanted, old, new) if wanted else {}
     for index, origin in lost.items():
         fates[index] = _sought(anchors[index], origin, (before, after), elsewhere)
     return tuple(fates[index] for index in range(len(anchors)))
 
 
-def _in_place(anchor: Anchor, origin: Found, after: AnchorResolver) -> Drift | None:
+def _in_place(anchor: Anchor, origin: Definition, after: AnchorResolver) -> Drift | None:
     """The fate of a symbol that still has its name and file; ``None`` for any other."""
     try:
         found = after.find(anchor.path, anchor.symbol)
@@ -117,16 +122,16 @@ def _in_place(anchor: Anchor, origin: Found, after: AnchorResolver) -> Drift | N
         span = (origin.start, origin.end)
         return Drift(anchor, kind, anchor.path, anchor.symbol, before=span, summary=summary)
     kind = DriftKind.SAME if _span(found) == _span(origin) else DriftKind.MOVED
-    if fingerprint(found.nodes) != fingerprint(origin.nodes):
+    if found.fingerprint() != origin.fingerprint():
         kind = DriftKind.CHANGED
     return _drift(anchor, kind, origin, _Candidate(anchor.path, anchor.symbol, found, 1.0))
 
 
-def _drift(anchor: Anchor, kind: DriftKind, origin: Found, now: _Candidate) -> Drift:
+def _drift(anchor: Anchor, kind: DriftKind, origin: Definition, now: _Candidate) -> Drift:
     summary: tuple[str, ...] = ()
     if kind is DriftKind.CHANGED or (kind not in HARMLESS and now.confidence < 1):
-        summary = summarise(origin, now.found)
-    if documentation_fingerprint(origin.nodes) != documentation_fingerprint(now.found.nodes):
+        summary = origin.changes(now.found)
+    if origin.documentation() != now.found.documentation():
         summary = (*summary, "documentation")
     return Drift(
         anchor,
@@ -137,26 +142,26 @@ def _drift(anchor: Anchor, kind: DriftKind, origin: Found, now: _Candidate) -> D
         after=_span(now.found),
         confidence=None if kind in (*HARMLESS, DriftKind.CHANGED) else round(now.confidence, 2),
         summary=summary,
-        missing=missing_expectations(now.found.nodes, anchor.expects),
+        missing=now.found.missing(anchor.expects),
     )
 
 
-def _span(found: Found) -> tuple[int, int]:
+def _span(found: Definition) -> tuple[int, int]:
     return found.start, found.end
 
 
 def _sought(
     anchor: Anchor,
-    origin: Found,
+    origin: Definition,
     resolvers: tuple[AnchorResolver, AnchorResolver],
-    elsewhere: Mapping[str, Sequence[tuple[str, Found]]],
+    elsewhere: Mapping[_Wanted, Sequence[tuple[str, Definition]]],
 ) -> Drift:
     """The fate of a symbol that is not where it was: the likeliest of all candidates."""
     renamed = _best(_new_names(anchor, origin, resolvers), RENAME_THRESHOLD)
     other = _best(
         [
-            _Candidate(path, anchor.symbol, found, similarity(origin, found))
-            for path, found in elsewhere.get(anchor.symbol, ())
+            _Candidate(path, anchor.symbol, found, origin.likeness(found))
+            for path, found in elsewhere.get(_wanted(anchor), ())
         ],
         RELOCATION_THRESHOLD,
     )
@@ -173,38 +178,43 @@ def _best(candidates: Iterable[_Candidate], threshold: float) -> _Candidate | No
 
 
 def _new_names(
-    anchor: Anchor, origin: Found, resolvers: tuple[AnchorResolver, AnchorResolver]
+    anchor: Anchor, origin: Definition, resolvers: tuple[AnchorResolver, AnchorResolver]
 ) -> list[_Candidate]:
     before, after = resolvers
     try:
-        known, now = catalog(before.module(anchor.path)), catalog(after.module(anchor.path))
+        known, now = before.module(anchor.path).catalog(), after.module(anchor.path).catalog()
     except (FileNotFoundError, UpstreamError, UnparsableError):
         return []
     return [
-        _Candidate(anchor.path, name, found, similarity(origin, found))
+        _Candidate(anchor.path, name, found, origin.likeness(found))
         for name, found in now.items()
         if name not in known
     ]
 
 
+def _wanted(anchor: Anchor) -> _Wanted:
+    return language_of(anchor.path).name, anchor.symbol
+
+
 def _elsewhere(
-    symbols: set[str], old: UpstreamTree, new: UpstreamTree
-) -> Mapping[str, Sequence[tuple[str, Found]]]:
+    wanted: set[_Wanted], old: UpstreamTree, new: UpstreamTree
+) -> Mapping[_Wanted, Sequence[tuple[str, Definition]]]:
     """Where else symbols are defined in the new version and were not in the old one.
 
-    Only files that contain a symbol's last name as text are parsed.
+    Only files of a symbol's language that contain its last name as text are parsed.
     """
-    places: dict[str, list[tuple[str, Found]]] = {symbol: [] for symbol in symbols}
-    needles = {symbol: symbol.split(".")[-1].split("#")[0].encode() for symbol in symbols}
-    for path in sorted(path for path in new.paths() if path.endswith(".py")):
-        data = _source(new, path)
-        likely = [symbol for symbol, needle in needles.items() if needle in data]
-        now = _catalog(data) if likely else {}
-        present = [symbol for symbol in likely if symbol in now]
-        known = _catalog(_source(old, path)) if present else {}
-        for symbol in present:
-            if symbol not in known:
-                places[symbol].append((path, now[symbol]))
+    places: dict[_Wanted, list[tuple[str, Definition]]] = {item: [] for item in wanted}
+    for path in sorted(filter(has_symbols, new.paths())):
+        language = language_of(path)
+        symbols = [symbol for name, symbol in wanted if name == language.name]
+        data = _source(new, path) if symbols else b""
+        likely = [symbol for symbol in symbols if language.last_name(symbol).encode() in data]
+        now = _module(language, data) if likely else None
+        found = [(symbol, _defined(now, symbol)) for symbol in likely]
+        before = _module(language, _source(old, path)) if any(item for _, item in found) else None
+        for symbol, definition in found:
+            if definition is not None and not _is_known(before, symbol):
+                places[language.name, symbol].append((path, definition))
     return places
 
 
@@ -215,8 +225,23 @@ def _source(tree: UpstreamTree, path: str) -> bytes:
         return b""
 
 
-def _catalog(source: bytes) -> Mapping[str, Found]:
+def _module(language: Language, source: bytes) -> Module | None:
     try:
-        return catalog(parse_source(source))
+        return language.parse(source)
     except UnparsableError:
-        return catalog(ast.Module([], []))
+        return None
+
+
+def _defined(module: Module | None, symbol: str) -> Definition | None:
+    try:
+        return module.find(symbol) if module is not None else None
+    except SymbolError:
+        return None
+
+
+def _is_known(module: Module | None, symbol: str) -> bool:
+    """Whether a file has a symbol, once or several times."""
+    try:
+        return module is not None and module.find(symbol) is not None
+    except SymbolError as error:
+        return error.ambiguous

@@ -10,14 +10,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
-from ringproof.harness.anchors.tree import UpstreamTree
+from ringproof.harness.anchors.sourcefiles import SourceFinder, source_finder
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
+from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.tree import UpstreamTree
 
 LOCK_FILE = "anchors.lock"
 MAX_BYTES = 5_000_000
@@ -29,14 +31,27 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class LockedSubmodule(_Model):
+    """The commit that a submodule is pinned at."""
+
+    repo: str
+    commit: str
+
+
 class LockedUpstream(_Model):
-    """What an upstream resolved to: a commit of a repository, or a release."""
+    """What an upstream resolved to: a commit of a repository, or a release.
+
+    Attributes:
+        commit: Of a release only where files of it were found unchanged in that commit.
+        submodules: By path; those in which an anchor lies.
+    """
 
     repo: str | None = None
     ref: str | None = None
     commit: str | None = None
     package: str | None = None
     version: str | None = None
+    submodules: Mapping[str, LockedSubmodule] = Field(default_factory=dict)
 
 
 class LockedPlace(_Model):
@@ -45,6 +60,8 @@ class LockedPlace(_Model):
     Attributes:
         status: ``found``, or why not (an `AnchorStatus`).
         path: The file there.
+        source: The file with the same content in the repository's commit, where ``path`` is not
+            it: the file behind a link, or the source of a released file.
         start, end: 1-based lines.
         fingerprint: Of the code; see `contents.fingerprint`.
         missing: How many of the expectations do not occur there.
@@ -52,6 +69,7 @@ class LockedPlace(_Model):
 
     status: str
     path: str
+    source: str | None = None
     start: int | None = None
     end: int | None = None
     fingerprint: str | None = None
@@ -119,17 +137,19 @@ def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolutio
     upstreams: dict[str, LockedUpstream] = {}
     broken: list[Resolution] = []
     for name, upstream in card.upstreams.items():
-        members = [anchor for anchor in card.anchors if _concerns(card, anchor, name)]
+        members = [anchor for anchor in card.anchors if concerns(card, anchor, name)]
         if not members:
             continue
         tree = choice.open(name, upstream)
-        upstreams[name] = _resolved(name, upstream, tree)
         resolver = AnchorResolver(tree)
+        finder = source_finder(upstream, tree, choice)
         for anchor in members:
             found = resolver.resolve_in_layouts(anchor)
-            places[anchor.id][name] = _place(found)
+            source = finder.source(found.path) if found.start is not None else None
+            places[anchor.id][name] = _place(found, source)
             if anchor.upstream == name and not found.holds:
                 broken.append(found)
+        upstreams[name] = _resolved(name, upstream, tree, finder)
     anchors = {anchor.id: _locked(anchor, places[anchor.id]) for anchor in card.anchors}
     return Lock(upstreams=upstreams, anchors=anchors), tuple(broken)
 
@@ -139,15 +159,17 @@ def _locked(anchor: Anchor, places: Mapping[str, LockedPlace]) -> LockedAnchor:
     return LockedAnchor(upstream=anchor.upstream, path=path, symbol=symbol, places=places)
 
 
-def _concerns(card: Card, anchor: Anchor, name: str) -> bool:
+def concerns(card: Card, anchor: Anchor, name: str) -> bool:
+    """Whether an anchor is looked up in an upstream: its own, or one of the same repository."""
     own, other = card.upstreams[anchor.upstream], card.upstreams[name]
     return anchor.upstream == name or (own.repo is not None and own.repo == other.repo)
 
 
-def _place(found: Resolution) -> LockedPlace:
+def _place(found: Resolution, source: str | None) -> LockedPlace:
     return LockedPlace(
         status="found" if found.start is not None else found.status.value,
         path=found.path,
+        source=source,
         start=found.start,
         end=found.end,
         fingerprint=found.fingerprint,
@@ -155,24 +177,45 @@ def _place(found: Resolution) -> LockedPlace:
     )
 
 
-def _resolved(name: str, upstream: _Upstream, tree: UpstreamTree) -> LockedUpstream:
+def _resolved(
+    name: str, upstream: _Upstream, tree: UpstreamTree, finder: SourceFinder
+) -> LockedUpstream:
     commit = getattr(tree, "commit", None)
     if commit is not None:
         at_pin = commit == upstream.commit
-        return LockedUpstream(
-            repo=upstream.repo, ref=upstream.ref if at_pin else None, commit=commit
-        )
+        modules = {
+            path: LockedSubmodule(repo=module.repo, commit=module.commit)
+            for path, module in finder.submodules.items()
+        }
+        ref = upstream.ref if at_pin else None
+        return LockedUpstream(repo=upstream.repo, ref=ref, commit=commit, submodules=modules)
     kind, _, release = tree.origin.partition(":")
     if kind == "dir":
         problem = "a folder is no version that others could get"
         raise InputError("--upstream", name, problem, "lock against git: or pip:")
     package, _, version = release.partition("#")[0].partition("==")
-    return LockedUpstream(repo=upstream.repo, package=package, version=version)
+    return LockedUpstream(
+        repo=upstream.repo,
+        ref=upstream.ref if finder.commit is not None else None,
+        commit=finder.commit,
+        package=package,
+        version=version,
+    )
 
 
 def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
-    """The page of a place, ``None`` where no commit of a repository is known."""
-    if upstream.repo is None or upstream.commit is None or place.start is None:
+    """The page of a place; ``None`` where no commit is known to have that file with these lines.
+
+    A file in a submodule is shown in the submodule's repository.
+    """
+    path = place.source or (place.path if upstream.package is None else None)
+    if upstream.repo is None or upstream.commit is None or place.start is None or path is None:
         return None
-    base = f"https://github.com/{upstream.repo}/blob/{upstream.commit}"
-    return f"{base}/{place.path}#L{place.start}-L{place.end}"
+    repo, commit = upstream.repo, upstream.commit
+    around = [prefix for prefix in upstream.submodules if path.startswith(f"{prefix}/")]
+    if around:
+        prefix = max(around, key=len)
+        module = upstream.submodules[prefix]
+        repo, commit, path = module.repo, module.commit, path[len(prefix) + 1 :]
+    shown = f"https://github.com/{repo}/blob/{commit}/{quote(path)}"
+    return f"{shown}#L{place.start}-L{place.end}"

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from enum import Enum
 
-from ringproof.harness.anchors.contents import (
-    documentation_fingerprint,
-    fingerprint,
-    missing_expectations,
-)
-from ringproof.harness.anchors.symbols import (
-    Found,
-    OptionIndex,
-    SymbolError,
-    UnparsableError,
-    choose_option,
-    find_symbol,
-    option_index,
-    parse_source,
-)
-from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
+from ringproof.harness.anchors.languages import language_of
+from ringproof.harness.anchors.protocol import Definition, Module, SymbolError, UnparsableError
 from ringproof.harness.cards.model import Anchor
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 
 class AnchorStatus(str, Enum):
@@ -42,9 +28,10 @@ class Resolution:
 
     Attributes:
         origin: The tree it was sought in.
-        start, end: 1-based lines of the symbol, decorators excluded; ``None`` when not found.
-        fingerprint: Of the symbol's code, docstrings excluded; see `contents.fingerprint`.
-        documentation: Of the docstrings inside it.
+        start, end: 1-based lines of the symbol, decorators and ``template <...>`` excluded;
+            ``None`` when not found.
+        fingerprint: Of the symbol's code, documentation excluded; see `protocol.Definition`.
+        documentation: Of upstream's words about it.
         missing: The expectations that do not occur.
         detail: One line for people; empty when the anchor holds.
     """
@@ -72,12 +59,15 @@ class AnchorResolver:
 
     def __init__(self, tree: UpstreamTree) -> None:
         self._tree = tree
-        self._modules: dict[str, ast.Module] = {}
-        self._options: dict[str, OptionIndex] = {}
+        self._modules: dict[str, Module] = {}
         self._failures: dict[str, Exception] = {}
 
     def resolve(self, anchor: Anchor) -> Resolution:
-        """Find the anchor; what is wrong with it is a status, never an exception."""
+        """Find the anchor; what is wrong with it is a status, never an exception.
+
+        Raises:
+            InputError: The parser of the file's language is not installed.
+        """
         try:
             found = self.find(anchor.path, anchor.symbol)
         except FileNotFoundError:
@@ -106,37 +96,33 @@ class AnchorResolver:
         second = self.resolve(anchor.model_copy(update={"path": path}))
         return first if second.status is AnchorStatus.MISSING_FILE else second
 
-    def find(self, path: str, symbol: str) -> Found:
+    def find(self, path: str, symbol: str) -> Definition:
         """The definition of a symbol.
 
         Raises:
             FileNotFoundError, UpstreamError, UnparsableError, SymbolError: See `resolve`.
         """
-        module = self.module(path)
-        if not symbol.startswith("--"):
-            return find_symbol(module, symbol)
-        if path not in self._options:
-            self._options[path] = option_index(module)
-        return choose_option(self._options[path], symbol)
+        return self.module(path).find(symbol)
 
-    def module(self, path: str) -> ast.Module:
+    def module(self, path: str) -> Module:
         """A file, parsed at its first use; the failure of one is remembered, too.
 
         Raises:
             FileNotFoundError, UpstreamError, UnparsableError: See `resolve`.
+            InputError: The parser of its language is not installed.
         """
         if path in self._failures:
             raise self._failures[path]
         if path not in self._modules:
             try:
-                self._modules[path] = parse_source(self._tree.read(path))
+                self._modules[path] = language_of(path).parse(self._tree.read(path))
             except (FileNotFoundError, UpstreamError, UnparsableError) as error:
                 self._failures[path] = error
                 raise
         return self._modules[path]
 
-    def _checked(self, anchor: Anchor, found: Found) -> Resolution:
-        missing = missing_expectations(found.nodes, anchor.expects)
+    def _checked(self, anchor: Anchor, found: Definition) -> Resolution:
+        missing = found.missing(anchor.expects)
         detail = ""
         if missing:
             listed = ", ".join(repr(item) for item in missing)
@@ -150,8 +136,8 @@ class AnchorResolver:
             AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS,
             start=found.start,
             end=found.end,
-            fingerprint=fingerprint(found.nodes),
-            documentation=documentation_fingerprint(found.nodes),
+            fingerprint=found.fingerprint(),
+            documentation=found.documentation(),
             missing=missing,
             detail=detail,
         )

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringproof.harness.anchors.protocol import SymbolError, UnparsableError
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -27,18 +29,6 @@ class Found:
     nodes: tuple[ast.AST, ...]
     start: int
     end: int
-
-
-class SymbolError(LookupError):
-    """A symbol that is not there (`ambiguous` false) or there several times (true)."""
-
-    def __init__(self, message: str, *, ambiguous: bool = False) -> None:
-        super().__init__(message)
-        self.ambiguous = ambiguous
-
-
-class UnparsableError(ValueError):
-    """The file is no Python source that this interpreter can parse."""
 
 
 def parse_source(source: bytes) -> ast.Module:

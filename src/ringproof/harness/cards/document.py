@@ -75,6 +75,19 @@ class Document:
                 return self.lines[location[:end]]
         return 1
 
+    def spans(self, location: Location) -> Mapping[str | int, tuple[int, int]]:
+        """The first and last line of each value inside a list or mapping, by index or key.
+
+        The last line is the one on which the last value inside it begins.
+        """
+        depth = len(location)
+        found: dict[str | int, tuple[int, int]] = {}
+        for place, line in self.lines.items():
+            if len(place) > depth and place[:depth] == location:
+                first, last = found.get(place[depth], (line, line))
+                found[place[depth]] = min(first, line), max(last, line)
+        return MappingProxyType(found)
+
 
 def read_document(path: Path) -> Document:
     """Parse one YAML file within the limits.

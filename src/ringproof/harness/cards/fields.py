@@ -14,8 +14,13 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORD = r"[^\W\d]\w*"
+_NUMBER = r"(#[1-9][0-9]*)?"
+_OPERATOR = rf"operator(\(\)|\[\]|[-+*/%^&|~!=<>,]{{1,3}}| {_WORD}[\w:*& ]*(\[\])?)"
 _SYMBOL = re.compile(
-    r"--[A-Za-z0-9][\w-]*(#[1-9][0-9]*)?|[^\W\d]\w*(#[1-9][0-9]*)?(\.[^\W\d]\w*(#[1-9][0-9]*)?)*"
+    rf"--[A-Za-z0-9][\w-]*{_NUMBER}"  # an option
+    rf"|{_WORD}{_NUMBER}(\.{_WORD}{_NUMBER})*"  # Python
+    rf"|({_WORD}::)*(~?{_WORD}|{_OPERATOR}){_NUMBER}"  # C++ and CUDA
 )
 
 
@@ -96,7 +101,12 @@ Symbol = Annotated[
     str,
     StringConstraints(max_length=300),
     AfterValidator(_unquoted),
-    _matching(_SYMBOL, "a symbol", "TransformerConfig.cp_comm_type, function#2 or '--option'"),
+    _matching(
+        _SYMBOL,
+        "a symbol",
+        "TransformerConfig.cp_comm_type, function#2, '--option' or, in C++ and CUDA, "
+        "Class::method, namespace::function#2 (no template arguments)",
+    ),
 ]
 Pattern = Annotated[Line, AfterValidator(_regular_expression)]
 Proofs = Annotated[tuple[Line, ...], BeforeValidator(_as_list), AfterValidator(_proofs)]

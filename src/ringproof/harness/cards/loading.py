@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +23,9 @@ from ringproof.harness.cards.model import (
     Marker,
     PackageUpstream,
     Pitfall,
+    RepositoryUpstream,
+    ShortPitfall,
+    VersionRow,
 )
 from ringproof.harness.cards.statements import cross_check
 
@@ -36,13 +40,17 @@ _MODELS = (
     Command,
     Claim,
     PackageUpstream,
+    RepositoryUpstream,
     GpuNeed,
+    ShortPitfall,
+    VersionRow,
 )
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         "missing": "add it",
         "string_type": "write text, in quotes if it looks like a number",
         "tuple_type": "write a list",
+        "too_short": "name at least one",
         "dict_type": "write `key: value` lines",
         "mapping_type": "write `key: value` lines",
         "model_type": "write `key: value` lines",
@@ -53,11 +61,34 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True)
+class LocatedCard:
+    """A card and the document it was read from, which knows the line of every value."""
+
+    card: Card
+    document: Document
+
+    def anchor_lines(self) -> Mapping[str, tuple[int, int]]:
+        """The first and last line of each anchor, by its id."""
+        spans = self.document.spans(("anchors",))
+        ids = (anchor.id for anchor in self.card.anchors)
+        return MappingProxyType({name: spans[index] for index, name in enumerate(ids)})
+
+
 def load_card(path: Path) -> Card:
     """Read, parse and cross-check one card.
 
     Raises:
         InputError: Anything is wrong with it; the first problem, with how many more there are.
+    """
+    return locate_card(path).card
+
+
+def locate_card(path: Path) -> LocatedCard:
+    """As `load_card`, with the lines; ``("anchors", 2)`` is where the third anchor stands.
+
+    Raises:
+        InputError: As `load_card`.
     """
     document = read_document(path)
     if not isinstance(document.data, dict):
@@ -71,7 +102,7 @@ def load_card(path: Path) -> Card:
         worst = problems[0]
         problem = worst.problem + _more(len(problems))
         raise _at(document, worst.location, worst.value, problem, worst.remedy)
-    return card
+    return LocatedCard(card, document)
 
 
 def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
@@ -84,7 +115,7 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
         InputError: The folder or a skill is missing, a skill has no card or lies outside the
             folder, or there is no skill at all.
     """
-    if not skills.is_dir():
+    if not _is_folder(skills):
         raise InputError("--skills", skills, "no such folder", "name the folder of the skills")
     known = {
         folder.name: folder
@@ -99,6 +130,13 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
         raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
     chosen = sorted(set(names)) or list(known)
     return MappingProxyType({name: _card_of(skills, known[name]) for name in chosen})
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # its name is too long, or a folder above it cannot be entered
+        return False
 
 
 def _card_of(skills: Path, folder: Path) -> Path:

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from ringproof.harness.cards.fields import (
     Commit,
@@ -29,6 +29,7 @@ from ringproof.harness.cards.fields import (
     Version,
 )
 
+Label = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=40)]
 ConfigValue = bool | int | float | str | None | tuple[bool | int | float | str | None, ...]
 
 
@@ -40,24 +41,31 @@ class PackageUpstream(_Model):
     """A release on the package index: the default upstream, fetched as a wheel.
 
     Attributes:
-        wheel_sha256: The only files accepted, where given: one, or one per Python version.
+        file_sha256: The only files accepted, where given: one, or one per Python version.
         repo, ref, commit: Where its sources are developed, for permalinks.
+        label: What tables call it; the version when not given.
     """
 
     package: Package
     version: Version
-    wheel_sha256: Sha256s = ()
+    file_sha256: Sha256s = ()
     repo: Repository | None = None
     ref: Line | None = None
     commit: Commit | None = None
+    label: Label | None = None
 
 
 class RepositoryUpstream(_Model):
-    """A commit of a repository, with the branch or tag it was read from."""
+    """A commit of a repository, with the branch or tag it was read from.
+
+    Attributes:
+        label: What tables call it; the ref when not given, with the commit if the ref moves.
+    """
 
     repo: Repository
     ref: Line
     commit: Commit
+    label: Label | None = None
 
 
 def _upstream_kind(value: object) -> str:
@@ -83,6 +91,7 @@ class Anchor(_Model):
             defined several times at one level needs ``#2`` (the second).
         role: What the place does, in our words.
         expects: Identifiers or parts of string literals.
+        short: The role in a few words, for tables.
     """
 
     id: Identifier
@@ -91,20 +100,39 @@ class Anchor(_Model):
     symbol: Symbol
     role: Prose
     expects: Lines = ()
+    short: Line | None = None
 
 
 class Constraint(_Model):
-    """A rule a configuration must obey; ``rule`` names the function that decides it."""
+    """A rule a configuration must obey; ``rule`` names the function that decides it.
+
+    Attributes:
+        short: The rule in one line, for lists and tables.
+    """
 
     id: Identifier
     says: Prose
     proof: Proofs
     rule: Line | None = None
     upstream_anchor: Identifier | None = None
+    short: Line | None = None
+
+
+class ShortPitfall(_Model):
+    """The cells of a pitfall's line in a table; what is left out is taken from the pitfall."""
+
+    symptom: Line | None = None
+    cause: Line | None = None
+    remedy: Line | None = None
+    affects: Line | None = None
 
 
 class Pitfall(_Model):
-    """Something that goes wrong, how it shows, and the way out."""
+    """Something that goes wrong, how it shows, and the way out.
+
+    Attributes:
+        short: The same in fewer words, for the table of ``SKILL.md``.
+    """
 
     id: Identifier
     symptom: Prose
@@ -113,6 +141,7 @@ class Pitfall(_Model):
     proof: Proofs
     affects: Lines = ()
     references: Lines = ()
+    short: ShortPitfall | None = None
 
 
 class Marker(_Model):
@@ -142,11 +171,24 @@ class Command(_Model):
 
 
 class Claim(_Model):
-    """Any other statement."""
+    """Any other statement; ``short`` is its form in a table."""
 
     id: Identifier
     says: Prose
     proof: Proofs
+    short: Line | None = None
+
+
+class VersionRow(_Model):
+    """A row of the table of what exists in which upstream version; filled from the lock alone.
+
+    Attributes:
+        about: What the row is about.
+        anchors: Ids of the anchors whose names may stand in its cells.
+    """
+
+    about: Line
+    anchors: Annotated[tuple[Identifier, ...], Field(min_length=1)]
 
 
 class Card(_Model):
@@ -158,6 +200,7 @@ class Card(_Model):
         known_constraints, known_limitations: Ids of statements, or prose; prose has no proof and
             is counted as unproven.
         follow_up_validation: Open work, not statements.
+        version_matrix: Rendered as a table: a row per entry, a column per upstream version.
     """
 
     title: Line
@@ -176,3 +219,4 @@ class Card(_Model):
     markers: tuple[Marker, ...] = ()
     commands: tuple[Command, ...] = ()
     claims: tuple[Claim, ...] = ()
+    version_matrix: tuple[VersionRow, ...] = ()

@@ -12,7 +12,7 @@ PROOF_FOLDERS = ("checks", "smoke")
 _ANCHOR = "anchor:"
 _UNPROVEN = "unproven:"
 # FILE.py, FILE.py::name, FILE.py::Class::name, each name with [parameters] at the end only.
-_NODE = re.compile(
+PROOF_NODE = re.compile(
     r"(?P<file>(checks|smoke)(/[A-Za-z0-9_.-]+)+\.py)(::[A-Za-z_]\w*)*(\[[^\x00-\x1f]*\])?"
 )
 
@@ -60,7 +60,7 @@ def parse_proof(text: str) -> Proof:
             if not target:
                 raise ValueError(f"{prefix!r} is followed by nothing")
             return Proof(kind, target)
-    match = _NODE.fullmatch(text)
+    match = PROOF_NODE.fullmatch(text)
     if match is None:
         folders = " or ".join(f"{name}/" for name in PROOF_FOLDERS)
         raise ValueError(f"{text[:120]!r} is no pytest node id below {folders}")

@@ -133,6 +133,18 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
             if name not in known_ids:
                 problem, remedy = "is no id of this card", "name the statements that decide it"
                 yield CardProblem(("validation_status", topic), name, problem, remedy)
+    for index, row in enumerate(card.version_matrix):
+        yield from _matrix_problems(("version_matrix", index, "anchors"), row.anchors, anchor_ids)
+
+
+def _matrix_problems(
+    location: Location, names: tuple[str, ...], anchor_ids: set[str]
+) -> Iterator[CardProblem]:
+    for place, name in enumerate(names):
+        if name not in anchor_ids:
+            yield _unknown_anchor((*location, place), name)
+        elif name in names[:place]:
+            yield CardProblem((*location, place), name, "stands twice in this row", "name it once")
 
 
 def _unknown_anchor(location: Location, name: str) -> CardProblem:

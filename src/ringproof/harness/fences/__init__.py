@@ -2,7 +2,7 @@
 
 from ringproof.harness.fences.check import Document, check_documents, mend, mended
 from ringproof.harness.fences.model import Finding, Mention, Placement
-from ringproof.harness.fences.report import as_json, as_text
+from ringproof.harness.fences.report import as_json
 
 __all__ = (
     "Document",
@@ -10,7 +10,6 @@ __all__ = (
     "Mention",
     "Placement",
     "as_json",
-    "as_text",
     "check_documents",
     "mend",
     "mended",

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.anchors.folders import FolderTree
-from ringproof.harness.anchors.tree import UpstreamTree
 from ringproof.harness.fences.documents import (
     FIELD,
     read_document,
@@ -23,6 +21,8 @@ from ringproof.harness.fences.model import Finding, Mention, Placement, Span
 from ringproof.harness.fences.names import place_name, place_name_at
 from ringproof.harness.fences.places import Places
 from ringproof.harness.fences.source import Source, SourceRefused
+from ringproof.harness.upstreams.folders import FolderTree
+from ringproof.harness.upstreams.tree import UpstreamTree
 
 _ORDER = ("exact", "moved", "changed", "missing")
 
@@ -49,6 +49,7 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Docu
     """
     try:
         path = path.resolve()
+        path.exists()  # a name that is too long is refused here
     except (OSError, RuntimeError) as error:
         raise InputError(FIELD, path, "cannot be resolved", "name skills or a file") from error
     root = repository_root(path)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.tree import UpstreamError, UpstreamTree
 from ringproof.harness.fences.documents import NOT_ENTERED
 from ringproof.harness.fences.source import Source, SourceRefused, read_source
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 CHECKOUT = "."
 """The name of the root that stands in for the checkout itself."""

@@ -14,7 +14,6 @@ from ringproof.harness.anchors import (
     UpstreamTree,
     UpstreamUnavailable,
 )
-from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.cards import (
     Anchor,
     Card,
@@ -24,6 +23,7 @@ from ringproof.harness.cards import (
     RepositoryUpstream,
 )
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
+from ringproof.harness.upstreams.choice import UpstreamChoice
 
 _Look = Callable[[Anchor, Proof, str], ProofResult]
 
@@ -66,8 +66,7 @@ class AnchorProver:
             return _always(ProofState.FAILED, str(error))
         if given is not None:
             _refuse_other_version(name, given, upstream, tree)
-        resolver = AnchorResolver(tree)
-        return lambda anchor, proof, digest: judge_anchor(proof, resolver.resolve(anchor), digest)
+        return _looked_up(AnchorResolver(tree))
 
 
 def _refuse_other_version(
@@ -85,6 +84,16 @@ def _refuse_other_version(
     if commit != upstream.commit:
         problem = f"is commit {commit[:12]}, and the card speaks of {upstream.commit[:12]}"
         raise InputError("--upstream", spec, problem, "leave the ref out or use `anchors check`")
+
+
+def _looked_up(resolver: AnchorResolver) -> _Look:
+    def look(anchor: Anchor, proof: Proof, digest: str) -> ProofResult:
+        try:
+            return judge_anchor(proof, resolver.resolve(anchor), digest)
+        except UpstreamUnavailable as error:  # a submodule whose repository was not given
+            return _always(ProofState.UNAVAILABLE, str(error))(anchor, proof, digest)
+
+    return look
 
 
 def _always(state: ProofState, detail: str) -> _Look:

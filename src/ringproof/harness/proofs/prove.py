@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.choice import UpstreamChoice
 from ringproof.harness.cards import (
     Card,
     Proof,
@@ -34,6 +33,7 @@ from ringproof.harness.proofs.verdicts import (
     judge,
     judge_tests,
 )
+from ringproof.harness.upstreams.choice import UpstreamChoice
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,8 +24,7 @@ class UpstreamUnavailable(Exception):
 class UpstreamTree(Protocol):
     """The files of one upstream version.
 
-    Implementations: `WheelTree`. A git reference, a folder and an installed package fit the same
-    three members.
+    Implementations: `WheelTree`, `SdistTree`, `GitTree`, `FolderTree`, `InstalledTree`.
     """
 
     @property
@@ -40,6 +40,7 @@ class UpstreamTree(Protocol):
         Raises:
             FileNotFoundError: There is no such file.
             UpstreamError: The path leaves the root, or the file cannot be read.
+            UpstreamUnavailable: It lies in a submodule whose repository was not given.
         """
 
     def paths(self, under: str = "") -> Iterator[str]:
@@ -78,6 +79,8 @@ class WheelTree:
             entry = self._zip.getinfo(path)
         except KeyError:
             raise FileNotFoundError(path) from None
+        if _is_link(entry):
+            raise UpstreamError(f"{path}: a link in an archive is not read")
         if entry.file_size > MAX_FILE_BYTES:
             raise UpstreamError(f"{path}: {entry.file_size:,} bytes is no source file")
         try:
@@ -90,8 +93,13 @@ class WheelTree:
         return data
 
     def paths(self, under: str = "") -> Iterator[str]:
-        """See `UpstreamTree.paths`."""
-        return (name for name in self._zip.namelist() if name.startswith(under))
+        """See `UpstreamTree.paths`; links are left out."""
+        files = (entry.filename for entry in self._zip.infolist() if not _is_link(entry))
+        return (name for name in files if name.startswith(under))
+
+
+def _is_link(entry: zipfile.ZipInfo) -> bool:
+    return stat.S_ISLNK(entry.external_attr >> 16)
 
 
 def refuse_escape(path: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.sources import open_upstream
-from ringproof.harness.anchors.specs import FORMS, open_tree, split_git
-from ringproof.harness.anchors.tree import UpstreamTree
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
+from ringproof.harness.upstreams.sources import open_upstream
+from ringproof.harness.upstreams.specs import FORMS, open_tree, split_git
+from ringproof.harness.upstreams.submodules import Submodule, SubmoduleSources
+from ringproof.harness.upstreams.tree import UpstreamTree
+
+_Named = tuple[str, RepositoryUpstream]
 
 
 def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Mapping[str, str]:
@@ -37,8 +41,8 @@ class UpstreamChoice:
 
     Attributes:
         overrides: Specs by name. A name is an upstream of a card, or ``OWNER/NAME``, which stands
-            for all commits of that repository that cards name. ``git:PATH`` without a ref is that
-            repository at the commit the card names.
+            for all commits of that repository that cards name or that submodules are pinned at.
+            ``git:PATH`` without a ref is that repository at the commit the card names.
         cache: Where downloaded wheels are kept.
         offline: Use the cache only.
     """
@@ -48,18 +52,44 @@ class UpstreamChoice:
     offline: bool
     _opened: dict[str, UpstreamTree] = field(default_factory=dict, repr=False)
 
+    @property
+    def submodules(self) -> SubmoduleSources:
+        """What the user gave by ``OWNER/NAME`` as a git repository."""
+        given = {name: spec for name, spec in self.overrides.items() if "/" in name}
+        return SubmoduleSources(
+            {
+                name: split_git(spec[len("git:") :])[0]
+                for name, spec in given.items()
+                if spec.startswith("git:")
+            }
+        )
+
     def refuse_unknown(self, cards: Iterable[Card]) -> None:
-        """Raise `InputError` for a name that no card knows."""
-        known: set[str] = set()
+        """Raise `InputError` for a name that no card knows, nor a submodule of what is given."""
+        known: dict[str, None] = {}
+        repositories: list[_Named] = []
         for card in cards:
-            known.update(card.upstreams)
-            repositories = (item for item in card.upstreams.values() if _is_repository(item))
-            known.update(str(item.repo) for item in repositories)
-        for name in self.overrides:
-            if name not in known:
-                choices = ", ".join(sorted(known)) or "none there"
-                problem = "is no upstream of these cards"
-                raise InputError("--upstream", name, problem, f"choose from: {choices}")
+            known.update(dict.fromkeys(card.upstreams))
+            named = card.upstreams.items()
+            repositories += [(key, up) for key, up in named if isinstance(up, RepositoryUpstream)]
+        known.update((upstream.repo, None) for _, upstream in repositories)
+        unknown = [name for name in self.overrides if name not in known]
+        if any("/" in name for name in unknown):
+            pinned = {item.repo: None for item in self._pinned(repositories)}
+            known.update(pinned)
+            folded = {name.casefold() for name in pinned}
+            unknown = [name for name in unknown if name.casefold() not in folded]
+        for name in unknown:
+            choices = ", ".join(sorted(known)) or "none there"
+            problem = "is no upstream of these cards"
+            raise InputError("--upstream", name, problem, f"choose from: {choices}")
+
+    def _pinned(self, repositories: Sequence[_Named]) -> Iterator[Submodule]:
+        """The submodules of the git repositories that were given for upstreams."""
+        for name, upstream in repositories:
+            if (self.spec(name, upstream) or "").startswith("git:"):
+                tree: Any = self.open(name, upstream)
+                yield from tree.submodules()
 
     def spec(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> str | None:
         """What the user gave for an upstream, with its ref; ``None`` for nothing."""
@@ -81,12 +111,18 @@ class UpstreamChoice:
             InputError: The same of what the user gave; or no such release.
         """
         spec = self.spec(name, upstream)
-        key = spec or upstream.model_dump_json()
+        key = upstream.model_dump_json() if spec is None else f"{upstream.repo} {spec}"
         if key not in self._opened:
             if spec is None:
                 tree = open_upstream(upstream, cache=self.cache, offline=self.offline)
             else:
-                tree = open_tree(spec, cache=self.cache, offline=self.offline)
+                tree = open_tree(
+                    spec,
+                    cache=self.cache,
+                    offline=self.offline,
+                    submodules=self.submodules,
+                    name=upstream.repo,
+                )
             self._opened[key] = tree
         return self._opened[key]
 

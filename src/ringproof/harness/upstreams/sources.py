@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringproof.harness.anchors.tree import UpstreamTree, UpstreamUnavailable, WheelTree
-from ringproof.harness.anchors.wheels import fetch_wheel
 from ringproof.harness.cards.model import PackageUpstream, RepositoryUpstream
+from ringproof.harness.upstreams.releases import open_release
+from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 
 
 def open_upstream(
@@ -15,7 +15,7 @@ def open_upstream(
     """The tree of one upstream.
 
     Args:
-        cache: Where downloaded wheels are kept.
+        cache: Where downloads are kept.
         offline: Use the cache only.
 
     Raises:
@@ -25,12 +25,10 @@ def open_upstream(
     """
     if isinstance(upstream, RepositoryUpstream):
         raise UpstreamUnavailable(f"needs a checkout of {upstream.repo} at {upstream.commit[:12]}")
-    wheel = fetch_wheel(
+    return open_release(
         upstream.package,
         upstream.version,
         cache=cache,
-        accepted=upstream.wheel_sha256,
+        accepted=upstream.file_sha256,
         offline=offline,
     )
-    origin = f"pip:{upstream.package}=={upstream.version}"
-    return WheelTree(wheel.path, origin, wheel.sha256)

@@ -6,14 +6,10 @@ import re
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.folders import FolderTree, InstalledTree
-from ringproof.harness.anchors.tree import (
-    UpstreamError,
-    UpstreamTree,
-    UpstreamUnavailable,
-    WheelTree,
-)
-from ringproof.harness.anchors.wheels import fetch_wheel
+from ringproof.harness.upstreams.folders import FolderTree, InstalledTree
+from ringproof.harness.upstreams.releases import open_release
+from ringproof.harness.upstreams.submodules import SubmoduleSources
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 FORMS = "git:PATH@REF, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
 
@@ -25,14 +21,23 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#@=-]*([~^][0-9]*)*")
 
 
-def open_tree(spec: str, *, cache: Path, offline: bool) -> UpstreamTree:
+def open_tree(
+    spec: str,
+    *,
+    cache: Path,
+    offline: bool,
+    submodules: SubmoduleSources | None = None,
+    name: str | None = None,
+) -> UpstreamTree:
     """The files that a spec names.
 
     Args:
         spec: One of `FORMS`. A git PATH is a bare or normal repository; REF is a branch, tag,
-            remote branch or commit.
-        cache: Where downloaded wheels are kept.
+            remote branch or commit. A release is read from its wheel, or else from its source
+            archive.
+        cache: Where downloads are kept.
         offline: Use the cache only.
+        submodules, name: For git; see `GitTree`.
 
     Raises:
         InputError: The spec has no such form, or what it names is not there: repository, ref,
@@ -43,9 +48,9 @@ def open_tree(spec: str, *, cache: Path, offline: bool) -> UpstreamTree:
         path, ref = split_git(rest)
         if ref is None:
             raise InputError("git", spec, "names no ref", "write git:PATH@REF")
-        return _git(path, ref)
+        return _git(path, ref, submodules, name)
     if kind == "pip":
-        return _wheel(spec, rest, cache, offline)
+        return _release(spec, rest, cache, offline)
     if kind == "dir" and rest:
         return FolderTree(Path(rest))
     if kind == "installed" and _PACKAGE.fullmatch(rest):
@@ -78,24 +83,24 @@ def split_git(text: str) -> tuple[Path, str | None]:
     raise InputError("git", shown, "no such folder", "name a clone or a bare repository")
 
 
-def _git(path: Path, ref: str) -> UpstreamTree:
+def _git(
+    path: Path, ref: str, submodules: SubmoduleSources | None, name: str | None
+) -> UpstreamTree:
     try:
         # Only here: all else works without libgit2, and loading it takes a moment.
-        from ringproof.harness.anchors.git import GitTree
+        from ringproof.harness.upstreams.git import GitTree
     except ImportError as error:
         problem = "pygit2 cannot be loaded"
         raise InputError("git", path, problem, "install pygit2, or use dir:") from error
-    return GitTree(path, ref)
+    return GitTree(path, ref, submodules=submodules, name=name)
 
 
-def _wheel(spec: str, pin: str, cache: Path, offline: bool) -> UpstreamTree:
+def _release(spec: str, pin: str, cache: Path, offline: bool) -> UpstreamTree:
     match = _PIN.fullmatch(pin)
     if match is None:
         raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
-    package, version = match["package"], match["version"]
     try:
-        wheel = fetch_wheel(package, version, cache=cache, offline=offline)
-        return WheelTree(wheel.path, spec, wheel.sha256)
+        return open_release(match["package"], match["version"], cache=cache, offline=offline)
     except (UpstreamUnavailable, UpstreamError) as error:
         remedy = "check the network or fill the cache"
         raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.harness.anchors.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
+from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
 
 
 class FolderTree:

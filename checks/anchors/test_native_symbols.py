@@ -1,0 +1,208 @@
+"""C++ and CUDA anchors against a synthetic file: every kind of symbol, and its lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.anchors.native_source import KERNELS, resolve
+from ringproof.harness.anchors import AnchorStatus
+
+LINES = KERNELS.splitlines()
+
+
+def _line(text: str) -> int:
+    return next(number for number, line in enumerate(LINES, 1) if text in line)
+
+
+PLACES = [
+    ("RINGS_LIMIT", "#define RINGS_LIMIT", "#define RINGS_LIMIT"),
+    ("RINGS_CHECK", "#define RINGS_CHECK", "} while (false)"),
+    ("kWidth", "constexpr int kWidth", "constexpr int kWidth"),
+    ("table", "const float table", "const float table"),
+    ("Index", "using Index", "using Index"),
+    ("callback", "typedef void (*callback)", "typedef void (*callback)"),
+    ("Mode", "enum Mode", "enum Mode"),
+    ("kSafe", "enum Mode", "enum Mode"),
+    ("Mode::kBoth", "enum Mode", "enum Mode"),
+    ("Level", "enum class Level", "};"),
+    ("Level::kHigh", "kHigh = 4", "kHigh = 4"),
+    ("Ring", "struct RINGS_API Ring", "int (*hook)"),
+    ("outer::rings::Ring", "struct RINGS_API Ring", "int (*hook)"),
+    ("Ring::Ring", "Ring(int size)", "Ring(int size)"),
+    ("Ring::~Ring", "~Ring()", "~Ring()"),
+    ("Ring::send#1", "int send(int to, int times)", "int send(int to, int times)"),
+    ("Ring::send#2", "int Ring::send", "return to + next_"),
+    ("Ring::operator==", "operator==", "operator=="),
+    ("Ring::operator bool", "operator bool", "operator bool"),
+    ("Ring::Inner", "struct Inner", "int depth"),
+    ("Inner::depth", "int depth", "int depth"),
+    ("Ring::made", "int Ring::made", "int Ring::made"),
+    ("Ring::size_", "unsigned size_", "unsigned size_"),
+    ("next_", "unsigned size_", "unsigned size_"),
+    ("Ring::hook", "int (*hook)", "int (*hook)"),
+    ("Bits::parts", "char parts[4]", "char parts[4]"),
+    ("Edge", "typedef struct {", "} Edge"),
+    ("Edge::from", "int from", "int from"),
+    ("shifted", "T shifted(", "return value + by"),
+    ("partition_kernel", "__global__ void __launch_bounds__", "// forbidden_word"),
+    ("rings::launch", "RINGS_EXPORT void launch", '"empty"'),
+    ("chosen#1", "int chosen(int a)", "return a;"),
+    ("chosen#2", "int chosen(long a)", "return 2;"),
+    ("split", "void split(int a", 'done("}{")'),
+    ("hidden", "int hidden()", "int hidden()"),
+    ("rings::hidden", "int hidden()", "int hidden()"),
+    ("plain", "void plain", "void plain"),
+    ("both", "int both(int a)", "int both(int a)"),
+    ("shared_count", "extern int shared_count", "extern int shared_count"),
+    ("Opaque", "struct Opaque;", "struct Opaque;"),
+    ("PYBIND11_MODULE", "PYBIND11_MODULE(", '.def("send_twice"'),
+    ("plan_ring", 'm.def("plan_ring"', 'py::arg("stream")'),
+    ("PYBIND11_MODULE::send_twice", '.def("send_twice"', '.def("send_twice"'),
+]
+CLOSING = ("Level", "Ring", "Ring::send#2", "Ring::Inner", "shifted", "rings::launch", "chosen#1")
+
+
+@pytest.mark.parametrize(("symbol", "first", "last"), PLACES)
+def test_found_with_lines(symbol: str, first: str, last: str) -> None:
+    found = resolve(symbol)
+    assert found.status is AnchorStatus.HOLDS, found.detail
+    assert found.start == _line(first)
+    assert found.end is not None
+    tail = LINES[_line(last) : found.end]
+    if symbol == "Level":
+        assert LINES[found.end - 1] == "};"
+    else:
+        assert all(line.strip() in ("}", "};", "});") for line in tail), tail
+    if symbol in CLOSING:
+        assert LINES[found.end - 1].strip() in ("}", "};")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "status", "says"),
+    [
+        ("absent", AnchorStatus.MISSING_SYMBOL, "no `absent`"),
+        ("Ring::absent", AnchorStatus.MISSING_SYMBOL, "no `Ring::absent`"),
+        ("Bits::send", AnchorStatus.MISSING_SYMBOL, "no `Bits::send`"),
+        ("ings::launch", AnchorStatus.MISSING_SYMBOL, "no `ings::launch`"),
+        ("place", AnchorStatus.MISSING_SYMBOL, "no `place`"),
+        ("shared", AnchorStatus.MISSING_SYMBOL, "no `shared`"),
+        ("forbidden_word", AnchorStatus.MISSING_SYMBOL, "no `forbidden_word`"),
+        ("RINGS_DECLARE", AnchorStatus.MISSING_SYMBOL, "no `RINGS_DECLARE`"),
+        ("--option", AnchorStatus.MISSING_SYMBOL, "no `--option`"),
+        ("chosen#3", AnchorStatus.MISSING_SYMBOL, "is defined on lines"),
+        ("chosen", AnchorStatus.AMBIGUOUS_SYMBOL, "say `chosen#1` or later"),
+        ("Ring::send", AnchorStatus.AMBIGUOUS_SYMBOL, "say `Ring::send#1` or later"),
+    ],
+)
+def test_not_found_and_why(symbol: str, status: AnchorStatus, says: str) -> None:
+    found = resolve(symbol)
+    assert found.status is status
+    assert says in found.detail and "\n" not in found.detail
+
+
+def test_a_name_in_two_scopes_must_be_qualified() -> None:
+    source = "struct A { int f() { return 1; } };\nstruct B { int f() { return 2; } };\n"
+    found = resolve("f", source=source)
+    assert found.status is AnchorStatus.AMBIGUOUS_SYMBOL
+    assert "say `A::f` or `B::f`" in found.detail
+    assert resolve("B::f", source=source).start == 2
+
+
+def test_the_whole_name_wins_over_a_longer_one() -> None:
+    source = "namespace a { void f() {} }\nvoid f() {}\n"
+    assert resolve("f", source=source).start == 2
+    assert resolve("a::f", source=source).start == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("int f(int);\nint f(int a) { return a; }\n", 2),
+        ("int f(int a) { return a; }\nint f(int);\n", 1),
+        ("namespace n { struct A { int f(); }; }\nint n::A::f() { return 1; }\n", 2),
+        ("namespace n { struct A { int f(); };\nint A::f() { return 1; } }\n", 2),
+        ("namespace n { struct A { int f(); }; }\nusing namespace n;\nint A::f() { b; }\n", 3),
+        ("struct f;\nstruct f { int a; };\n", 2),
+        ("extern int f;\nint f = 1;\n", 2),
+        ("int f(int);\n", 1),
+        ("template <typename T> T f(T);\ntemplate <typename T>\nT f(T a) { return a; }\n", 3),
+        ("template <class T>\nT f(T a) { return a; }\ntemplate int f<int>(int);\n", 2),
+    ],
+)
+def test_a_definition_wins_over_prototypes(source: str, line: int) -> None:
+    found = resolve("f", source=source)
+    assert found.holds, found.detail
+    assert found.start == line
+
+
+def test_a_prototype_of_another_class_is_no_prototype_of_this_one() -> None:
+    source = "struct A { int f() { return 1; } };\nstruct B { int f(); };\n"
+    assert resolve("f", source=source).status is AnchorStatus.AMBIGUOUS_SYMBOL
+
+
+def test_two_prototypes_are_overloads() -> None:
+    source = "int f(int);\nint f(long);\n"
+    assert resolve("f", source=source).status is AnchorStatus.AMBIGUOUS_SYMBOL
+    assert resolve("f#2", source=source).start == 2
+
+
+BROKEN = [
+    "UNKNOWN(x) WORDS void broken(int a) OTHER(1) { a = }; ]\n",
+    "void broken(int a { if (a) { return; }\n}\n",
+    "void broken(int a) {\n  if (a) {\n}\n",
+    "MACRO_WITHOUT_SEMICOLON(broken, { return 1; })\n",
+    "MACRO_WITHOUT_SEMICOLON(broken)\n",
+    "struct broken { int a; }\n",
+    "int broken = = ;\n",
+    "}}} ) ] broken\n;\n",
+    'const char *broken = "no end\n;\n',
+    "#if A\nvoid broken(int a) {\n#elif B\nvoid broken(A a) {\n#else\nint broken() {\n#endif\n}\n",
+    "#if A\nnamespace broken {\n#endif\n#if A\n}\n#endif\n",
+    "#else\n#endif\n#endif\n#elif\n",
+    "@ $ ` broken \\ ;\n",
+    "X_API(1) Y_ATTR X_STRUCT(broken) { int a; };\n",
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("indent", ["", "namespace n {\n"])
+def test_an_error_does_not_hide_its_neighbours(broken: str, indent: str) -> None:
+    before = "int before(int a) {\n  return a;\n}\n"
+    after = "\ntemplate <int n>\n__global__ void after(int b) {\n  b = n;\n}\n"
+    source = indent + before + broken + after + ("}\n" if indent else "")
+    lines = source.splitlines()
+    for name, head in (("before", "int before(int a) {"), ("after", "__global__ void after")):
+        found = resolve(name, source=source)
+        assert found.holds, found.detail
+        assert found.start is not None and lines[found.start - 1].startswith(head)
+        assert found.end == found.start + 2
+
+
+def test_braces_before_a_body_are_no_body() -> None:
+    source = "template <class A = B{}, class C = D{}>\nstruct S {\n  int f;\n};\n"
+    source += "S::S() : a{1}, b(2), c<int>{3} {\n  g();\n}\nint h{1}, i = {2};\n"
+    assert resolve("S::f", source=source).start == 3
+    found = resolve("S::S", "g", source=source)
+    assert found.holds and (found.start, found.end) == (5, 7)
+    assert resolve("i", source=source).start == 8
+
+
+def test_branches_that_open_the_same_brace_count_once() -> None:
+    source = "namespace n {\n  #if A\n  void f(int a) {\n  #else\n  void f(long a) {\n  #endif\n"
+    source += "    a = 1;\n  }\n  void g() {\n  }\n}\n"
+    found = resolve("n::f", "int", "long", source=source)
+    assert (found.start, found.end, found.missing) == (3, 8, ())
+    assert (resolve("n::g", source=source).start, resolve("f#2", source=source).start) == (9, None)
+
+
+def test_what_the_preprocessor_never_reads_is_not_found() -> None:
+    source = "#if 0\nint f() { return 1; }\n#else\nint g() { return 1; }\n#endif\n"
+    assert resolve("f", source=source).status is AnchorStatus.MISSING_SYMBOL
+    assert resolve("g", source=source).start == 4
+
+
+def test_names_in_text_are_not_found() -> None:
+    source = '// int f() {}\n/* int f() {} */\nconst char *g = "int f() {}";\n'
+    source += 'auto h = R"(int f() {})";\n#error int f() {} don\'t\nint i() { return 1; }\n'
+    assert resolve("f", source=source).status is AnchorStatus.MISSING_SYMBOL
+    assert resolve("i", source=source).start == 6

@@ -1,0 +1,1 @@
+"""C++ and CUDA: symbols of native code, through tree-sitter, as far as anchors need them."""

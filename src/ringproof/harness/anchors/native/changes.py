@@ -1,0 +1,185 @@
+"""What changed between two versions of a C++ or CUDA definition, and how alike two are."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from ringproof.harness.anchors.changes import (
+    counted_lines,
+    default_lines,
+    shortened,
+    signature_lines,
+)
+from ringproof.harness.anchors.native.contents import remark
+from ringproof.harness.anchors.native.found import NativeFound
+from ringproof.harness.anchors.native.heads import (
+    after_brackets,
+    outer,
+    prefix_length,
+    value_at,
+)
+from ringproof.harness.anchors.native.tokens import Token, code_tokens, spelled, string_value
+
+_CHECK = re.compile(r"[A-Z0-9_]*(?:CHECK|ERROR|ASSERT|REQUIRE)\w*|assert|static_assert")
+_LITERALS = frozenset(("string", "char", "number"))
+_FUNCTIONS = frozenset(("function", "prototype"))
+# Large enough to be told apart by their code alone; others also by name and documentation.
+_LARGE = frozenset(("function", "prototype", "type", "enum", "registration"))
+
+
+def summarise(old: NativeFound, new: NativeFound) -> tuple[str, ...]:
+    """The differences that a reader of a card wants to know of.
+
+    In this order: kind, signature (parameters, result, template parameters; the members of a class
+    or an enumeration), defaults (or the values of members, constants and macros), bases, failed
+    checks (``throw`` and the messages of ``..._CHECK``, ``..._ERROR`` and assertions), literals
+    of bodies; ``body`` when none of these tells the two apart.
+    """
+    if old.kind != new.kind:
+        return (f"kind: {old.kind} -> {new.kind}",)
+    said = [
+        *signature_lines(_signature(old), _signature(new)),
+        *default_lines(_settings(old), _settings(new)),
+        *counted_lines("bases", _bases(old), _bases(new)),
+        *counted_lines("raises", *(_checks(found.code())[0] for found in (old, new))),
+        *counted_lines("literals", _literals(old), _literals(new)),
+    ]
+    return tuple(said) or ("body",)
+
+
+def _signature(found: NativeFound) -> Mapping[str, str]:
+    """Parameters of a function, members of a class: names and types."""
+    reading = found.reading
+    if found.members:
+        return {_member(item): _type(item) for item in found.members}
+    if reading is None or found.kind not in (*_FUNCTIONS, "variable", "field", "extern"):
+        return {}
+    if found.kind not in _FUNCTIONS:
+        return {found.name[-1]: reading.before}
+    head = found.statement.head
+    sides = {"template": spelled(head[: prefix_length(head)]), "after": reading.after}
+    parameters = {parameter.name: parameter.type for parameter in reading.parameters}
+    named = {name: text for name, text in sides.items() if text}
+    return {**parameters, "return": reading.before, **named}
+
+
+def _member(found: NativeFound) -> str:
+    """A member's name; those with the same name (overloads) are one."""
+    return f"{found.name[-1]}()" if found.kind in _FUNCTIONS else found.name[-1]
+
+
+def _type(found: NativeFound) -> str:
+    return found.reading.before if found.kind == "field" and found.reading is not None else ""
+
+
+def _settings(found: NativeFound) -> Mapping[str, str]:
+    """What stands for a value unless somebody gives another."""
+    if found.members:
+        parts = (item for item in found.members if item.kind not in _FUNCTIONS)
+        return {name: text for item in parts for name, text in _settings(item).items()}
+    if found.kind in _FUNCTIONS:
+        given = found.reading.parameters if found.reading is not None else ()
+        return {item.name: item.default for item in given if item.default is not None}
+    if found.kind in ("macro", "alias"):
+        skipped = 3 if found.kind == "macro" else 0
+        return {found.name[-1]: spelled(found.code()[skipped:])}
+    values = dict(found.reading.values) if found.reading is not None else {}
+    if len(values) > 1:
+        return values
+    value = _value(found.code())
+    return {found.name[-1]: value} if value else {}
+
+
+def _value(parts: Sequence[Token]) -> str:
+    """An initializer, ``= 1`` or ``{1}``, without a semicolon."""
+    end = len(parts) - (bool(parts) and parts[-1].text == ";")
+    equals = value_at(parts[:end])
+    if equals is not None:
+        return spelled(parts[equals + 1 : end])
+    brace = next((at for at in outer(parts[:end]) if parts[at].text == "{"), end)
+    return spelled(parts[brace:end])
+
+
+def _bases(found: NativeFound) -> Counter[str]:
+    head = found.statement.head
+    if found.kind != "type":
+        return Counter()
+    colon = next((at for at in outer(head) if head[at].text == ":"), len(head))
+    text = spelled(head[colon + 1 :])
+    return Counter([shortened(text)]) if text else Counter()
+
+
+def _checks(parts: Sequence[Token]) -> tuple[Counter[str], frozenset[int]]:
+    """What a body refuses, and the indices of the string literals that say why."""
+    counts: Counter[str] = Counter()
+    said: set[int] = set()
+    past = 0
+    for at, token in enumerate(parts[:-1]):
+        if token.kind != "word" or at < past:
+            continue
+        if token.text == "throw":
+            end = next((i for i in range(at, len(parts)) if parts[i].text in ("(", ";")), at)
+            counts[f"throw {shortened(spelled(parts[at + 1 : end]))}"] += 1
+        elif parts[at + 1].text == "(" and _CHECK.fullmatch(token.text):
+            past = after_brackets(parts, at + 1)
+            inside = [i for i in range(at + 1, past) if parts[i].kind == "string"]
+            said.update(inside)
+            words = " ".join(string_value(parts[i].text) for i in inside)
+            counts[f"{token.text} {shortened(repr(words))}" if words else token.text] += 1
+    return counts, frozenset(said)
+
+
+def _literals(found: NativeFound) -> Counter[str]:
+    """Literals of function bodies; those of signatures and values count as defaults."""
+    if found.members:
+        counts: Counter[str] = Counter()
+        for item in found.members:
+            counts.update(_literals(item))
+        return counts
+    body = found.statement.body
+    if body is None:
+        return Counter()
+    parts = code_tokens(found.text.source, *body)
+    _, said = _checks(parts)
+    kept = (token for at, token in enumerate(parts) if at not in said)
+    return Counter(shortened(token.text) for token in kept if token.kind in _LITERALS)
+
+
+def likeness(first: NativeFound, second: NativeFound) -> float:
+    """From 0, nothing in common, to 1, the same but for the name.
+
+    The share of tokens and pairs of neighbouring tokens that both have (Dice). A field, constant
+    or macro has too few to tell it from its neighbours, so its name and the words of its
+    documentation count as much as its code.
+    """
+    if _family(first) != _family(second):
+        return 0.0
+    code = _dice(_features(first), _features(second))
+    if first.kind in _LARGE:
+        return code
+    names = first.name[-1], second.name[-1]
+    parts = [code, difflib.SequenceMatcher(None, *names).ratio()]
+    words = Counter(remark(first).split()), Counter(remark(second).split())
+    if words[0] or words[1]:
+        parts.append(_dice(*words))
+    return sum(parts) / len(parts)
+
+
+def _family(found: NativeFound) -> str:
+    return "function" if found.kind in _FUNCTIONS else found.kind
+
+
+def _dice(first: Counter[str], second: Counter[str]) -> float:
+    total = sum(first.values()) + sum(second.values())
+    return 1.0 if total == 0 else 2 * sum((first & second).values()) / total
+
+
+def _features(found: NativeFound) -> Counter[str]:
+    own = found.name[-1].lstrip("~")
+    texts = ["@" if token.text == own else token.text for token in found.code()]
+    pairs = (f"{left} {right}" for left, right in pairwise(texts))
+    return Counter([*texts, *pairs])

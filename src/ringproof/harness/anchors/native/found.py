@@ -1,0 +1,71 @@
+"""A definition found in a C++ or CUDA file: its place, its tokens and its signature."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ringproof.harness.anchors.native.grammar import Reading
+from ringproof.harness.anchors.native.heads import prefix_length
+from ringproof.harness.anchors.native.statements import Statement
+from ringproof.harness.anchors.native.tokens import Token, code_tokens
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file's bytes, and where its lines after the first start."""
+
+    source: bytes
+    starts: Sequence[int]
+
+    def line(self, position: int) -> int:
+        """The line, from 1, that a byte is on."""
+        return bisect.bisect_right(self.starts, position) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class NativeFound:
+    """A definition in a C++ or CUDA file.
+
+    Attributes:
+        kind: ``function``, ``type``, ``enum``, ``enumerator``, ``field``, ``variable``, ``alias``,
+            ``macro``, ``registration``, or what only announces: ``prototype``, ``forward``,
+            ``extern``.
+        name: Its qualified name.
+        reading: Its signature, for functions and variables.
+        members: What stands directly inside a class or an enumeration.
+    """
+
+    kind: str
+    name: tuple[str, ...]
+    statement: Statement = field(repr=False)
+    text: Text = field(repr=False)
+    reading: Reading | None = None
+    members: tuple[NativeFound, ...] = field(default=(), repr=False)
+
+    @property
+    def begin(self) -> int:
+        """Its first byte, ``template <...>`` included."""
+        return self.statement.begin
+
+    @property
+    def end_byte(self) -> int:
+        """The byte after it."""
+        return self.statement.end
+
+    @property
+    def start(self) -> int:
+        """Its first line, without ``template <...>`` and ``[[...]]``."""
+        head = self.statement.head
+        proper = head[prefix_length(head)].start if head else self.begin
+        return self.text.line(self.begin if self.kind == "macro" else proper)
+
+    @property
+    def end(self) -> int:
+        """Its last line."""
+        return self.text.line(max(self.begin, self.end_byte - 1))
+
+    def code(self) -> tuple[Token, ...]:
+        """Its tokens without comments."""
+        return code_tokens(self.text.source, self.begin, self.end_byte)

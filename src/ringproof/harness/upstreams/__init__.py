@@ -1,0 +1,1 @@
+"""Upstream code, read only: git objects, wheels, source archives, folders, installed packages."""

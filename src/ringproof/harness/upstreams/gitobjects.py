@@ -1,0 +1,148 @@
+"""The objects of one commit of a git repository, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pygit2
+from pygit2.enums import FileMode, RepositoryOpenFlag
+
+from ringproof.errors import InputError
+from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
+
+FILES = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
+
+_MAX_DEPTH = 100
+# A corrupt or truncated repository shows as any of these, depending on the object that is bad.
+_FAILURES = (pygit2.GitError, OSError, ValueError, KeyError)
+
+
+class CommitObjects:
+    """What one commit holds; links and submodules are not followed.
+
+    Args:
+        path: A bare or normal repository, or a work tree's folder; parents are not searched.
+        ref: Branch, tag, remote branch (``origin/main`` or ``main``), or commit id.
+
+    Raises:
+        InputError: No repository, no such ref, or (from any method) the repository is corrupt.
+    """
+
+    def __init__(self, path: Path, ref: str) -> None:
+        self.spec = f"git:{path}@{ref}"
+        try:
+            self._repository = pygit2.Repository(str(path), RepositoryOpenFlag.NO_SEARCH)
+        except _FAILURES as error:
+            problem = f"no readable git repository: {_reason(error)}"
+            foreign = "not owned by" in problem
+            remedy = "add it to git's safe.directory" if foreign else "name a clone of the upstream"
+            raise InputError("git", path, problem, remedy) from error
+        commit = _commit(self._repository, path, ref)
+        try:
+            self._root = commit.tree
+        except _FAILURES as error:
+            raise self._corrupt(error) from error
+        self.commit = str(commit.id)
+
+    @property
+    def remote(self) -> str | None:
+        """The URL of ``origin``, if there is one."""
+        try:
+            return self._repository.remotes["origin"].url
+        except _FAILURES:
+            return None
+
+    def entry(self, path: str) -> tuple[pygit2.Object, str]:
+        """The object at a path, and what is left of the path after a submodule.
+
+        Raises:
+            FileNotFoundError: There is none.
+            UpstreamError: The path leaves the root.
+        """
+        refuse_escape(path)
+        entry: pygit2.Object = self._root
+        parts = path.split("/")
+        for place, part in enumerate(parts):
+            if entry.filemode == FileMode.COMMIT:
+                return entry, "/".join(parts[place:])
+            if not isinstance(entry, pygit2.Tree):
+                raise FileNotFoundError(path)
+            try:
+                inside = part in entry
+                entry = entry[part] if inside else entry
+            except _FAILURES as error:
+                raise self._corrupt(error) from error
+            if not inside:
+                raise FileNotFoundError(path)
+        return entry, ""
+
+    def content(self, blob: pygit2.Object) -> bytes:
+        """The bytes of a file or of a link.
+
+        Raises:
+            UpstreamError: It is too large.
+        """
+        try:
+            # From the object's header, before its content is unpacked.
+            _, size = self._repository.odb.read_header(blob.id)
+            if size > MAX_FILE_BYTES:
+                raise UpstreamError(f"{blob.name}: {size:,} bytes is no source file")
+            data: bytes = blob.data  # type: ignore[attr-defined]
+        except _FAILURES as error:
+            raise self._corrupt(error) from error
+        return data
+
+    def walk(self, under: str) -> Iterator[tuple[str, pygit2.Object]]:
+        """Files, links and submodules whose path starts with ``under``, or may lead there."""
+        pending: list[tuple[str, pygit2.Object]] = [("", self._root)]
+        while pending:
+            prefix, tree = pending.pop()
+            for name, entry in self._children(tree):
+                path = f"{prefix}{name}"
+                if not path.startswith(under) and not under.startswith(f"{path}/"):
+                    continue
+                if entry.filemode != FileMode.TREE:
+                    yield path, entry
+                elif path.count("/") < _MAX_DEPTH:
+                    pending.append((f"{path}/", entry))
+
+    def _children(self, tree: pygit2.Object) -> list[tuple[str, pygit2.Object]]:
+        if not isinstance(tree, pygit2.Tree):
+            return []
+        try:
+            return [(entry.name or "", entry) for entry in tree]
+        except _FAILURES as error:
+            raise self._corrupt(error) from error
+
+    def _corrupt(self, error: Exception) -> InputError:
+        problem = f"the repository is damaged or incomplete: {_reason(error)}"
+        return InputError("git", self.spec, problem, "fetch it again in full")
+
+
+def _commit(repository: pygit2.Repository, path: Path, ref: str) -> pygit2.Commit:
+    """The commit of a ref; a branch that only the remote has counts, too."""
+    failure: Exception | None = None
+    for name in (ref, f"refs/remotes/origin/{ref}"):
+        try:
+            return repository.revparse_single(name).peel(pygit2.Commit)
+        except _FAILURES as error:
+            failure = failure or error
+    missing = isinstance(failure, KeyError)
+    problem = f"no ref {ref!r} in this repository" if missing else _reason(failure)
+    remedy = "name a branch, tag or commit that it has, or fetch it first"
+    if missing and _is_reference(repository, ref):
+        problem = f"the repository is damaged or incomplete: {ref!r} names a commit that is missing"
+        remedy = "fetch it again in full"
+    raise InputError("git", path, problem, remedy) from failure
+
+
+def _is_reference(repository: pygit2.Repository, ref: str) -> bool:
+    try:
+        return repository.lookup_reference_dwim(ref) is not None
+    except _FAILURES:
+        return False
+
+
+def _reason(error: Exception | None) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
