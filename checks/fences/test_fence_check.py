@@ -20,6 +20,7 @@ from checks.fences.trees import (
     statuses,
 )
 from ringproof.cli.fences import check_fences
+from ringproof.cli.reporting import Outputs
 from ringproof.errors import InputError
 from ringproof.harness.fences.check import check_documents, mended
 
@@ -47,7 +48,7 @@ def test_each_mention_gets_one_status(tmp_path: Path) -> None:
     )
     out = tmp_path / "out.json"
     root = repository(tmp_path / "r", text)
-    assert check_fences(root, {}, fix=False, json_path=str(out)) == 1
+    assert check_fences(root, {}, fix=False, outputs=Outputs(json_path=str(out))) == 1
     anchors = read_json(out)
     assert list(anchors[0]) == [
         "kind",
@@ -77,13 +78,13 @@ def test_each_mention_gets_one_status(tmp_path: Path) -> None:
 
 def test_all_exact_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = repository(tmp_path, GOOD)
-    assert check_fences(root, {}, fix=False, json_path="") == 0
+    assert check_fences(root, {}, fix=False, outputs=Outputs()) == 0
     assert "fence: 1 found: 1 exact, 0 moved" in capsys.readouterr().out
-    assert check_fences(root / SKILL, {}, fix=False, json_path="-") == 0
+    assert check_fences(root / SKILL, {}, fix=False, outputs=Outputs(json_path="-")) == 0
     assert capsys.readouterr().out.startswith("{")
     (root / SKILL).write_text(MOVED)
-    assert check_fences(root, {}, fix=False, json_path="") == 1
-    assert f"{SKILL}:1: moved: src/a.py:13-14: moved to 3-4" in capsys.readouterr().out
+    assert check_fences(root, {}, fix=False, outputs=Outputs()) == 1
+    assert f"{SKILL}:1: RF201 src/a.py:13-14: moved to 3-4" in capsys.readouterr().out
 
 
 def test_the_same_skill_counts_once_however_it_is_reached(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_files_that_are_no_source_are_said_to_be(
     tmp_path: Path, content: bytes, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = repository(tmp_path, GOOD, **{"src/a.py": content})
-    assert check_fences(root, {}, fix=False, json_path="") == 1
+    assert check_fences(root, {}, fix=False, outputs=Outputs()) == 1
     assert why in capsys.readouterr().out.splitlines()[0]
 
 
@@ -207,7 +208,7 @@ def test_what_is_printed_cannot_steer_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = repository(tmp_path, fence(3, 4, "src/\x1b[2J\u202ea.py", BODY))
-    assert check_fences(root, {}, fix=False, json_path="") == 1
+    assert check_fences(root, {}, fix=False, outputs=Outputs()) == 1
     assert not re.search("[\x1b\u202e]", capsys.readouterr().out)
 
 
@@ -217,7 +218,7 @@ def test_mending_changes_the_numbers_alone(tmp_path: Path) -> None:
     root = repository(tmp_path, text, GOOD)
     (root / SKILL).chmod(0o754)
     before = (root / "skills/one/references/1.md").stat().st_mtime_ns
-    assert check_fences(root, {}, fix=True, json_path="") == 1
+    assert check_fences(root, {}, fix=True, outputs=Outputs()) == 1
     expected = text.replace("13:14:", "3:4:").replace("99:100:", "9:9:")
     expected = expected.replace("a.py:1-3", "a.py:7-9").replace("L90-L91", "L3-L4")
     assert (root / SKILL).read_bytes() == expected.encode()
@@ -226,7 +227,7 @@ def test_mending_changes_the_numbers_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in (root / "skills/one").iterdir()) == [
         "SKILL.md", "references",
     ]  # fmt: skip
-    assert check_fences(root, {}, fix=True, json_path="") == 0
+    assert check_fences(root, {}, fix=True, outputs=Outputs()) == 0
     assert (root / SKILL).read_bytes() == expected.encode()
 
 
@@ -234,7 +235,7 @@ def test_what_changed_or_vanished_is_not_mended(tmp_path: Path) -> None:
     text = fence(1, 2, "src/a.py", "class Config:\n    size: int = 2")
     text += fence(1, 2, "src/a.py", "gone = forever") + "`config` in `a.py:3`\n"
     root = repository(tmp_path, text)
-    assert check_fences(root, {}, fix=True, json_path="") == 1
+    assert check_fences(root, {}, fix=True, outputs=Outputs()) == 1
     assert (root / SKILL).read_text() == text
 
 
@@ -276,7 +277,7 @@ def test_mending_once_is_enough(tmp_path: Path, parts: list[str], end: str, bom:
     data = ("\ufeff" * bom + "".join(parts).replace("\n", end)).encode()
     root = repository(tmp_path, "")
     (root / SKILL).write_bytes(data)
-    check_fences(root, {}, fix=True, json_path="")
+    check_fences(root, {}, fix=True, outputs=Outputs())
     after = (root / SKILL).read_bytes()
     assert re.sub(rb"\d+", b"0", after) == re.sub(rb"\d+", b"0", data)
     (document,) = check_documents(root, {})

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ringproof.harness.anchors.tree import refuse_escape
 from ringproof.harness.fences.check import check_documents
 from ringproof.harness.fences.markdown import find_mentions
 from ringproof.harness.fences.matching import place_quote
 from ringproof.harness.fences.model import Finding, Placement
 from ringproof.harness.fences.source import read_source
+from ringproof.harness.upstreams.tree import refuse_escape
 
 CODE = "\n".join(
     [

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 import typer
-from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from checks.lint.skill_folder import make_skill, report_on
+from checks.reports.sarif_structure import sarif_problems
 from ringproof.cli.lint import lint
 from ringproof.errors import InputError
 from ringproof.harness.lint.engine import LintReport
-from ringproof.harness.lint.model import Finding
-from ringproof.harness.lint.report import as_github
+from ringproof.harness.lint.report import as_report
 from ringproof.harness.lint.rules import RULES
+from ringproof.harness.reports.github import as_github
+from ringproof.harness.reports.model import Finding
 
 ROOT = Path(__file__).parents[2]
 BODY = "[x](a%0A::error::b,c.md)\n\n```bash\necho 'a\n```\n"
@@ -56,6 +57,10 @@ def test_json_goes_to_stdout_or_a_file(tmp_path: Path) -> None:
     assert run(folder, "--format", "json")[1] == text
     assert run(folder, "--json", tmp_path / "report.json")[0] == 1
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report
+    assert run(folder, "--format", "github", "--sarif", tmp_path / "report.sarif")[0] == 1
+    assert sarif_problems(json.loads((tmp_path / "report.sarif").read_text("utf-8"))) == []
+    for both in (("--json", "-", "--format", "sarif"), ("--sarif", "-")):
+        assert isinstance(run(folder, *both)[2], InputError)
     assert (report["pass"], report["skills"], report["files"]) == (False, 1, 1)
     assert [item["rule"] for item in report["findings"]] == ["RP201", "RP301"]
     assert {"rule", "name", "level", "path", "line", "message"} == report["findings"][0].keys()
@@ -67,6 +72,7 @@ def test_sarif_has_the_structure_of_2_1_0(tmp_path: Path) -> None:
         make_skill(tmp_path, BODY.replace("```bash", comment + "```bash")), "--format", "sarif"
     )
     log = json.loads(text)
+    assert sarif_problems(log) == []
     assert (log["version"], log["$schema"].endswith("sarif-2.1.0.json")) == ("2.1.0", True)
     (one,) = log["runs"]
     driver = one["tool"]["driver"]
@@ -95,10 +101,9 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     assert not any(line.startswith("::error::b") for line in lines)
     assert len(lines) == 3
     forged = Finding("RP201", "a\n::error::,b.md", 1, "50%\r\n::error::x")
-    (line,) = as_github(LintReport((forged,), (), 1, 1, skills_ref=True))
+    (line,) = as_github(as_report(LintReport((forged,), (), 1, 1, skills_ref=True)))
     assert (
-        line
-        == "::error file=a%0A%3A%3Aerror%3A%3A%2Cb.md,line=1,title=RP201::50%25%0D%0A::error::x"
+        line == "::error file=a %3A%3Aerror%3A%3A%2Cb.md,line=1,title=RP201::50%25%0D%0A::error::x"
     )
 
 
@@ -120,22 +125,6 @@ def test_the_documentation_has_every_rule_and_no_other() -> None:
         assert f"({rule.level})" in section, rule.id
         for part in ("Why:", "Example:", "Silence:"):
             assert part in section, (rule.id, part)
-
-
-def test_hook_and_action_run_options_that_exist() -> None:
-    hook = YAML(typ="safe").load(ROOT / ".pre-commit-hooks.yaml")[0]
-    assert (hook["id"], hook["entry"], hook["pass_filenames"]) == (
-        "ringproof-lint",
-        "ringproof lint",
-        False,
-    )
-    action = YAML(typ="safe").load(ROOT / "action.yml")
-    assert action["inputs"].keys() == {"paths", "format"}
-    assert action["runs"]["using"] == "composite"
-    scripts = " ".join(step["run"] for step in action["runs"]["steps"])
-    assert 'ringproof lint --format "$FORMAT"' in scripts
-    # What a workflow passes in reaches the shell as a variable, never as text of the script.
-    assert "${{" not in scripts
 
 
 def test_our_own_skills_are_clean() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ringproof.cli.output import write_json
-from ringproof.harness.anchors.tree import UpstreamTree
-from ringproof.harness.fences import as_json, as_text, check_documents, mend
+from ringproof.cli.reporting import Outputs
+from ringproof.harness.fences import as_json, check_documents, mend
+from ringproof.harness.fences.documents import repository_root
+from ringproof.harness.fences.places import CHECKOUT
+from ringproof.harness.reports.fences import fences_report
+from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.submodules import SubmoduleSources, refuse_unused
+from ringproof.harness.upstreams.tree import UpstreamTree
 
 
 def check_fences(
-    path: Path, roots: Mapping[str, UpstreamTree], *, fix: bool, json_path: str
+    path: Path, roots: Mapping[str, UpstreamTree], *, fix: bool, outputs: Outputs
 ) -> int:
     """Judge the mentions of code in skills, report them, and mend those that moved if asked.
 
@@ -22,7 +28,7 @@ def check_fences(
         roots: Path prefix to the tree that stands there (``3rdparty/Megatron-LM``); ``.`` replaces
             the repository that the skills lie in.
         fix: Rewrite the line numbers of what moved, in place.
-        json_path: Where to write JSON; ``-`` is standard output, empty is nowhere.
+        outputs: Where the findings go.
 
     Returns:
         0 if everything was exact when read, 1 otherwise, also when ``fix`` mended it.
@@ -32,11 +38,46 @@ def check_fences(
     """
     documents = check_documents(path, roots)
     findings = [finding for document in documents for finding in document.findings]
-    if json_path:
-        write_json(as_json(findings), json_path)
-    if json_path != "-":
-        for line in as_text(findings):
-            typer.echo(line)
+    report = fences_report(documents)
+    outputs.publish(report, as_json(findings))
     if fix:
         typer.echo(f"{mend(documents)} files rewritten", err=True)
-    return int(any(finding.placement.status != "exact" for finding in findings))
+    return int(report.failed)
+
+
+def open_roots(
+    path: Path,
+    specs: Mapping[str, str],
+    sources: SubmoduleSources,
+    *,
+    cache: Path,
+    offline: bool,
+) -> Mapping[str, UpstreamTree]:
+    """The trees of the roots that a user gives, and of submodules of the documents' repository.
+
+    Args:
+        path: Where the documents are.
+        specs: By path prefix. A name in ``sources`` is no prefix: it stands for the submodules of
+            that repository, read at the commits that the roots, or the checkout's HEAD, pin.
+
+    Raises:
+        InputError: One cannot be opened.
+    """
+    roots = {
+        name: open_tree(spec, cache=cache, offline=offline, submodules=sources)
+        for name, spec in specs.items()
+        if name not in sources.paths
+    }
+    if not sources.paths:
+        return roots
+    if CHECKOUT in roots:
+        refuse_unused(sources, roots.values())
+        return roots
+    root = repository_root(path.resolve())
+    own: Any = open_tree(f"git:{root}@HEAD", cache=cache, offline=offline, submodules=sources)
+    refuse_unused(sources, (*roots.values(), own))
+    for item in own.submodules():
+        nested = any(item.path.startswith(f"{name}/") for name in roots)
+        if not nested and item.path not in roots and sources.find(item.repo) is not None:
+            roots[item.path] = own.enter(item.path)
+    return roots

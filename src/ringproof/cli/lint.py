@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from ringproof.cli.output import write_json
+from ringproof.cli.reporting import Format, FormatOption, JsonOption, Outputs, SarifOption
 from ringproof.harness.lint.commands import CommandTable
 from ringproof.harness.lint.config import LintConfig, check_prefixes, read_config
-from ringproof.harness.lint.engine import LintReport
 from ringproof.harness.lint.engine import lint as run_rules
-from ringproof.harness.lint.report import as_github, as_json, as_sarif, summary
-from ringproof.harness.lint.rules import rule_of
-
-
-class Format(str, Enum):
-    """What is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
+from ringproof.harness.lint.report import as_json, as_report
 
 
 def lint(
@@ -36,10 +22,9 @@ def lint(
         typer.Argument(metavar="PATH...", help="A skill, a folder of skills or a repository."),
     ],
     *,
-    output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
-    json_path: Annotated[
-        str, typer.Option("--json", metavar="PATH", help="Also write JSON here; - is stdout.")
-    ] = "",
+    output: FormatOption = Format.TEXT,
+    json_path: JsonOption = "",
+    sarif_path: SarifOption = "",
     select: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="Only these rules; a prefix will do.")
     ] = None,
@@ -59,13 +44,11 @@ def lint(
     Nothing is executed. Exit code 1: there are findings; 2: no skill was found there.
     Example: ringproof lint skills
     """
+    outputs = Outputs(output, json_path, sarif_path)
     rules = _rules(config, tuple(select or ()), tuple(ignore or ()))
     table = command_table(ctx.find_root().command)
     report = run_rules(tuple(paths), rules, table, obey_silences=not no_silence)
-    if json_path:
-        write_json(as_json(report), json_path)
-    if json_path != "-":
-        _print(report, output)
+    outputs.publish(as_report(report), as_json(report))
     if report.findings:
         raise typer.Exit(1)
 
@@ -92,25 +75,3 @@ def command_table(command: Any) -> CommandTable:
     inner = getattr(command, "commands", {})
     table = {name: command_table(subcommand) for name, subcommand in inner.items()}
     return CommandTable(frozenset(options), MappingProxyType(table))
-
-
-def _print(report: LintReport, output: Format) -> None:
-    if output is Format.JSON:
-        write_json(as_json(report), "-")
-    elif output is Format.SARIF:
-        write_json(as_sarif(report), "-")
-    elif output is Format.GITHUB:
-        for line in as_github(report):
-            typer.echo(line)
-        typer.echo(summary(report), err=True)
-    else:
-        _print_text(report)
-
-
-def _print_text(report: LintReport) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    for finding in report.findings:
-        style = "red" if rule_of(finding.rule).level == "error" else "yellow"
-        place = Text(f"{finding.path}:{finding.line}: ")
-        console.print(place.append(finding.rule, style).append(f" {finding.message}"))
-    console.print(Text(summary(report), "bold"))

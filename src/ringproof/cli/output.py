@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from ringproof.files import write_atomically
+from ringproof.harness.reports.printable import UNSHOWABLE
+
+# As it stands between the quotes: line ends are the layout's, all others are escaped already.
+_UNSEEN = re.compile(f"(?!\n){UNSHOWABLE.pattern}")
 
 
 def write_json(value: Any, destination: str | Path, *, field: str = "--json") -> None:
     """Write a value as indented JSON to ``-`` (standard output) or to a path, atomically.
 
     Numbers that JSON cannot say (infinity, not a number) become ``null``; key order is kept.
+    Characters that cannot be seen are escaped, so that none can steer a terminal.
 
     Raises:
         InputError: The path cannot be written.
     """
-    text = json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    text = _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text) + "\n"
     if destination == "-":
         typer.echo(text, nl=False)
     else:

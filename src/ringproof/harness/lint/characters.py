@@ -6,7 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from ringproof.harness.lint.model import Finding, Skill, SourceFile
+from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.reports.model import Finding
 
 _INVISIBLE = re.compile(
     "[\xad\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0]+"

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Finding, Skill, showable
+from ringproof.harness.lint.model import Skill
 from ringproof.harness.lint.shell import LANGUAGES
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 _CONTINUATION = re.compile(r"\\\n[ \t]*")
 _SEPARATOR = re.compile(r"[;&|()]+")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.harness.lint.model import Finding
 from ringproof.harness.lint.rules import IDS
+from ringproof.harness.reports.model import Finding
 
 KEYS = ("select", "ignore", "per-path")
 

@@ -10,7 +10,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Finding, Skill, showable
+from ringproof.harness.lint.model import Skill
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 _LANGUAGES = frozenset(("json", "yaml", "yml"))
 # Not a document: an excerpt, an example with something left out or to be filled in, a template.

@@ -10,7 +10,7 @@ from ringproof.harness.lint.characters import check_characters
 from ringproof.harness.lint.commands import CommandTable, check_commands
 from ringproof.harness.lint.config import LintConfig
 from ringproof.harness.lint.data import check_data
-from ringproof.harness.lint.model import Finding, Skill
+from ringproof.harness.lint.model import Skill
 from ringproof.harness.lint.references import check_references, check_unreferenced
 from ringproof.harness.lint.safety import check_hidden, check_remote_code
 from ringproof.harness.lint.secrets import check_secrets
@@ -19,6 +19,7 @@ from ringproof.harness.lint.silence import Silence, apply_silences, silences_of
 from ringproof.harness.lint.sizes import check_duplicates, check_sizes
 from ringproof.harness.lint.spec import check_spec, has_skills_ref
 from ringproof.harness.lint.walk import find_skills, read_skill
+from ringproof.harness.reports.model import Finding
 
 _CHECKS = (
     check_spec,

@@ -18,7 +18,8 @@ from ruamel.yaml.events import (
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ringproof.harness.lint.markdown import FRONTMATTER
-from ringproof.harness.lint.model import Frontmatter, showable
+from ringproof.harness.lint.model import Frontmatter
+from ringproof.harness.reports.printable import showable
 
 MAX_CHARACTERS = 64_000
 MAX_NESTING = 8

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.harness.lint.markdown import Markdown, Piece, parse_markdown
-
-# What a terminal, a log viewer or a reader would not show as itself.
-_UNSHOWABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\u3164\ud800-\udfff\ufeff\uffa0\U000e0000-\U000e01ef]"
-)
-
-
-def showable(text: str, limit: int = 200) -> str:
-    """One line of text in which every character can be seen, cut at ``limit``."""
-    cut = text if len(text) <= limit else f"{text[:limit]}…"
-    return _UNSHOWABLE.sub(lambda match: f"<U+{ord(match[0]):04X}>", " ".join(cut.split()))
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One broken rule at one place.
-
-    Attributes:
-        rule: Id, such as ``RP201``.
-        path: The file, as it is shown: relative to the working directory where it lies inside.
-        line: 1-based.
-        message: One line; what is wrong and what to do.
-    """
-
-    rule: str
-    path: str
-    line: int
-    message: str
+from ringproof.harness.reports.model import Finding
 
 
 @dataclass(frozen=True)

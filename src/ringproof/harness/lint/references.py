@@ -9,7 +9,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable
+from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//|#|\?")
 _PLACEHOLDER = re.compile(r"[<>{}$*|\s]|\.\.\.|…|%7B|%3C", re.IGNORECASE)

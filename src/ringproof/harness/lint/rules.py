@@ -2,25 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One thing that can be wrong.
-
-    Attributes:
-        id: ``RP`` and three digits; the first digit is the family.
-        name: Short, for SARIF and tables.
-        level: ``error`` (refused, misread or dangerous) or ``warning`` (works, but badly).
-        what: One sentence: what is found.
-    """
-
-    id: str
-    name: str
-    level: str
-    what: str
-
+from ringproof.harness.reports.model import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule("RP001", "silence-without-reason", "error", "A silencing comment gives no reason."),

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ringproof.harness.lint.markdown import Piece, hidden_pieces
-from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable
+from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 _MARKUP = (".html", ".htm", ".svg", ".xml")
 _INSTRUCTION = re.compile(

@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ringproof.harness.lint.model import Finding, Skill
+from ringproof.harness.lint.model import Skill
+from ringproof.harness.reports.model import Finding
 
 _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("an AWS access key id", re.compile(r"\b(?:AKIA|ASIA)([0-9A-Z]{16})\b")),

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Finding, Skill
+from ringproof.harness.lint.model import Skill
+from ringproof.harness.reports.model import Finding
 
 LANGUAGES = frozenset(("bash", "sh", "shell", "zsh"))
 _PROMPT = re.compile(r"^\s*\$ ")

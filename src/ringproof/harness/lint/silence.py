@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable
+from ringproof.harness.lint.model import Skill, SourceFile
 from ringproof.harness.lint.rules import IDS
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 _SILENCE = re.compile(
     r"ringproof:\s*ignore(?P<file>-file)?\s+(?P<rules>RP\d+(?:[\s,]+RP\d+)*)"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ringproof.harness.lint.model import Finding, Skill, showable
+from ringproof.harness.lint.model import Skill
 from ringproof.harness.lint.spec import MAX_DESCRIPTION
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 MAX_LINES = 500
 MAX_TOKENS = 5000

@@ -12,7 +12,9 @@ import importlib.util
 import unicodedata
 from collections.abc import Iterator
 
-from ringproof.harness.lint.model import Finding, Skill, showable
+from ringproof.harness.lint.model import Skill
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 MAX_NAME = 64
 MAX_DESCRIPTION = 1024

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from ringproof.errors import InputError
 from ringproof.harness.lint.frontmatter import parse_frontmatter
-from ringproof.harness.lint.model import Finding, Skill, SourceFile, showable, source_file
+from ringproof.harness.lint.model import Skill, SourceFile, source_file
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
 
 MAIN = "SKILL.md"
 MAX_BYTES = 1_000_000

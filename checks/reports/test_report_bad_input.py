@@ -1,0 +1,210 @@
+"""Bad input to ``lint`` and ``anchors``: one line on standard error, exit code 2, in any format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks.anchors.gitrepo import commit, make_repository
+from checks.anchors.scene import Scene, make_scene
+from checks.cards.hostile import BOMB
+from checks.fences.trees import checkout
+from checks.proofs.miniature import anchor
+from ringproof.cli.main import main
+
+FORMATS = ("text", "json", "sarif", "github")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    made = make_scene(tmp_path)
+    monkeypatch.chdir(made.skill.root)
+    return made
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def ringproof(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ringproof", *map(str, words)])
+        try:
+            main()
+            code: object = 0
+        except SystemExit as leave:
+            code = leave.code or 0
+        said = capsys.readouterr()
+        assert isinstance(code, int)
+        return code, said.out, said.err
+
+    return ringproof
+
+
+def commands(scene: Scene) -> list[tuple[str, ...]]:
+    """Every command that reads a card, in every format it has."""
+    place = ("--cache", ".cache", "--offline")
+    ends = ("--from", scene.git("main"), "--to", scene.git("later"))
+    found = [("anchors", "lock", *place)]
+    for shown in FORMATS:
+        found.append(("anchors", "check", *place, "--format", shown))
+        found.append(("anchors", "drift", *ends, *place, "--format", shown))
+    return found
+
+
+def refused(run: Run, words: tuple[str, ...]) -> str:
+    code, out, err = run(*words)
+    assert (code, out) == (2, ""), (words, out, err)
+    assert err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1500, err
+    assert "Traceback" not in err
+    return err
+
+
+def card(scene: Scene) -> Path:
+    return scene.skill.root / "skills" / "demo" / "card.yaml"
+
+
+TWICE = "title: x\ntitle: y\n"
+CARDS: dict[str, tuple[str, str]] = {
+    "bomb": (BOMB, "card.yaml:1: YAML anchors and aliases are refused"),
+    "deep": ("a: " + "[" * 3000, "nested deeper"),
+    "huge": ("# " + "x" * 50_000_000, "too large for a card (got 50,000,002 bytes)"),
+    "empty": ("", "is empty"),
+    "list": ("- a\n", "is not a mapping"),
+    "syntax": ("title: 'x\n", "not valid YAML"),
+    "binary": ("\0\1", "not valid YAML: unacceptable character"),
+    "tag": ("title: !!python/object:os.system x\n", "the tag"),
+    "same key": (TWICE, "card.yaml:2: the key 'title' stands here a second time"),
+    "no keys": ("nothing: 1\n", "card.yaml:1"),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_that_cannot_be_read(scene: Scene, run: Run, name: str) -> None:
+    text, problem = CARDS[name]
+    card(scene).write_text(text)
+    for words in commands(scene):
+        assert problem in refused(run, words)
+
+
+WRONG = {
+    "type": ({"anchors": "x"}, "anchors: "),
+    "item": ({"anchors": [{"id": 3}]}, "anchors[0]"),
+    "ids": ({"anchors": [anchor("a"), anchor("a")]}, "is already the id of"),
+    "upstream": ({"anchors": [anchor("a", upstream="none")]}, "none"),
+    "escape": ({"anchors": [{**anchor("a"), "path": "../../etc/passwd"}]}, "anchors[0].path"),
+    "absolute": ({"anchors": [{**anchor("a"), "path": "/etc/passwd"}]}, "anchors[0].path"),
+    "terminal": ({"anchors": [{**anchor("a"), "symbol": "\x1b[2J"}]}, "U+001B"),
+    "date": ({"validated_on": "yesterday"}, "validated_on"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_card_that_says_what_cannot_be(scene: Scene, run: Run, name: str) -> None:
+    keys, problem = WRONG[name]
+    scene.skill.card(**keys)
+    for words in commands(scene):
+        said = refused(run, words)
+        assert problem in said and "card.yaml:" in said
+
+
+def test_a_card_that_is_no_file_of_this_folder(scene: Scene, run: Run, tmp_path: Path) -> None:
+    path = card(scene)
+    outside = tmp_path / "elsewhere.yaml"
+    path.rename(outside)
+    assert "has no card" in refused(run, commands(scene)[1])
+    path.symlink_to(outside)
+    assert "lies outside" in refused(run, commands(scene)[1])
+    path.unlink()
+    path.mkdir()
+    assert "not a regular file" in refused(run, commands(scene)[1])
+    path.rmdir()
+    os.mkfifo(path)
+    assert "not a regular file" in refused(run, commands(scene)[1])
+
+
+def test_a_symbol_that_is_there_twice(scene: Scene, run: Run) -> None:
+    twice = commit(
+        make_repository(scene.repository.parent / "twice"),
+        {"pkg/mod.py": "def build(): pass\ndef build(): pass\n"},
+    )
+    scene.skill.card(
+        upstreams={"lm": {"repo": "some/where", "ref": "main", "commit": twice}},
+        anchors=[anchor("a", upstream="lm")],
+    )
+    given = ("--upstream", f"lm=git:{scene.repository.parent / 'twice'}")
+    for shown in FORMATS:
+        code, out, err = run("anchors", "check", *given, "--format", shown)
+        assert code == 2 and err.splitlines()[-1].startswith("error: skills/demo/card.yaml:")
+        assert "RA106" in out or "ambiguous symbol" in out
+    code, _, err = run("anchors", "lock", *given)
+    assert code == 2 and "card.yaml:" in err and not scene.lock.exists()
+
+
+UPSTREAMS = {
+    "git:{git}@nope": "no ref 'nope'",
+    "git:{git}@../x": "is no branch",
+    "git:{root}/none@main": "no such folder",
+    "git:{root}@main": "no readable git repository",
+    "git:{root}/corrupt@main": "git",
+    "pip:demo-upstream==99": "not in the cache",
+    "pip:demo-upstream": "names no exact release",
+    "dir:{root}/none": "none",
+    "installed:no-such-package-here": "no-such-package-here",
+    "ftp:x": "is no upstream",
+    "": "is not NAME=SPEC",
+}
+
+
+@pytest.mark.parametrize("spec", UPSTREAMS)
+def test_an_upstream_that_cannot_be_had(scene: Scene, run: Run, spec: str) -> None:
+    root = scene.skill.root
+    shutil.copytree(scene.repository, root / "corrupt")
+    for stored in (root / "corrupt" / "objects").rglob("*"):
+        if stored.is_file():
+            stored.chmod(0o644)
+            stored.write_bytes(b"garbage")
+    given = spec.format(git=scene.repository, root=root)
+    place = ("--cache", ".cache", "--offline")
+    checkout(root, {"skills/demo/SKILL.md": "`x/a.py:3`\n"})
+    lines = [
+        refused(run, ("anchors", "lock", *place, "--upstream", f"lm={given}")),
+    ]
+    for shown in FORMATS:
+        how = (*place, "--format", shown)
+        lines.append(refused(run, ("anchors", "check", "--upstream", f"lm={given}", *how)))
+        if given:
+            ends = ("--from", scene.git("main"), "--to", given)
+            lines.append(refused(run, ("anchors", "drift", *ends, *how)))
+        fences = ("--fences", "skills", "--root", f"x={given}")
+        lines.append(refused(run, ("anchors", "check", *fences, *how)))
+    assert all(UPSTREAMS[spec] in line for line in lines), lines
+
+
+def test_no_network(scene: Scene, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_TIMEOUT", "1")
+    scene.skill.card(anchors=[anchor("a")])
+    empty = ("--cache", str(scene.skill.root / "empty"))
+    for words in (("anchors", "check"), ("anchors", "lock")):
+        assert "demo-upstream" in refused(run, (*words, *empty))
+
+
+@pytest.mark.parametrize("shown", FORMATS)
+def test_lint_and_fences_of_what_is_no_skill(scene: Scene, run: Run, shown: str) -> None:
+    checkout(scene.skill.root, {"empty/a.md": "x", "empty/b.txt": "x"})
+    for path in ("empty", "none", "empty/b.txt", "\x1b[2J", "a" * 5000):
+        lint = refused(run, ("lint", path, "--format", shown))
+        assert "PATH: " in lint and "\x1b" not in lint
+        skills = refused(run, ("anchors", "check", "--skills", path, "--format", shown))
+        assert "--skills: " in skills and "\x1b" not in skills
+        if path != "empty/b.txt":
+            fences = refused(run, ("anchors", "check", "--fences", path, "--format", shown))
+            assert "--fences: " in fences and "\x1b" not in fences

@@ -1,0 +1,100 @@
+"""How every command that finds something says it: ``--format``, ``--json`` and ``--sarif``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.output import write_json
+from ringproof.errors import InputError
+from ringproof.harness.reports.fingerprints import line_fingerprints
+from ringproof.harness.reports.github import as_github
+from ringproof.harness.reports.model import Report
+from ringproof.harness.reports.sarif import as_sarif
+from ringproof.harness.reports.text import print_report
+
+MAX_BYTES = 5_000_000
+
+
+class Format(str, Enum):
+    """What is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="What to print.")]
+JsonOption = Annotated[
+    str, typer.Option("--json", metavar="PATH", help="Also write JSON here; - is stdout.")
+]
+SarifOption = Annotated[
+    str, typer.Option("--sarif", metavar="PATH", help="Also write SARIF 2.1.0 here.")
+]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where a run's findings go.
+
+    Attributes:
+        shown: What is printed on standard output.
+        json_path, sarif_path: Files to write besides; empty for none. ``-`` as the JSON's path
+            prints it instead of text.
+
+    Raises:
+        InputError: Two things are to be printed at once.
+    """
+
+    shown: Format = Format.TEXT
+    json_path: str = ""
+    sarif_path: str = ""
+
+    def __post_init__(self) -> None:
+        if self.sarif_path == "-":
+            raise InputError("--sarif", "-", "is no file", "use --format sarif")
+        if self.json_path == "-" and self.shown in (Format.SARIF, Format.GITHUB):
+            problem = f"prints JSON where --format {self.shown.value} prints"
+            raise InputError("--json", "-", problem, "name a file, or leave out one of them")
+
+    def publish(self, report: Report, data: dict[str, Any], details: tuple[str, ...] = ()) -> None:
+        """Write and print it; its text form begins with ``details``.
+
+        Raises:
+            InputError: A file cannot be written.
+        """
+        if self.json_path and self.json_path != "-":
+            write_json(data, self.json_path)
+        if self.sarif_path:
+            write_json(as_sarif(report, _fingerprints), self.sarif_path, field="--sarif")
+        if self.json_path == "-" or self.shown is Format.JSON:
+            write_json(data, "-")
+        elif self.shown is Format.SARIF:
+            write_json(as_sarif(report, _fingerprints), "-")
+        elif self.shown is Format.GITHUB:
+            for line in as_github(report):
+                typer.echo(line)
+            for line in report.summary:
+                typer.echo(line, err=True)
+        else:
+            for line in details:
+                typer.echo(line)
+            print_report(report, Console())
+
+
+def _fingerprints(path: str) -> Mapping[int, str]:
+    try:
+        with Path(path).open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError):
+        return {}
+    if len(raw) > MAX_BYTES:
+        return {}
+    return line_fingerprints(raw.decode("utf-8", "replace"))
