@@ -1,0 +1,62 @@
+"""A skill as a page of the docs."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+
+from checks.rendering.miniature_skill import CARD, changed, lock_of
+from ringproof.errors import InputError
+from ringproof.harness.cards.model import Card
+from ringproof.harness.rendering.pages import skill_page
+
+RECORD = MappingProxyType(
+    {
+        "started": "2026-11-20T12:00:00Z",
+        "environment": {"torch": "2.13.0+cpu", "commit": "c" * 40},
+        "validation_status": {"groups | all": "proven"},
+        "claims": [
+            {"id": "product", "verdict": "proven"},
+            {"id": "fast", "verdict": "unproven"},
+        ],
+        "totals": {"proofs": 3, "proofs_executed": 2},
+    }
+)
+
+
+def test_a_page_holds_the_whole_card_and_its_verdicts() -> None:
+    page = skill_page("demo", Card.model_validate(dict(CARD)), lock_of(CARD), {"cpu": RECORD})
+    lines = page.split("\n")
+    assert lines[0] == "# demo"
+    headings = [line[3:] for line in lines if line.startswith("## ")]
+    assert headings[0] == "Verdicts"
+    assert len(headings) == 9
+    for line in (
+        "| `groups \\| all` | proven |".replace("\\", ""),
+        "| `fast` | unproven |",
+        "cpu: 2026-11-20, torch 2.13.0+cpu, commit `cccccccccccc`; 2 of 3 proofs executed.",
+        "| `heads` | Heads divide. | unproven: needs 2 GPUs |",
+        "| `line` | `group=L[0-9]+ (a|b)` | census | They exist. | anchor |",
+        "| the switch | `hybrid_switch` | `hybrid_switch` †, `dynamic_switch` |",
+    ):
+        assert line in lines, line
+
+
+def test_without_lock_and_records_the_rest_is_there() -> None:
+    page = skill_page("demo", Card.model_validate(dict(CARD)), None, {})
+    assert "## Pitfalls" in page
+    assert "## Verdicts" not in page
+    assert "## Code anchors" not in page
+
+
+def test_a_stale_lock_is_refused_and_not_shown() -> None:
+    card = Card.model_validate(changed((("anchors", 0, "symbol"), "Config.other_switch")))
+    with pytest.raises(InputError, match=r"anchors\.lock is older than the card"):
+        skill_page("demo", card, lock_of(CARD), {})
+
+
+def test_a_summary_is_text() -> None:
+    card = Card.model_validate(changed((("summary",), "# {{ 7*7 }} <b>|x|</b>")))
+    page = skill_page("demo", card, lock_of(CARD), {})
+    assert page.split("\n")[2] == "\\# {{ 7\\*7 }} &lt;b>\\|x\\|&lt;/b>"

@@ -1,0 +1,90 @@
+"""``ringproof render``: the generated blocks of the skills, from their cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringproof.cli.output import write_json
+from ringproof.errors import InputError
+from ringproof.files import write_atomically
+from ringproof.harness.cards import find_cards
+from ringproof.harness.rendering import RenderedFile, difference, render_skill
+
+
+def render(
+    skills: Annotated[
+        list[str] | None, typer.Argument(metavar="SKILL", help="Skills; all when none named.")
+    ] = None,
+    *,
+    folder: Annotated[Path, typer.Option("--skills", metavar="DIR", help="The skills.")] = Path(
+        "skills"
+    ),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; say which blocks are stale.")
+    ] = False,
+    json_path: Annotated[
+        str, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
+    ] = "",
+) -> None:
+    """Fill the generated blocks of skills from card.yaml and anchors.lock.
+
+    A block stands between `ringproof:begin KIND` and `ringproof:end` comments. Exit code 1: with
+    --check, a block does not say what the card says. Example: ringproof render --check
+    """
+    paths = find_cards(folder, tuple(skills or ()))
+    rendered = {skill: render_skill(path) for skill, path in paths.items()}
+    files = [item for documents in rendered.values() for item in documents]
+    if not files:
+        remedy = (
+            "write `<!-- ringproof:begin KIND -->` and `<!-- ringproof:end -->` into a .md file"
+        )
+        raise InputError("SKILL", ", ".join(rendered), "no file has a generated block", remedy)
+    if not check:
+        for item in files:
+            if item.stale:
+                mode = item.path.stat().st_mode & 0o777
+                write_atomically(item.path, item.content, field=str(item.path), mode=mode)
+    stale = any(item.stale for item in files)
+    if json_path:
+        write_json(_as_json(files, check=check, stale=stale), json_path)
+    if json_path != "-":
+        _print(files, check=check)
+    if check and stale:
+        raise typer.Exit(1)
+
+
+def _as_json(files: list[RenderedFile], *, check: bool, stale: bool) -> dict[str, Any]:
+    blocks = [
+        {
+            "file": str(item.path),
+            "line": made.block.begin + 1,
+            "kind": made.block.kind,
+            "stale": made.stale,
+            "diff": list(difference(made)),
+        }
+        for item in files
+        for made in item.blocks
+    ]
+    return {"version": 1, "pass": not (check and stale), "written": not check, "blocks": blocks}
+
+
+def _print(files: list[RenderedFile], *, check: bool) -> None:
+    for item in files:
+        if item.stale and not check:
+            typer.echo(f"{item.path}: written")
+    found = [(item.path, made) for item in files for made in item.blocks]
+    stale = [(path, made) for path, made in found if made.stale]
+    for path, made in stale if check else ():
+        typer.echo(f"{path}:{made.block.begin + 1}: {made.block.kind}: stale")
+        for line in difference(made):
+            typer.echo(f"    {_plain(line)}")
+    counts = f"{len(stale)} {'stale' if check else 'written'}, {len(found) - len(stale)} current"
+    typer.echo(f"{len(found)} blocks in {len(files)} files: {counts}")
+
+
+def _plain(text: str) -> str:
+    """A line of a file without what could steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,158 @@
+"""What a generated block is made of, before a template lays it out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ringproof.harness.anchors.lock import Lock
+from ringproof.harness.cards.model import Card
+from ringproof.harness.rendering.blocks import Block
+from ringproof.harness.rendering.escaping import Safe
+from ringproof.harness.rendering.versions import staleness
+
+_SHOWN = 12
+
+Item = TypeVar("Item")
+
+
+def nearest(value: str, choices: Sequence[str]) -> str:
+    """The remedy for a word that is none of the choices."""
+    near = difflib.get_close_matches(value, choices, n=1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    listed = ", ".join(choices[:_SHOWN])
+    more = f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else ""
+    return f"choose from: {listed}{more}" if choices else "the card has none"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and rows of finished cells; rows are as long as the headings."""
+
+    headings: tuple[Safe, ...]
+    rows: tuple[tuple[Safe, ...], ...]
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A command in a code block of its own, with the line before it."""
+
+    introduction: Safe
+    ticks: Safe
+    lines: tuple[Safe, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A template's name and what it shows: tables with notes, list items or commands."""
+
+    template: str
+    tables: tuple[Table, ...] = ()
+    notes: tuple[Safe, ...] = ()
+    items: tuple[Safe, ...] = ()
+    fences: tuple[Fence, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A block to be filled, and what it is filled from."""
+
+    card: Card
+    lock: Lock | None
+    block: Block
+
+    def option(self, key: str) -> tuple[str, ...]:
+        """The values of a key; none when it is not given."""
+        return self.block.options.get(key, ())
+
+    def needed_lock(self) -> Lock:
+        """The lock.
+
+        Raises:
+            InputError: There is none, or it is another card's.
+        """
+        remedy = "write it with `ringproof anchors lock`"
+        if self.lock is None:
+            raise self.block.refusal(None, "needs anchors.lock, which is not there", remedy)
+        stale = staleness(self.card, self.lock)
+        if stale is not None:
+            problem = f"anchors.lock is older than the card: it {stale}"
+            raise self.block.refusal(None, problem, remedy)
+        return self.lock
+
+    def refuse_others(self, keys: Sequence[str]) -> None:
+        """Raise `InputError` for a key that this kind of block does not take."""
+        for key in self.block.options:
+            if key not in keys:
+                remedy = nearest(key, keys)
+                raise self.block.refusal(key, f"is no key of {self.block.kind}", remedy)
+
+    def one_of(self, key: str, choices: Sequence[str]) -> str:
+        """The value of a key that takes one of some words; the first when it is not given."""
+        given = self.option(key)
+        if not given:
+            return choices[0]
+        if len(given) > 1 or given[0] not in choices:
+            value = ",".join(given)
+            raise self.block.refusal(
+                value, f"is no {key} of {self.block.kind}", nearest(value, choices)
+            )
+        return given[0]
+
+    def known(self, key: str, choices: Sequence[str], what: str) -> tuple[str, ...]:
+        """The values of a key, each of which must be known and stand there once."""
+        given = self.option(key)
+        for index, value in enumerate(given):
+            if value not in choices:
+                raise self.block.refusal(value, f"is no {what}", nearest(value, choices))
+            if value in given[:index]:
+                raise self.block.refusal(value, f"stands twice in {key}", "name it once")
+        return given
+
+    def selected(self, items: Mapping[str, Item], what: str) -> tuple[Item, ...]:
+        """The items of ``only``, in its order, or all but those of ``except``.
+
+        Raises:
+            InputError: An id is unknown, both keys are given, or nothing is left.
+        """
+        only = self.known("only", tuple(items), what)
+        left_out = self.known("except", tuple(items), what)
+        if only and left_out:
+            raise self.block.refusal(None, "has both only and except", "give one of them")
+        names = only or tuple(name for name in items if name not in left_out)
+        if not names:
+            problem = f"has no {what} to show"
+            raise self.block.refusal(None, problem, "remove the block, or add one to the card")
+        return tuple(items[name] for name in names)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A column of a kind's tables."""
+
+    heading: str
+    cell: Callable[[Request, Item], Safe]
+
+
+def table(
+    request: Request,
+    items: Sequence[Item],
+    columns: Mapping[str, Column[Item]],
+    default: Sequence[str],
+) -> Content:
+    """A table of items with the columns that the block asks for, or the default ones."""
+    names = request.known("columns", tuple(columns), f"column of {request.block.kind}") or default
+    chosen = [columns[name] for name in names]
+    rows = tuple(tuple(column.cell(request, item) for column in chosen) for item in items)
+    headings = tuple(Safe(column.heading) for column in chosen)
+    return Content("table", tables=(Table(headings, rows),))
+
+
+def refuse_columns(request: Request, style: str) -> None:
+    """Raise `InputError` where columns are asked of what is no table of items."""
+    if request.option("columns"):
+        problem, remedy = f"style={style} has no columns", "leave columns out"
+        raise request.block.refusal(None, problem, remedy)

@@ -1,0 +1,228 @@
+"""Blocks of where things are upstream: anchors, upstreams and the version matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ringproof.harness.anchors.lock import Lock, permalink
+from ringproof.harness.cards.model import Anchor, PackageUpstream, RepositoryUpstream
+from ringproof.harness.rendering.content import (
+    Column,
+    Content,
+    Request,
+    Table,
+    refuse_columns,
+    table,
+)
+from ringproof.harness.rendering.escaping import Safe, code, inline, joined, link
+from ringproof.harness.rendering.versions import (
+    Version,
+    found_place,
+    label,
+    product,
+    repository_of,
+    versions,
+)
+
+_DASH = Safe("-")
+_DAGGER = Safe(" †")
+_DAGGER_NOTE = Safe(
+    "† The name is there, but not all that its anchor expects in it: that version does it "
+    "differently."
+)
+# `cp_comm_type` needs no class before it; `forward` and `__init__` do.
+_TELLING = re.compile(r"(?!__)_?[^\W_]\w*_\w*[^\W_](?:#\d+)?")
+
+_Upstream = PackageUpstream | RepositoryUpstream
+
+
+def _where(request: Request, anchor: Anchor) -> Safe:
+    upstream = request.card.upstreams[anchor.upstream]
+    return inline(f"{product(upstream)} {label(upstream)}")
+
+
+def _role(item: Anchor) -> Safe:
+    return inline(item.short or item.role)
+
+
+def _expects(item: Anchor) -> Safe:
+    return joined(", ", [code(text) for text in item.expects])
+
+
+def _links(request: Request, anchor: Anchor) -> Safe:
+    """The places of an anchor, each as a permalink; without one where no commit is known."""
+    lock = request.needed_lock()
+    cells = []
+    for version in _versions_of(request, anchor):
+        found = found_place(lock, anchor, version)
+        if found is not None:
+            page = permalink(lock.upstreams[found[0]], found[1])
+            cells.append(inline(version.label) if page is None else link(version.label, page))
+    return joined(", ", cells) if cells else _DASH
+
+
+def _lines(request: Request, anchor: Anchor) -> Safe:
+    lock = request.needed_lock()
+    cells = []
+    for version in _versions_of(request, anchor):
+        found = found_place(lock, anchor, version)
+        if found is not None:
+            place = found[1]
+            cells.append(inline(f"{version.label} L{place.start}-L{place.end}"))
+    return joined(", ", cells) if cells else _DASH
+
+
+def _versions_of(request: Request, anchor: Anchor) -> list[Version]:
+    repository = repository_of(request.card, anchor)
+    asked = request.known("at", tuple(request.card.upstreams), "upstream of the card")
+    return [
+        version
+        for version in versions(request.card)
+        if version.repository == repository and (not asked or set(asked) & set(version.names))
+    ]
+
+
+_ANCHOR: Mapping[str, Column[Anchor]] = MappingProxyType(
+    {
+        "id": Column("anchor", lambda _, item: code(item.id)),
+        "where": Column("where", _where),
+        "path": Column("path", lambda _, item: code(item.path)),
+        "symbol": Column("symbol", lambda _, item: code(item.symbol)),
+        "role": Column("what it does", lambda _, item: _role(item)),
+        "expects": Column("contains", lambda _, item: _expects(item)),
+        "links": Column("in", _links),
+        "lines": Column("in", _lines),
+    }
+)
+_ANCHOR_STYLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "compact": ("path", "symbol", "role"),
+        "files": (),
+        "links": ("id", "symbol", "role", "links"),
+        "lines": ("id", "path", "symbol", "lines"),
+    }
+)
+
+
+def anchors(request: Request) -> Content:
+    """Anchors as a table: what they do, where they are, or only which file has which symbols."""
+    request.refuse_others(("only", "except", "upstream", "at", "style", "columns"))
+    wanted = request.known("upstream", tuple(request.card.upstreams), "upstream of the card")
+    items = {a.id: a for a in request.card.anchors if not wanted or a.upstream in wanted}
+    chosen = request.selected(items, "anchor of this card" if not wanted else "such anchor")
+    style = request.one_of("style", tuple(_ANCHOR_STYLES))
+    if style != "files":
+        return table(request, chosen, _ANCHOR, _ANCHOR_STYLES[style])
+    refuse_columns(request, style)
+    return _files(request, chosen)
+
+
+def _files(request: Request, items: Sequence[Anchor]) -> Content:
+    """A row per file; what stands above is not repeated."""
+    grouped: dict[Safe, dict[str, list[Safe]]] = {}
+    for anchor in items:
+        files = grouped.setdefault(_where(request, anchor), {})
+        symbols = files.setdefault(anchor.path, [])
+        symbols += [name] if (name := code(anchor.symbol)) not in symbols else []
+    rows = tuple(
+        (Safe("") if index else where, code(path), joined(", ", symbols))
+        for where, files in grouped.items()
+        for index, (path, symbols) in enumerate(files.items())
+    )
+    headings = (Safe("where"), Safe("path"), Safe("symbol"))
+    return Content("table", tables=(Table(headings, rows),))
+
+
+def _source(item: _Upstream) -> Safe:
+    if isinstance(item, PackageUpstream):
+        return Safe(f"{code(item.package)} on PyPI")
+    return inline(item.repo)
+
+
+def _ref(item: _Upstream) -> Safe:
+    return code(item.version if isinstance(item, PackageUpstream) else item.ref)
+
+
+_NAMED = tuple[str, _Upstream]
+_UPSTREAM: Mapping[str, Column[_NAMED]] = MappingProxyType(
+    {
+        "id": Column("upstream", lambda _, pair: code(pair[0])),
+        "name": Column("here called", lambda _, pair: inline(label(pair[1]))),
+        "source": Column("source", lambda _, pair: _source(pair[1])),
+        "ref": Column("ref or release", lambda _, pair: _ref(pair[1])),
+        "commit": Column(
+            "commit", lambda _, pair: code(pair[1].commit) if pair[1].commit else _DASH
+        ),
+    }
+)
+
+
+def upstreams(request: Request) -> Content:
+    """The upstreams that the card speaks of, as a table."""
+    request.refuse_others(("only", "except", "columns"))
+    items = {name: (name, upstream) for name, upstream in request.card.upstreams.items()}
+    chosen = request.selected(items, "upstream of the card")
+    return table(request, chosen, _UPSTREAM, ("name", "source", "ref", "commit"))
+
+
+def version_matrix(request: Request) -> Content:
+    """What exists in which version: a table per repository, filled from the lock alone."""
+    request.refuse_others(("only", "except", "at"))
+    lock = request.needed_lock()
+    known = {anchor.id: anchor for anchor in request.card.anchors}
+    in_rows = {name: known[name] for row in request.card.version_matrix for name in row.anchors}
+    chosen = {anchor.id for anchor in request.selected(in_rows, "anchor of the version matrix")}
+    rows = [
+        (row.about, [known[name] for name in row.anchors if name in chosen])
+        for row in request.card.version_matrix
+        if chosen & set(row.anchors)
+    ]
+    repositories = dict.fromkeys(version.repository for version in versions(request.card))
+    tables = tuple(
+        made
+        for repository in repositories
+        if (made := _matrix(request, lock, repository, rows)) is not None
+    )
+    doubtful = any(_DAGGER in cell for made in tables for row in made.rows for cell in row[1:])
+    return Content("table", tables=tables, notes=(_DAGGER_NOTE,) if doubtful else ())
+
+
+def _matrix(
+    request: Request, lock: Lock, repository: str, rows: Sequence[tuple[str, Sequence[Anchor]]]
+) -> Table | None:
+    """The rows with anchors of one repository, by its versions."""
+    made: list[tuple[Safe, ...]] = []
+    columns: Sequence[Version] = ()
+    for about, row in rows:
+        members = [a for a in row if repository_of(request.card, a) == repository]
+        if members:
+            columns = _versions_of(request, members[0])
+            cells = (_cell(lock, members, version) for version in columns)
+            made.append((inline(about), *cells))
+    if not made:
+        return None
+    headings = (inline(repository), *(inline(version.label) for version in columns))
+    return Table(headings, tuple(made))
+
+
+def _cell(lock: Lock, members: Sequence[Anchor], version: Version) -> Safe:
+    """The names that exist in a version, each once."""
+    names: dict[str, bool] = {}
+    for anchor in members:
+        found = found_place(lock, anchor, version)
+        if found is not None:
+            whole = found[1].missing == 0
+            names[anchor.symbol] = names.get(anchor.symbol, False) or whole
+    shown = [
+        Safe(code(short_symbol(symbol)) + ("" if whole else _DAGGER))
+        for symbol, whole in names.items()
+    ]
+    return joined(", ", shown) if shown else _DASH
+
+
+def short_symbol(symbol: str) -> str:
+    """A symbol without its scope, where its own name says enough."""
+    last = re.split(r"\.|::", symbol)[-1]
+    return last if _TELLING.fullmatch(last) else symbol

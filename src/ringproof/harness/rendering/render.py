@@ -1,0 +1,198 @@
+"""Documents with their generated blocks filled in; what is around the blocks stays as it is."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from jinja2 import PackageLoader, StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.lock import LOCK_FILE, Lock, read_lock
+from ringproof.harness.cards.loading import load_card
+from ringproof.harness.cards.model import Card
+from ringproof.harness.rendering import places, statements
+from ringproof.harness.rendering.blocks import LINE_END, Block, find_blocks
+from ringproof.harness.rendering.content import Content, Request, nearest
+from ringproof.harness.rendering.escaping import Safe, inline
+
+MAX_BYTES = 1_000_000
+MAX_DIFF_LINES = 20
+_SUFFIXES = (".md", ".markdown")
+_LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+
+KINDS: Mapping[str, Callable[[Request], Content]] = MappingProxyType(
+    {
+        "anchors": places.anchors,
+        "constraints": statements.said,
+        "pitfalls": statements.pitfalls,
+        "commands": statements.commands,
+        "markers": statements.markers,
+        "claims": statements.said,
+        "upstreams": places.upstreams,
+        "version-matrix": places.version_matrix,
+    }
+)
+
+
+@dataclass(frozen=True)
+class RenderedBlock:
+    """One block, as it stands in the file and as it should.
+
+    Attributes:
+        before, after: The lines between the markers, without line ends.
+    """
+
+    block: Block
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the file says something else than the card."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One document and its blocks; ``content`` is what it should be."""
+
+    path: Path
+    original: bytes
+    content: bytes
+    blocks: tuple[RenderedBlock, ...]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the file has to be written."""
+        return self.original != self.content
+
+
+def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
+    """Every Markdown file of a skill that has generated blocks. Nothing is written.
+
+    Args:
+        card_path: The skill's ``card.yaml``; files are sought in its folder, no link is followed.
+
+    Raises:
+        InputError: The card, the lock or a document cannot be used; it names file and line.
+    """
+    card = load_card(card_path)
+    lock = read_lock(card_path.with_name(LOCK_FILE))
+    rendered = (
+        render_document(path, _read(path), card, lock) for path in _documents(card_path.parent)
+    )
+    return tuple(document for document in rendered if document.blocks)
+
+
+def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) -> RenderedFile:
+    """One document with its blocks filled in.
+
+    Bytes outside of the blocks are kept, with their line ends and a byte order mark; inside,
+    lines end as the block's first marker does.
+
+    Raises:
+        InputError: A block cannot be filled, or the file is no text.
+    """
+    try:
+        text = original.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = original.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+    found = find_blocks(text, str(path))
+    if not found:
+        return RenderedFile(path, original, original, ())
+    lines = LINE_END.split(text)
+    made = tuple(
+        RenderedBlock(
+            block, tuple(lines[block.begin + 1 : block.end]), _filled(Request(card, lock, block))
+        )
+        for block in found
+    )
+    content = _replaced(text, made)
+    _refuse_escape(content, made, str(path))
+    return RenderedFile(path, original, content.encode("utf-8"), made)
+
+
+def _filled(request: Request) -> tuple[str, ...]:
+    """The lines of a block, with an empty one at each end: Markdown needs them there."""
+    kind = request.block.kind
+    if kind not in KINDS:
+        raise request.block.refusal(kind, "is no KIND of block", nearest(kind, tuple(KINDS)))
+    return ("", *lay_out(KINDS[kind](request)), "")
+
+
+def lay_out(content: Content) -> tuple[str, ...]:
+    """The lines that a template makes of a content.
+
+    Only the package's own templates are used; what they put somewhere is escaped unless it is
+    finished Markdown.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        loader=PackageLoader("ringproof.harness.rendering", "templates"),
+        undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Safe) else inline(str(value)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    text = environment.get_template(f"{content.template}.md.jinja").render(content=content)
+    return tuple(text.rstrip("\n").split("\n"))
+
+
+def _replaced(text: str, made: Sequence[RenderedBlock]) -> str:
+    kept = _LINES.findall(text)
+    for item in reversed(made):
+        begin, end = item.block.begin, item.block.end
+        newline = kept[begin][len(kept[begin].rstrip("\r\n")) :]
+        kept[begin + 1 : end] = [f"{line}{newline}" for line in item.after]
+    return "".join(kept)
+
+
+def _refuse_escape(content: str, made: Sequence[RenderedBlock], file: str) -> None:
+    """The last defence: the new text has the blocks that it was given, and no others."""
+    try:
+        again = find_blocks(content, file)
+    except InputError:
+        again = ()
+    lines = LINE_END.split(content)
+    inside = [tuple(lines[block.begin + 1 : block.end]) for block in again]
+    if inside != [item.after for item in made]:
+        problem = "the card holds text that would break out of its block"
+        raise made[0].block.refusal(None, problem, "write that text in other words")
+
+
+def _documents(folder: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(where, name) for name in sorted(names)):
+            if path.suffix.lower() in _SUFFIXES and not path.is_symlink() and path.is_file():
+                yield path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(str(path), None, problem, "check its permissions") from error
+    if len(raw) > MAX_BYTES:
+        problem, remedy = f"larger than {MAX_BYTES:,} bytes", "split it"
+        raise InputError(str(path), None, problem, remedy)
+    return raw
+
+
+def difference(item: RenderedBlock) -> tuple[str, ...]:
+    """What is wrong with a stale block: a short unified diff, from the file to the card."""
+    lines = list(difflib.unified_diff(item.before, item.after, lineterm="", n=0))[2:]
+    lines = [line for line in lines if not line.startswith("@@")]
+    left = len(lines) - MAX_DIFF_LINES
+    more = (f"... and {left} more lines",) if left > 0 else ()
+    return (*lines[:MAX_DIFF_LINES], *more)
