@@ -10,7 +10,7 @@ import sys
 import typer
 
 from ringproof import __version__
-from ringproof.cli import anchors, lint, logs, parity, prove
+from ringproof.cli import anchors, card, lint, logs, parity, prove, render
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -23,10 +23,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(anchors.app, name="anchors")
+app.add_typer(card.app, name="card")
 app.add_typer(parity.app, name="parity")
 app.add_typer(logs.app, name="logs")
 app.command("lint")(lint.lint)
 app.command("prove")(prove.prove)
+app.command("render")(render.render)
 
 
 def _version(asked: bool) -> None:

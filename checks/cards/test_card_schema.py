@@ -1,0 +1,204 @@
+"""The JSON Schema for editors: not stale, and of one mind with the loader."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from checks.cards import test_card_model
+from checks.cards.test_card_model import CARD
+from ringproof.cli.main import app
+from ringproof.errors import InputError
+from ringproof.harness.cards import load_card, schema
+from ringproof.harness.cards.document import read_document
+from ringproof.harness.cards.schema import SCHEMA_FILE, card_schema, schema_text
+
+ROOT = Path(__file__).parents[2]
+OWN_CARDS = sorted(ROOT.glob("skills/*/card.yaml"))
+
+# What only the loader can see: references between parts of a card.
+BETWEEN_PARTS = (
+    "no upstream of this card",
+    "already the id of",
+    "pitfalls[0].id",
+    "no anchor of this card",
+    "no id of this card",
+    "both proven and unproven",
+)
+_WRONG = next(
+    mark.args[1]
+    for mark in test_card_model.test_wrong_values_are_refused_by_line_and_field.pytestmark
+)
+FORM_ERRORS = [
+    case
+    for case in _WRONG
+    if not any(case[2] in words or words in case[2] for words in BETWEEN_PARTS)
+]
+
+
+def _errors(data: Any) -> list[str]:
+    validator = jsonschema.Draft202012Validator(
+        card_schema(), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    )
+    return [error.message for error in validator.iter_errors(data)]
+
+
+def test_the_committed_schema_is_not_stale() -> None:
+    committed = Path(schema.__file__).with_name(SCHEMA_FILE).read_text(encoding="utf-8")
+    assert committed == schema_text(), "write it anew: ringproof card schema -o FILE"
+
+
+def test_it_is_a_schema_of_its_dialect() -> None:
+    made = card_schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    assert made["$schema"].endswith("2020-12/schema")
+    assert made["$id"]
+
+
+@pytest.mark.parametrize("path", OWN_CARDS, ids=lambda path: path.parent.name)
+def test_our_cards_validate(path: Path) -> None:
+    assert _errors(read_document(path).data) == []
+
+
+def test_there_are_cards_of_ours() -> None:
+    assert OWN_CARDS
+
+
+def test_a_whole_card_validates() -> None:
+    assert _errors(json.loads(json.dumps(dict(CARD)))) == []
+
+
+@pytest.mark.parametrize(("location", "value", "words"), FORM_ERRORS)
+def test_what_the_loader_refuses_for_its_form_the_schema_refuses(
+    tmp_path: Path, location: tuple[str | int, ...], value: Any, words: str
+) -> None:
+    data = copy.deepcopy(dict(CARD))
+    target: Any = data
+    for part in location[:-1]:
+        target = target[part]
+    target[location[-1]] = value
+    _refused_by_both(tmp_path, data)
+
+
+@pytest.mark.parametrize("key", ["title", "summary", "validated_on", "upstreams"])
+def test_missing_keys_are_refused_by_both(tmp_path: Path, key: str) -> None:
+    _refused_by_both(tmp_path, {name: value for name, value in CARD.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("place", "key"), [((), "evidence"), (("claims", 0), "prove"), (("upstreams", "core"), "url")]
+)
+def test_unknown_keys_are_refused_by_both(tmp_path: Path, place: tuple[Any, ...], key: str) -> None:
+    data = copy.deepcopy(dict(CARD))
+    target: Any = data
+    for part in place:
+        target = target[part]
+    target[key] = "x"
+    _refused_by_both(tmp_path, data)
+
+
+def _refused_by_both(tmp_path: Path, data: dict[str, Any]) -> None:
+    path = test_card_model._write(tmp_path, data)
+    with pytest.raises(InputError):
+        load_card(path)
+    assert _errors(read_document(path).data)
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "f",
+        "A.b",
+        "outer.inner#2",
+        "--option",
+        '"--option"',
+        "'--option'",
+        "--option#2",
+        "Class::method",
+    ],
+)
+def test_every_form_of_a_symbol_is_accepted_by_both(tmp_path: Path, symbol: str) -> None:
+    data = copy.deepcopy(dict(CARD))
+    data["anchors"][0]["symbol"] = symbol
+    path = test_card_model._write(tmp_path, data)
+    load_card(path)
+    assert _errors(read_document(path).data) == []
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        "anchor:place",
+        "unproven: no machine",
+        "checks/a/test_b.py::test_x[1-a:b/../c]",
+        "smoke/test_b.py",
+        ["checks/test_a.py::TestC::test_x", "anchor:place"],
+    ],
+)
+def test_every_form_of_a_proof_is_accepted_by_both(tmp_path: Path, proof: Any) -> None:
+    data = copy.deepcopy(dict(CARD))
+    data["claims"][0]["proof"] = proof
+    path = test_card_model._write(tmp_path, data)
+    load_card(path)
+    assert _errors(read_document(path).data) == []
+
+
+def test_every_key_of_a_card_is_described() -> None:
+    made = card_schema()
+    for name, definition in {"Card": made, **made["$defs"]}.items():
+        assert definition["description"], name
+        for key, entry in definition["properties"].items():
+            assert entry.get("description"), f"{name}.{key}"
+
+
+def test_attribute_lines_become_descriptions() -> None:
+    path = card_schema()["$defs"]["Anchor"]["properties"]["path"]
+    assert path["description"] == "The file, from the upstream's root."
+    symbol = card_schema()["$defs"]["Anchor"]["properties"]["symbol"]["description"]
+    assert "#2" in symbol, "a line that goes on belongs to the same attribute"
+
+
+def _patterns(value: Any) -> Iterator[str]:
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if key == "pattern" and isinstance(item, str):
+            yield item
+        yield from _patterns(item)
+    for item in value if isinstance(value, list) else ():
+        yield from _patterns(item)
+
+
+def test_the_forms_of_the_validators_are_there_and_portable() -> None:
+    made = card_schema()
+    definitions = made["$defs"]
+    for name, key in (
+        ("Anchor", "id"),
+        ("Anchor", "path"),
+        ("Anchor", "symbol"),
+        ("RepositoryUpstream", "repo"),
+        ("RepositoryUpstream", "commit"),
+        ("PackageUpstream", "version"),
+    ):
+        assert definitions[name]["properties"][key]["pattern"].startswith("^"), key
+    found = set(_patterns(made))
+    assert len(found) > 8
+    for pattern in found:
+        re.compile(pattern)
+        assert "(?P" not in pattern, pattern
+        assert not re.search(r"\\[AZ]", pattern), pattern
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    runner = CliRunner()
+    printed = runner.invoke(app, ["card", "schema"])
+    assert printed.exit_code == 0
+    assert printed.stdout == schema_text()
+    runner.invoke(app, ["card", "schema", "-o", str(tmp_path / "s.json")])
+    assert (tmp_path / "s.json").read_text() == schema_text()

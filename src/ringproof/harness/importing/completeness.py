@@ -1,0 +1,82 @@
+"""Nothing may be lost: every scalar of the source is sought in the card that was written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringproof.harness.cards.document import Location
+from ringproof.harness.importing.draft import joined
+from ringproof.harness.importing.flatten import Spell
+from ringproof.harness.importing.judging import FAILURE_KEYS, plain
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A string, number or truth value of the source, as it is spelled there."""
+
+    location: Location
+    text: str
+
+
+def scalars(data: object, spell: Spell, location: Location = ()) -> Iterator[Scalar]:
+    """Every scalar of nested data, and every key that is not the card's or a failure's own.
+
+    ``null`` and empty text say nothing and are left out.
+    """
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            structural = not location or (location[0] == "failure_modes" and key in FAILURE_KEYS)
+            if not structural and key.strip():
+                yield Scalar((*location, key), key)
+            yield from scalars(value, spell, (*location, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from scalars(value, spell, (*location, index))
+    elif data is not None and (text := spell(location, data)).strip():
+        yield Scalar(location, text)
+
+
+def lost(source: Mapping[str, object], spell: Spell, result: Mapping[str, Any]) -> list[Scalar]:
+    """The scalars of a source card that the result does not say.
+
+    Each must occur in one text of the result, white space aside; and every word and sign must
+    occur at least as often as in the source, so that of two equal statements both are kept.
+    Proofs, roles and ids, which are not the source's statements, do not count.
+    """
+    texts = list(_texts(result))
+    held = {"".join(text.split()) for text in texts}
+    corpus = "\0".join(held)
+    have = Counter(token for text in texts for token in _TOKEN.findall(text))
+    missing: list[Scalar] = []
+    for scalar in scalars(source, spell):
+        bare = "".join(scalar.text.split())
+        found = bare in held or bare in corpus
+        need = Counter(_TOKEN.findall(scalar.text))
+        if not found or any(have[token] < count for token, count in need.items()):
+            missing.append(scalar)
+        have.subtract(need)
+    return missing
+
+
+def _texts(result: Mapping[str, Any]) -> Iterator[str]:
+    """All that a card says in the source's words; ids made of those words do not count twice."""
+    yield from (str(result.get(key, "")) for key in ("title", "summary", "validated_on"))
+    for name in ("feature_meaning", "recommended_path"):
+        for key, value in result.get(name, {}).items():
+            yield from (key, *_values(value))
+    yield from result.get("follow_up_validation", ())
+    for pitfall in result.get("pitfalls", ()):
+        yield from (pitfall[field] for field in ("id", "symptom", "cause", "remedy"))
+    for name in ("constraints", "claims"):
+        yield from joined([statement["says"] for statement in result.get(name, ())])
+
+
+def _values(value: object) -> Iterator[str]:
+    items = value if isinstance(value, list) else [value]
+    yield from (item if isinstance(item, str) else plain(item) for item in items)

@@ -1,0 +1,210 @@
+"""A skill with a card of NVIDIA's form becomes a skill with a card of ours."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringproof.errors import InputError
+from ringproof.files import write_atomically
+from ringproof.harness.cards.document import MAX_BYTES, read_document
+from ringproof.harness.cards.loading import CARD_FILE, load_card
+from ringproof.harness.cards.model import Card
+from ringproof.harness.cards.proof import ProofKind
+from ringproof.harness.cards.statements import cross_check, statements
+from ringproof.harness.importing.code import CodeAnchors
+from ringproof.harness.importing.completeness import lost
+from ringproof.harness.importing.documents import Pointers, add_documents
+from ringproof.harness.importing.draft import Draft
+from ringproof.harness.importing.mapping import Mapper
+from ringproof.harness.importing.roots import Roots
+from ringproof.harness.importing.source import SkillSource, read_source
+from ringproof.harness.importing.writing import card_text
+
+_DEFECT = "report this as a defect; nothing was written"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A converted skill, not yet written.
+
+    Attributes:
+        skill: Name of its folder.
+        text: Its ``card.yaml``.
+        card: The same, loaded.
+        became: Key of the source to list of our card to number of entries.
+        evidence: What became of the entries of ``evidence``, by verdict.
+        pointers: Places in code that the skill's documents point to, and what became of them.
+    """
+
+    skill: str
+    source: SkillSource
+    text: str
+    card: Card
+    became: Mapping[str, Mapping[str, int]]
+    evidence: Mapping[str, int]
+    pointers: Pointers
+
+    @property
+    def statements(self) -> int:
+        """How many statements the card makes."""
+        return len(statements(self.card))
+
+    @property
+    def unproven(self) -> int:
+        """How many of them nothing proves."""
+        return _unproven(self.card)
+
+
+def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
+    """Read a skill and make the card; nothing is written.
+
+    Args:
+        roots: The code that the skill speaks of.
+        today: What ``validated_on`` says where the source has no date.
+
+    Raises:
+        InputError: The folder is no skill, its card cannot be read or is ours already; or, which
+            would be a defect here, a statement would be lost.
+    """
+    source = read_source(folder)
+    skill = folder.resolve().name
+    if source.has_card and "upstreams" in source.card and _is_ours(folder / CARD_FILE):
+        problem = "is a ringproof card already"
+        raise InputError(str(folder / CARD_FILE), None, problem, "edit it instead")
+    draft = Draft()
+    code = CodeAnchors(roots, draft)
+    mapper = Mapper(source, draft, code, today)
+    mapper.run()
+    pointers = add_documents(source, code, draft)
+    data = draft.data()
+    _refuse_loss(source, data)
+    card = _validated(source, data)
+    text = _written(source, data, _head(source, card))
+    return Imported(skill, source, text, card, mapper.became, mapper.evidence, pointers)
+
+
+def write(imported: Imported, output: Path, *, force: bool) -> Path:
+    """Write the card and copy the skill's other files, the card last.
+
+    Returns:
+        The new skill's folder, ``output/<skill>``.
+
+    Raises:
+        InputError: It lies inside the skill or around it, has such files already (without
+            ``force``), or cannot be written.
+    """
+    source = imported.source
+    target = output / imported.skill
+    refuse_overlap(source.folder, target)
+    names = (*source.files, CARD_FILE)
+    taken = [name for name in names if (target / name).exists() or (target / name).is_symlink()]
+    if taken and not force:
+        raise InputError("--output", target / taken[0], "exists", "use --force to replace it")
+    for name in source.files:
+        original = source.folder / name
+        try:
+            content, mode = original.read_bytes(), original.stat().st_mode & 0o777
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise InputError("PATH", original, problem, "check its permissions") from error
+        _put(target / name, content, mode)
+    _put(target / CARD_FILE, imported.text, 0o644)
+    return target
+
+
+def refuse_overlap(folder: Path, target: Path) -> None:
+    """Raise `InputError` if one folder is the other or lies inside it."""
+    try:
+        inner, outer = folder.resolve(), target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError("--output", target, "cannot be resolved", "name another") from error
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        problem = f"is or overlaps the skill that is read ({folder})"
+        raise InputError("--output", target, problem, "name a folder elsewhere")
+
+
+def _put(file: Path, content: str | bytes, mode: int) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror}"
+        raise InputError("--output", file.parent, problem, "name a writable place") from error
+    write_atomically(file, content, field="--output", mode=mode)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        load_card(path)
+    except InputError:
+        return False
+    return True
+
+
+def _refuse_loss(source: SkillSource, data: Mapping[str, Any]) -> None:
+    missing = lost(source.card, source.text, data)
+    if missing:
+        where = ".".join(str(part) for part in missing[0].location)
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        problem = f"would be lost{more} by the import"
+        raise InputError(f"{source.folder / CARD_FILE}: {where}", missing[0].text, problem, _DEFECT)
+
+
+def _validated(source: SkillSource, data: Mapping[str, Any]) -> Card:
+    """The card as the model sees it, before it is text."""
+    try:
+        card = Card.model_validate(data)
+    except ValueError as error:
+        problem = f"cannot be said in a card: {' '.join(str(error).split())[:300]}"
+        raise InputError(str(source.folder), None, problem, _DEFECT) from error
+    for wrong in cross_check(card):
+        raise InputError(str(source.folder), wrong.value, wrong.problem, _DEFECT)
+    return card
+
+
+def _written(source: SkillSource, data: Mapping[str, Any], head: tuple[str, ...]) -> str:
+    """The text, read back and found to say the same; in the plain style if the nice one fails."""
+    problem = ""
+    for plainly in (False, True):
+        text = card_text(data, head, plainly=plainly)
+        size = len(text.encode("utf-8"))
+        if size > MAX_BYTES:
+            problem = f"becomes larger than a card may be ({MAX_BYTES:,} bytes)"
+            remedy = "split the source card in two"
+            raise InputError(str(source.folder / CARD_FILE), f"{size:,} bytes", problem, remedy)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, CARD_FILE)
+            file.write_text(text, encoding="utf-8", newline="")
+            try:
+                same = read_document(file).data == data
+            except InputError as error:
+                problem = error.problem
+                continue
+        if same:
+            return text
+        problem = "its text is read back differently"
+    raise InputError(str(source.folder), None, f"cannot be written as YAML: {problem}", _DEFECT)
+
+
+def _head(source: SkillSource, card: Card) -> tuple[str, ...]:
+    """What the file says about itself."""
+    of = "card.yaml and SKILL.md" if source.has_card else "SKILL.md"
+    count, open_ones = len(statements(card)), _unproven(card)
+    return (
+        f"Imported by `ringproof card import` from {of} of {source.folder.resolve().name}.",
+        f"{count} statements: {open_ones} unproven, {count - open_ones} places in code "
+        "that `ringproof anchors check` can look up.",
+        "Every text is the source's own. To prove a statement, put a test or an anchor into its",
+        "`proof`; until then it is shown as unproven, whatever the source called it.",
+    )
+
+
+def _unproven(card: Card) -> int:
+    return sum(
+        all(proof.kind is ProofKind.UNPROVEN for proof in statement.proofs)
+        for statement in statements(card)
+    )

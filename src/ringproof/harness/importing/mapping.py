@@ -1,0 +1,255 @@
+"""What each key of a foreign card becomes; a key that nobody foresaw becomes claims."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ringproof.harness.cards.document import Location
+from ringproof.harness.importing.code import CodeAnchors
+from ringproof.harness.importing.draft import IDENTIFIER, MAX_LINE, MAX_PROSE, Draft
+from ringproof.harness.importing.flatten import Said, flatten
+from ringproof.harness.importing.judging import (
+    NOT_SAID,
+    date_of,
+    evidence_of,
+    failure_of,
+    is_key,
+    mentions_in,
+    plain,
+    without,
+)
+from ringproof.harness.importing.source import Comment, SkillSource
+
+_MEASURED = "measured upstream, linked to no log and no run"
+_OTHERWISE = "stated upstream, linked to nothing"
+_REASONS = MappingProxyType(
+    {
+        "failure_modes": "described upstream, linked to nothing that reproduces it",
+        "expected_metric_change": "expected upstream, linked to no measurement",
+        "measured_result": _MEASURED,
+        "measured_results": _MEASURED,
+        "best_measured_configs": _MEASURED,
+        "profile_result": _MEASURED,
+        "comment": "a comment of the upstream card, linked to nothing",
+    }
+)
+
+
+@dataclass
+class Mapper:
+    """Moves one card into a draft.
+
+    Attributes:
+        today: What ``validated_on`` says where the source has no date.
+        became: Key to what became of it: list of our card to number of entries.
+        evidence: What became of the entries of ``evidence``.
+    """
+
+    source: SkillSource
+    draft: Draft
+    code: CodeAnchors
+    today: datetime.date
+    became: dict[str, dict[str, int]] = field(default_factory=dict)
+    evidence: dict[str, int] = field(default_factory=dict)
+    _used: set[Comment] = field(default_factory=set)
+
+    def run(self) -> None:
+        """All keys in the card's order, then the comments that no statement took along."""
+        self._head()
+        for key, value in self.source.card.items():
+            if self.became.get(key):
+                continue  # title, summary and date
+            self.became[key] = {}
+            if value not in (None, "", [], {}):
+                _OWN.get(key, Mapper._others)(self, key, value)
+        for comment in self.source.comments:
+            if comment not in self._used:
+                near = ".".join(str(part) for part in comment.location)
+                label = f"comment at {near}" if near else "comment"
+                said = Said(comment.location, label, comment.text)
+                self._claim("comment", said, hint=f"{near} {comment.text}")
+
+    def _head(self) -> None:
+        """Title, summary and date, which a card must have, and the upstreams."""
+        source, head = self.source, self.draft.head
+        name = source.name.strip() or source.folder.resolve().name
+        self._required("title", name[:MAX_LINE], MAX_LINE)
+        self._required("summary", source.description.strip()[:MAX_PROSE] or NOT_SAID, MAX_PROSE)
+        date = date_of(source.card.get("validated_on"))
+        head["validated_on"] = (date or self.today).isoformat()
+        if date is not None:
+            self._count("validated_on", "validated_on")
+        head["upstreams"] = {root.name: dict(root.upstream) for root in self.code.roots.roots}
+
+    def _required(self, key: str, fallback: str, limit: int) -> None:
+        value = self.source.card.get(key)
+        text = value.strip() if isinstance(value, str) else ""
+        fits = 0 < len(text) <= limit
+        self.draft.head[key] = text if fits else fallback
+        if fits:
+            self._count(key, key)
+
+    def _statuses(self, key: str, value: object) -> None:
+        if not isinstance(value, Mapping):
+            self._others(key, value)
+            return
+        for topic, labels in value.items():
+            said = flatten(labels, (key, topic), self.source.text)
+            named = "; ".join(without(item, f"{key}.{topic}") for item in said)
+            reason = f"labelled '{named[:200]}' upstream, linked to nothing"
+            status = Said((key, topic), f"{key}.{topic}", named)
+            ids = self._claim(key, status, hint=topic, prefix="status", reason=reason)
+            if is_key(topic):
+                self.draft.validation_status[topic] = ids
+                self._count(key, key)
+
+    def _glossary(self, key: str, value: object) -> None:
+        for term, meaning in value.items() if isinstance(value, Mapping) else ():
+            text = meaning.strip() if isinstance(meaning, str) else ""
+            if is_key(term) and 0 < len(text) <= MAX_PROSE:
+                self.draft.feature_meaning[term] = text
+                self._count(key, key)
+            else:
+                self._others(key, meaning, term)
+        if not isinstance(value, Mapping):
+            self._others(key, value)
+
+    def _configuration(self, key: str, value: object) -> None:
+        for name, setting in value.items() if isinstance(value, Mapping) else ():
+            if is_key(name) and self._stays(setting, (key, name)):
+                self.draft.recommended_path[name] = setting
+                self._count(key, key)
+            else:
+                self._others(key, setting, name)
+        if not isinstance(value, Mapping):
+            self._others(key, value)
+
+    def _stays(self, value: object, location: Location) -> bool:
+        """Whether a setting can stand in our card as it is: numbers must not lose digits."""
+        items: list[tuple[Location, object]] = [(location, value)]
+        if isinstance(value, list):
+            items = [((*location, index), item) for index, item in enumerate(value)]
+        for place, item in items:
+            if isinstance(item, (list, Mapping)):
+                return False
+            text = item if isinstance(item, str) else self.source.text(place, item)
+            if item is not None and text != (
+                item.strip() if isinstance(item, str) else plain(item)
+            ):
+                return False
+        return bool(items)
+
+    def _constraints(self, key: str, value: object) -> None:
+        for said in flatten(value, (key,), self.source.text):
+            text = without(said, key)
+            ids = self.draft.constraint(text, text, self._reason(key, said))
+            self.draft.known_constraints.extend(ids)
+            self._count(key, "constraints", len(ids))
+
+    def _limitations(self, key: str, value: object) -> None:
+        for said in flatten(value, (key,), self.source.text):
+            text = without(said, key)
+            ids = self.draft.claim("limitation", text, text, self._reason(key, said))
+            self.draft.known_limitations.extend(ids)
+            self._count(key, "claims", len(ids))
+
+    def _open_work(self, key: str, value: object) -> None:
+        for said in flatten(value, (key,), self.source.text):
+            text = without(said, key)
+            if len(text) <= MAX_PROSE:
+                self.draft.follow_up_validation.append(text)
+                self._count(key, key)
+            else:
+                self._claim(key, said)
+
+    def _failures(self, key: str, value: object) -> None:
+        for index, item in enumerate(value if isinstance(value, list) else [value]):
+            place: Location = (key, index) if isinstance(value, list) else (key,)
+            parts = failure_of(item) if isinstance(item, Mapping) else None
+            if parts is None:
+                self._flat(key, item, place)
+            elif isinstance(item, Mapping):
+                self._failure(key, item, place, *parts)
+
+    def _failure(
+        self,
+        key: str,
+        item: Mapping[str, object],
+        place: Location,
+        fields: dict[str, str],
+        rest: tuple[str, ...],
+    ) -> None:
+        name = fields["name"]
+        said = Said(place, key, " ".join(fields.values()))
+        texts = {field: fields[field] for field in ("symptom", "cause", "remedy")}
+        if name and IDENTIFIER.fullmatch(name) is None:
+            texts["symptom"] = f"{name}: {texts['symptom']}"
+        new = self.draft.pitfall(name, texts, self._reason(key, said))
+        self._count(key, "pitfalls")
+        for other in rest:
+            self._flat(key, item[other], (*place, other), under=f"{key}.{new}.{other}")
+
+    def _evidence(self, key: str, value: object) -> None:
+        for said in flatten(value, (key,), self.source.text):
+            verdict, reason = evidence_of(said.text, self.code.roots)
+            self.evidence[verdict] = self.evidence.get(verdict, 0) + 1
+            self._claim(key, said, hint=said.text, reason=reason)
+
+    def _others(self, key: str, value: object, *below: str) -> None:
+        self._flat(key, value, (key, *below))
+
+    def _flat(self, key: str, value: object, place: Location, *, under: str = "") -> None:
+        for said in flatten(value, place, self.source.text):
+            label = said.label
+            if under:  # the entry's own name instead of its place in the list
+                label = f"{under}{label.removeprefix(f'{key}.{place[-1]}')}"
+            self._claim(key, Said(said.location, label, said.text))
+
+    def _claim(
+        self, key: str, said: Said, *, hint: str = "", prefix: str = "", reason: str = ""
+    ) -> list[str]:
+        beside = [
+            comment
+            for comment in self.source.comments
+            if key == "validation_status" and comment.location[:2] == said.location
+        ]
+        self._used.update(beside)
+        notes = "".join(f" (comment: {comment.text})" for comment in beside)
+        noted = Said(said.location, said.label, f"{said.text}{notes}")
+        words = hint or said.label.removeprefix(key).strip(".") or said.text
+        reason = self._reason(key, noted, reason)
+        ids = self.draft.claim(prefix or key, words, noted.says, reason)
+        self._count(key, "claims", len(ids))
+        return ids
+
+    def _reason(self, key: str, said: Said, reason: str = "") -> str:
+        """Why a statement is unproven, and what became of the code that it names."""
+        notes = [reason or _REASONS.get(key, _OTHERWISE)]
+        for mention in mentions_in(said.text):
+            outcome = self.code.add(mention, f"{key} of card.yaml", said.text)
+            written = f"{mention.path}:{mention.start}"
+            is_anchor = f"is anchor {', '.join(outcome.anchors)}"
+            notes.append(f"{written} {is_anchor if outcome.anchors else outcome.why}")
+        return "; ".join(notes)
+
+    def _count(self, key: str, to: str, number: int = 1) -> None:
+        counts = self.became.setdefault(key, {})
+        counts[to] = counts.get(to, 0) + number
+
+
+_Rule = Callable[[Mapper, str, object], None]
+_OWN: Mapping[str, _Rule] = MappingProxyType(
+    {
+        "validation_status": Mapper._statuses,
+        "feature_meaning": Mapper._glossary,
+        "recommended_path": Mapper._configuration,
+        "known_constraints": Mapper._constraints,
+        "known_limitations": Mapper._limitations,
+        "follow_up_validation": Mapper._open_work,
+        "failure_modes": Mapper._failures,
+        "evidence": Mapper._evidence,
+    }
+)
