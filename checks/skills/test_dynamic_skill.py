@@ -1,0 +1,220 @@
+"""The text of the dynamic CP skill: in budget, consistent with its card, with working markers."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from checks.skills.fresh_process import REPOSITORY
+from ringproof.harness.cards import load_card
+from ringproof.harness.cards.model import PackageUpstream
+from ringproof.harness.logs.expectation import Expectation
+from ringproof.harness.logs.reader import read_groups
+from ringproof.harness.logs.report import as_json
+from ringproof.reference.topology.census_line import CensusLine, TrafficLine
+
+SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
+MAX_LINES = 500
+MAX_TOKENS = 5000
+CHARACTERS_PER_TOKEN = 3  # a cautious guess: English prose has 4, tables and code fewer
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def card():
+    return load_card(SKILL / "card.yaml")
+
+
+def body_of(text):
+    return text.split("\n---\n", 1)[1]
+
+
+needs_validator = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="skills-ref needs Python 3.11"
+)
+
+
+@needs_validator
+def test_valid_for_the_reference_validator(tmp_path, text):
+    from skills_ref import validate
+
+    assert validate(SKILL) == []
+    renamed = tmp_path / "another-name"
+    renamed.mkdir()
+    (renamed / "SKILL.md").write_text(text, encoding="utf-8")
+    assert validate(renamed), "the validator does object to something"
+
+
+def test_body_is_within_budget(text, record_property):
+    body = body_of(text)
+    record_property("lines", len(body.splitlines()))
+    record_property("characters", len(body))
+    assert len(body.splitlines()) < MAX_LINES
+    assert len(body) < MAX_TOKENS * CHARACTERS_PER_TOKEN
+    assert {"## Instructions", "## Examples"} <= set(body.splitlines())
+
+
+def test_description_leaves_the_neighbours_alone(text):
+    description = re.search(r'^description: "([^\n]+)"$', text, re.MULTILINE)[1]
+    assert len(description) <= 1024
+    wanted, unwanted = description.split("Not for ")
+    for name in ("Dynamic CP", "dynamic_context_parallel", "hybrid_context_parallel"):
+        assert name in wanted
+    for name in ("hierarchical CP", "Mamba", "CUDA graphs"):
+        assert name in unwanted
+        assert name not in wanted
+
+
+def test_every_reference_is_there_and_named(text):
+    named = set(re.findall(r"references/[\w-]+\.md", text))
+    assert named == {f"references/{path.name}" for path in (SKILL / "references").iterdir()}
+
+
+def test_counts_and_ids_in_the_text_are_those_of_the_card(text, card):
+    known = {pitfall.id for pitfall in card.pitfalls}
+    assert f"lists {len(card.anchors)} anchors" in text
+    assert f"for all {len(known)} when" in text
+    explained = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
+    full = {line.split("`")[1] for line in explained.splitlines() if line.startswith("| `")}
+    assert known <= full
+    headed = itertools.chain(
+        *(re.findall(r"`([a-z0-9-]+)`", line) for line in explained.splitlines() if line[:1] == "`")
+    )
+    assert set(headed) <= known
+
+
+def test_the_text_names_the_flags_of_the_command(text, card):
+    shown = " ".join(body_of(text).replace("\\\n", " ").split())
+    run = next(command.run for command in card.commands if command.id == "dev-train")
+    flags = [word for word in run.split() if word.startswith("--")]
+    assert len(flags) >= 10
+    assert [flag for flag in flags if flag not in shown] == []
+
+
+GROUP = "DYNAMIC_DP_CP_GROUP_4"
+OLD_GROUP = "HYBRID_DP_CP_GROUP_2"
+PRINTED = {
+    "census-groups": CensusLine(0, 8, GROUP, "gloo", (0, 1, 2, 3), 0).format(),
+    "nccl-groups": f"[PG ID 7 PG GUID 12({OLD_GROUP}) Rank 0] ProcessGroupNCCL initialized",
+    "startup-warning": "UserWarning: Dynamic CP enabled: dp_size * context_parallel_size=8 will",
+    "arguments-dynamic": "  dynamic_context_parallel ........................ True",
+    "arguments-hybrid": "[default0]:  hybrid_context_parallel ......................... True",
+    "histogram": "local_cp_size histogram: {1: 12, 2: 3, 4: 1}",
+}
+NEAR_MISSES = (
+    CensusLine(0, 8, "DATA_PARALLEL_GROUP_WITH_CP", "gloo", tuple(range(8)), 0).format(),
+    CensusLine(0, 8, "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", "gloo", (0, 1), 0).format(),
+    CensusLine(0, 8, f"{GROUP}_GLOO", "gloo", (0, 1, 2, 3), 0).format(),
+    TrafficLine(0, 8, GROUP, (("send", 3),), 4096).format(),
+    "[PG ID 7 PG GUID 12(CONTEXT_PARALLEL_GROUP) Rank 0] ProcessGroupNCCL initialized",
+    "_DYNAMIC_DP_CP_GROUPS is not None",
+    "Dynamic CP enabled: something else",
+    "  dynamic_context_parallel ........................ False",
+    "  min_dynamic_context_parallel_size ............... 1",
+    "  model.dynamic_context_parallel ... True",
+    "  hybrid_context_parallel ......................... False",
+    "local_cp_size histogram: {}",
+)
+
+
+def test_each_marker_matches_its_line_and_nothing_near(card):
+    assert {marker.id for marker in card.markers} == set(PRINTED)
+    for marker in card.markers:
+        found = [
+            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
+        ]
+        assert found == [PRINTED[marker.id]]
+
+
+def test_the_snippet_prints_its_marker(text, card, capsys):
+    snippet = next(
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Counter" in block
+    )
+    count, add, show = snippet.strip().splitlines()
+    names = {"collections": collections}
+    exec(count, names)
+    for size in (1, 4, 1, 2):
+        names["packed_seq_params"] = SimpleNamespace(local_cp_size=size)
+        exec(add, names)
+    exec(show, names)
+    printed = capsys.readouterr().out.strip()
+    pattern = next(marker.pattern for marker in card.markers if marker.id == "histogram")
+    assert re.fullmatch(pattern, printed)
+    assert "{1: 2, 2: 1, 4: 1}" in printed
+
+
+def report_of(folder, lines):
+    log = folder / "log"
+    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return as_json(read_groups([str(log)], Expectation()))
+
+
+def test_the_log_report_lists_dynamic_groups(tmp_path):
+    flat = CensusLine(0, 8, "CONTEXT_PARALLEL_GROUP", "nccl", (0, 1, 2, 3), 0).format()
+    found = report_of(tmp_path, [flat, PRINTED["census-groups"]])
+    sizes = {group["name"]: group["size"] for group in found["groups"]}
+    assert sizes == {"CONTEXT_PARALLEL_GROUP": 4, GROUP: 4}
+    assert found["verdict"] == "flat", "about static CP"
+    assert [line for line in found["warnings"] if "dynamic CP groups are there" in line]
+    without = report_of(tmp_path, [flat])
+    assert not [line for line in without["warnings"] if "dynamic" in line]
+
+
+SAME_CODE = (
+    "mc-switch",
+    "mc-create-groups",
+    "mc-getter",
+    "mc-scheduler",
+    "mc-unpack",
+    "mc-route",
+    "mc-rope",
+)
+
+
+def fingerprints(anchor):
+    lock = json.loads((SKILL / "anchors.lock").read_text(encoding="utf-8"))
+    places = lock["anchors"][anchor]["places"]
+    return [
+        places[version]["fingerprint"]
+        for version in ("megatron-core", "megatron-lm-r0.19", "megatron-lm-main")
+    ]
+
+
+def test_main_has_the_code_that_was_run():
+    for anchor in SAME_CODE:
+        assert len(set(fingerprints(anchor))) == 1, anchor
+    assert len(set(fingerprints("mc-loop"))) == 2, "the loop was repaired"
+
+
+def test_evals_have_near_misses():
+    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
+    assert document["skill_name"] == SKILL.name
+    cases = document["evals"]
+    assert len({case["id"] for case in cases}) == len(cases)
+    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
+    negative = [case for case in cases if case["id"].startswith("negative-")]
+    assert len(negative) >= 5
+    assert len(cases) - len(negative) >= 8
+    named = re.compile(rf"(?<!--){SKILL.name}")  # the command-line option has the same words
+    assert [case["id"] for case in cases if named.search(case["prompt"])] == [], "must not name it"
+
+
+def test_packages_of_the_card_are_the_releases_asked_for(card):
+    packages = {
+        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
+    }
+    assert packages == {
+        "megatron-core": "0.16.1",
+        "transformer-engine": "2.20.2",
+        "megatron-bridge": "0.3.1",
+    }
