@@ -1,0 +1,212 @@
+"""The graph bank skill as a document: valid, within budget, and in step with its card."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import types
+
+import pytest
+
+from checks.skills.fresh_process import REPOSITORY
+from ringproof.harness.cards import PackageUpstream, load_card
+
+SKILL = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs"
+MAX_LINES = 500
+MAX_TOKENS = 5000
+CHARACTERS_PER_TOKEN = 3  # a cautious guess: English prose has 4, tables and code fewer
+
+
+@pytest.fixture(scope="module")
+def text():
+    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def card():
+    return load_card(SKILL / "card.yaml")
+
+
+def body_of(text):
+    return text.split("\n---\n", 1)[1]
+
+
+needs_validator = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="skills-ref needs Python 3.11"
+)
+
+
+@needs_validator
+def test_valid_for_the_reference_validator(tmp_path, text):
+    from skills_ref import validate
+
+    assert validate(SKILL) == []
+    renamed = tmp_path / "another-name"
+    renamed.mkdir()
+    (renamed / "SKILL.md").write_text(text, encoding="utf-8")
+    assert validate(renamed), "the validator does object to something"
+
+
+@needs_validator
+def test_frontmatter_is_the_safe_subset(text):
+    from skills_ref import read_properties
+
+    front = text.split("\n---\n", 1)[0]
+    properties = read_properties(SKILL)
+    assert re.search(r'^description: "[^\n]+"$', front, re.MULTILINE)
+    assert len(properties.description) <= 1024
+    assert properties.license == "Apache-2.0"
+    assert set(properties.metadata) == {"author", "version", "tags"}
+    assert all(isinstance(value, str) for value in properties.metadata.values())
+
+
+def test_body_is_within_budget(text, record_property):
+    body = body_of(text)
+    record_property("lines", len(body.splitlines()))
+    record_property("characters", len(body))
+    assert len(body.splitlines()) < MAX_LINES
+    assert len(body) < MAX_TOKENS * CHARACTERS_PER_TOKEN
+    assert {"## Instructions", "## Examples"} <= set(body.splitlines())
+
+
+def test_every_reference_is_there_and_named(text):
+    named = set(re.findall(r"references/[\w-]+\.md", text))
+    assert named == {f"references/{path.name}" for path in (SKILL / "references").iterdir()}
+
+
+def test_every_pitfall_is_explained(card):
+    known = {pitfall.id for pitfall in card.pitfalls}
+    explained = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
+    prose = explained.split("\n## All pitfalls\n")[0]
+    assert known == known & set(re.findall(r"`([a-z0-9-]+)`", prose))
+
+
+def test_the_number_of_anchors_is_stated(text, card):
+    assert f"lists {len(card.anchors)} anchors" in text
+
+
+def test_every_anchor_expects_something(card):
+    """A bare field can only vanish; these are fields whose meaning is their name."""
+    bare = {anchor.id for anchor in card.anchors if not anchor.expects}
+    assert bare == {"pr-warmup", "pr-budget"}
+
+
+def test_options_of_the_command_are_those_of_the_card(text, card):
+    command = next(command for command in card.commands if command.id == "pr5618-run")
+    given = set(re.findall(r"--[a-z][a-z-]+", command.run))
+    assert {option for option in card.recommended_path if option.startswith("--")} <= given
+    assert command.run.split() == [word for word in command.run.split() if word in text]
+
+
+PRINTED = {
+    "graphable-layers": "INFO:megatron: Rank 4: 36 graphable layers.",
+    "no-layers": "TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.",
+    "capture-start": "Start CUDA Graphs capture...",
+    "capture-time": "Time spent in CUDA Graphs capture on rank 0: 41.25390625s",
+    "slots-line": (
+        "Rank 0: dynamic CUDA graph slots enabled. runtime_num_microbatches=32, auto_num_slots=2, "
+        "max_num_microbatches=64, capture_num_microbatches=64, "
+        "capture_mode=dynamic_cp_global_subsample_upper_bound"
+    ),
+    "te-captured-size": (
+        "[DEBUG | DotProductAttention]: Running with config={'max_seqlen_q': 16384, "
+        "'context_parallel': True, 'cp_comm_type': 'p2p', 'cp_size': 4, 'cp_size_a2a': 1, "
+        "'return_max_logit': False, 'cuda_graph': True, 'num_splits': 1}"
+    ),
+    "graphs-deleted": (
+        "144 graphs deleted with explicit reset, 0 graphs deleted without explicit reset."
+    ),
+}
+NEAR_MISSES = (
+    "Rank 4: 0 graphable layers.",
+    "Rank 4: 36 decoder layers and 0 MTP layers in model chunk 0.",
+    "CUDA Graphs capture skipped",
+    "Time spent in CUDA Graphs capture on rank 0",
+    PRINTED["slots-line"].replace("dynamic_cp_global_subsample_upper_bound", "runtime"),
+    PRINTED["slots-line"].replace("dynamic_cp_global_subsample", "thd_varlen"),
+    PRINTED["te-captured-size"].replace("'cuda_graph': True", "'cuda_graph': False"),
+    PRINTED["te-captured-size"].replace("'cp_size': 4, ", ""),
+    "0 graphs deleted with explicit reset, 144 graphs deleted without explicit reset.",
+)
+
+
+def test_each_marker_matches_its_line_and_nothing_near(card):
+    assert {marker.id for marker in card.markers} == set(PRINTED)
+    for marker in card.markers:
+        found = [
+            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
+        ]
+        assert found == [PRINTED[marker.id]]
+
+
+def snippet_of(text):
+    fences = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return next(fence for fence in fences if "replays = Counter()" in fence)
+
+
+class BankLayer:
+    """What the snippet touches of the pull request's layer."""
+
+    def __init__(self, bank):
+        self.cuda_graphs_by_dynamic_cp_size = bank
+        self.cuda_graphs = []
+
+    def _activate_dynamic_cp_cuda_graph(self, packed_seq_params):
+        bank = self.cuda_graphs_by_dynamic_cp_size
+        if bank:
+            self.cuda_graphs = bank[packed_seq_params.local_cp_size]
+
+
+def run_snippet(text, monkeypatch):
+    class Layer(BankLayer):
+        pass
+
+    module = types.SimpleNamespace(TransformerLayer=Layer)
+    monkeypatch.setitem(sys.modules, "megatron.core.transformer.transformer_layer", module)
+    names = {}
+    exec(compile(snippet_of(text), "SKILL.md", "exec"), names)
+    return Layer, names
+
+
+def test_snippet_counts_replays_and_entries(text, monkeypatch):
+    layer_class, names = run_snippet(text, monkeypatch)
+    bank = {4: ["g0", "g1"], 2: ["g2", "g3"]}
+    layers = [layer_class(bank), layer_class({}), object()]
+    for size in (4, 2, 4):
+        for layer in layers[:2]:
+            layer._activate_dynamic_cp_cuda_graph(types.SimpleNamespace(local_cp_size=size))
+    assert names["replays"] == {4: 2, 2: 1}, "the layer without a bank is eager and not counted"
+    assert layers[0].cuda_graphs == bank[4], "the layer still selects"
+    model = types.SimpleNamespace(modules=lambda: layers)
+    assert names["entries"](model) == [{4: 2, 2: 2}]
+
+
+def test_snippet_lets_a_refusal_through(text, monkeypatch):
+    layer_class, names = run_snippet(text, monkeypatch)
+    with pytest.raises(KeyError):
+        layer_class({4: []})._activate_dynamic_cp_cuda_graph(types.SimpleNamespace(local_cp_size=8))
+    assert names["replays"] == {}
+
+
+def test_evals_have_near_misses():
+    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
+    assert document["skill_name"] == SKILL.name
+    cases = document["evals"]
+    assert len({case["id"] for case in cases}) == len(cases)
+    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
+    negative = [case for case in cases if case["id"].startswith("negative-")]
+    assert len(negative) >= 5
+    assert len(cases) - len(negative) >= 5
+    assert [case["id"] for case in cases if SKILL.name in case["prompt"]] == [], "must not name it"
+
+
+def test_packages_of_the_card_are_the_releases_asked_for(card):
+    packages = {
+        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
+    }
+    assert packages == {
+        "megatron-core": "0.16.1",
+        "transformer-engine": "2.20.2",
+        "megatron-bridge": "0.3.1",
+    }
