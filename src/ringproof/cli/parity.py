@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, TextIO
 
 import typer
 
 from ringproof.cli.output import write_json
+from ringproof.cli.parity_case import attention_case
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
 from ringproof.harness.cluster.case import LogSink
@@ -26,15 +25,6 @@ EXAMPLE = (
     "--kv-heads 4 --causal"
 )
 
-OPTION_OF_FIELD = MappingProxyType(
-    {
-        "comm_type": "--comm",
-        "hierarchical_context_parallel_sizes": "--hcp",
-        "hierarchical_sizes": "--hcp",
-        "world": "--nproc",
-    }
-)
-
 
 @app.callback()
 def _group() -> None:
@@ -43,11 +33,21 @@ def _group() -> None:
 
 @app.command(epilog=EXAMPLE)
 def attention(
+    context: typer.Context,
     comm: Annotated[str, typer.Option(help="p2p, all_gather, a2a or a2a+p2p.")] = "p2p",
     hcp: Annotated[str, typer.Option(help="Level sizes of a2a+p2p, all-to-all first: 2,2.")] = "",
     nproc: Annotated[int, typer.Option(help="Ranks; 0: what --hcp or torchrun says, else 2.")] = 0,
     seq_len: Annotated[int, typer.Option(help="Tokens in the whole sequence.")] = 256,
     batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
+    packed: Annotated[
+        str, typer.Option("--packed", "--lengths", help="Pack sequences (THD): 5,1,17,64.")
+    ] = "",
+    pad_multiple: Annotated[
+        int, typer.Option(help="Of each packed sequence; 0: what CP asks.")
+    ] = 0,
+    tail: Annotated[str, typer.Option(help="Of the pack: none, dummy or extend_last.")] = "dummy",
+    pack_rows: Annotated[int, typer.Option(help="Rows of the pack; 0: as many as needed.")] = 0,
+    pack_entries: Annotated[int, typer.Option(help="Entries of the pack, a dummy included.")] = 0,
     heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
     kv_heads: Annotated[int, typer.Option(help="Key/value heads; 0: as many as --heads.")] = 0,
     head_dim: Annotated[int, typer.Option(help="Width of queries and keys.")] = 16,
@@ -69,27 +69,9 @@ def attention(
     Starts the ranks itself, or runs on those of torchrun:
     torchrun --nproc-per-node 4 -m ringproof parity attention --comm p2p
     """
-    levels = _sizes(hcp)
     world = launched_world()
-    fields = {
-        "world": nproc or (world[1] if world else math.prod(levels) if levels else 2),
-        "comm_type": comm,
-        "hierarchical_sizes": levels,
-        "seq_len": seq_len,
-        "batch": batch,
-        "heads": heads,
-        "kv_heads": kv_heads or heads,
-        "head_dim": head_dim,
-        "v_head_dim": v_head_dim or head_dim,
-        "dtype": dtype,
-        "causal": causal,
-        "partition": partition,
-        "scale": scale,
-        "kernel": kernel,
-        "kv_replication": kv_replication,
-        "seed": seed,
-    }
-    result = _measure(fields, world, backend=backend, timeout=timeout, log=rank_log)
+    case = attention_case(context, world[1] if world else None)  # reads most of the above
+    result = _measure(case, world, backend=backend, timeout=timeout, log=rank_log)
     if world is None or world[0] == 0:
         if json_path:
             write_json(result, json_path)
@@ -100,22 +82,16 @@ def attention(
 
 
 def _measure(
-    fields: dict[str, Any],
+    case: ParityCase,
     world: tuple[int, int] | None,
     *,
     backend: str,
     timeout: float,
     log: str,
 ) -> dict[str, Any]:
-    """Check the case, then run it on the launched ranks or on ranks of our own."""
-    case = ParityCase(**fields)
-    try:
-        case.check()
-    except InputError as error:
-        field = OPTION_OF_FIELD.get(error.field, f"--{error.field.replace('_', '-')}")
-        raise InputError(field, error.value, error.problem, error.remedy) from None
-    if world is not None and world[1] != fields["world"]:
-        raise InputError("--nproc", fields["world"], f"torchrun made {world[1]} ranks", "drop it")
+    """Run a case on the launched ranks or on ranks of our own."""
+    if world is not None and world[1] != case.world:
+        raise InputError("--nproc", case.world, f"torchrun made {world[1]} ranks", "drop it")
     if world is None or world[0] == 0:
         _empty(log)  # before any rank can write: joining the world takes this one, too
     arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
@@ -124,7 +100,7 @@ def _measure(
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
                 return run_launched(_on_rank, options, arguments)[0]
-        with Cluster(fields["world"], options) as cluster:
+        with Cluster(case.world, options) as cluster:
             return cluster.run(_on_rank, **arguments).values[0]
 
 
@@ -132,14 +108,6 @@ def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str
     from ringproof.reference.attention.demonstration import demonstrate  # imports torch
 
     return demonstrate([case], rank.device, evidence=evidence)[0]
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """Level sizes from ``2,2``."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError("--hcp", text, "not a list of integers", "write it as 2,2") from None
 
 
 def _sink(stream: TextIO | None) -> LogSink:
@@ -180,13 +148,17 @@ def _summary(result: dict[str, Any]) -> str:
     case, errors = result["case"], result["max_abs_error"]
     levels = f" {list(case['hierarchical_sizes'])}" if case["hierarchical_sizes"] else ""
     mask = "causal" if case["causal"] else "full"
+    rows = ""
+    if case["packed"]:
+        real, total = case["packed"]["cu_seqlens"][-1], case["packed"]["cu_seqlens_padded"][-1]
+        rows = f", {case['packed']['sequences']} packed sequences ({real} of {total} rows real)"
     head = (
         f"{'PASS' if result['pass'] else 'FAIL'}  {case['comm_type']}{levels} over "
         f"{result['world']} ranks ({result['backend']}, {result['device']}), {case['dtype']}, "
-        f"{case['kernel']} kernel, {mask}, {case['partition']}"
+        f"{case['kernel']} kernel, {mask}, {case['partition']}{rows}"
     )
-    rows = [
+    lines = [
         f"      {name:<4} max abs error {errors[name]:.2e}   limit {result['tolerance'][name]:.0e}"
         for name in errors
     ]
-    return "\n".join([head, *rows])
+    return "\n".join([head, *lines])

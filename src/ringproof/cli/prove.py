@@ -18,13 +18,13 @@ from rich.console import Console
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.anchors.choice import parse_overrides
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveRequest, ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import render_report
 from ringproof.harness.proofs.table import print_result
+from ringproof.harness.upstreams.choice import parse_overrides
 
 _Upstreams = Annotated[
     list[str] | None,

@@ -7,5 +7,5 @@ types put together: the entry point), ``dense`` and ``parity`` (the proof). Impo
 modules; ``names``, ``heads``, ``steps`` and ``case`` do without torch.
 
 Shape letters: B batch, S local sequence, T key/value sequence, H query heads, G key/value heads,
-D query/key head dimension, V value head dimension.
+D query/key head dimension, V value head dimension. A pack (THD) has no B: its sequences are rows.
 """

@@ -9,7 +9,8 @@ a2a         the CP group         nothing (one local block)
 a2a+p2p     level 0              ring of level 1
 ==========  ===================  =========================
 
-The names are Megatron-LM's ``cp_comm_type``.
+The names are Megatron-LM's ``cp_comm_type``. Packing changes none of it: a pack is rows like any
+others, and which of them meet is in the step table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.names import COMM_TYPES, check_name
 from ringproof.reference.attention.steps import step_table
-from ringproof.reference.packing.partition import Span, check_divisible, join, rank_spans
+from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.packing.shards import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,37 +55,6 @@ class AttentionOptions:
     kv_replication: int = 1
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """The flat CP group as inner (head exchange) times outer (blocks); either may be one rank."""
-
-    inner_size: int
-    inner_rank: int
-    outer_size: int
-    outer_rank: int
-    seq_len: int
-    partition: str
-
-    def shards_to_exchange(self) -> list[tuple[Span, ...]]:
-        """Positions held by the ranks of this inner group."""
-        return self._shards(self.outer_rank)
-
-    def shards_in_ring(self) -> list[tuple[Span, ...]]:
-        """Positions held by each rank of the outer group once the sequence is gathered."""
-        return [
-            join(span for shard in self._shards(outer) for span in shard)
-            for outer in range(self.outer_size)
-        ]
-
-    def _shards(self, outer: int) -> list[tuple[Span, ...]]:
-        size = self.inner_size * self.outer_size
-        first = outer * self.inner_size
-        return [
-            rank_spans(self.seq_len, size, rank, self.partition)
-            for rank in range(first, first + self.inner_size)
-        ]
-
-
 def context_parallel_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -91,62 +62,75 @@ def context_parallel_attention(
     *,
     comm_type: str,
     group: dist.ProcessGroup | Sequence[dist.ProcessGroup],
+    packed: PackedSequences | None = None,
     options: AttentionOptions | None = None,
     traffic: Traffic | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over a sequence that is cut over a CP group. Exact, differentiable in q, k, v.
+    """Attention over rows that are cut over a CP group. Exact, differentiable in q, k, v.
 
     Args:
-        q: ``[B, S, H, D]``, this rank's rows in ascending order of position.
-        k: ``[B, S, G, D]``; ``G`` divides ``H``.
-        v: ``[B, S, G, V]``.
+        q: ``[B, S, H, D]`` (BSHD), this rank's rows in ascending order of position; with
+            ``packed`` ``[S, H, D]`` (THD).
+        k: The same with ``G`` heads; ``G`` divides ``H``.
+        v: The same with ``G`` heads of width ``V``.
         comm_type: One of :data:`COMM_TYPES`.
         group: The flat CP group; for ``a2a+p2p`` its two levels, all-to-all first. The rank
             with index ``i`` in level 0 and ``o`` in level 1 holds the rows of flat rank
             ``o * size(level 0) + i``.
+        packed: The sequences in the rows of the whole group. None sees another, nor padding.
         options: Mask, partition, scale, kernel.
         traffic: Counts what is sent, when given.
 
     Returns:
         ``out [B, S, H, V]`` in q's data type and the natural-log ``lse [B, S, H]`` (float32, or
-        float64 for float64), not differentiable.
+        float64 for float64), not differentiable; without ``B`` for a pack. Rows of padding,
+        whatever they hold, have zero output, an LSE of minus infinity and zero gradients.
 
     Raises:
-        InputError: An unknown name, wrong groups, or shapes that the type cannot serve. Raised
-            on every rank before anything is sent.
+        InputError: An unknown name, wrong groups, or shapes that the type or the pack cannot
+            serve. Raised on every rank before anything is sent.
     """
     options = options or AttentionOptions()
     inner, outer = _communicators(comm_type, group, traffic)
     _check_tensors(q, k, v)
-    seq_len = q.shape[1] * _size(inner) * _size(outer)
-    _check_shapes(q, k, v)
-    check_heads(q.shape[2], k.shape[2], _size(inner), options.kv_replication)
-    check_divisible(seq_len, _size(inner) * _size(outer), options.partition)
-    levels = _Levels(
-        _size(inner), _rank(inner), _size(outer), _rank(outer), seq_len, options.partition
-    )
+    _check_shapes(q, k, v, packed)
+    size = _size(inner) * _size(outer)
+    check_heads(q.shape[-2], k.shape[-2], _size(inner), options.kv_replication)
+    if packed is None:
+        sharding = Sharding.of_sequence(q.shape[1] * size, size, options.partition)
+    else:
+        sharding = Sharding.of_pack(packed, size, options.partition)
+        _check_rows(q.shape[0], packed, size)
+        q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
     if options.kv_replication > 1:
         k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
     plan = LoopPlan(
-        steps=step_table(levels.shards_in_ring(), _rank(outer), causal=options.causal),
+        steps=step_table(sharding.gathered(_size(inner)), _rank(outer), causal=options.causal),
         exchange=_block_exchange(comm_type, outer),
         kernel=choose_kernel(options.kernel, q, v),
         scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
     )
-    if inner is None:
-        return _attend(q, k, v, plan)
-    exchange = HeadExchange.of(inner, levels.shards_to_exchange())
-    q, k, v = exchange.to_heads(q, k, v)
-    out, lse = _attend(q, k, v, plan)
-    with torch.no_grad():  # apart from the output, so that it costs nothing in the backward
-        lse = exchange.to_sequence(lse.unsqueeze(-1))[0].squeeze(-1)
-    return exchange.to_sequence(out)[0], lse
+    exchange = None
+    if inner:
+        exchange = HeadExchange.of(inner, sharding.neighbours(_size(inner), _rank(outer)))
+    out, lse = _attend(q, k, v, plan, exchange)
+    return (out, lse) if packed is None else (out.squeeze(0), lse.squeeze(0))
 
 
 def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LoopPlan
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: LoopPlan,
+    exchange: HeadExchange | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return BlockwiseAttention.apply(q, k, v, plan)
+    """The loop, between two head exchanges where there are any."""
+    if exchange is None:
+        return BlockwiseAttention.apply(q, k, v, plan)
+    out, lse = BlockwiseAttention.apply(*exchange.to_heads(q, k, v), plan)
+    with torch.no_grad():  # apart from the output, so that it costs nothing in the backward
+        lse = exchange.to_sequence(lse.unsqueeze(-1))[0].squeeze(-1)
+    return exchange.to_sequence(out)[0], lse
 
 
 def _communicators(
@@ -209,11 +193,25 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         )
 
 
-def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def _check_rows(rows: int, packed: PackedSequences, size: int) -> None:
+    """The tensors have the rows that the pack says they have."""
+    if rows * size != packed.rows:
+        raise InputError(
+            "packed",
+            f"{packed.rows} rows",
+            f"q has {rows} on each of {size} ranks",
+            "pass the pack that the tensors were cut by",
+        )
+
+
+def _check_shapes(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: PackedSequences | None
+) -> None:
     shapes = [tuple(t.shape) for t in (q, k, v)]
-    if any(len(shape) != 4 or 0 in shape for shape in shapes):
-        raise InputError("q, k, v", shapes, "not [batch, sequence, heads, width]", "reshape them")
-    if len({shape[:2] for shape in shapes}) > 1 or k.shape[2] != v.shape[2]:
+    layout = ("rows", "heads", "width") if packed else ("batch", "sequence", "heads", "width")
+    if any(len(shape) != len(layout) or 0 in shape for shape in shapes):
+        raise InputError("q, k, v", shapes, f"not [{', '.join(layout)}]", "reshape them")
+    if len({shape[:-2] for shape in shapes}) > 1 or k.shape[-2] != v.shape[-2]:
         raise InputError("q, k, v", shapes, "batch, sequence or kv heads differ", "make them equal")
     if q.shape[-1] != k.shape[-1]:
         raise InputError("q, k", shapes[:2], "head dimensions differ", "make them equal")

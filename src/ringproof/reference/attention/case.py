@@ -8,6 +8,8 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES, check_name
 from ringproof.reference.packing.partition import check_divisible
+from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.packing.shards import check_pack
 from ringproof.reference.topology.hierarchy import check_sizes
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -22,8 +24,9 @@ class ParityCase:
         world: Ranks in the flat CP group.
         comm_type: One of :data:`COMM_TYPES`.
         hierarchical_sizes: Two levels for ``a2a+p2p``, empty otherwise.
-        seq_len: Tokens in the whole sequence.
-        batch: Sequences.
+        seq_len: Tokens in the whole sequence; with ``packed``, rows of the pack.
+        batch: Sequences; with ``packed``, 1.
+        packed: The sequences of a pack (THD); ``None`` measures BSHD.
         heads: Query heads.
         kv_heads: Key/value heads.
         head_dim: Width of queries and keys.
@@ -42,6 +45,7 @@ class ParityCase:
     hierarchical_sizes: tuple[int, ...] = ()
     seq_len: int = 256
     batch: int = 1
+    packed: PackedSequences | None = None
     heads: int = 8
     kv_heads: int = 8
     head_dim: int = 16
@@ -70,14 +74,21 @@ class ParityCase:
         check_name("comm_type", self.comm_type, COMM_TYPES)
         check_name("dtype", self.dtype, DTYPES)
         check_name("kernel", self.kernel, KERNEL_NAMES)
-        check_divisible(self.seq_len, self.world, self.partition)
+        self._check_rows()
         self._check_levels()
         check_heads(self.heads, self.kv_heads, self.exchange_size, self.kv_replication)
-        scores = self.batch * self.heads // self.kv_heads * self.seq_len**2 * 8
+        longest = max(self.packed.lengths) if self.packed else self.seq_len
+        scores = self.batch * self.heads // self.kv_heads * longest**2 * 8
         if scores > DENSE_SCORES_LIMIT_BYTES:
+            name = "packed" if self.packed else "seq_len"
             raise InputError(
-                "seq_len", self.seq_len, f"the oracle's scores take {scores >> 30} GiB", "shorten"
+                name, longest, f"the oracle's scores take {scores >> 30} GiB", "shorten"
             )
+
+    @property
+    def layout(self) -> str:
+        """``thd`` for a pack, ``bshd`` otherwise."""
+        return "thd" if self.packed else "bshd"
 
     @property
     def exchange_size(self) -> int:
@@ -85,6 +96,18 @@ class ParityCase:
         if self.comm_type == "a2a+p2p":
             return self.hierarchical_sizes[0]
         return self.world if self.comm_type == "a2a" else 1
+
+    def _check_rows(self) -> None:
+        if self.packed is None:
+            check_divisible(self.seq_len, self.world, self.partition)
+            return
+        check_pack(self.packed, self.world, self.partition)
+        for name, value, right in (
+            ("seq_len", self.seq_len, self.packed.rows),
+            ("batch", self.batch, 1),
+        ):
+            if value != right:
+                raise InputError(name, value, f"the pack makes it {right}", f"give {right}")
 
     def _check_levels(self) -> None:
         if self.comm_type != "a2a+p2p":

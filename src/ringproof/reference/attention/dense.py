@@ -1,7 +1,7 @@
 """The oracle: attention over the whole sequence on one rank, by the definition.
 
 Shares nothing with the kernels, the merge or the step tables: a plain softmax, and autograd for
-the gradients.
+the gradients. A pack is one such computation for each sequence.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
+from ringproof.reference.packing.sequences import PackedSequences
+
 
 @dataclass(frozen=True)
 class DenseResult:
     """Output, LSE and gradients over the whole sequence.
 
     Args:
-        out: ``[B, S, H, V]``.
-        lse: ``[B, S, H]``, natural log.
+        out: ``[B, S, H, V]``; of a pack ``[T, H, V]``.
+        lse: ``[B, S, H]``, natural log; of a pack ``[T, H]``.
         dq: Shape of q.
         dk: Shape of k.
         dv: Shape of v.
@@ -66,3 +68,44 @@ def dense_attention(
         lse = torch.logsumexp(scores.detach(), dim=-1).transpose(1, 2)
         pieces.append((out.detach(), lse, query.grad, key.grad[:, :, None], value.grad[:, :, None]))
     return DenseResult(*(torch.cat(parts, dim=2) for parts in zip(*pieces, strict=True)))
+
+
+def dense_packed_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    grad_out: torch.Tensor,
+    *,
+    packed: PackedSequences,
+    causal: bool,
+    scale: float | None = None,
+) -> DenseResult:
+    """Each sequence of a pack by itself: forward and backward in float64.
+
+    Args:
+        q: ``[T, H, D]``, all rows of the pack.
+        k: ``[T, G, D]``.
+        v: ``[T, G, V]``.
+        grad_out: ``[T, H, V]``.
+        packed: Where the sequences are.
+        causal: Hide keys that come after the query in its sequence.
+        scale: Softmax scale; ``D ** -0.5`` when ``None``.
+
+    Returns:
+        All rows, without the batch dimension. Rows of padding: zero output, an LSE of minus
+        infinity, zero gradients.
+    """
+    whole = DenseResult(
+        out=torch.zeros_like(grad_out, dtype=torch.float64),
+        lse=torch.full(q.shape[:2], -torch.inf, dtype=torch.float64, device=q.device),
+        dq=torch.zeros_like(q, dtype=torch.float64),
+        dk=torch.zeros_like(k, dtype=torch.float64),
+        dv=torch.zeros_like(v, dtype=torch.float64),
+    )
+    for first, length in zip(packed.cu_seqlens_padded, packed.lengths, strict=False):
+        rows = slice(first, first + length)
+        tensors = (tensor[None, rows] for tensor in (q, k, v, grad_out))
+        alone = dense_attention(*tensors, causal=causal, scale=scale)
+        for name in ("out", "lse", "dq", "dk", "dv"):
+            getattr(whole, name)[rows] = getattr(alone, name)[0]
+    return whole

@@ -1,4 +1,7 @@
-"""Is CP attention exact here? One case, measured on every rank against the dense oracle."""
+"""Is CP attention exact here? One case, measured on every rank against the dense oracle.
+
+Rows of padding hold NaN in every input: whatever touched one of them would show.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,13 @@ import torch.distributed as dist
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Traffic
-from ringproof.reference.attention.dense import DenseResult, dense_attention
-from ringproof.reference.packing.partition import rank_spans
+from ringproof.reference.attention.dense import (
+    DenseResult,
+    dense_attention,
+    dense_packed_attention,
+)
+from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.packing.shards import Sharding
 from ringproof.reference.topology.context import ParallelContext
 
 FLOAT64_TOLERANCE = 1e-10
@@ -30,6 +38,7 @@ def measure(
     device: torch.device,
     *,
     group: dist.ProcessGroup | Sequence[dist.ProcessGroup] | None = None,
+    packed: PackedSequences | None = None,
     traffic: Traffic | None = None,
 ) -> dict[str, object]:
     """Run one case on this rank and reduce the errors over the world. A collective.
@@ -40,29 +49,31 @@ def measure(
         device: Where the tensors live.
         group: Groups to give the attention instead of the right ones: how a test shows that a
             wrong group is caught.
+        packed: A pack to give it instead of the right one.
         traffic: Counts what is sent, when given.
 
     Returns:
-        ``pass``, ``world``, ``max_abs_error`` and ``tolerance`` by tensor, and the case. The
-        same on every rank. An error that is not a number counts as infinite.
+        ``pass``, ``world``, ``layout``, ``max_abs_error`` and ``tolerance`` by tensor, and the
+        case. The same on every rank. An error that is not a number counts as infinite.
     """
     inputs = _inputs(case, device)
-    dense = dense_attention(*inputs, causal=case.causal, scale=case.scale)
+    dense = _dense(case, inputs)
     rank = context.context_parallel_group.rank()
-    spans = rank_spans(case.seq_len, case.world, rank, case.partition)
-    rows = torch.cat([torch.arange(s.start, s.stop, device=device) for s in spans])
+    rows = _rows(case, rank).to(device)
     if group is None:
         levels = context.hierarchical_groups
         group = levels if case.comm_type == "a2a+p2p" else context.context_parallel_group
-    q, k, v, grad_out = (tensor[:, rows] for tensor in inputs)
-    found = _run(case, (q, k, v), grad_out, comm_type=case.comm_type, group=group, traffic=traffic)
-    errors = _reduce(_errors(found, dense, rows), device)
+    local = tuple(tensor.index_select(_row_dim(case), rows) for tensor in inputs)
+    given = case if packed is None else replace(case, packed=packed)
+    found = _run(given, local, comm_type=case.comm_type, group=group, traffic=traffic)
+    errors = _reduce(_errors(case, found, dense, rows), device)
     tolerance = dict.fromkeys(errors, FLOAT64_TOLERANCE)
     if case.dtype != "float64":
         tolerance = _single_rank_tolerance(case, inputs, dense, context)
     return {
         "pass": all(errors[name] <= tolerance[name] for name in errors),
         "world": case.world,
+        "layout": case.layout,
         "max_abs_error": errors,
         "tolerance": tolerance,
         "case": asdict(case),
@@ -81,24 +92,50 @@ def _inputs(case: ParityCase, device: torch.device) -> tuple[torch.Tensor, ...]:
         (case.kv_heads, case.v_head_dim),
         (case.heads, case.v_head_dim),
     )
-    return tuple(
-        torch.randn(case.batch, case.seq_len, *shape, generator=generator, dtype=torch.float64).to(
-            device, getattr(torch, case.dtype)
-        )
-        for shape in shapes
+    lead = (case.seq_len,) if case.packed else (case.batch, case.seq_len)
+    inputs = [
+        torch.randn(*lead, *shape, generator=generator, dtype=torch.float64) for shape in shapes
+    ]
+    if case.packed:
+        padding = torch.ones(case.seq_len, dtype=torch.bool)
+        for span in case.packed.real_spans:
+            padding[span.rows] = False
+        for tensor in inputs:
+            tensor[padding] = torch.nan
+    return tuple(tensor.to(device, getattr(torch, case.dtype)) for tensor in inputs)
+
+
+def _dense(case: ParityCase, inputs: tuple[torch.Tensor, ...]) -> DenseResult:
+    q, k, v, grad_out = inputs
+    if case.packed is None:
+        return dense_attention(q, k, v, grad_out, causal=case.causal, scale=case.scale)
+    return dense_packed_attention(
+        q, k, v, grad_out, packed=case.packed, causal=case.causal, scale=case.scale
     )
+
+
+def _row_dim(case: ParityCase) -> int:
+    return 0 if case.packed else 1
+
+
+def _rows(case: ParityCase, rank: int) -> torch.Tensor:
+    """Positions of a rank's rows."""
+    if case.packed is None:
+        sharding = Sharding.of_sequence(case.seq_len, case.world, case.partition)
+    else:
+        sharding = Sharding.of_pack(case.packed, case.world, case.partition)
+    return torch.cat([torch.arange(span.start, span.stop) for span in sharding.shards[rank]])
 
 
 def _run(
     case: ParityCase,
     inputs: tuple[torch.Tensor, ...],
-    grad_out: torch.Tensor,
     *,
     comm_type: str,
     group: dist.ProcessGroup | Sequence[dist.ProcessGroup],
     traffic: Traffic | None = None,
 ) -> dict[str, torch.Tensor]:
-    q, k, v = (tensor.detach().clone().requires_grad_() for tensor in inputs)
+    q, k, v = (tensor.detach().clone().requires_grad_() for tensor in inputs[:3])
     options = AttentionOptions(
         causal=case.causal,
         partition=case.partition,
@@ -107,19 +144,32 @@ def _run(
         kv_replication=case.kv_replication,
     )
     out, lse = context_parallel_attention(
-        q, k, v, comm_type=comm_type, group=group, options=options, traffic=traffic
+        q,
+        k,
+        v,
+        comm_type=comm_type,
+        group=group,
+        packed=case.packed,
+        options=options,
+        traffic=traffic,
     )
-    out.backward(grad_out)
+    out.backward(inputs[3])
     return {"out": out.detach(), "lse": lse, "dq": q.grad, "dk": k.grad, "dv": v.grad}
 
 
 def _errors(
-    found: Mapping[str, torch.Tensor], dense: DenseResult, rows: torch.Tensor
+    case: ParityCase,
+    found: Mapping[str, torch.Tensor],
+    dense: DenseResult,
+    rows: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    return {
-        name: (tensor.double() - getattr(dense, name)[:, rows]).abs().max()
-        for name, tensor in found.items()
-    }
+    """Largest differences. Equal infinities, the LSE of padding, do not differ."""
+    errors = {}
+    for name, tensor in found.items():
+        right = getattr(dense, name).index_select(_row_dim(case), rows)
+        difference = (tensor.double() - right).abs()
+        errors[name] = difference.masked_fill(tensor.double() == right, 0.0).max()
+    return errors
 
 
 def _reduce(errors: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
@@ -139,11 +189,12 @@ def _single_rank_tolerance(
     """Twice the error of the same kernel and data type on one rank, and two roundings."""
     alone = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
     single = replace(case, kv_replication=1)
-    found = _run(single, inputs[:3], inputs[3], comm_type="p2p", group=alone)
+    found = _run(single, inputs, comm_type="p2p", group=alone)
     rows = torch.arange(case.seq_len, device=inputs[0].device)
-    limits = {
-        name: LOW_PRECISION_FACTOR * error
-        + ROUNDINGS * torch.finfo(found[name].dtype).eps * getattr(dense, name).abs().max()
-        for name, error in _errors(found, dense, rows).items()
-    }
+    limits = {}
+    for name, error in _errors(case, found, dense, rows).items():
+        right = getattr(dense, name)
+        largest = right.masked_fill(right.isinf(), 0.0).abs().max()
+        rounding = ROUNDINGS * torch.finfo(found[name].dtype).eps * largest
+        limits[name] = LOW_PRECISION_FACTOR * error + rounding
     return _reduce(limits, inputs[0].device)

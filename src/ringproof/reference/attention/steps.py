@@ -1,7 +1,8 @@
 """Step tables: which local query rows meet which key/value rows, block after block.
 
 A table is frozen integers, computed for any rank without a process group, so that a test can
-play all ranks in one process. The loop that executes it knows nothing of masks or partitions.
+play all ranks in one process. The loop that executes it knows nothing of masks, partitions or
+packing: a row of padding, or of another sequence, is simply in no tile.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringproof.reference.packing.partition import Span, rank_spans
+from ringproof.reference.packing.partition import Span
+from ringproof.reference.packing.shards import Sharding
 
 
 @dataclass(frozen=True)
@@ -33,27 +35,53 @@ class Step:
 
     Args:
         source: Index in the group of the rank that owns the block.
-        tiles: Kernel calls; empty when the mask hides the whole block.
+        tiles: Kernel calls, sequence after sequence; empty when the mask hides the whole block.
     """
 
     source: int
     tiles: tuple[Tile, ...]
 
 
-def step_table(shards: Sequence[tuple[Span, ...]], rank: int, *, causal: bool) -> tuple[Step, ...]:
+@dataclass(frozen=True)
+class Piece:
+    """What one shard holds of one sequence.
+
+    Args:
+        row: Where its rows begin in the shard; they are neighbours.
+        positions: Which rows of the whole they are, ascending. Empty where it holds none.
+    """
+
+    row: int
+    positions: tuple[Span, ...]
+
+    @property
+    def rows(self) -> Span:
+        """All of its rows in the shard."""
+        return Span(self.row, self.row + sum(map(len, self.positions)))
+
+
+def step_table(sharding: Sharding, rank: int, *, causal: bool) -> tuple[Step, ...]:
     """The steps of one rank: its own block first, then those of ranks ``r-1``, ``r-2``, …
 
     That is the order in which a ring delivers blocks when each rank sends to its successor.
 
     Args:
-        shards: Positions held by each rank of the group, ascending. Shards are disjoint.
+        sharding: Positions held by each rank of the group, and the sequences among them.
         rank: Index in the group.
         causal: Hide keys that come after the query.
     """
-    size = len(shards)
+    size = len(sharding.shards)
+    held = [pieces(shard, sharding.sequences) for shard in sharding.shards]
     sources = [(rank - step) % size for step in range(size)]
     return tuple(
-        Step(source, visible_tiles(shards[rank], shards[source], causal=causal))
+        Step(
+            source,
+            tuple(
+                tile
+                for q, kv in zip(held[rank], held[source], strict=True)
+                for tile in visible_tiles(q, kv, causal=causal)
+            ),
+        )
         for source in sources
     )
 
@@ -70,38 +98,70 @@ def flat_step_table(
     Step(source=0, tiles=(Tile(q=Span(start=0, stop=4), kv=Span(start=0, stop=4), causal=True),))
     Step(source=1, tiles=(Tile(q=Span(start=2, stop=4), kv=Span(start=0, stop=4), causal=False),))
     """
-    shards = [rank_spans(seq_len, size, index, partition) for index in range(size)]
-    return step_table(shards, rank, causal=causal)
+    return step_table(Sharding.of_sequence(seq_len, size, partition), rank, causal=causal)
 
 
-def visible_tiles(
-    q_spans: tuple[Span, ...], kv_spans: tuple[Span, ...], *, causal: bool
-) -> tuple[Tile, ...]:
-    """The fewest tiles that cover what the mask lets through.
+def pieces(shard: tuple[Span, ...], sequences: Sequence[Span]) -> tuple[Piece, ...]:
+    """What a shard holds of each sequence.
 
-    Both shards are in ascending order, so equal shards meet under one plain causal mask, and
-    of a disjoint shard each query span sees a prefix. Query spans that see the same prefix
+    A shard of two runs over two sequences. Position 3 is padding; it is in neither piece.
+
+    >>> for piece in pieces((Span(1, 4), Span(6, 8)), [Span(0, 3), Span(4, 8)]): print(piece)
+    Piece(row=0, positions=(Span(start=1, stop=3),))
+    Piece(row=3, positions=(Span(start=6, stop=8),))
+
+    Args:
+        shard: Positions in the shard, ascending.
+        sequences: Positions of each sequence, ascending and disjoint.
+    """
+    found = []
+    index = row = 0  # the first run that may reach into the sequence, and its first row
+    for sequence in sequences:
+        while index < len(shard) and shard[index].stop <= sequence.start:
+            row += len(shard[index])
+            index += 1
+        inside = _overlaps(shard, index, sequence)
+        skipped = inside[0].start - shard[index].start if inside else 0
+        found.append(Piece(row + skipped, inside))
+    return tuple(found)
+
+
+def _overlaps(shard: tuple[Span, ...], index: int, sequence: Span) -> tuple[Span, ...]:
+    """The parts of a sequence in a shard's runs from ``index`` on."""
+    inside = []
+    while index < len(shard) and shard[index].start < sequence.stop:
+        run = shard[index]
+        inside.append(Span(max(run.start, sequence.start), min(run.stop, sequence.stop)))
+        index += 1
+    return tuple(inside)
+
+
+def visible_tiles(q: Piece, kv: Piece, *, causal: bool) -> tuple[Tile, ...]:
+    """The fewest tiles that cover what the mask lets through, of one sequence.
+
+    Both pieces are in ascending order, so a piece meets itself under one plain causal mask, and
+    of a disjoint piece each query span sees a prefix. Query spans that see the same prefix
     share a tile.
 
     Args:
-        q_spans: Positions of the local query rows.
-        kv_spans: Positions of the block's rows; equal to ``q_spans`` or disjoint from it.
+        q: The local query rows.
+        kv: The block's rows; the same positions as ``q``, or none of them.
         causal: Hide keys that come after the query.
     """
-    q_rows, kv_rows = sum(map(len, q_spans)), sum(map(len, kv_spans))
-    if not causal:
-        return (Tile(Span(0, q_rows), Span(0, kv_rows), causal=False),)
-    if q_spans == kv_spans:
-        return (Tile(Span(0, q_rows), Span(0, kv_rows), causal=True),)
+    if not q.positions or not kv.positions:
+        return ()
+    if not causal or q.positions == kv.positions:
+        return (Tile(q.rows, kv.rows, causal),)
     tiles: list[Tile] = []
-    row = 0
-    for q_span in q_spans:
+    row = q.row
+    for q_span in q.positions:
         rows = Span(row, row + len(q_span))
         row = rows.stop
-        prefix = sum(len(kv_span) for kv_span in kv_spans if kv_span.stop <= q_span.start)
-        if not prefix:
+        seen = sum(len(kv_span) for kv_span in kv.positions if kv_span.stop <= q_span.start)
+        if not seen:
             continue
-        if tiles and tiles[-1].kv.stop == prefix and tiles[-1].q.stop == rows.start:
+        columns = Span(kv.row, kv.row + seen)
+        if tiles and tiles[-1].kv == columns and tiles[-1].q.stop == rows.start:
             rows = Span(tiles.pop().q.start, rows.stop)
-        tiles.append(Tile(rows, Span(0, prefix), causal=False))
+        tiles.append(Tile(rows, columns, causal=False))
     return tuple(tiles)

@@ -58,6 +58,16 @@ class Segment:
     rows: Span
 
 
+def check_partition(partition: str) -> None:
+    """Refuse a name that is no partition.
+
+    Raises:
+        InputError: It is not.
+    """
+    if partition not in PARTITIONS:
+        raise InputError("partition", partition, "unknown partition", f"use one of {PARTITIONS}")
+
+
 def check_divisible(seq_len: int, size: int, partition: str) -> None:
     """Refuse a sequence that cannot be cut evenly.
 
@@ -65,8 +75,7 @@ def check_divisible(seq_len: int, size: int, partition: str) -> None:
         InputError: An unknown partition, or a length that is not a multiple of ``2 * size``
             (zigzag) or ``size`` (contiguous).
     """
-    if partition not in PARTITIONS:
-        raise InputError("partition", partition, "unknown partition", f"use one of {PARTITIONS}")
+    check_partition(partition)
     multiple = 2 * size if partition == "zigzag" else size
     if seq_len < multiple or seq_len % multiple:
         raise InputError(
@@ -122,9 +131,12 @@ def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[Segment, ...]
     Putting these runs one after the other turns concatenated shards into ascending positions;
     it is what an all-to-all that gathers the sequence has to do with what it received.
 
-    >>> [(s.shard, s.rows.start, s.rows.stop) for s in segments_in_order(
-    ...     [rank_spans(8, 2, r, "zigzag") for r in range(2)])]
-    [(0, 0, 2), (1, 0, 4), (0, 2, 4)]
+    >>> shards = [rank_spans(8, 2, rank, "zigzag") for rank in range(2)]
+    >>> for run in segments_in_order(shards):
+    ...     print(run.shard, run.rows.start, run.rows.stop)
+    0 0 2
+    1 0 4
+    0 2 4
     """
     placed: list[tuple[Span, Segment]] = []
     for shard, spans in enumerate(shards):

@@ -1,0 +1,227 @@
+"""Packed sequences: who meets whom, and what comes out, with all ranks played in one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks.attention.players import play
+from checks.attention.test_steps import Pairs, pairs_met
+from checks.packing.packs import build, packs, patient, random_pack
+from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
+from ringproof.reference.attention.names import KERNEL_NAMES
+from ringproof.reference.attention.steps import Piece, pieces, step_table
+from ringproof.reference.packing.partition import PARTITIONS, Span
+from ringproof.reference.packing.sequences import PackedSequences, pack
+from ringproof.reference.packing.shards import Sharding
+
+# float64, sums of at most a hundred terms of order one: rounding stays near 1e-14.
+TOLERANCE = 1e-10
+TENSORS = ("out", "lse", "dq", "dk", "dv")
+
+
+def visible(packed: PackedSequences, *, causal: bool) -> Pairs:
+    """The mask, pair by pair, from lengths and boundaries alone."""
+    return Counter(
+        (first + query, first + key)
+        for first, length in zip(packed.cu_seqlens_padded, packed.lengths, strict=False)
+        for query in range(length)
+        for key in range(query + 1 if causal else length)
+    )
+
+
+def tables_pairs(sharding: Sharding, *, causal: bool) -> Pairs:
+    ranks = range(len(sharding.shards))
+    tables = [step_table(sharding, rank, causal=causal) for rank in ranks]
+    return pairs_met(tables, list(sharding.shards))
+
+
+@patient
+@given(st.integers(1, 7), st.data(), st.sampled_from(PARTITIONS), st.booleans())
+def test_every_visible_pair_meets_once_and_no_other(
+    size: int, data: st.DataObject, partition: str, causal: bool
+) -> None:
+    packed = data.draw(packs(2 * size))
+    sharding = Sharding.of_pack(packed, size, partition)
+    assert tables_pairs(sharding, causal=causal) == visible(packed, causal=causal)
+
+
+@patient
+@given(st.integers(1, 3), st.integers(1, 3), st.data(), st.sampled_from(PARTITIONS))
+def test_gathered_shards_are_shards(
+    inner: int, outer: int, data: st.DataObject, partition: str
+) -> None:
+    """What a2a+p2p relies on: after the all-to-all the outer ring is a ring like any other."""
+    packed = data.draw(packs(2 * inner * outer))
+    flat = Sharding.of_pack(packed, inner * outer, partition)
+    ring = flat.gathered(inner)
+    assert len(ring.shards) == outer
+    assert tables_pairs(ring, causal=True) == visible(packed, causal=True)
+
+
+def test_wrong_tables_are_seen() -> None:
+    """Negative control: a leak across two sequences, one token of padding, a lost tile."""
+    packed = build([(5, 8), (8, 8)], sequences=2, tail="none")
+    right = Sharding.of_pack(packed, 2, "zigzag")
+    expected = visible(packed, causal=True)
+    assert tables_pairs(right, causal=True) == expected
+    leak = replace(right, sequences=(Span(0, 16),))
+    assert tables_pairs(leak, causal=True) != expected
+    padding = replace(right, sequences=(Span(0, 6), Span(8, 16)))
+    assert tables_pairs(padding, causal=True) != expected
+    lost = replace(right, sequences=(Span(8, 16),))
+    assert tables_pairs(lost, causal=True) != expected
+
+
+def test_pieces_of_a_shard() -> None:
+    """A run that crosses a boundary, one that ends in padding, and a sequence held by others."""
+    shard = (Span(0, 2), Span(6, 12))
+    sequences = [Span(0, 5), Span(8, 11), Span(12, 14)]
+    found = [piece for piece in pieces(shard, sequences) if piece.positions]
+    assert found == [Piece(0, (Span(0, 2),)), Piece(4, (Span(8, 11),))]
+    assert [len(piece.positions) for piece in pieces(shard, sequences)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_zigzag_balances_full_sequences_step_by_step(size: int) -> None:
+    """Without padding, no rank waits for another: every sequence is balanced by itself."""
+    packed = pack([2 * size, 8 * size, 4 * size], multiple=2 * size)
+    sharding = Sharding.of_pack(packed, size, "zigzag")
+    tables = [step_table(sharding, rank, causal=True) for rank in range(size)]
+    for step in range(size):
+        pairs = {
+            sum(len(t.q) * len(t.kv) / (2 if t.causal else 1) for t in table[step].tiles)
+            for table in tables
+        }
+        assert len(pairs) == 1
+
+
+def test_tiles_stay_small() -> None:
+    """No tile spans two sequences: the largest mask is that of the longest sequence's shard."""
+    packed = pack([64] * 50, multiple=8)
+    table = step_table(Sharding.of_pack(packed, 4, "zigzag"), 1, causal=True)
+    assert max(len(tile.kv) for step in table for tile in step.tiles) == 16
+    assert max(len(step.tiles) for step in table) == 50
+
+
+def random_inputs(packed: PackedSequences, seed: int, heads: tuple[int, int]) -> list[torch.Tensor]:
+    """q, k, v and the output's gradient ``[1, T, heads, width]``; NaN in every row of padding."""
+    generator = torch.Generator().manual_seed(seed)
+    padding = torch.ones(packed.rows, dtype=torch.bool)
+    for span in packed.real_spans:
+        padding[span.rows] = False
+    found = []
+    for count, width in ((heads[0], 8), (heads[1], 8), (heads[1], 12), (heads[0], 12)):
+        tensor = torch.randn(1, packed.rows, count, width, generator=generator, dtype=torch.float64)
+        tensor[:, padding] = torch.nan
+        found.append(tensor)
+    return found
+
+
+def dense(packed: PackedSequences, inputs: list[torch.Tensor], *, causal: bool) -> DenseResult:
+    found = dense_packed_attention(*(t[0] for t in inputs), packed=packed, causal=causal)
+    return DenseResult(*(getattr(found, name).unsqueeze(0) for name in TENSORS))
+
+
+def worst(found: DenseResult, right: DenseResult) -> float:
+    """Largest difference over all tensors; NaN counts as infinite, equal infinities as none."""
+    differences = []
+    for name in TENSORS:
+        a, b = getattr(found, name), getattr(right, name)
+        differences.append((a - b).abs().masked_fill(a == b, 0.0).nan_to_num(torch.inf).max())
+    return float(max(differences))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([1, 2, 3, 4, 8]),
+    st.data(),
+    st.sampled_from(PARTITIONS),
+    st.booleans(),
+    st.sampled_from(KERNEL_NAMES),
+    st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+)
+def test_outputs_lse_and_gradients_are_the_oracles(
+    size: int,
+    data: st.DataObject,
+    partition: str,
+    causal: bool,
+    kernel: str,
+    heads: tuple[int, int],
+) -> None:
+    packed = data.draw(packs(2 * size))
+    inputs = random_inputs(packed, seed=packed.rows, heads=heads)
+    sharding = Sharding.of_pack(packed, size, partition)
+    found = play(inputs, sharding, causal=causal, kernel=kernel)
+    assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("lengths", "size"),
+    [([1], 4), ([1, 1, 1], 2), ([3, 2, 16], 8), ([5, 1, 17, 64], 3), ([0, 7], 2)],
+    ids=str,
+)
+def test_sequences_shorter_than_the_chunks(lengths: list[int], size: int, causal: bool) -> None:
+    packed = pack(lengths, multiple=2 * size)
+    inputs = random_inputs(packed, seed=1, heads=(4, 2))
+    found = play(inputs, Sharding.of_pack(packed, size, "zigzag"), causal=causal)
+    assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
+
+
+def test_padding_gives_nothing_and_takes_nothing() -> None:
+    packed = build([(0, 8), (3, 8)], sequences=2, tail="none")
+    inputs = random_inputs(packed, seed=1, heads=(4, 2))
+    found = play(inputs, Sharding.of_pack(packed, 2, "zigzag"), causal=True)
+    padding = [*range(8), *range(11, 16)]
+    for name in ("out", "dq", "dk", "dv"):
+        assert getattr(found, name)[:, padding].eq(0).all()
+        assert getattr(found, name)[:, 8:11].ne(0).any()
+    assert found.lse[:, padding].eq(-torch.inf).all()
+    assert found.lse[:, 8:11].isfinite().all()
+
+
+def faults(packed: PackedSequences, size: int) -> dict[str, Sharding]:
+    """What goes wrong in real packs, on the right shards."""
+    right = Sharding.of_pack(packed, size, "zigzag")
+    first, *others = right.sequences
+    rows = Span(packed.cu_seqlens_padded[0], packed.cu_seqlens_padded[1])
+    return {
+        "shifted": replace(right, sequences=(Span(first.start, first.stop - 1), *others)),
+        "leak": replace(right, sequences=(Span(first.start, others[0].stop), *others[1:])),
+        "unmasked padding": replace(right, sequences=(rows, *others)),
+    }
+
+
+@pytest.mark.parametrize("fault", ["shifted", "leak", "unmasked padding"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_fault_is_seen(fault: str, size: int) -> None:
+    """Negative control, with finite padding: it is not NaN that gives the fault away."""
+    packed = build([(5, 8), (16, 16)], sequences=2, tail="none")
+    inputs = [tensor.nan_to_num(0.5) for tensor in random_inputs(packed, seed=2, heads=(4, 2))]
+    right = dense(packed, inputs, causal=True)
+    assert worst(play(inputs, Sharding.of_pack(packed, size, "zigzag"), causal=True), right) < 1e-10
+    assert worst(play(inputs, faults(packed, size)[fault], causal=True), right) > 1e-2
+
+
+def test_the_oracle_is_one_sequence_at_a_time() -> None:
+    """Against torch's own attention with a mask over the whole pack, block by block."""
+    packed = random_pack(11, 4)
+    q, k, v, _ = (t.nan_to_num(1.0) for t in random_inputs(packed, seed=3, heads=(4, 4)))
+    mask = torch.zeros(packed.rows, packed.rows, dtype=torch.bool)
+    for query, key in visible(packed, causal=True):
+        mask[query, key] = True
+    right = torch.nn.functional.scaled_dot_product_attention(
+        *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask
+    ).transpose(1, 2)
+    found = dense(packed, [q, k, v, torch.ones_like(right)], causal=True)
+    real = mask.any(1)
+    assert real.any()
+    assert not real.all()
+    assert (found.out - right)[:, real].abs().max() <= TOLERANCE
+    assert found.out[:, ~real].eq(0).all()

@@ -1,0 +1,163 @@
+"""What a pack says of itself, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.packing.packs import packs, patient
+from ringproof.errors import InputError
+from ringproof.reference.packing.padding import round_up
+from ringproof.reference.packing.sequences import TAILS, Capacity, PackedSequences, pack
+
+lengths_lists = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
+multiples = st.sampled_from([1, 2, 6, 8, 16])
+
+
+@patient
+@given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(1, 4))
+def test_a_pack_keeps_its_sequences(
+    lengths: list[int], multiple: int, tail: str, whole: int
+) -> None:
+    packed = pack(lengths, multiple=multiple, total_multiple=whole * multiple, tail=tail)
+    count = len(lengths)
+    assert packed.sequences == count
+    assert packed.lengths[:count] == tuple(lengths)
+    assert packed.tokens == sum(lengths)
+    assert all(rows % multiple == 0 for rows in packed.padded_lengths)
+    assert packed.rows == round_up(sum(round_up(n, multiple) for n in lengths), whole * multiple)
+    assert packed.max_seqlen == max(packed.padded_lengths)
+    kept = count if tail == "dummy" else count - 1
+    assert packed.padded_lengths[:kept] == tuple(round_up(n, multiple) for n in lengths[:kept])
+    assert packed.lengths[count:] in ((), (0,))
+
+
+@patient
+@given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(0, 3))
+def test_a_capacity_fixes_every_size(
+    lengths: list[int], multiple: int, tail: str, spare: int
+) -> None:
+    """Whatever is packed, a graph sees the same number of entries, rows and the same maximum."""
+    capacity = Capacity(rows=multiple * 400, entries=len(lengths) + 1 + spare)
+    packed = pack(lengths, multiple=multiple, tail=tail, capacity=capacity)
+    assert len(packed.cu_seqlens) == len(packed.cu_seqlens_padded) == capacity.entries + 1
+    assert packed.rows == packed.max_seqlen == capacity.rows
+    assert packed.lengths[: len(lengths)] == tuple(lengths)
+    assert sum(packed.lengths) == sum(lengths)
+
+
+def test_a_pack_without_sequences_is_all_dummy() -> None:
+    packed = pack([], multiple=8, tail="dummy", capacity=Capacity(rows=16, entries=3))
+    assert (packed.sequences, packed.tokens, packed.real_spans) == (0, 0, ())
+    assert packed.padded_lengths == (16, 0, 0)
+
+
+@patient
+@given(packs(4))
+def test_real_spans_are_the_real_tokens(packed: PackedSequences) -> None:
+    spans = packed.real_spans
+    assert sum(map(len, spans)) == packed.tokens
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(spans))
+    starts = [
+        start for start, n in zip(packed.cu_seqlens_padded, packed.lengths, strict=False) if n
+    ]
+    assert [span.start for span in spans] == starts
+
+
+GOOD: dict[str, Any] = {
+    "cu_seqlens": (0, 5, 6, 6),
+    "cu_seqlens_padded": (0, 8, 16, 24),
+    "max_seqlen": 8,
+    "sequences": 2,
+    "tail": "dummy",
+}
+
+
+def test_the_good_one_is_good() -> None:
+    assert PackedSequences(**GOOD).lengths == (5, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"cu_seqlens": [0, 5, 6, 6]}, "^cu_seqlens: not a tuple"),
+        ({"cu_seqlens": (0, 5.0, 6, 6)}, "^cu_seqlens: not a tuple of two or more integers"),
+        ({"cu_seqlens": (0,)}, "^cu_seqlens: not a tuple of two"),
+        ({"cu_seqlens": (1, 5, 6, 6)}, r"^cu_seqlens: does not start at 0 \(got 1\)"),
+        ({"cu_seqlens": (0, 5, 4, 6)}, "^cu_seqlens: entry 1 has a negative length"),
+        ({"cu_seqlens": (0, 9, 9, 9)}, r"^cu_seqlens: entry 0 has only 8 rows \(got 9\)"),
+        ({"cu_seqlens": (0, 5, 6)}, "^cu_seqlens_padded: cu_seqlens has 3 entries"),
+        ({"cu_seqlens_padded": (0, 8, 16, 15)}, "^cu_seqlens_padded: entry 2 has a negative"),
+        ({"cu_seqlens_padded": (0, 8, 16, 2**31), "max_seqlen": 2**31}, "^cu_seqlens_padded: .*2"),
+        ({"max_seqlen": 7}, r"^max_seqlen: the longest entry has 8 rows \(got 7\)"),
+        ({"max_seqlen": None}, "^max_seqlen"),
+        ({"sequences": 4}, "^sequences: the pack has 3 entries"),
+        ({"sequences": -1}, "^sequences: "),
+        ({"sequences": 1}, "^sequences: an entry after them has real tokens"),
+        ({"tail": "none"}, "^tail: 1 entries after the 2 sequences have rows"),
+        ({"tail": "extend_last"}, "^tail: 1 entries"),
+        ({"tail": "drop"}, "^tail: unknown policy .*drop"),
+        ({"cu_seqlens": (0, 0, 0, 0), "sequences": 0}, "^tail: 3 entries after the 0 sequences"),
+    ],
+)
+def test_a_wrong_pack_is_refused_by_field(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        PackedSequences(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "named"),
+    [
+        ([5, -1], {}, r"^lengths: sequence 1 has no length .*-1"),
+        ([5.0], {}, "^lengths: sequence 0"),
+        ([True], {}, "^lengths: sequence 0"),
+        ([2**31], {}, "^lengths: sequence 0"),
+        ([2**30, 2**30], {}, "^cu_seqlens_padded: a pack has 1 to"),
+        ([], {}, "^lengths: no rows to pack"),
+        ([0, 0], {}, "^lengths: no rows to pack"),
+        ([5], {"multiple": 0}, "^multiple: "),
+        ([5], {"total_multiple": -8}, "^total_multiple: "),
+        ([5], {"tail": "drop"}, "^tail: unknown policy"),
+        ([5], {"total_multiple": 8}, "^tail: 3 rows are nobody's"),
+        ([5], {"capacity": Capacity(rows=4, entries=2)}, "^capacity.rows: .* take 5 rows"),
+        (
+            [5, 5],
+            {"tail": "dummy", "capacity": Capacity(rows=16, entries=2)},
+            "^capacity.entries: the pack has 3 with its tail",
+        ),
+        ([5], {"tail": "dummy", "multiple": 8, "total_multiple": 12}, "a tail of 4 rows is no"),
+        ([], {"tail": "extend_last", "capacity": Capacity(rows=8, entries=1)}, "^tail: .*no last"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(
+    lengths: list[Any], options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InputError, match=named):
+        pack(lengths, **options)
+
+
+def test_lengths_may_be_numpys() -> None:
+    packed = pack(np.array([5, 3]), multiple=4)  # type: ignore[arg-type]
+    assert packed == pack([5, 3], multiple=4)
+    assert {type(value) for value in packed.cu_seqlens} == {int}
+
+
+@pytest.mark.parametrize(("rows", "entries"), [(0, 1), (8, 0), (8.0, 1), (8, True)])
+def test_a_capacity_is_positive(rows: Any, entries: Any) -> None:
+    with pytest.raises(InputError, match=r"^capacity\.(rows|entries): not a positive integer"):
+        Capacity(rows=rows, entries=entries)
+
+
+def test_the_policies_differ_in_who_owns_the_tail() -> None:
+    rows = {tail: pack([5, 3], tail=tail, total_multiple=8).padded_lengths for tail in TAILS}
+    assert set(rows.values()) == {(5, 3)}, "no tail, no difference"
+    longer = {
+        tail: pack([5, 2], tail=tail, total_multiple=8).padded_lengths
+        for tail in ("dummy", "extend_last")
+    }
+    assert longer == {"dummy": (5, 2, 1), "extend_last": (5, 3)}

@@ -1,0 +1,193 @@
+"""Which rows of a pack sit where: against formulas of another form and against upstream's code."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.packing.packs import build, packs, patient
+from ringproof.errors import InputError
+from ringproof.reference.packing.maps import (
+    global_to_local,
+    local_to_global,
+    real_rows,
+    sequence_positions,
+)
+from ringproof.reference.packing.partition import PARTITIONS
+from ringproof.reference.packing.sequences import PackedSequences, pack
+from ringproof.reference.packing.shards import Sharding, check_pack, pack_spans
+
+sizes = st.integers(1, 9)
+
+
+@patient
+@given(sizes, st.data(), st.sampled_from(PARTITIONS))
+def test_every_row_is_held_once_and_comes_back(
+    size: int, data: st.DataObject, partition: str
+) -> None:
+    packed = data.draw(packs(2 * size))
+    whole = np.arange(packed.rows) * 7
+    held = [local_to_global(packed, size, rank, partition) for rank in range(size)]
+    assert {len(rows) for rows in held} == {packed.rows // size}
+    assert all((np.diff(rows) > 0).all() for rows in held)
+    ranks, locals_ = global_to_local(packed, size, partition)
+    parts = np.stack([whole[rows] for rows in held])
+    assert np.array_equal(parts[ranks, locals_], whole)
+    for rank, rows in enumerate(held):
+        assert (ranks[rows] == rank).all()
+        assert np.array_equal(locals_[rows], np.arange(len(rows)))
+
+
+def zigzag_by_row(packed: PackedSequences, size: int, rank: int) -> list[int]:
+    """Transformer Engine's kernel, said in another way: for each local row, where it comes from.
+
+    The local boundaries are the padded ones over ``size``; the first half of a sequence's local
+    rows is chunk ``rank``, the second half chunk ``2 * size - 1 - rank``.
+    """
+    boundaries = [rows // size for rows in packed.cu_seqlens_padded]
+    found = []
+    for row in range(packed.rows // size):
+        entry = bisect.bisect_right(boundaries, row) - 1
+        local, inside = boundaries[entry + 1] - boundaries[entry], row - boundaries[entry]
+        chunk = local // 2
+        late = inside >= chunk
+        position = inside % chunk + chunk * (2 * size - 1 - rank if late else rank)
+        found.append(packed.cu_seqlens_padded[entry] + position)
+    return found
+
+
+@patient
+@given(st.integers(2, 9), st.data())
+def test_zigzag_is_transformer_engines(size: int, data: st.DataObject) -> None:
+    packed = data.draw(packs(2 * size))
+    for rank in range(size):
+        assert local_to_global(packed, size, rank, "zigzag").tolist() == zigzag_by_row(
+            packed, size, rank
+        )
+
+
+@patient
+@given(st.integers(1, 8), st.data())
+def test_zigzag_is_where_megatron_core_rotates(size: int, data: st.DataObject) -> None:
+    """Its rotary embedding picks the angles of each local row; we hand it positions as angles."""
+    from megatron.core.models.common.embeddings.rope_utils import _get_thd_freqs_on_this_cp_rank
+
+    packed = data.draw(packs(2 * size))
+    angles = torch.arange(packed.rows)
+    for rank in range(size):
+        picked = [
+            _get_thd_freqs_on_this_cp_rank(
+                rank, size, torch.empty(rows // size), angles, offset=first
+            )
+            for first, rows in zip(packed.cu_seqlens_padded, packed.padded_lengths, strict=False)
+        ]
+        assert local_to_global(packed, size, rank, "zigzag").tolist() == torch.cat(picked).tolist()
+
+
+def test_the_example_in_transformer_engines_documentation() -> None:
+    """Lengths 8, 8, 8, 16 over four ranks, positions within the sequences."""
+    packed = pack([8, 8, 8, 16], multiple=8)
+    held = [sequence_positions(packed, 4, rank, "zigzag").tolist() for rank in range(4)]
+    assert held == [
+        [0, 7, 0, 7, 0, 7, 0, 1, 14, 15],
+        [1, 6, 1, 6, 1, 6, 2, 3, 12, 13],
+        [2, 5, 2, 5, 2, 5, 4, 5, 10, 11],
+        [3, 4, 3, 4, 3, 4, 6, 7, 8, 9],
+    ]
+
+
+@patient
+@given(sizes, st.data())
+def test_contiguous_is_equal_runs_of_the_pack(size: int, data: st.DataObject) -> None:
+    packed = data.draw(packs(size))
+    rows = packed.rows // size
+    for rank in range(size):
+        held = local_to_global(packed, size, rank, "contiguous")
+        assert held.tolist() == list(range(rank * rows, (rank + 1) * rows))
+
+
+def real_by_chunk(packed: PackedSequences, size: int, rank: int) -> list[bool]:
+    """Zigzag's real rows from lengths alone: of each chunk, what the real length reaches."""
+    found: list[bool] = []
+    for real, rows in zip(packed.lengths, packed.padded_lengths, strict=True):
+        chunk = rows // (2 * size)
+        for index in (rank, 2 * size - 1 - rank):
+            reached = min(max(real - index * chunk, 0), chunk)
+            found += [True] * reached + [False] * (chunk - reached)
+    return found
+
+
+@patient
+@given(st.integers(2, 9), st.data())
+def test_padding_is_known_row_by_row(size: int, data: st.DataObject) -> None:
+    packed = data.draw(packs(2 * size))
+    total = 0
+    for rank in range(size):
+        real = real_rows(packed, size, rank, "zigzag")
+        assert real.tolist() == real_by_chunk(packed, size, rank)
+        total += int(real.sum())
+    assert total == packed.tokens
+
+
+@patient
+@given(sizes, st.data(), st.sampled_from(PARTITIONS))
+def test_positions_start_anew_in_every_sequence(
+    size: int, data: st.DataObject, partition: str
+) -> None:
+    packed = data.draw(packs(2 * size))
+    positions = list(itertools.chain(*(range(rows) for rows in packed.padded_lengths)))
+    for rank in range(size):
+        rows = local_to_global(packed, size, rank, partition)
+        found = sequence_positions(packed, size, rank, partition)
+        assert found.tolist() == [positions[row] for row in rows]
+
+
+def test_shifted_boundaries_are_seen() -> None:
+    """Negative control: the formulas above tell packs apart that differ by one chunk, one token."""
+    right = build([(5, 8), (12, 16)], sequences=2, tail="none")
+    longer = build([(5, 16), (8, 8)], sequences=2, tail="none")
+    token = build([(6, 8), (11, 16)], sequences=2, tail="none")
+    assert local_to_global(right, 2, 0, "zigzag").tolist() == zigzag_by_row(right, 2, 0)
+    assert local_to_global(longer, 2, 0, "zigzag").tolist() != zigzag_by_row(right, 2, 0)
+    assert real_rows(right, 2, 1, "zigzag").tolist() == real_by_chunk(right, 2, 1)
+    assert real_rows(token, 2, 1, "zigzag").tolist() != real_by_chunk(right, 2, 1)
+
+
+def test_a_sharding_says_what_is_real() -> None:
+    packed = pack([5, 0, 3], multiple=4, tail="dummy", total_multiple=16)
+    sharding = Sharding.of_pack(packed, 2, "zigzag")
+    assert sharding.sequences == packed.real_spans
+    assert sharding.shards == tuple(pack_spans(packed, 2, rank, "zigzag") for rank in range(2))
+    alone = Sharding.of_sequence(16, 2, "zigzag")
+    assert [(span.start, span.stop) for span in alone.sequences] == [(0, 16)]
+
+
+def test_one_rank_takes_any_length() -> None:
+    packed = pack([5, 1, 17])
+    for partition in PARTITIONS:
+        assert local_to_global(packed, 1, 0, partition).tolist() == list(range(23))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "size", "partition", "named"),
+    [
+        ([8, 9], 2, "zigzag", r"cu_seqlens_padded: .* multiple of 4 rows in entry 1 \(got 9\)"),
+        ([8, 9], 2, "contiguous", r"cu_seqlens_padded: .* multiple of 2 rows in the pack"),
+        ([8, 8], 2, "stripes", "partition: unknown"),
+    ],
+)
+def test_a_pack_that_cannot_be_cut_is_refused(
+    lengths: list[int], size: int, partition: str, named: str
+) -> None:
+    with pytest.raises(InputError, match=named):
+        check_pack(pack(lengths), size, partition)
+    with pytest.raises(InputError, match=named):
+        Sharding.of_pack(pack(lengths), size, partition)
+    with pytest.raises(InputError, match=named):
+        local_to_global(pack(lengths), size, 0, partition)

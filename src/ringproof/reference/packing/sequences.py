@@ -1,0 +1,289 @@
+"""Packed sequences (THD): where each sequence begins, and how many of its rows are real.
+
+A pack is one tensor of rows ``[T, …]``. Sequence ``i`` has the rows ``cu_seqlens_padded[i]`` to
+``cu_seqlens_padded[i + 1]``; the first ``cu_seqlens[i + 1] - cu_seqlens[i]`` of them are real,
+the rest is padding. These are Transformer Engine's two arrays (``cu_seqlens_q`` and
+``cu_seqlens_q_padded`` of Megatron-LM's ``PackedSeqParams``). Worked table, lengths 5, 1, 17
+padded to multiples of 8, in a pack of 64 rows with a dummy tail and room for five sequences:
+
+    entry   rows        real   what
+    0       [0, 8)      5      sequence
+    1       [8, 16)     1      sequence
+    2       [16, 40)    17     sequence
+    3       [40, 64)    0      dummy: the tail
+    4       [64, 64)    0      unused
+
+    cu_seqlens         0 5 6 23 23 23
+    cu_seqlens_padded  0 8 16 40 64 64
+
+A dummy has no real token: nothing is computed for it. (Megatron-LM's ``append_dummy_seq`` counts
+its rows as real on the dev branch, and as padding in pull request 5618.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+from ringproof.errors import InputError
+from ringproof.reference.packing.padding import round_up
+from ringproof.reference.packing.partition import Span
+
+TAILS = ("none", "dummy", "extend_last")
+MOST_ROWS = 2**31 - 1  # kernels take cu_seqlens as int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedSequences:
+    """One pack. What it says is checked; nothing is inferred from the shape of a tensor.
+
+    Args:
+        cu_seqlens: Real tokens before each entry, and in total. Starts at 0.
+        cu_seqlens_padded: Rows before each entry, and in total. Starts at 0.
+        max_seqlen: At least the longest entry's rows; a graph's capacity may be larger.
+        sequences: How many entries, the first ones, are sequences. The others hold no real
+            token: a dummy that covers the tail, or unused places of a fixed capacity.
+        tail: Who owns the rows behind the last sequence's own padding: ``none`` (there are no
+            such rows), ``dummy`` (an entry of its own without real tokens) or ``extend_last``
+            (the last sequence, as padding).
+
+    Raises:
+        InputError: Anything of the above does not hold, or there are no rows, or more than
+            ``2**31 - 1``.
+    """
+
+    cu_seqlens: tuple[int, ...]
+    cu_seqlens_padded: tuple[int, ...]
+    max_seqlen: int
+    sequences: int
+    tail: str = "none"
+
+    def __post_init__(self) -> None:
+        _check_cumulative("cu_seqlens", self.cu_seqlens)
+        _check_cumulative("cu_seqlens_padded", self.cu_seqlens_padded)
+        if len(self.cu_seqlens) != len(self.cu_seqlens_padded):
+            raise InputError(
+                "cu_seqlens_padded",
+                len(self.cu_seqlens_padded),
+                f"cu_seqlens has {len(self.cu_seqlens)} entries",
+                "give both one entry more than there are sequences",
+            )
+        for index, (real, rows) in enumerate(zip(self.lengths, self.padded_lengths, strict=True)):
+            if real > rows:
+                raise InputError(
+                    "cu_seqlens", real, f"entry {index} has only {rows} rows", "pad it further"
+                )
+        if not 0 < self.rows <= MOST_ROWS:
+            raise InputError(
+                "cu_seqlens_padded", self.rows, "a pack has 1 to 2**31 - 1 rows", "repack"
+            )
+        if not _is_int(self.max_seqlen) or self.max_seqlen < max(self.padded_lengths):
+            raise InputError(
+                "max_seqlen",
+                self.max_seqlen,
+                f"the longest entry has {max(self.padded_lengths)} rows",
+                "give at least that",
+            )
+        self._check_tail()
+
+    def _check_tail(self) -> None:
+        check_tail(self.tail)
+        entries = len(self.cu_seqlens) - 1
+        if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
+            raise InputError(
+                "sequences", self.sequences, f"the pack has {entries} entries", "count again"
+            )
+        if self.cu_seqlens[self.sequences] != self.cu_seqlens[-1]:
+            raise InputError(
+                "sequences", self.sequences, "an entry after them has real tokens", "count it"
+            )
+        others = sum(rows > 0 for rows in self.padded_lengths[self.sequences :])
+        if others > (self.tail == "dummy"):
+            raise InputError(
+                "tail",
+                self.tail,
+                f"{others} entries after the {self.sequences} sequences have rows",
+                "only a dummy has, and there is one at most",
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Real tokens of each entry."""
+        return _differences(self.cu_seqlens)
+
+    @property
+    def padded_lengths(self) -> tuple[int, ...]:
+        """Rows of each entry."""
+        return _differences(self.cu_seqlens_padded)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole pack, padding included."""
+        return self.cu_seqlens_padded[-1]
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of the whole pack."""
+        return self.cu_seqlens[-1]
+
+    @property
+    def real_spans(self) -> tuple[Span, ...]:
+        """The rows that hold real tokens, one span for each entry that has any."""
+        return tuple(
+            Span(start, start + length)
+            for start, length in zip(self.cu_seqlens_padded, self.lengths, strict=False)
+            if length
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """A fixed size for every pack, as a CUDA graph needs it.
+
+    Args:
+        rows: Rows of the pack, over all ranks of its CP group.
+        entries: Entries of the pack. A dummy tail takes one of them (Megatron-LM's
+            ``thd_max_packed_sequences`` counts alike).
+    """
+
+    rows: int
+    entries: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows", self.rows), ("entries", self.entries)):
+            _check_positive(f"capacity.{name}", value)
+
+
+def pack(
+    lengths: Sequence[SupportsIndex],
+    *,
+    multiple: int = 1,
+    total_multiple: int = 1,
+    tail: str = "none",
+    capacity: Capacity | None = None,
+) -> PackedSequences:
+    """Put sequences one after the other, each padded, and own up to the tail.
+
+    Args:
+        lengths: Real tokens of each sequence; one of 0 takes no rows.
+        multiple: Each sequence's rows, and the tail's, are a multiple of this. See
+            :func:`~ringproof.reference.packing.padding.padding_multiple`.
+        total_multiple: The pack's rows are a multiple of this.
+        tail: One of :data:`TAILS`.
+        capacity: Fixed numbers of rows and entries. ``max_seqlen`` is then the capacity's rows.
+
+    Raises:
+        InputError: A negative length, no rows at all, more than the capacity, a tail where none
+            is allowed, or one that is not a multiple of ``multiple``.
+
+    >>> pack([5, 1, 17], multiple=8, tail="dummy", capacity=Capacity(rows=64, entries=5))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    PackedSequences(cu_seqlens=(0, 5, 6, 23, 23, 23), cu_seqlens_padded=(0, 8, 16, 40, 64, 64),
+                    max_seqlen=64, sequences=3, tail='dummy')
+    """
+    check_tail(tail)
+    for name, value in (("multiple", multiple), ("total_multiple", total_multiple)):
+        _check_positive(name, value)
+    real = [_length(index, length) for index, length in enumerate(lengths)]
+    padded = [round_up(length, multiple) for length in real]
+    used = sum(padded)
+    missing = (capacity.rows if capacity else round_up(used, total_multiple)) - used
+    if missing:
+        _check_missing(missing, used, multiple=multiple, tail=tail)
+        _add_tail(real, padded, missing, tail)
+    if capacity:
+        _fill(real, padded, capacity.entries)
+    if not sum(padded):
+        raise InputError("lengths", list(lengths), "no rows to pack", "give a sequence")
+    return PackedSequences(
+        cu_seqlens=_cumulative(real),
+        cu_seqlens_padded=_cumulative(padded),
+        max_seqlen=capacity.rows if capacity else max(padded),
+        sequences=len(lengths),
+        tail=tail,
+    )
+
+
+def check_tail(tail: str) -> None:
+    """Refuse a name that is no tail policy.
+
+    Raises:
+        InputError: It is not.
+    """
+    if tail not in TAILS:
+        raise InputError("tail", tail, "unknown policy", f"use one of {', '.join(TAILS)}")
+
+
+def _length(index: int, length: SupportsIndex) -> int:
+    """A sequence's length as a plain integer; numpy's are welcome."""
+    if not isinstance(length, bool) and hasattr(length, "__index__"):
+        value = operator.index(length)
+        if 0 <= value <= MOST_ROWS:
+            return value
+    raise InputError("lengths", length, f"sequence {index} has no length in [0, 2**31)", "drop it")
+
+
+def _check_positive(name: str, value: int) -> None:
+    if not _is_int(value) or value < 1:
+        raise InputError(name, value, "not a positive integer", "give 1 or more")
+
+
+def _check_missing(missing: int, used: int, *, multiple: int, tail: str) -> None:
+    if missing < 0:
+        raise InputError(
+            "capacity.rows", used + missing, f"the sequences take {used} rows", "pack fewer"
+        )
+    if tail == "none":
+        raise InputError("tail", tail, f"{missing} rows are nobody's", "use dummy or extend_last")
+    if missing % multiple:
+        raise InputError(
+            "capacity.rows or total_multiple",
+            used + missing,
+            f"a tail of {missing} rows is no multiple of {multiple}",
+            f"use multiples of {multiple}",
+        )
+
+
+def _add_tail(real: list[int], padded: list[int], missing: int, tail: str) -> None:
+    if tail == "dummy":
+        real.append(0)
+        padded.append(missing)
+        return
+    if not padded:
+        raise InputError("tail", tail, "there is no last sequence to extend", "use dummy")
+    padded[-1] += missing
+
+
+def _fill(real: list[int], padded: list[int], entries: int) -> None:
+    if len(real) > entries:
+        raise InputError(
+            "capacity.entries", entries, f"the pack has {len(real)} with its tail", "pack fewer"
+        )
+    unused = [0] * (entries - len(real))
+    real.extend(unused)
+    padded.extend(unused)
+
+
+def _check_cumulative(name: str, values: tuple[int, ...]) -> None:
+    if not isinstance(values, tuple) or len(values) < 2 or not all(map(_is_int, values)):
+        raise InputError(name, values, "not a tuple of two or more integers", "convert it")
+    if values[0] != 0:
+        raise InputError(name, values[0], "does not start at 0", "start it at 0")
+    for index, length in enumerate(_differences(values)):
+        if length < 0:
+            raise InputError(name, length, f"entry {index} has a negative length", "sort it")
+
+
+def _differences(values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in itertools.pairwise(values))
+
+
+def _cumulative(lengths: Iterable[int]) -> tuple[int, ...]:
+    return tuple(itertools.accumulate(lengths, initial=0))
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int
