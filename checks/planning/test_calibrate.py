@@ -1,0 +1,252 @@
+"""Calibration: what was put in comes out; what cannot be told is kept or refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.measure import measure_attention
+from ringproof.reference.planning.basis import UNKNOWNS, Sample, machine_of, rates_of
+from ringproof.reference.planning.calibrate import (
+    calibration_from_json,
+    fit,
+    parse_samples,
+    predicted,
+    sample_json,
+)
+from ringproof.reference.planning.hardware import H100, hardware_from_json
+from ringproof.reference.planning.leastsquares import independent, nonnegative
+from ringproof.reference.planning.shapes import DCP_EXAMPLE, LLAMA3_8B, SHAPES
+from ringproof.reference.planning.timing import StepCost
+
+TRUE = replace(
+    H100,
+    attention_share=0.45,
+    attention_half_rows=900,
+    linear_share=0.5,
+    layer_launch_seconds=1e-4,
+    intra_bytes_per_second=200e9,
+    inter_bytes_per_second=20e9,
+    intra_latency_seconds=5e-6,
+    inter_latency_seconds=50e-6,
+)
+LENGTHS = (512, 2048, 8192, 32768, 131072)
+SIZES = (1, 2, 4, 8, 16)
+
+
+def seconds(model, length, size):
+    """By the cost model itself, not by the basis that is fitted."""
+    cost = float(model.cost(np.array([length]), size)[0])
+    return cost + model.group_overhead(size) + model.microbatch_overhead
+
+
+def measured(model, lengths=LENGTHS, sizes=SIZES, noise=0.0):
+    rng = np.random.default_rng(0)
+    return [
+        Sample(length, size, seconds(model, length, size) * float(np.exp(rng.normal(0, noise))))
+        for length, size in itertools.product(lengths, sizes)
+    ]
+
+
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a", "a2a+p2p"])
+def test_the_basis_says_what_the_cost_model_says(comm_type):
+    inner = 2 if comm_type == "a2a+p2p" else 1
+    compared = 0
+    for shape, recompute in itertools.product(SHAPES, (False, True)):
+        model = StepCost(
+            shape=shape,
+            machine=TRUE,
+            comm_type=comm_type,
+            inner_size=inner,
+            recompute=recompute,
+        )
+        for length, size in itertools.product((16, 1000, 100_000), (1, 2, 4)):
+            here = predicted(Sample(length, size, 1.0), model)
+            assert here == pytest.approx(seconds(model, length, size), rel=1e-12)
+            compared += 1
+    assert compared == len(SHAPES) * 18
+
+
+def test_what_was_put_in_comes_out():
+    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    assert found.kept == ()
+    assert found.mean_absolute_error < 1e-3
+    machine = found.apply(H100)
+    for name in UNKNOWNS:
+        assert getattr(machine, name) == pytest.approx(getattr(TRUE, name), rel=0.06), name
+        assert getattr(H100, name) != pytest.approx(getattr(TRUE, name), rel=0.06), name
+
+
+@pytest.mark.parametrize("comm_type", ["all_gather", "a2a"])
+def test_exposed_communication_comes_out_too(comm_type):
+    shape = replace(LLAMA3_8B, kv_heads=32)
+    model = StepCost(shape=shape, machine=TRUE, comm_type=comm_type)
+    found = fit(measured(model), shape, H100, model=model)
+    told = {"intra_bytes_per_second", "inter_bytes_per_second", "inter_latency_seconds"}
+    assert told <= dict(found.fitted).keys()
+    for name in told:
+        assert dict(found.fitted)[name] == pytest.approx(getattr(TRUE, name), rel=1e-3), name
+    # An exchange leaves long rows, whatever the size: what short ones cost looks like other work.
+    assert found.kept == (() if comm_type == "all_gather" else ("attention_half_rows",))
+
+
+def test_noise_of_three_percent_is_survived():
+    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
+    lengths = np.unique(np.geomspace(256, 262144, 24).astype(int)).tolist()
+    found = fit(measured(model, lengths, noise=0.03), LLAMA3_8B, H100)
+    machine = found.apply(H100)
+    assert machine.attention_share == pytest.approx(0.45, rel=0.05)
+    assert machine.linear_share == pytest.approx(0.5, rel=0.05)
+    assert 0.01 < found.mean_absolute_error < 0.05
+    before = StepCost(shape=LLAMA3_8B, machine=H100)
+    worse = [abs(predicted(row.sample, before) / row.sample.seconds - 1) for row in found.rows]
+    assert np.mean(worse) > 3 * found.mean_absolute_error
+
+
+def test_one_rank_says_nothing_of_links():
+    """And short rows cost like other work: their share stays the preset's, and is said to."""
+    samples = measured(StepCost(shape=LLAMA3_8B, machine=TRUE), sizes=(1,))
+    found = fit(samples, LLAMA3_8B, H100)
+    assert [name for name, _ in found.fitted] == [
+        "attention_share",
+        "linear_share",
+        "layer_launch_seconds",
+    ]
+    assert set(found.kept) == set(UNKNOWNS) - dict(found.fitted).keys()
+    assert found.apply(H100).inter_bytes_per_second == H100.inter_bytes_per_second
+    assert found.apply(H100).attention_share == pytest.approx(0.45)
+
+
+def test_attention_alone_tells_its_short_rows():
+    attention = StepCost(shape=LLAMA3_8B, machine=replace(TRUE, layer_launch_seconds=0))
+    nothing = replace(LLAMA3_8B, vocabulary=0, ffn=1)
+    rest = StepCost(shape=nothing, machine=attention.machine)
+    linear = 3 * nothing.linear_flops_per_token / (989.4e12 * 0.5)
+    samples = [
+        Sample(length, 1, seconds(rest, length, 1) - linear * length, attention_only=True)
+        for length in LENGTHS
+    ]
+    found = fit(samples, LLAMA3_8B, H100)
+    assert dict(found.fitted) == pytest.approx(
+        {"attention_share": 0.45, "attention_half_rows": 900}, rel=1e-6
+    )
+
+
+def test_it_can_be_written_and_read():
+    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    data = json.loads(json.dumps(found.as_json()))
+    assert calibration_from_json(data) == found
+    lines = "\n".join(json.dumps(sample_json(row.sample)) for row in found.rows)
+    assert parse_samples(lines) == tuple(row.sample for row in found.rows)
+    machine = found.apply(H100)
+    assert hardware_from_json(machine.as_json()) == machine
+    assert machine.name == "h100-calibrated"
+    assert machine_of(rates_of(machine), machine).inter_latency_seconds == pytest.approx(
+        machine.inter_latency_seconds
+    )
+    for broken in ({}, [], {**data, "version": 2}, {**data, "kept": 3}, {**data, "fitted": {}}):
+        with pytest.raises(InputError, match="is no calibration"):
+            calibration_from_json(broken)
+
+
+def test_the_table_shows_every_sample():
+    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    lines = found.table().splitlines()
+    assert len(lines) == 1 + len(LENGTHS) * len(SIZES)
+    assert lines[1].split()[:2] == ["512", "1"]
+    assert lines[1].split()[2] == f"{1e3 * found.rows[0].sample.seconds:.3f}"
+
+
+def refused(samples):
+    with pytest.raises(InputError) as caught:
+        fit(samples, LLAMA3_8B, H100)
+    return str(caught.value)
+
+
+def test_what_tells_nothing_is_refused():
+    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
+    good = measured(model, sizes=(1,))
+    assert fit(good, LLAMA3_8B, H100)
+    assert "fewer than 3 different lengths" in refused([])
+    assert "fewer than 3 different lengths" in refused([*good[:2], *good[:2], *good[:2]])
+    assert "3 unknowns need at least 4 samples" in refused(good[:3])
+    linear = [Sample(length, 1, 1e-5 * length) for length in LENGTHS]
+    assert "square of the length" in refused(linear)
+    fast = [replace(sample, seconds=sample.seconds / 100) for sample in good]
+    assert "hardware.attention_share: is more than the peak" in refused(fast)
+    constant = [Sample(length, 1, 0.01) for length in LENGTHS]
+    assert "so there is no" in refused(constant)
+    assert "samples[1].seconds" in refused([good[0], replace(good[1], seconds=float("nan"))])
+    assert "samples[0].seconds" in refused([replace(good[0], seconds=0.0), *good])
+    assert "samples[0]" in refused([replace(good[0], length=0), *good])
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("length=3", "samples:2: is no JSON"),
+        ("[1, 2]", "samples:2: is no JSON object"),
+        ('{"cp_size": 1, "seconds": 1}', "samples:2: length"),
+        ('{"length": 1.5, "cp_size": 1, "seconds": 1}', "samples:2: length"),
+        ('{"length": 1, "cp_size": true, "seconds": 1}', "samples:2: cp_size"),
+        ('{"length": 1, "cp_size": 1, "seconds": "1"}', "samples:2: seconds"),
+        (
+            '{"length": 1, "cp_size": 1, "seconds": 1, "attention_only": 1}',
+            "samples:2: attention_only",
+        ),
+        ("[" * 100_000, "samples:2: is no JSON"),
+    ],
+)
+def test_bad_lines_are_named(line, problem):
+    good = '{"length": 1, "cp_size": 1, "seconds": 1}'
+    with pytest.raises(InputError, match=problem):
+        parse_samples(f"{good}\n{line}\n")
+
+
+def test_least_squares_without_negative_answers():
+    """The unconstrained answer is (3, -1); the best with none below 0 is (2, 0)."""
+    matrix = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    target = matrix @ np.array([3.0, -1.0])
+    assert np.linalg.lstsq(matrix, target, rcond=None)[0] == pytest.approx([3, -1])
+    assert nonnegative(matrix, target) == pytest.approx([2.5, 0])
+    assert nonnegative(matrix, matrix @ np.array([3.0, 1.0])) == pytest.approx([3, 1])
+
+
+def test_answers_are_optimal():
+    """Karush, Kuhn and Tucker: no gradient where something is used, none downhill elsewhere."""
+    rng = np.random.default_rng(0)
+    clipped = 0
+    for _ in range(200):
+        matrix, target = np.abs(rng.normal(size=(9, 4))), rng.normal(size=9)
+        found = nonnegative(matrix, target)
+        slope = matrix.T @ (matrix @ found - target)
+        assert (found >= 0).all()
+        assert np.abs(slope[found > 0]).max(initial=0) < 1e-9
+        assert slope[found == 0].min(initial=0) > -1e-9
+        clipped += int((found == 0).any())
+    assert clipped > 50
+
+
+def test_columns_that_repeat_others_are_left_out():
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=(2, 8))
+    columns = np.stack([one, np.zeros(8), 3 * one, two, one - two], axis=1)
+    assert independent(columns) == (0, 3)
+
+
+def test_attention_of_this_machine_can_be_timed():
+    shape = replace(DCP_EXAMPLE, heads=2, kv_heads=1)
+    samples = measure_attention(shape, (128, 512, 1024, 2048), repeats=2)
+    assert [(sample.length, sample.cp_size) for sample in samples] == [
+        (length, 1) for length in (128, 512, 1024, 2048)
+    ]
+    assert all(sample.attention_only and sample.seconds > 0 for sample in samples)
+    assert samples[-1].seconds > 2 * samples[1].seconds, "sixteen times the operations"
+    for lengths, repeats in (((0,), 1), ((1 << 21,), 1), ((8,), 0)):
+        with pytest.raises(InputError):
+            measure_attention(shape, lengths, repeats=repeats)

@@ -1,0 +1,232 @@
+"""Every plan is legal, reproducible and within its certified bound's reach."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks.planning.batches import Mixed, lognormal, random_case
+from ringproof.errors import InputError
+from ringproof.reference.planning import (
+    AttentionOnly,
+    CostModel,
+    Domain,
+    Goal,
+    Pipeline,
+    Plan,
+    choose_cp_sizes,
+    make_plan,
+    violations,
+)
+from ringproof.reference.planning import target as target_module
+
+MODELS: tuple[CostModel, ...] = (AttentionOnly(), Mixed())
+
+
+def domain(ranks: int, budget: int, **options: int) -> Domain:
+    sizes = choose_cp_sizes("pow2", ranks)
+    return Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes, **options)
+
+
+def problems(plan: Plan, limits: Domain) -> list[str]:
+    found = violations(
+        plan.as_json(),
+        rank_multiple=limits.rank_multiple,
+        multiple=limits.microbatch_multiple,
+    )
+    most = limits.max_sequences or len(plan.lengths)
+    groups = [group for microbatch in plan.microbatches for group in microbatch.groups]
+    return found + ["too many sequences" for group in groups if len(group.sequences) > most]
+
+
+@settings(max_examples=250, deadline=None)
+@given(seed=st.integers(0, 2**32), model=st.sampled_from(MODELS), ahead=st.booleans())
+def test_any_batch_gets_a_legal_plan(seed: int, model: CostModel, ahead: bool) -> None:
+    limits, lengths = random_case(seed)
+    plan = make_plan(lengths, limits, model, Goal(objective="async" if ahead else "sync"))
+    assert problems(plan, limits) == []
+    assert plan.metrics.ratio >= 1 - 1e-9
+    assert sum(plan.metrics.cp_histogram.values()) == len(lengths)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pipelines_and_odd_multiples(seed: int) -> None:
+    limits = domain(16, 2048, microbatch_multiple=3)
+    goal = Goal(pipeline=Pipeline(stages=4, virtual=2))
+    plan = make_plan(lognormal(seed, 100), limits, Mixed(), goal)
+    assert problems(plan, limits) == []
+    assert plan.metrics.ratio >= 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_too_few_sequences_end_in_declared_dummies(count: int) -> None:
+    limits = domain(8, 1024, microbatch_multiple=4)
+    plan = make_plan([100] * count, limits, AttentionOnly())
+    assert problems(plan, limits) == []
+    assert len(plan.microbatches) % 4 == 0
+    empty = [m for m in plan.microbatches if all(group.dummy for group in m.groups)]
+    assert len(empty) == len(plan.microbatches) - min(count, len(plan.microbatches))
+
+
+def test_enough_sequences_leave_no_dummy() -> None:
+    for seed in range(20):
+        limits = domain(12, 2048, microbatch_multiple=4)
+        plan = make_plan(lognormal(seed, 60), limits, AttentionOnly())
+        assert not any(group.dummy for m in plan.microbatches for group in m.groups)
+
+
+@pytest.mark.parametrize(("ranks", "budget"), [(32, 2048), (64, 2048), (64, 8192), (128, 4096)])
+def test_lognormal_batches_come_within_a_hundredth_of_the_bound(ranks: int, budget: int) -> None:
+    for seed in range(5):
+        plan = make_plan(lognormal(seed, 512), domain(ranks, budget), AttentionOnly())
+        assert plan.metrics.ratio <= 1.01
+
+
+def test_makespan_is_what_the_plan_says() -> None:
+    """Counted again from the JSON: the longest group of each microbatch, squares over size."""
+    lengths = lognormal(3, 300)
+    plan = make_plan(lengths, domain(32, 4096), AttentionOnly()).as_json()
+    total = 0.0
+    for microbatch in plan["microbatches"]:
+        total += max(
+            sum(int(lengths[i]) ** 2 for i in group["sequences"]) / len(group["ranks"])
+            for group in microbatch["groups"]
+        )
+    assert plan["metrics"]["makespan"] == pytest.approx(total, rel=1e-9)
+    # No plan beats all work spread evenly: the bound is at least that.
+    assert plan["metrics"]["lower_bound"] >= float((lengths**2).sum()) / 32 * (1 - 1e-9)
+
+
+def test_ranks_that_run_ahead_finish_no_later() -> None:
+    for seed in range(6):
+        lengths, limits = lognormal(seed, 200), domain(16, 4096)
+        together = make_plan(lengths, limits, Mixed(), Goal())
+        ahead = make_plan(lengths, limits, Mixed(), Goal(objective="async"))
+        assert ahead.metrics.makespan <= together.metrics.makespan * (1 + 1e-9)
+
+
+def test_the_same_lengths_give_the_same_plan_in_any_number_type() -> None:
+    lengths, limits = lognormal(5, 400), domain(64, 2048)
+    first = make_plan(lengths, limits, Mixed()).as_json()
+    second = make_plan(lengths.astype(np.int32).tolist(), limits, Mixed()).as_json()
+    for plan in (first, second):
+        plan["metrics"].pop("planning_seconds")
+    assert first == second
+    other = make_plan(lengths[::-1].copy(), limits, Mixed()).as_json()
+    assert other["metrics"]["makespan"] == first["metrics"]["makespan"]
+
+
+def test_costs_decide_the_sizes() -> None:
+    """Where communication is dear, groups stay small: the planner looks at the cost model."""
+    lengths, limits = lognormal(1, 400), domain(64, 8192)
+    cheap = make_plan(lengths, limits, Mixed(per_step=0.0)).metrics.cp_histogram
+    dear = make_plan(lengths, limits, Mixed(per_step=4000.0)).metrics.cp_histogram
+    mean = [sum(s * n for s, n in found.items()) / 400 for found in (cheap, dear)]
+    assert mean[1] < mean[0] / 2
+
+
+def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: one that aims four times too high and is content with that."""
+    original = target_module.Targets.shortest
+
+    def too_long(self: target_module.Targets, base: int) -> target_module.Target | None:
+        found = original(self, base)
+        return None if found is None else self.at(found.ticks * 4, base)
+
+    monkeypatch.setattr(target_module.Targets, "shortest", too_long)
+    monkeypatch.setattr("ringproof.reference.planning.pack.merge", _no_merge)
+    monkeypatch.setattr("ringproof.reference.planning.outline._GOOD_ENOUGH", 1e9)
+    worst = max(
+        make_plan(lognormal(seed, 512), domain(64, 8192), Mixed()).metrics.ratio
+        for seed in range(3)
+    )
+    assert worst > 1.3
+
+
+def _no_merge(groups: object, sizes: object, limits: object) -> tuple[object, object]:
+    del sizes, limits
+    return groups, np.arange(len(groups))  # type: ignore[arg-type]
+
+
+def test_planning_is_fast_enough_for_every_step() -> None:
+    """A tenth of upstream's time would already do; the benchmark holds the real numbers."""
+    lengths, limits = lognormal(0, 8192), domain(256, 8192)
+    started = time.perf_counter()
+    make_plan(lengths, limits, AttentionOnly())
+    assert time.perf_counter() - started < 2
+
+
+BAD = [
+    ([], "lengths"),
+    ([5, 0], r"lengths\[1\]: is less than 1"),
+    ([5, -7], r"lengths\[1\]"),
+    ([8193], r"lengths\[0\]: longer than the 8,192 tokens"),
+    ([1.5], "no whole numbers"),
+    ([[1, 2]], "no list of lengths"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "message"), BAD)
+def test_bad_lengths_are_refused_in_one_line(lengths: list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        make_plan(lengths, domain(8, 1024), AttentionOnly())
+    assert "\n" not in str(caught.value)
+
+
+def test_goals_that_contradict_each_other() -> None:
+    with pytest.raises(InputError, match="ahead of a pipeline"):
+        Goal(objective="async", pipeline=Pipeline(stages=2))
+    with pytest.raises(InputError, match="needs a pipeline"):
+        Pipeline(stages=1, virtual=2)
+
+
+def legal() -> dict[str, object]:
+    return make_plan(lognormal(2, 40), domain(8, 4096), AttentionOnly()).as_json()
+
+
+def _first(plan: dict) -> dict:
+    return plan["microbatches"][0]["groups"][0]
+
+
+MUTATIONS = {
+    "sequence lost": lambda plan: _first(plan)["sequences"].pop(),
+    "sequence twice": lambda plan: _first(plan)["sequences"].append(_first(plan)["sequences"][0]),
+    "unknown sequence": lambda plan: _first(plan)["sequences"].append(99),
+    "rank lost": lambda plan: plan["microbatches"][0]["groups"].pop(),
+    "rank twice": lambda plan: plan["microbatches"][0]["groups"].append(_first(plan)),
+    "misaligned": lambda plan: _first(plan).update(ranks=[r + 1 for r in _first(plan)["ranks"]]),
+    "unknown size": lambda plan: plan.update(cp_sizes=[64]),
+    "over budget": lambda plan: plan.update(max_tokens_per_rank=100),
+    "hidden dummy": lambda plan: _first(plan).update(sequences=[]),
+    "false dummy": lambda plan: _first(plan).update(dummy=True),
+    "gap": lambda plan: _first(plan).update(ranks=[0, 2]),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_validator_sees_every_broken_plan(mutation: str) -> None:
+    plan = legal()
+    assert violations(plan) == []
+    broken = copy.deepcopy(plan)
+    MUTATIONS[mutation](broken)
+    assert violations(broken) != []
+
+
+def test_the_validator_counts_microbatches_and_padding() -> None:
+    plan = legal()
+    assert violations(plan, multiple=len(plan["microbatches"]) + 1) != []
+    assert violations(plan, rank_multiple=4096) != []
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [{}, {"version": 2}, [], {"version": 1, "ranks": 0}, {"version": 1, "ranks": True}],
+)
+def test_what_is_no_plan_is_refused(plan: object) -> None:
+    with pytest.raises(InputError):
+        violations(plan)  # type: ignore[arg-type]

@@ -1,0 +1,153 @@
+"""What a planner may use: ranks, the groups that exist on them, and what fits on a rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ringproof.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+
+MAX_RANKS = 1 << 20
+ZIGZAG_CHUNKS = 2
+"""Rows per rank are a multiple of this: each rank has two chunks of every sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """The ranks of one data parallel times context parallel domain, and its limits.
+
+    Groups exist at aligned offsets: a group of size ``d`` starts at a multiple of ``d``.
+
+    Args:
+        ranks: Size of the domain.
+        max_tokens_per_rank: Budget of a rank in one microbatch, padding included.
+        cp_sizes: Group sizes that exist; ascending divisors of `ranks`.
+        max_sequences: Most sequences in one group (the capacity of a captured graph).
+        microbatch_multiple: The number of microbatches is a multiple of this (interleaved PP).
+        rank_multiple: Rows of a sequence on one rank are padded to a multiple of this; see
+            `ringproof.reference.packing`.
+
+    Raises:
+        InputError: A value out of range, or a size that is no divisor.
+    """
+
+    ranks: int
+    max_tokens_per_rank: int
+    cp_sizes: tuple[int, ...]
+    max_sequences: int | None = None
+    microbatch_multiple: int = 1
+    rank_multiple: int = ZIGZAG_CHUNKS
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "max_tokens_per_rank", "microbatch_multiple", "rank_multiple"):
+            _at_least_one(name, getattr(self, name))
+        if self.ranks > MAX_RANKS:
+            raise InputError("ranks", self.ranks, f"more than {MAX_RANKS:,}", "plan one domain")
+        if self.max_sequences is not None:
+            _at_least_one("max_sequences", self.max_sequences)
+        if self.max_tokens_per_rank < self.rank_multiple:
+            problem = f"not even one padded row: rows come in multiples of {self.rank_multiple}"
+            raise InputError("max_tokens_per_rank", self.max_tokens_per_rank, problem, "raise it")
+        if not self.cp_sizes:
+            raise InputError("cp_sizes", None, "names no group size", "allow at least one")
+        for size in self.cp_sizes:
+            if size < 1 or self.ranks % size:
+                problem = f"does not divide the domain of {self.ranks} ranks"
+                raise InputError("cp_sizes", size, problem, f"choose from {divisors(self.ranks)}")
+        if tuple(sorted(set(self.cp_sizes))) != self.cp_sizes:
+            raise InputError("cp_sizes", self.cp_sizes, "not ascending", "sort them, each once")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that fits: the whole budget of the largest group."""
+        rows = self.max_tokens_per_rank // self.rank_multiple * self.rank_multiple
+        return self.cp_sizes[-1] * rows
+
+    def rank_tokens(self, lengths: IntArray, size: int) -> IntArray:
+        """Padded tokens that each rank of a group of ``size`` holds of each sequence."""
+        unit = self.rank_multiple
+        return -(-lengths // (size * unit)) * unit
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise InputError(name, value, "is less than 1", "give a positive number")
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    small = [item for item in range(1, math.isqrt(number) + 1) if number % item == 0]
+    return tuple(sorted({*small, *(number // item for item in small)}))
+
+
+def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
+    """The group sizes that a user's word stands for.
+
+    Args:
+        spec: ``pow2`` (powers of two that divide the domain, and the domain itself, whose group
+            always exists), ``divisors``, or numbers separated by commas.
+        ranks: Size of the domain.
+        minimum: Smaller sizes are left out.
+
+    Raises:
+        InputError: Another word, a size that is no divisor of ``ranks``, or nothing left.
+    """
+    _at_least_one("ranks", ranks)
+    _at_least_one("min-cp", minimum)
+    if spec == "pow2":
+        found: Iterable[int] = (size for size in divisors(ranks) if size & (size - 1) == 0)
+        found = (*found, ranks)
+    elif spec == "divisors":
+        found = divisors(ranks)
+    else:
+        found = _listed(spec, ranks)
+    sizes = tuple(sorted({size for size in found if size >= minimum}))
+    if not sizes:
+        remedy = f"choose at most {ranks}, or other --cp-sizes"
+        raise InputError("min-cp", minimum, "leaves no group size", remedy)
+    return sizes
+
+
+def _listed(spec: str, ranks: int) -> Sequence[int]:
+    sizes = []
+    for part in spec.split(","):
+        if not part.strip().isdecimal() or len(part.strip()) > 9:
+            remedy = "write pow2, divisors or numbers such as 1,2,4"
+            raise InputError("cp-sizes", spec, "is no list of group sizes", remedy)
+        size = int(part)
+        if size < 1 or ranks % size:
+            problem = f"{size} does not divide the domain of {ranks} ranks"
+            raise InputError("cp-sizes", spec, problem, f"choose from {divisors(ranks)}")
+        sizes.append(size)
+    return sizes
+
+
+def chains(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The longest selections in which each size divides the next.
+
+    Groups of one such selection can always be laid side by side at aligned offsets, largest first;
+    groups of other mixtures (4, 4, 3, 1 on 12 ranks) cannot.
+
+    >>> chains((1, 2, 3, 6))
+    ((1, 2, 6), (1, 3, 6))
+    """
+    found: list[tuple[int, ...]] = []
+
+    def extend(chain: tuple[int, ...]) -> None:
+        larger = [
+            size for size in sizes if not chain or (size > chain[-1] and not size % chain[-1])
+        ]
+        follow = [size for size in larger if not any(size > o and not size % o for o in larger)]
+        if not follow:
+            found.append(chain)
+        for size in follow:
+            extend((*chain, size))
+
+    extend(())
+    return tuple(found)

@@ -1,0 +1,172 @@
+"""What a machine does per second.
+
+Peaks and links are those of NVIDIA's datasheets: dense bf16 (half of what is printed with
+sparsity), links in one direction (half of what is printed for both), one network card per GPU.
+
+    preset  bf16 dense   NVLink, one way   network per GPU         datasheet
+    a100    312e12       300e9             200 Gb/s (HDR)          A100 80GB SXM; DGX A100
+    h100    989.4e12     450e9             400 Gb/s (NDR)          H100 SXM; DGX H100
+    h200    989.4e12     450e9             400 Gb/s                H200 SXM; DGX H200
+    b200    2250e12      900e9             400 Gb/s                DGX B200 (eight GPUs)
+    gb200   2500e12      900e9             400 Gb/s                GB200 NVL72 (180e15 / 72)
+
+Shares of the peak are estimates, to be replaced by calibration:
+
+* Attention on Hopper: FlashAttention-3 (arXiv 2407.08608), figures 5 and 6, head dimension 128.
+  Forward, causal: 292, 423, 521, 579, 602, 616 TFLOP/s at 512, 1k, ... 16k rows; backward: 316,
+  424, 501, 542, 559, 561. Weighted 1 to 2.5 like their operations, ``peak * share * rows / (rows +
+  half)`` follows both within 8% with a share of 0.59 and 410 rows.
+* Attention on A100: FlashAttention-2 (arXiv 2307.08691) reports 50% to 73% of the peak; 0.6, and
+  Hopper's 410 rows. On Blackwell FlashAttention-4 reports 71% at best, forward; 0.55, and twice
+  the rows, as a chip twice as fast needs twice the work to be as busy.
+* Everything else (``linear_share``): what remains of a training step's 40% to 60% of the peak that
+  is usually published, attention aside. Latencies and launches: tens of microseconds per message
+  with its kernels; a few hundred per layer, forward and backward, where nothing hides them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from ringproof.errors import InputError
+
+GIGABIT_BYTES = 1e9 / 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """A GPU and its links.
+
+    Attributes:
+        name: What it is called.
+        peak_flops_per_second: Dense bf16.
+        attention_share: Of the peak, reached by attention, forward and backward, on long rows.
+        attention_half_rows: Rows per call at which attention reaches half of that.
+        linear_share: Of the peak, reached by everything else.
+        intra_bytes_per_second: Per GPU and direction, to GPUs of the same node.
+        inter_bytes_per_second: Per GPU and direction, to other nodes.
+        intra_latency_seconds, inter_latency_seconds: Per message, its kernels included.
+        gpus_per_node: How many GPUs the fast links join: the NVLink domain.
+        layer_launch_seconds: What a layer costs per microbatch, forward and backward, whatever
+            is in it.
+
+    Raises:
+        InputError: A value that is no number above 0, or a share above 1.
+    """
+
+    name: str
+    peak_flops_per_second: float
+    attention_share: float
+    attention_half_rows: float
+    linear_share: float
+    intra_bytes_per_second: float
+    inter_bytes_per_second: float
+    intra_latency_seconds: float
+    inter_latency_seconds: float
+    gpus_per_node: int
+    layer_launch_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in NUMBERS:
+            _check_number(name, getattr(self, name), zero=name in MAY_BE_ZERO)
+        for name in ("attention_share", "linear_share"):
+            if getattr(self, name) > 1:
+                problem = "is more than the peak"
+                remedy = "raise peak_flops_per_second or lower it"
+                raise InputError(f"hardware.{name}", getattr(self, name), problem, remedy)
+        if self.gpus_per_node != int(self.gpus_per_node):
+            problem = "is no whole number"
+            raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields; `hardware_from_json` reads them back."""
+        return asdict(self)
+
+
+NUMBERS = tuple(item.name for item in fields(Hardware) if item.name != "name")
+MAY_BE_ZERO = frozenset(
+    {
+        "attention_half_rows",
+        "intra_latency_seconds",
+        "inter_latency_seconds",
+        "layer_launch_seconds",
+    }
+)
+
+
+def _check_number(name: str, value: object, *, zero: bool) -> None:
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
+    if math.isfinite(number) and (number > 0 or (zero and number == 0)):
+        return
+    problem = "is no number from 0" if zero else "is no number above 0"
+    raise InputError(f"hardware.{name}", value, problem, "correct it")
+
+
+H100 = Hardware(
+    name="h100",
+    peak_flops_per_second=989.4e12,
+    attention_share=0.59,
+    attention_half_rows=410,
+    linear_share=0.6,
+    intra_bytes_per_second=450e9,
+    inter_bytes_per_second=400 * GIGABIT_BYTES,
+    intra_latency_seconds=20e-6,
+    inter_latency_seconds=30e-6,
+    gpus_per_node=8,
+    layer_launch_seconds=300e-6,
+)
+A100 = replace(
+    H100,
+    name="a100",
+    peak_flops_per_second=312e12,
+    attention_share=0.6,
+    linear_share=0.65,
+    intra_bytes_per_second=300e9,
+    inter_bytes_per_second=200 * GIGABIT_BYTES,
+)
+H200 = replace(H100, name="h200")
+B200 = replace(
+    H100,
+    name="b200",
+    peak_flops_per_second=2250e12,
+    attention_share=0.55,
+    attention_half_rows=820,
+    linear_share=0.55,
+    intra_bytes_per_second=900e9,
+)
+# 64 of the 72 GPUs of a domain: jobs take a power of two, and leave the rest of the rack out.
+GB200 = replace(B200, name="gb200", peak_flops_per_second=2500e12, gpus_per_node=64)
+PRESETS = (A100, H100, H200, B200, GB200)
+
+
+def hardware(name: str) -> Hardware:
+    """The preset of that name.
+
+    Raises:
+        InputError: There is none.
+    """
+    for preset in PRESETS:
+        if preset.name == name:
+            return preset
+    known = ", ".join(preset.name for preset in PRESETS)
+    remedy = f"use one of {known}, or a file with every field for custom"
+    raise InputError("hardware", name, "unknown hardware", remedy)
+
+
+def hardware_from_json(data: Mapping[str, Any]) -> Hardware:
+    """Hardware from all its fields; a name may be left out, and is ``custom`` then.
+
+    Raises:
+        InputError: A field that is missing, unknown or out of range.
+    """
+    unknown = sorted(map(str, set(data) - {*NUMBERS, "name"}))
+    if unknown:
+        problem = "unknown field"
+        raise InputError(f"hardware.{unknown[0]}", None, problem, f"use {', '.join(NUMBERS)}")
+    for name in NUMBERS:
+        if name not in data:
+            raise InputError(f"hardware.{name}", None, "is missing", "give every field")
+    return Hardware(**{"name": "custom", **data})

@@ -1,0 +1,184 @@
+"""Dividing a batch into microbatches, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringproof.reference.planning.bounds import least_tokens, least_work
+from ringproof.reference.planning.costs import Batch
+from ringproof.reference.planning.domain import Domain, IntArray, chains
+from ringproof.reference.planning.pack import Order, Packing, dearest, pack
+from ringproof.reference.planning.target import Target, Targets
+
+_GOOD_ENOUGH = 1.002
+"""A microbatch within this factor of its work spread over all ranks is not improved on."""
+_FULL_ENOUGH = 0.998
+_MOST_SPARE = 16_384
+_MOST_CHAINS = 6
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a batch is divided.
+
+    Attributes:
+        even: Groups of a microbatch should end together; else only the work counts.
+        spread: Each microbatch gets sequences of all lengths; else neighbours in length.
+        full: Each microbatch is filled before the next is begun; else all get the same share. Where
+            one long sequence decides how long a microbatch takes, whatever is beside it is free.
+        weight: How much worse it is to miss a part of the share than to take that part longer.
+            What is left over may end as one microbatch more, so missing an equal share is dear;
+            full microbatches leave room in the last one.
+    """
+
+    even: bool = True
+    spread: bool = False
+    full: bool = False
+    weight: float = 10.0
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What is asked of a microbatch: per sequence the least tokens and rank-ticks, and how."""
+
+    tokens: IntArray
+    work: IntArray
+    manner: Manner
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one microbatch is meant to do: its sequences, tokens, and what may fill its holes."""
+
+    meant: IntArray
+    spare: IntArray
+    tokens: int
+    last: bool
+
+
+def divide(batch: Batch, domain: Domain, wanted: int, manner: Manner) -> tuple[Packing, ...]:
+    """Microbatches, each with its share of what remains, until nothing does.
+
+    Args:
+        wanted: How many there should be; there are more when the sequences do not fit, and fewer
+            when they run out.
+    """
+    measure = _Measure(
+        least_tokens(batch, domain)[batch.kind], least_work(batch, domain)[batch.kind], manner
+    )
+    remaining = np.arange(len(batch))
+    packings: list[Packing] = []
+    while len(remaining):
+        left = max(1, wanted - len(packings))
+        share = _share(remaining, measure, left, domain)
+        best = _best(batch, domain, share, measure)
+        packings.append(best)
+        gone = np.zeros(len(batch), bool)
+        gone[best.members] = True
+        remaining = remaining[~gone[remaining]]
+    return tuple(packings)
+
+
+def _share(remaining: IntArray, measure: _Measure, left: int, domain: Domain) -> _Share:
+    cumulative = np.cumsum(measure.tokens[remaining])
+    budget = domain.ranks * domain.max_tokens_per_rank
+    total = int(cumulative[-1])
+    tokens = min(total if measure.manner.full else -(-total // left), budget)
+    if left == 1:
+        return _Share(remaining, remaining[:0], tokens, last=True)
+    # What every microbatch to come needs so that no group is empty.
+    kept = (left - 1) * (domain.ranks // domain.cp_sizes[-1])
+    most = max(1, len(remaining) - kept)
+    if measure.manner.spread:
+        chosen = np.zeros(len(remaining), bool)
+        chosen[::left] = True
+        meant, later = remaining[chosen][:most], remaining[~chosen]
+    else:
+        end = int(np.searchsorted(cumulative, tokens)) + 1  # with the one that crosses the line
+        end = min(end, int(np.searchsorted(cumulative, budget, side="right")))
+        end = min(max(1, end), most)
+        meant, later = remaining[:end], remaining[end:]
+    if domain.microbatch_multiple > 1 or domain.cp_sizes[-1] < domain.ranks:
+        later = later[kept:]
+    return _Share(meant, later[:: max(1, -(-len(later) // _MOST_SPARE))], tokens, last=False)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best packing of a microbatch so far.
+
+    Attributes:
+        rating: Time over the ideal, and what is missing to the share; 1 is perfect.
+        complete: Nothing is missing.
+    """
+
+    packing: Packing
+    rating: float
+    complete: bool
+
+    @property
+    def final(self) -> bool:
+        """Nothing to gain, or nothing to choose."""
+        return self.rating <= _GOOD_ENOUGH or self.packing.alone
+
+
+def _best(batch: Batch, domain: Domain, share: _Share, measure: _Measure) -> Packing:
+    """The best packing of one microbatch over the chains of sizes and the smallest size used."""
+    best: _Best | None = None
+    for chain in chains(domain.cp_sizes)[:_MOST_CHAINS]:
+        items, spare = batch.items(share.meant, chain), batch.items(share.spare, chain)
+        order = Order(items, spare, domain, share.tokens, measure.manner.even)
+        best = _improve(best, order, share, measure)
+        if best is not None and best.final:
+            break
+    if best is None:
+        raise AssertionError("a sequence that fits no group was not refused")
+    return best.packing
+
+
+def _improve(best: _Best | None, order: Order, share: _Share, measure: _Measure) -> _Best | None:
+    """The best over ever larger smallest groups, each with a few lengths to aim at."""
+    targets = Targets(order.items, order.domain)
+    base = 0
+    while base < len(order.items.sizes):
+        aims = list(_aims(targets, base, order, measure.manner.full))
+        if best is not None and best.complete and aims and aims[0].ticks > best.packing.ticks:
+            break  # larger groups do more work: nothing shorter comes
+        smallest = base
+        for aim in aims:
+            packing = pack(order, targets, aim)
+            smallest = max(smallest, int(packing.groups.level.min()))
+            found = _rated(packing, share, order.domain, measure)
+            best = found if best is None or found.rating < best.rating else best
+        if best is not None and best.final:
+            break
+        base = smallest + 1
+    return best
+
+
+def _aims(targets: Targets, base: int, order: Order, full: bool) -> Iterator[Target]:
+    """The shortest length; one at which the longest sequence can do with a smaller group; and, for
+    full microbatches, what a group full of such sequences takes."""
+    shortest = targets.shortest(base)
+    if shortest is None:
+        return
+    yield shortest
+    longer = targets.longer(shortest)
+    if longer is not None:
+        yield longer
+    price = dearest(order.items, order.domain)
+    if full and price > shortest.ticks:
+        yield targets.at(price, base)
+
+
+def _rated(packing: Packing, share: _Share, domain: Domain, measure: _Measure) -> _Best:
+    ideal = int(measure.work[packing.members].sum()) / domain.ranks
+    spent = packing.ticks if measure.manner.even else packing.rank_ticks / domain.ranks
+    part = int(measure.tokens[packing.members].sum()) / share.tokens
+    everything = share.last and len(packing.members) == len(share.meant)
+    deficit = 0.0 if everything else max(0.0, _FULL_ENOUGH - part)
+    rating = spent / max(ideal, 1.0) + measure.manner.weight * deficit
+    return _Best(packing, rating, complete=not deficit)

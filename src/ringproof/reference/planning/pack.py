@@ -1,0 +1,187 @@
+"""One microbatch: sequences into groups that together take up all ranks.
+
+1. A target length, and with it the smallest group size that each sequence can do with (`target`).
+2. As many groups of each size as those sequences need; the rest of the ranks in the smallest.
+3. Deal the sequences, longest first, at first within the target, then ever more above it.
+4. Join groups that came out too long with short ones (`reshape`).
+5. Where tokens are still missing to the microbatch's share, fill holes with shorter sequences that
+   were meant for later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringproof.reference.planning.costs import Items
+from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.groups import Groups, deal, empty_groups
+from ringproof.reference.planning.reshape import merge, widen
+from ringproof.reference.planning.target import Target, Targets
+
+_LIMITS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
+"""How far above the target a group may end, tried in this order; then without limit."""
+_LONGER = 1.03
+_ATTEMPTS = 80
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A microbatch.
+
+    Attributes:
+        groups: What is in them, in no particular order.
+        sizes: The chain that ``groups.level`` counts in.
+        members: Places in the batch's order of the sequences placed.
+        home: For each of them, its group.
+        idle: Ranks that no group could grow into.
+    """
+
+    groups: Groups
+    sizes: tuple[int, ...]
+    members: IntArray
+    home: IntArray
+    idle: int
+
+    @property
+    def ticks(self) -> int:
+        """Time until the last group is done."""
+        return int(self.groups.time.max())
+
+    @property
+    def alone(self) -> bool:
+        """Whether one group has all ranks and one sequence."""
+        return len(self.members) == 1 and int(self.groups.level[0]) == len(self.sizes) - 1
+
+    @property
+    def rank_ticks(self) -> int:
+        """Time of all ranks together."""
+        return int((self.groups.time * np.array(self.sizes)[self.groups.level]).sum())
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a microbatch is asked to be.
+
+    Attributes:
+        items: The sequences it is meant to hold.
+        spare: Shorter ones that may fill holes.
+        domain: Ranks and limits.
+        share: Tokens (of all ranks) below which holes are worth filling.
+        even: Join groups so that all end together.
+    """
+
+    items: Items
+    spare: Items
+    domain: Domain
+    share: int
+    even: bool
+
+
+def pack(order: Order, targets: Targets, aim: Target) -> Packing:
+    """Pack as many of the sequences as fit, aiming at a length."""
+    items, domain = order.items, order.domain
+    target, level = _open(targets, items, aim, domain)
+    groups = empty_groups(level, items.overhead)
+    queue = np.arange(len(items))
+    placed: list[tuple[IntArray, IntArray]] = []
+    for factor in (*_LIMITS, None):
+        limit = None if factor is None else int(target.ticks * factor)
+        groups, pairs, queue = deal(groups, items, queue, domain, limit=limit)
+        placed += pairs
+        if not len(queue):
+            break
+    members = [items.members[chosen] for chosen, _ in placed]
+    homes = [group for _, group in placed]
+    if len(order.spare):
+        groups, more, filling = _fill(groups, order, dearest(items, domain))
+        members.append(more)
+        homes.append(filling)
+    groups, home = _settle(groups, items.sizes, domain, order.even)
+    idle = domain.ranks - int(np.array(items.sizes)[groups.level].sum())
+    return Packing(groups, items.sizes, np.concatenate(members), home[np.concatenate(homes)], idle)
+
+
+def _open(
+    targets: Targets, items: Items, target: Target, domain: Domain
+) -> tuple[Target, IntArray]:
+    """The groups to open: their levels, largest first, and the target that made them fit."""
+    base, sizes = target.base, items.sizes
+    for _ in range(_ATTEMPTS):
+        wanted = _wanted(items, target, domain)
+        by_time = -(-wanted[base].ticks // max(1, target.ticks)) * sizes[base]
+        larger = sum(wanted[level].groups * sizes[level] for level in range(base + 1, len(sizes)))
+        if larger + by_time <= domain.ranks:
+            break
+        target = targets.at(int(target.ticks * _LONGER) + 1, base)
+    counts = [0] * len(sizes)
+    free = domain.ranks
+    for level in range(len(sizes) - 1, base, -1):
+        counts[level] = min(wanted[level].groups, free // sizes[level])
+        free -= counts[level] * sizes[level]
+    counts[base] = free // sizes[base]
+    return target, np.repeat(np.arange(len(sizes))[::-1], counts[::-1])
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What the sequences of one group size amount to: ticks of a rank, and groups."""
+
+    ticks: int
+    groups: int
+
+
+def _wanted(items: Items, target: Target, domain: Domain) -> list[_Need]:
+    """What the sequences need at each size."""
+    found = []
+    for level, (start, end) in enumerate(target.spans(len(items))):
+        ticks = int(items.ticks[level, start:end].sum())
+        tokens = int(items.tokens[level, start:end].sum())
+        groups = max(-(-ticks // max(1, target.ticks)), -(-tokens // domain.max_tokens_per_rank))
+        if domain.max_sequences is not None:
+            groups = max(groups, -(-(end - start) // domain.max_sequences))
+        found.append(_Need(ticks, groups))
+    return found
+
+
+def _fill(groups: Groups, order: Order, limit_at_most: int) -> tuple[Groups, IntArray, IntArray]:
+    """Fill empty groups, and holes while the microbatch has less than its share."""
+    spare = order.spare
+    sizes = np.array(spare.sizes)
+    queue = np.arange(len(spare))
+    chosen, homes = [queue[:0]], [queue[:0]]
+    for limit in (int(groups.time.max()), limit_at_most):
+        missing = order.share - int((groups.filled * sizes[groups.level]).sum())
+        if missing <= 0 and groups.count.all():
+            break
+        groups, pairs, queue = deal(groups, spare, queue, order.domain, limit=limit)
+        chosen += [item for item, _ in pairs]
+        homes += [group for _, group in pairs]
+    return groups, spare.members[np.concatenate(chosen)], np.concatenate(homes)
+
+
+def dearest(items: Items, domain: Domain) -> int:
+    """Ticks of a group whose whole token budget is filled with the longest sequence's kind."""
+    level = int(np.argmax(items.tokens[:, 0] <= domain.max_tokens_per_rank))
+    rows = int(items.tokens[level, 0])
+    return int(items.ticks[level, 0]) * domain.max_tokens_per_rank // rows
+
+
+def _settle(
+    groups: Groups, sizes: Sequence[int], domain: Domain, even: bool
+) -> tuple[Groups, IntArray]:
+    """Drop empty groups, join uneven ones, and let others grow into ranks without work.
+
+    Returns:
+        The groups, and for each group there was the one that has its sequences now.
+    """
+    used = groups.count > 0
+    number = np.cumsum(used) - 1
+    groups = groups.only(used)
+    if even:
+        groups, moved = merge(groups, sizes, domain)
+        number = np.where(used, moved[number], 0)
+    free = domain.ranks - int(np.array(sizes)[groups.level].sum())
+    return widen(groups, sizes, free), number

@@ -1,0 +1,276 @@
+"""What a model does per token: the weights it multiplies with, and the bytes that attention moves.
+
+Sources of the presets: the ``config.json`` published with each model (huggingface.co, the folder
+named in the table) and, for the hybrid and the example, NVIDIA's recipes.
+
+    preset              published in
+    llama3-8b           meta-llama/Meta-Llama-3-8B
+    llama3-70b          meta-llama/Meta-Llama-3-70B
+    qwen3-30b-a3b       Qwen/Qwen3-30B-A3B (128 experts of width 768, 8 per token)
+    deepseek-v3         deepseek-ai/DeepSeek-V3 (3 dense layers of 18432; 58 with 8 routed and one
+                        shared expert of 2048 per token, which is 18432 again); arXiv 2412.19437
+    moonlight-16b-a3b   moonshotai/Moonlight-16B-A3B (one dense layer of 11264; 26 with 6 routed
+                        and 2 shared experts of 1408 per token, 11264 again); arXiv 2502.16982
+    nemotron-h-8b       nvidia/Nemotron-H-8B-Base-8K; Megatron-Bridge's recipe of the same name:
+                        52 layers, of which 24 Mamba-2, 24 MLP and 4 attention; arXiv 2504.03624
+    dcp-example         ``examples/dynamic_context_parallel/benchmark_dcp.sh`` of Megatron-LM's dev
+                        branch; what it leaves out is Megatron-LM's default (no gate, as many
+                        key/value heads as heads, learned positions, tied embedding)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringproof.errors import InputError
+
+ITEM_BYTES = 2
+"""bf16."""
+GATED_MATRICES, PLAIN_MATRICES = 3, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A model, as far as its time per token depends on it.
+
+    Attributes:
+        name: What it is called.
+        parameters: All weights, experts that a token does not visit included; their gradients
+            are what the gradient reduction moves.
+        layers: All layers: what is launched one after the other.
+        hidden: Width of the residual stream.
+        heads, kv_heads: Query heads, and heads of keys and values (under MLA as many as heads:
+            they are expanded before they are exchanged).
+        head_dim: Of q and k, the part with rotary positions included.
+        v_head_dim: Of v and the output; `head_dim` where not given.
+        ffn: Width of the feed-forward active for a token: of all experts it visits and the
+            shared ones together.
+        gated: Whether the feed-forward has a gate (three matrices instead of two).
+        vocabulary: Rows of the output head.
+        attention_layers, ffn_layers: How many layers have attention, and a feed-forward; all
+            where not given.
+        q_lora_rank: MLA: width of the compressed query; 0 for none.
+        kv_lora_rank: MLA: width of the compressed keys and values; 0 for plain attention.
+        rope_head_dim: MLA: the part of `head_dim` with rotary positions, shared by all heads.
+        recurrent_layers: Layers of another kind (Mamba).
+        recurrent_weights: Weights each of them multiplies a token with.
+
+    Raises:
+        InputError: A size below its least value, or one that contradicts another.
+    """
+
+    name: str
+    parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocabulary: int
+    v_head_dim: int = 0
+    gated: bool = True
+    attention_layers: int = 0
+    ffn_layers: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    rope_head_dim: int = 0
+    recurrent_layers: int = 0
+    recurrent_weights: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("v_head_dim", "attention_layers", "ffn_layers"):
+            if not getattr(self, name):
+                other = "head_dim" if name == "v_head_dim" else "layers"
+                object.__setattr__(self, name, getattr(self, other))
+        for name in ("parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("vocabulary", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
+            count = getattr(self, name)
+            if not 0 <= count <= self.layers:
+                problem = f"is not between 0 and the {self.layers} layers"
+                raise InputError(f"model.{name}", count, problem, "correct it")
+        if self.heads % self.kv_heads:
+            problem = f"does not divide the {self.heads} heads"
+            raise InputError("model.kv_heads", self.kv_heads, problem, "correct it")
+        if self.rope_head_dim > self.head_dim:
+            problem = f"is more than the head dimension {self.head_dim} it is part of"
+            raise InputError("model.rope_head_dim", self.rope_head_dim, problem, "correct it")
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of one attention layer's projections."""
+        out = self.heads * self.v_head_dim * self.hidden
+        query_width = self.heads * self.head_dim
+        query = self.hidden * query_width
+        if self.q_lora_rank:
+            query = (self.hidden + query_width) * self.q_lora_rank
+        if not self.kv_lora_rank:
+            kv = self.hidden * self.kv_heads * (self.head_dim + self.v_head_dim)
+            return query + kv + out
+        expanded = self.heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
+        kv = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank * expanded
+        return query + kv + out
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights that a token meets in all layers."""
+        matrices = GATED_MATRICES if self.gated else PLAIN_MATRICES
+        return (
+            self.attention_layers * self.attention_weights
+            + self.ffn_layers * matrices * self.hidden * self.ffn
+            + self.recurrent_layers * self.recurrent_weights
+        )
+
+    @property
+    def layer_flops_per_token(self) -> int:
+        """Forward, all layers, attention itself left out: one multiplication and one addition
+        per weight."""
+        return 2 * self.layer_weights
+
+    @property
+    def head_flops_per_token(self) -> int:
+        """Forward, output head."""
+        return 2 * self.hidden * self.vocabulary
+
+    @property
+    def linear_flops_per_token(self) -> int:
+        """Forward, everything but attention itself."""
+        return self.layer_flops_per_token + self.head_flops_per_token
+
+    @property
+    def q_bytes_per_token(self) -> int:
+        """Queries of one layer, all heads, in bf16."""
+        return self.heads * self.head_dim * ITEM_BYTES
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values together."""
+        return self.kv_heads * (self.head_dim + self.v_head_dim) * ITEM_BYTES
+
+    @property
+    def out_bytes_per_token(self) -> int:
+        """The output of attention, before its projection."""
+        return self.heads * self.v_head_dim * ITEM_BYTES
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"model.{name}", value, f"is no whole number from {least}", "correct it")
+
+
+LLAMA3_8B = ModelShape(
+    name="llama3-8b",
+    parameters=8_030_261_248,
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    ffn=14336,
+    vocabulary=128256,
+)
+LLAMA3_70B = ModelShape(
+    name="llama3-70b",
+    parameters=70_553_706_496,
+    layers=80,
+    hidden=8192,
+    heads=64,
+    kv_heads=8,
+    head_dim=128,
+    ffn=28672,
+    vocabulary=128256,
+)
+QWEN3_30B_A3B = ModelShape(
+    name="qwen3-30b-a3b",
+    parameters=30_532_122_624,
+    layers=48,
+    hidden=2048,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    ffn=8 * 768,
+    vocabulary=151936,
+)
+DEEPSEEK_V3 = ModelShape(
+    name="deepseek-v3",
+    parameters=671_026_419_200,
+    layers=61,
+    hidden=7168,
+    heads=128,
+    kv_heads=128,
+    head_dim=128 + 64,
+    v_head_dim=128,
+    ffn=(8 + 1) * 2048,
+    vocabulary=129280,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    rope_head_dim=64,
+)
+MOONLIGHT_16B_A3B = ModelShape(
+    name="moonlight-16b-a3b",
+    parameters=15_960_111_936,
+    layers=27,
+    hidden=2048,
+    heads=16,
+    kv_heads=16,
+    head_dim=128 + 64,
+    v_head_dim=128,
+    ffn=(6 + 2) * 1408,
+    vocabulary=163840,
+    kv_lora_rank=512,
+    rope_head_dim=64,
+)
+# In: gate, input, B, C (8 groups of state 128) and 128 time steps; out: 128 heads of 64.
+NEMOTRON_H_8B = ModelShape(
+    name="nemotron-h-8b",
+    parameters=8_100_852_736,
+    layers=52,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    ffn=21504,
+    vocabulary=131072,
+    gated=False,
+    attention_layers=4,
+    ffn_layers=24,
+    recurrent_layers=24,
+    recurrent_weights=4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096,
+)
+DCP_EXAMPLE = ModelShape(
+    name="dcp-example",
+    parameters=889_516_032,
+    layers=12,
+    hidden=2048,
+    heads=16,
+    kv_heads=16,
+    head_dim=128,
+    ffn=8192,
+    vocabulary=131072,
+    gated=False,
+)
+SHAPES = (
+    LLAMA3_8B,
+    LLAMA3_70B,
+    QWEN3_30B_A3B,
+    DEEPSEEK_V3,
+    MOONLIGHT_16B_A3B,
+    NEMOTRON_H_8B,
+    DCP_EXAMPLE,
+)
+
+
+def model_shape(name: str) -> ModelShape:
+    """The preset of that name.
+
+    Raises:
+        InputError: There is none.
+    """
+    for shape in SHAPES:
+        if shape.name == name:
+            return shape
+    known = ", ".join(shape.name for shape in SHAPES)
+    raise InputError("model", name, "unknown model", f"use one of {known}")

@@ -1,0 +1,66 @@
+"""More microbatches than the sequences need: one is split in two."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ringproof.reference.planning.costs import Batch
+from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.groups import Groups
+from ringproof.reference.planning.pack import Packing
+from ringproof.reference.planning.reshape import widen
+
+
+def split_to_multiple(
+    packings: tuple[Packing, ...], batch: Batch, domain: Domain
+) -> tuple[Packing, ...]:
+    """Split the longest until the count is a multiple, or every microbatch has one sequence."""
+    found = list(packings)
+    while len(found) % domain.microbatch_multiple:
+        able = [index for index, packing in enumerate(found) if len(packing.members) > 1]
+        if not able:
+            break
+        longest = max(able, key=lambda index: found[index].ticks)
+        found[longest : longest + 1] = _halves(found[longest], batch, domain)
+    return tuple(found)
+
+
+def _halves(packing: Packing, batch: Batch, domain: Domain) -> list[Packing]:
+    """Every other group by time, or of a single group every other sequence."""
+    if len(packing.groups) > 1:
+        place = np.empty(len(packing.groups), np.int64)
+        place[np.argsort(-packing.groups.time, kind="stable")] = np.arange(len(packing.groups))
+        second = (place % 2 == 1)[packing.home]
+    else:
+        second = np.arange(len(packing.members)) % 2 == 1
+    return [_part(packing, keep, batch, domain) for keep in (~second, second)]
+
+
+def _part(packing: Packing, keep: npt.NDArray[np.bool_], batch: Batch, domain: Domain) -> Packing:
+    """A microbatch of some of the sequences, their groups as they were, then widened."""
+    members = packing.members[keep]
+    old, home = np.unique(packing.home[keep], return_inverse=True)
+    by_length = np.argsort(members, kind="stable")
+    members, home = members[by_length], home[by_length]
+    items = batch.items(members, packing.sizes)
+    count = np.bincount(home, minlength=len(old))
+    groups = Groups(
+        packing.groups.level[old],
+        _sums(items.ticks, home, len(old)) + items.overhead[:, None],
+        _sums(items.tokens, home, len(old)),
+        count,
+        items.overhead,
+    )
+    sizes = np.array(packing.sizes)
+    groups = widen(groups, packing.sizes, domain.ranks - int(sizes[groups.level].sum()))
+    idle = domain.ranks - int(sizes[groups.level].sum())
+    return Packing(groups, packing.sizes, members, home, idle)
+
+
+def _sums(values: IntArray, home: IntArray, groups: int) -> IntArray:
+    """Column sums by group; exact, unlike `numpy.bincount` with weights."""
+    found = np.zeros((len(values), groups), np.int64)
+    for row, out in zip(values, found, strict=True):
+        np.add.at(out, home, row)
+    return found

@@ -1,0 +1,124 @@
+"""Is this a legal plan? Shares no code with the planner: it reads the JSON and counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ringproof.errors import InputError
+
+_MOST_PROBLEMS = 20
+
+
+def violations(plan: Mapping[str, Any], *, rank_multiple: int = 2, multiple: int = 1) -> list[str]:
+    """What is wrong with a plan, at most the first twenty; empty for a legal one.
+
+    Args:
+        plan: The parsed JSON.
+        rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
+        multiple: The number of microbatches has to be a multiple of this.
+
+    Raises:
+        InputError: It has not the form of a plan.
+    """
+    _check_form(plan)
+    found: list[str] = []
+    for problem in _problems(plan, rank_multiple, multiple):
+        found.append(problem)
+        if len(found) == _MOST_PROBLEMS:
+            break
+    return found
+
+
+def _problems(plan: Mapping[str, Any], rank_multiple: int, multiple: int) -> Iterator[str]:
+    for number, microbatch in enumerate(plan["microbatches"]):
+        for index, group in enumerate(microbatch["groups"]):
+            where = f"microbatches[{number}].groups[{index}]"
+            yield from _group_problems(plan, group, where, rank_multiple)
+        yield from _rank_problems(microbatch["groups"], plan["ranks"], f"microbatches[{number}]")
+    placed = Counter(
+        sequence
+        for microbatch in plan["microbatches"]
+        for group in microbatch["groups"]
+        for sequence in group["sequences"]
+    )
+    for sequence in range(len(plan["lengths"])):
+        if placed[sequence] != 1:
+            yield f"sequence {sequence} is in the plan {placed[sequence]} times"
+    if len(plan["microbatches"]) % multiple:
+        yield f"{len(plan['microbatches'])} microbatches are no multiple of {multiple}"
+
+
+def _rank_problems(groups: list[Any], ranks: int, where: str) -> Iterator[str]:
+    owners: dict[int, int] = {}
+    for index, group in enumerate(groups):
+        for rank in group["ranks"]:
+            if rank in owners:
+                yield f"{where}: rank {rank} is in groups[{owners[rank]}] and groups[{index}]"
+            owners[rank] = index
+    for rank in range(ranks):
+        if rank not in owners:
+            yield f"{where}: rank {rank} is in no group"
+
+
+def _group_problems(
+    plan: Mapping[str, Any], group: Mapping[str, Any], where: str, rank_multiple: int
+) -> Iterator[str]:
+    ranks, sequences = group["ranks"], group["sequences"]
+    size = len(ranks)
+    if ranks != list(range(ranks[0], ranks[0] + size)):
+        yield f"{where}: its ranks are not consecutive"
+    if ranks[0] % size:
+        yield f"{where}: starts at rank {ranks[0]}, no multiple of its size {size}"
+    if not (ranks[0] >= 0 and ranks[-1] < plan["ranks"]):
+        yield f"{where}: rank outside the domain of {plan['ranks']}"
+    if size not in plan["cp_sizes"]:
+        yield f"{where}: {size} is none of the sizes {plan['cp_sizes']}"
+    if not sequences and group.get("dummy") is not True:
+        yield f"{where}: is empty and not declared a dummy"
+    if sequences and group.get("dummy"):
+        yield f"{where}: is declared a dummy and has sequences"
+    rows = 0
+    for sequence in sequences:
+        if not 0 <= sequence < len(plan["lengths"]):
+            yield f"{where}: there is no sequence {sequence}"
+        else:
+            chunk = size * rank_multiple
+            rows += (plan["lengths"][sequence] + chunk - 1) // chunk * rank_multiple
+    if rows > plan["max_tokens_per_rank"]:
+        yield f"{where}: {rows} tokens per rank, more than {plan['max_tokens_per_rank']}"
+
+
+def _check_form(plan: Mapping[str, Any]) -> None:
+    if not isinstance(plan, Mapping):
+        raise InputError("plan", type(plan).__name__, "is no JSON object", "give a plan's JSON")
+    if plan.get("version") != 1:
+        raise InputError("version", plan.get("version"), "is not 1", "write the plan anew")
+    for name in ("ranks", "max_tokens_per_rank"):
+        if not _is_count(plan.get(name)) or plan[name] < 1:
+            raise InputError(name, plan.get(name), "is no positive number", "correct it")
+    for name in ("cp_sizes", "lengths"):
+        if not isinstance(plan.get(name), list) or not all(map(_is_count, plan[name])):
+            raise InputError(name, None, "is no list of numbers", "correct it")
+    microbatches = plan.get("microbatches")
+    if not isinstance(microbatches, list):
+        raise InputError("microbatches", None, "is no list", "correct it")
+    for number, microbatch in enumerate(microbatches):
+        groups = microbatch.get("groups") if isinstance(microbatch, dict) else None
+        if not isinstance(groups, list) or not all(map(_is_group, groups)):
+            problem = "needs `groups`, each with a list of ranks and one of sequences"
+            raise InputError(f"microbatches[{number}]", None, problem, "correct it")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_group(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    ranks, sequences = value.get("ranks"), value.get("sequences")
+    if not isinstance(ranks, list) or not isinstance(sequences, list) or not ranks:
+        return False
+    return all(map(_is_count, ranks)) and all(map(_is_count, sequences))
