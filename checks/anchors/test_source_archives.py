@@ -14,8 +14,8 @@ from checks.anchors import sdisthouse
 from checks.anchors.sdisthouse import FILES, TOP, entry, make_sdist, tar_bytes
 from checks.anchors.wheelhouse import SOURCES
 from ringproof.harness.anchors import AnchorResolver, UpstreamError
-from ringproof.harness.upstreams import sdisttree
 from ringproof.harness.cards import Anchor
+from ringproof.harness.upstreams import sdisttree
 from ringproof.harness.upstreams.sdisttree import SdistTree
 from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, WheelTree
 

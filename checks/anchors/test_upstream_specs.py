@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,30 @@ def test_a_damaged_repository_is_one_line(tmp_path: Path, damage: bytes) -> None
             _read_all(f"git:{root}@main", tmp_path)
         assert "\n" not in str(refused.value)
         broken.write_bytes(content)
+
+
+@pytest.mark.parametrize("kept", [1, 5, 20, -1])
+def test_a_loose_object_that_is_cut_short_is_one_line(tmp_path: Path, kept: int) -> None:
+    """libgit2 itself would never return from a commit or tree of this kind."""
+    root = tmp_path / "r"
+    commit(make_repository(root), FILES)
+    for number, broken in enumerate(_objects(root)):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(root, copy)
+        file = copy / broken.relative_to(root)
+        file.chmod(0o644)
+        file.write_bytes(broken.read_bytes()[:kept])
+        with pytest.raises(InputError, match="cut short") as refused:
+            _read_all(f"git:{copy}@main", tmp_path)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [65_530, 65_536, 200_000, 3_000_000])
+def test_a_loose_object_of_any_size_is_whole(tmp_path: Path, size: int) -> None:
+    root = tmp_path / "r"
+    commit(make_repository(root), {"a.py": b"a" * size, "b.py": bytes(range(256)) * (size // 256)})
+    tree = _open(f"git:{root}@main", tmp_path)
+    assert (len(tree.read("a.py")), len(tree.read("b.py"))) == (size, size // 256 * 256)
 
 
 def _read_all(spec: str, cache: Path) -> None:

@@ -29,3 +29,8 @@ def test_a_place_that_cannot_be_written_names_the_option(tmp_path: Path, name: s
     with pytest.raises(InputError, match="--json: cannot be written"):
         write_atomically(tmp_path / name, "x", field="--json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_cannot_steer_a_terminal() -> None:
+    error = InputError("card.yaml: \u202ekey\x1b[31m", "v\u200b", "no\nline", "re\x07medy")
+    assert str(error) == "card.yaml: ?key?[31m: no?line (got v?); re?medy"

@@ -21,11 +21,15 @@ class InputError(ValueError):
         self.problem = problem
         self.remedy = remedy
         got = "" if value is None else f" (got {_short(value)})"
-        super().__init__(f"{field}: {problem}{got}; {remedy}")
+        super().__init__(_plain(f"{field}: {problem}{got}; {remedy}"))
 
 
 def _short(value: object, limit: int = 120) -> str:
     """The value on one line: nothing that steers a terminal, cut so that it cannot flood one."""
-    text = " ".join(str(value)[: 8 * limit].split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = _plain(" ".join(str(value)[: 8 * limit].split()))
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _plain(text: str) -> str:
+    """Line ends and whatever a terminal would obey or hide are question marks."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

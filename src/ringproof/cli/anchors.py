@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.prove import default_cache
+from ringproof.cli.cache import default_cache
 from ringproof.cli.reporting import Format, FormatOption, JsonOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.files import write_atomically

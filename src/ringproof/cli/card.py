@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
-from ringproof.cli.prove import default_cache
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.cards.schema import schema_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
@@ -97,12 +97,6 @@ def prove(
 
 def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
-
-
-def default_cache() -> Path:
-    """Where downloaded wheels are kept unless the user says otherwise."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "ringproof" / "wheels"
 
 
 @contextlib.contextmanager

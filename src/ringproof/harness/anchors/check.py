@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ringproof.garbage import no_collection
 from ringproof.harness.anchors.lock import Lock, LockedPlace
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
 from ringproof.harness.anchors.staleness import stale_upstreams
@@ -53,6 +54,7 @@ class CheckedAnchor:
         return self.status not in (AnchorStatus.HOLDS.value, NOT_HERE)
 
 
+@no_collection()
 def check_cards(
     cards: Mapping[str, Card], locks: Mapping[str, Lock], choice: UpstreamChoice
 ) -> tuple[CheckedAnchor, ...]:

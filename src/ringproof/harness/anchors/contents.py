@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from ringproof.harness.anchors.symbols import is_docstring
 
+_HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)
 # Not part of the meaning: positions are attributes, not fields; these are fields.
 _IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
 
@@ -131,8 +133,20 @@ def documentation_fingerprint(nodes: Sequence[ast.AST]) -> str:
     """SHA-256 of the docstrings inside, white space folded: upstream's words about the symbol."""
     digest = hashlib.sha256()
     for root in nodes:
-        for node in ast.walk(root):
+        for node in _statements(root):
             if is_docstring(node):
                 value = node.value.value  # type: ignore[attr-defined]
                 digest.update(f"{_folded(value)}\n".encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
+
+
+def _statements(root: ast.AST) -> Iterator[ast.AST]:
+    """What holds statements, and these, in the order of `ast.walk`; no expression is entered."""
+    pending = deque((root,))
+    while pending:
+        node = pending.popleft()
+        yield node
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                pending.extend(item for item in value if isinstance(item, _HOLDERS))

@@ -105,6 +105,8 @@ def read_lock(path: Path) -> Lock | None:
         InputError: It is no lock.
     """
     remedy = "write it again with `ringproof anchors lock`"
+    if path.is_symlink():
+        raise InputError(str(path), None, "is a symbolic link", "keep the lock beside its card")
     if not path.is_file():
         return None
     try:

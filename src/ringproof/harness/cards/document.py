@@ -29,6 +29,7 @@ from ruamel.yaml.events import (
 )
 
 from ringproof.errors import InputError
+from ringproof.garbage import no_collection
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 16
@@ -89,6 +90,7 @@ class Document:
         return MappingProxyType(found)
 
 
+@no_collection()
 def read_document(path: Path) -> Document:
     """Parse one YAML file within the limits.
 

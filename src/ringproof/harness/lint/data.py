@@ -18,7 +18,9 @@ _LANGUAGES = frozenset(("json", "yaml", "yml"))
 # Not a document: an excerpt, an example with something left out or to be filled in, a template.
 _ABRIDGED_JSON = re.compile(r"\.\.\.|…|<[A-Za-z_][^\n\"]*>|\{\{|\{%|\$\{|\A\s*\"[^\"\n]*\"\s*:")
 _ABRIDGED_YAML = re.compile(r"\{\{|\{%|^\s*(?:\.\.\.|…)", re.M)
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+# What is never closed ends with the line or the text: sought from each quote anew, it would take
+# the square of the length.
+_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 def check_data(skill: Skill) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pygit2
 from pygit2.enums import FileMode, RepositoryOpenFlag
 
 from ringproof.errors import InputError
+from ringproof.harness.upstreams.looseobjects import LooseObjects
 from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
 
 FILES = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
 _MAX_DEPTH = 100
+_MAX_TAGS = 10  # a tag of a tag of ...
 # A corrupt or truncated repository shows as any of these, depending on the object that is bad.
 _FAILURES = (pygit2.GitError, OSError, ValueError, KeyError)
 
@@ -38,8 +41,10 @@ class CommitObjects:
             foreign = "not owned by" in problem
             remedy = "add it to git's safe.directory" if foreign else "name a clone of the upstream"
             raise InputError("git", path, problem, remedy) from error
-        commit = _commit(self._repository, path, ref)
+        self._loose = LooseObjects(Path(self._repository.path))
+        commit = _commit(self._repository, path, ref, self._loose)
         try:
+            self._loose.refuse_truncated(str(commit.tree_id))
             self._root = commit.tree
         except _FAILURES as error:
             raise self._corrupt(error) from error
@@ -69,6 +74,7 @@ class CommitObjects:
             if not isinstance(entry, pygit2.Tree):
                 raise FileNotFoundError(path)
             try:
+                self._loose.refuse_truncated(str(entry.id))
                 inside = part in entry
                 entry = entry[part] if inside else entry
             except _FAILURES as error:
@@ -84,6 +90,7 @@ class CommitObjects:
             UpstreamError: It is too large.
         """
         try:
+            self._loose.refuse_truncated(str(blob.id))
             # From the object's header, before its content is unpacked.
             _, size = self._repository.odb.read_header(blob.id)
             if size > MAX_FILE_BYTES:
@@ -111,6 +118,7 @@ class CommitObjects:
         if not isinstance(tree, pygit2.Tree):
             return []
         try:
+            self._loose.refuse_truncated(str(tree.id))
             return [(entry.name or "", entry) for entry in tree]
         except _FAILURES as error:
             raise self._corrupt(error) from error
@@ -120,11 +128,14 @@ class CommitObjects:
         return InputError("git", self.spec, problem, "fetch it again in full")
 
 
-def _commit(repository: pygit2.Repository, path: Path, ref: str) -> pygit2.Commit:
+def _commit(
+    repository: pygit2.Repository, path: Path, ref: str, loose: LooseObjects
+) -> pygit2.Commit:
     """The commit of a ref; a branch that only the remote has counts, too."""
     failure: Exception | None = None
     for name in (ref, f"refs/remotes/origin/{ref}"):
         try:
+            _refuse_truncated(repository, name, loose)
             return repository.revparse_single(name).peel(pygit2.Commit)
         except _FAILURES as error:
             failure = failure or error
@@ -135,6 +146,33 @@ def _commit(repository: pygit2.Repository, path: Path, ref: str) -> pygit2.Commi
         problem = f"the repository is damaged or incomplete: {ref!r} names a commit that is missing"
         remedy = "fetch it again in full"
     raise InputError("git", path, problem, remedy) from failure
+
+
+def _refuse_truncated(repository: pygit2.Repository, name: str, loose: LooseObjects) -> None:
+    """Check what resolving a name opens: the object it begins with, tags, and its commit.
+
+    Ancestors (``main~2``) are not checked.
+    """
+    start = re.split("[~^]", name, maxsplit=1)[0]
+    current: pygit2.Oid | None = _target(repository, start)
+    for _ in range(_MAX_TAGS):
+        if current is None:
+            return
+        loose.refuse_truncated(str(current))
+        found = repository.get(current)
+        current = found.target if isinstance(found, pygit2.Tag) else None
+
+
+def _target(repository: pygit2.Repository, name: str) -> pygit2.Oid | None:
+    """The id that a ref or an abbreviated id stands for; no object is opened."""
+    try:
+        return pygit2.Oid(hex=str(repository.lookup_reference_dwim(name).resolve().target))
+    except _FAILURES:
+        pass
+    try:
+        return repository.expand_id(name)
+    except _FAILURES:
+        return None
 
 
 def _is_reference(repository: pygit2.Repository, ref: str) -> bool:
