@@ -5,12 +5,13 @@ Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from ringproof import __version__
-from ringproof.cli import anchors, card, lint, logs, parity, prove, render
+from ringproof.cli import anchors, card, lint, logs, parity, plan, prove, render
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.add_typer(anchors.app, name="anchors")
 app.add_typer(card.app, name="card")
 app.add_typer(parity.app, name="parity")
+app.add_typer(plan.app, name="plan")
 app.add_typer(logs.app, name="logs")
 app.command("lint")(lint.lint)
 app.command("prove")(prove.prove)
@@ -56,3 +58,12 @@ def main() -> None:
     except RankFailure as failure:
         typer.echo(f"error: {failure}", err=True)
         sys.exit(1)
+    except OSError as error:  # input files are checked where they are read; this is the output
+        typer.echo(f"error: output: cannot be written: {error.strerror or error}", err=True)
+        _discard_output()
+        sys.exit(2)
+
+
+def _discard_output() -> None:
+    """What is still buffered for a full or closed standard output must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from ringproof.reference.planning.costs import Items
 from ringproof.reference.planning.domain import Domain, IntArray
 
-_NO_LIMIT = np.iinfo(np.int64).max // 4
+NO_LIMIT = int(np.iinfo(np.int64).max) // 4
+"""No sum of ticks comes near it, and adding to it does not overflow."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ def deal(
     Returns:
         The groups, the placed (sequences, groups) pairs of each round, and what is left.
     """
-    ceiling = _NO_LIMIT if limit is None else limit
-    most = _NO_LIMIT if domain.max_sequences is None else domain.max_sequences
+    ceiling = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
+    most = NO_LIMIT if domain.max_sequences is None else domain.max_sequences
     ticks, tokens, count = groups.ticks.copy(), groups.tokens.copy(), groups.count.copy()
     now = Groups(groups.level, ticks, tokens, count, groups.overhead)
     pairs: list[tuple[IntArray, IntArray]] = []

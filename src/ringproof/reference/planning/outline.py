@@ -142,11 +142,12 @@ def _best(batch: Batch, domain: Domain, share: _Share, measure: _Measure) -> Pac
 def _improve(best: _Best | None, order: Order, share: _Share, measure: _Measure) -> _Best | None:
     """The best over ever larger smallest groups, each with a few lengths to aim at."""
     targets = Targets(order.items, order.domain)
+    ideal = int(measure.work[share.meant].sum()) / order.domain.ranks
     base = 0
     while base < len(order.items.sizes):
         aims = list(_aims(targets, base, order, measure.manner.full))
-        if best is not None and best.complete and aims and aims[0].ticks > best.packing.ticks:
-            break  # larger groups do more work: nothing shorter comes
+        if best is not None and best.complete and aims and aims[0].ticks >= best.rating * ideal:
+            break  # larger groups do more work: nothing better comes
         smallest = base
         for aim in aims:
             packing = pack(order, targets, aim)

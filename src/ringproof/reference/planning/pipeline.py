@@ -30,7 +30,9 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if self.stages < 1 or self.virtual < 1:
-            raise InputError("pp", (self.stages, self.virtual), "is less than 1", "give 1 or more")
+            raise InputError(
+                "pp, vpp", f"{self.stages}, {self.virtual}", "less than 1", "give 1 or more"
+            )
         if self.virtual > 1 and self.stages == 1:
             raise InputError("vpp", self.virtual, "needs a pipeline", "give --pp 2 or more")
 
@@ -38,7 +40,9 @@ class Pipeline:
         """Length of the iteration, in the unit of the given times of whole microbatches."""
         if self.stages == 1:
             return float(sum(microbatches))
-        return _simulate(self, microbatches)
+        # The interleaved order walks runs of `stages` microbatches: the last one is filled up.
+        missing = -len(microbatches) % self.stages if self.virtual > 1 else 0
+        return _simulate(self, [*microbatches, *([0.0] * missing)])
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,11 @@ def _simulate(pipeline: Pipeline, microbatches: Sequence[float]) -> float:
     clocks = [0.0] * pipeline.stages
     queues = [deque(_order(pipeline, stage, count)) for stage in range(pipeline.stages)]
     while any(queues):
+        before = len(ends)
         for stage, queue in enumerate(queues):
             clocks[stage] = _run(pipeline, queue, stage, (microbatches, clocks[stage], ends))
+        if len(ends) == before:
+            raise AssertionError("stages wait for each other: the order is none")
     return max(clocks)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ringproof.reference.planning.costs import Items
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.groups import NO_LIMIT
 
 _PRECISION = 500
 """The target is found to one part in this; packing rounds far more."""
@@ -85,6 +86,7 @@ class Targets:
 
     def at(self, ticks: int, base: int) -> Target:
         """The target of a given length."""
+        ticks = min(ticks, NO_LIMIT)
         count, overhead = len(self._items), self._items.overhead.tolist()
         starts = [count] * base
         for level in range(base, len(self._items.sizes)):

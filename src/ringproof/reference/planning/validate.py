@@ -11,20 +11,27 @@ from ringproof.errors import InputError
 _MOST_PROBLEMS = 20
 
 
-def violations(plan: Mapping[str, Any], *, rank_multiple: int = 2, multiple: int = 1) -> list[str]:
+def violations(
+    plan: Mapping[str, Any],
+    *,
+    rank_multiple: int = 2,
+    multiple: int = 1,
+    max_sequences: int | None = None,
+) -> list[str]:
     """What is wrong with a plan, at most the first twenty; empty for a legal one.
 
     Args:
         plan: The parsed JSON.
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
         multiple: The number of microbatches has to be a multiple of this.
+        max_sequences: Most sequences in one group.
 
     Raises:
         InputError: It has not the form of a plan.
     """
     _check_form(plan)
     found: list[str] = []
-    for problem in _problems(plan, rank_multiple, multiple):
+    for problem in (*_crowded(plan, max_sequences), *_problems(plan, rank_multiple, multiple)):
         found.append(problem)
         if len(found) == _MOST_PROBLEMS:
             break
@@ -48,6 +55,15 @@ def _problems(plan: Mapping[str, Any], rank_multiple: int, multiple: int) -> Ite
             yield f"sequence {sequence} is in the plan {placed[sequence]} times"
     if len(plan["microbatches"]) % multiple:
         yield f"{len(plan['microbatches'])} microbatches are no multiple of {multiple}"
+
+
+def _crowded(plan: Mapping[str, Any], most: int | None) -> Iterator[str]:
+    for number, microbatch in enumerate(plan["microbatches"]):
+        for index, group in enumerate(microbatch["groups"]):
+            held = len(group["sequences"])
+            if most is not None and held > most:
+                where = f"microbatches[{number}].groups[{index}]"
+                yield f"{where}: {held} sequences, more than {most}"
 
 
 def _rank_problems(groups: list[Any], ranks: int, where: str) -> Iterator[str]:

@@ -1,0 +1,208 @@
+"""Lengths from every kind of source; what cannot be used is refused with its place."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.reference.planning import lengths as module
+from ringproof.reference.planning.lengths import MAX_BYTES, read_lengths
+
+SMALL_CSV = "name,tokens\na,512\nb,1024\n"
+
+
+def saved(tmp_path: Path, name: str, content: str | bytes) -> str:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column"),
+    [
+        ("a.txt", "512\n1024\n", ""),
+        ("a.txt", "# a remark\n512 1024 # and one more\n\n", ""),
+        ("a.txt", "512\r\n1024\r\n", ""),
+        ("a", "\ufeff512\n1024", ""),
+        ("a.csv", SMALL_CSV, ""),
+        ("a.csv", "512\n1024\n", ""),
+        ("a", SMALL_CSV, ""),
+        ("a.csv", "id,tokens\n1,512\n2,1024\n", "tokens"),
+        ("a.csv", "id,length\n1,512\n2,1024\n", ""),
+        ("a.tsv", "name\ttokens\na\t512.0\nb\t1024\n", ""),
+        ("a.csv", "name;tokens\na;512\nb;1024\n", ""),
+        ("a.json", "[512, 1024]", ""),
+        ("a", "[512, 1024]", ""),
+        ("a.json", '{"lengths": [512, 1024.0]}', ""),
+        ("a.json", '{"version": 1, "ranks": 4, "lengths": [512, 1024]}', ""),
+        ("a.json", '{"train": [512, 1024]}', "train"),
+        ("a.json", '[{"n": 512}, {"n": 1024}]', ""),
+        ("a.jsonl", '{"id": 7, "length": 512}\n{"id": 8, "length": 1024}\n', ""),
+        ("a.jsonl", '{"id": 7, "n": 512}\n\n{"id": 8, "n": 1024}\n', "n"),
+        ("a.jsonl", "512\n1024\n", ""),
+        ("a", '{"n": 512}\n{"n": 1024}\n', ""),
+        ("a.npy", npy(np.array([512, 1024])), ""),
+        ("a.npy", npy(np.array([512, 1024], np.uint16)), ""),
+        ("a.npy", npy(np.array([512.0, 1024.0])), ""),
+    ],
+)
+def test_a_file_says_the_same_in_every_format(
+    tmp_path: Path, name: str, content: str | bytes, column: str
+) -> None:
+    found = read_lengths(saved(tmp_path, name, content), column=column)
+    assert found.values.tolist() == [512, 1024]
+    assert found.values.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "said"),
+    [
+        ("a.txt", "512\n0\n", "", "a.txt:2: length is less than 1 (got 0)"),
+        ("a.txt", "512 7\n\n-3\n", "", "a.txt:3: length is less than 1"),
+        ("a.txt", "512\n1.5\n", "", "a.txt:2: is no whole number of tokens (got 1.5)"),
+        ("a.txt", "512\nnan\n", "", "a.txt:2: length is NaN"),
+        ("a.txt", "512\ninf\n", "", "a.txt:2: is no whole number"),
+        ("a.txt", "512\nseven\x1b[2J\n", "", "a.txt:2: is no whole number of tokens (got seven<U+"),
+        ("a.txt", "512\n99999999999999999999999\n", "", "a.txt:2: length is over"),
+        ("a.txt", "", "", "a.txt: is empty"),
+        ("a.txt", " \n\n", "", "a.txt: is empty"),
+        ("a.txt", "# nothing\n", "", "a.txt: has no lengths"),
+        ("a.txt", "512\n", "n", "--column: plain text has no columns"),
+        ("a.bin", b"\x00\x01\x02", "", "a.bin: is none of: text"),
+        ("a.bin", b"12\n\xff\xfe\x80", "", "a.bin:2: is none of: text"),
+        ("a.csv", "n,t\na,512\nb,NaN\n", "", "a.csv:3: length is NaN"),
+        ("a.csv", "n,t\na,512\n\nb,\n", "", "a.csv:4: is no whole number of tokens (got nothing)"),
+        (
+            "a.csv",
+            "a,b\n1,2\n",
+            "",
+            "several columns have numbers; choose with --column from: a, b",
+        ),
+        ("a.csv", "a,b\nx,y\n", "", "no column has numbers"),
+        ("a.csv", SMALL_CSV, "nope", "--column: is no column of"),
+        ("a.csv", "a,b\n", "", "a.csv: has a header and no lengths"),
+        ("a.json", "[512,\n }", "", "a.json:2: is no JSON"),
+        ("a.json", '{"sizes": [1]}', "", "has no list 'lengths'; choose with --column from: sizes"),
+        ("a.json", '"512"', "", "is no JSON list of lengths"),
+        ("a.json", "[512, NaN]", "", "a.json[1]: length is NaN"),
+        ("a.json", "[512, true]", "", "a.json[1]: is no whole number"),
+        ("a.json", "[512, null]", "", "a.json[1]: is no whole number"),
+        ("a.json", "[" * 100_000, "", "lists too deep"),
+        ("a.json", "[" + "9" * 5000 + "]", "", "a.json"),
+        ("a.jsonl", "512\n{}\n", "", "a.jsonl:2: no key has numbers"),
+        ("a.jsonl", "512\n{\n", "", "a.jsonl:2: is no JSON"),
+        ("a.jsonl", '{"a": 1}\n', "b", "a.jsonl:1: has no key 'b'"),
+        ("a.npy", npy(np.array([[1, 2]])), "", "has shape (1, 2)"),
+        ("a.npy", npy(np.array([5.0, np.nan])), "", "a.npy[1]: length is NaN"),
+        ("a.npy", npy(np.array([5.0, 1.5])), "", "a.npy[1]: is no whole number"),
+        ("a.npy", npy(np.array([5, 0])), "", "a.npy[1]: length is less than 1"),
+        ("a.npy", npy(np.array(["a"])), "", "no whole numbers"),
+        ("a.npy", npy(np.arange(9))[:-5], "", "is a broken NPY file"),
+        ("a.npy", npy(np.array([None])), "", "is a broken NPY file"),
+        ("a.npy", b"\x93NUMPY", "", "is a broken NPY file"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_place(
+    tmp_path: Path, name: str, content: str | bytes, column: str, said: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read_lengths(saved(tmp_path, name, content), column=column)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_no_folder_and_no_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        read_lengths(str(tmp_path))
+    with pytest.raises(InputError, match="No such file"):
+        read_lengths(str(tmp_path / "missing"))
+    with pytest.raises(InputError, match="is no file name"):
+        read_lengths("a\0b")
+
+
+def test_a_file_of_a_thousand_million_lengths_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "huge.txt"
+    with path.open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)  # a hole: takes no space
+    with pytest.raises(InputError, match="too many lengths for one batch"):
+        read_lengths(str(path))
+
+
+def test_an_array_that_claims_a_thousand_million_lengths_is_refused(tmp_path: Path) -> None:
+    header = npy(np.zeros(1, np.int64)).replace(b"(1,), }         ", b"(1000000000,), }")
+    assert b"1000000000" in header
+    with pytest.raises(InputError, match="1,000,000,000 lengths"):
+        read_lengths(saved(tmp_path, "a.npy", header))
+
+
+def test_standard_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_lengths("-", stdin=io.BytesIO(b"3 4")).values.tolist() == [3, 4]
+    monkeypatch.setattr(module, "MAX_BYTES", 2)
+    with pytest.raises(InputError, match="standard input: more than"):
+        read_lengths("-", stdin=io.BytesIO(b"3 4"))
+
+
+def test_numbers_may_stand_in_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_lengths("512,1024").values.tolist() == [512, 1024]
+    monkeypatch.chdir(tmp_path)
+    Path("512,1024").write_text("7")
+    assert read_lengths("512,1024").values.tolist() == [7]
+
+
+def test_a_long_sequence_is_refused_with_its_line(tmp_path: Path) -> None:
+    found = read_lengths(saved(tmp_path, "a.csv", SMALL_CSV))
+    found.refuse_longer(1024)
+    with pytest.raises(InputError, match=r"a\.csv:3: sequence longer than the 1,023 tokens"):
+        found.refuse_longer(1023)
+
+
+def test_parquet_without_pyarrow_names_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match="needs the package pyarrow; install pyarrow"):
+        read_lengths(saved(tmp_path, "a.parquet", b"PAR1 and so on"))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    writer = pytest.importorskip("pyarrow.parquet")
+
+    def written(**columns: object) -> str:
+        path = tmp_path / "a.parquet"
+        writer.write_table(arrow.table(columns), path)
+        return str(path)
+
+    assert read_lengths(written(name=["a", "b"], n=[512, 1024])).values.tolist() == [512, 1024]
+    both = written(id=[1, 2], n=[512, 1024])
+    assert read_lengths(both, column="n").values.tolist() == [512, 1024]
+    ids = written(ids=[[1, 2, 3], [4]])
+    assert read_lengths(ids, column="ids").values.tolist() == [3, 1]
+    with pytest.raises(InputError, match="several columns have numbers"):
+        read_lengths(written(id=[1, 2], n=[512, 1024]))
+    with pytest.raises(InputError, match=r"n\[1\]: has no value"):
+        read_lengths(written(n=[512, None]))
+    with pytest.raises(InputError, match=r"n\[0\]: length is less than 1"):
+        read_lengths(written(n=[0, 5]))
+    with pytest.raises(InputError, match="no whole numbers"):
+        read_lengths(written(name=["a"], n=[3]), column="name")
+    with pytest.raises(InputError, match="broken Parquet"):
+        read_lengths(saved(tmp_path, "b.parquet", b"PAR1 and so on"))
+
+
+def test_a_plan_can_be_planned_again(tmp_path: Path) -> None:
+    plan = {"version": 1, "ranks": 2, "lengths": [5, 6], "microbatches": [], "metrics": {}}
+    assert read_lengths(saved(tmp_path, "plan.json", json.dumps(plan))).values.tolist() == [5, 6]

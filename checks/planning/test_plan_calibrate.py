@@ -1,0 +1,77 @@
+"""``ringproof plan calibrate``: what was measured replaces the preset's values."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from checks.planning.plan_run import plan, plan_json
+
+
+def samples(scale: float) -> str:
+    from ringproof.reference.planning.basis import Sample
+    from ringproof.reference.planning.calibrate import predicted
+    from ringproof.reference.planning.hardware import hardware
+    from ringproof.reference.planning.shapes import model_shape
+    from ringproof.reference.planning.timing import StepCost
+
+    model = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
+    lines = []
+    for length in (512, 1024, 2048, 4096, 8192, 16384):
+        for size in (1, 2, 4, 8, 16):
+            seconds = scale * predicted(Sample(length, size, 1.0), model)
+            lines.append(json.dumps({"length": length, "cp_size": size, "seconds": seconds}))
+    return "\n".join(lines)
+
+
+def test_calibration_replaces_the_presets_values(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    path.write_text(samples(2.0))
+    fitted = tmp_path / "calibration.json"
+    done = plan("calibrate", str(path), "--json", str(fitted))
+    assert done.code == 0
+    assert "fitted: attention_share = 0.295" in done.out
+    data = json.loads(fitted.read_text())
+    assert data["mean_absolute_error"] < 1e-6
+    slower = plan_json("--calibration", str(fitted))["metrics"]["makespan"]
+    assert slower / plan_json()["metrics"]["makespan"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_calibrate_refuses_what_is_no_measurement(tmp_path: Path) -> None:
+    assert "SAMPLES: is missing" in plan("calibrate").err
+    both = plan("calibrate", "x", "--measure", "512")
+    assert "--measure are both given" in both.err
+    assert "--measure: is no list of lengths" in plan("calibrate", "--measure", "a").err
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"length": 5}\n')
+    assert plan("calibrate", str(bad)).code == 2
+    bad.write_bytes(b"\xff\xfe")
+    assert "SAMPLES: is no text" in plan("calibrate", str(bad)).err
+    assert plan("calibrate", str(tmp_path / "missing")).code == 2
+
+
+def test_attention_can_be_measured_here() -> None:
+    pytest.importorskip("torch")
+    from ringproof.cli.plan_measure import measured
+    from ringproof.reference.planning.hardware import hardware
+    from ringproof.reference.planning.shapes import ModelShape
+    from ringproof.reference.planning.timing import StepCost
+
+    shape = ModelShape(
+        name="small",
+        parameters=1,
+        layers=2,
+        hidden=64,
+        heads=2,
+        kv_heads=2,
+        head_dim=16,
+        ffn=64,
+        vocabulary=10,
+    )
+    found = measured((64, 512), StepCost(shape=shape, machine=hardware("h100")))
+    assert [sample.length for sample in found] == [64, 512]
+    assert all(sample.attention_only and sample.cp_size == 1 for sample in found)
+    assert all(0 < sample.seconds < math.inf for sample in found)

@@ -1,0 +1,238 @@
+"""``ringproof plan``, ``validate`` and ``calibrate``: schema, text, flags, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.planning.plan_run import BASIC, LENGTHS, plan, plan_json
+from ringproof.cli.main import main
+from ringproof.reference.planning.lengths import read_lengths
+from ringproof.reference.planning.validate import violations
+
+METRICS = {
+    *("unit", "makespan", "lower_bound", "ratio", "padding_fraction", "cp_histogram"),
+    "planning_seconds",
+}
+
+
+def test_the_plan_has_the_documented_schema() -> None:
+    data = plan_json()
+    assert set(data) == {
+        *("version", "ranks", "max_tokens_per_rank", "cp_sizes", "lengths", "microbatches"),
+        "metrics",
+    }
+    assert data["version"] == 1
+    assert data["ranks"] == 8
+    assert data["max_tokens_per_rank"] == 2048
+    assert data["cp_sizes"] == [1, 2, 4, 8]
+    assert data["lengths"] == read_lengths(LENGTHS).values.tolist()
+    for microbatch in data["microbatches"]:
+        assert set(microbatch) == {"groups"}
+        for group in microbatch["groups"]:
+            assert set(group) - {"dummy"} == {"ranks", "sequences"}
+    metrics = data["metrics"]
+    assert set(metrics) == METRICS
+    assert metrics["unit"] == "seconds"
+    assert metrics["ratio"] == pytest.approx(metrics["makespan"] / metrics["lower_bound"])
+    assert sum(metrics["cp_histogram"].values()) == 64
+    assert set(metrics["cp_histogram"]) <= {"1", "2", "4", "8"}
+    assert 0 <= metrics["padding_fraction"] < 1
+    assert 0 < metrics["planning_seconds"] < 60
+    assert violations(data) == []
+
+
+def test_standard_output_has_only_json_even_with_flags(tmp_path: Path) -> None:
+    done = plan(*BASIC, "--json", "-", "--html", str(tmp_path / "p.html"), "--megatron-flags")
+    assert done.code == 0
+    assert done.json()["version"] == 1
+    assert "--dynamic-context-parallel" in done.err
+    assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_same_lengths_give_the_same_plan() -> None:
+    first, second = plan_json(), plan_json()
+    for data in (first, second):
+        del data["metrics"]["planning_seconds"]
+    assert first == second
+    assert plan_json("--cp-sizes", "1,8")["microbatches"] != first["microbatches"]
+
+
+def test_options_reach_the_planner() -> None:
+    assert plan_json("--cp-sizes", "2,4")["cp_sizes"] == [2, 4]
+    assert plan_json("--min-cp", "4")["cp_sizes"] == [4, 8]
+    assert plan_json("--ranks", "12", "--cp-sizes", "divisors")["cp_sizes"] == [1, 2, 3, 4, 6, 12]
+    assert len(plan_json("--microbatch-multiple", "7")["microbatches"]) % 7 == 0
+    assert len(plan_json("--pp", "4", "--vpp", "2")["microbatches"]) % 4 == 0
+    capacity = plan_json("--max-sequences", "3")
+    groups = [group for item in capacity["microbatches"] for group in item["groups"]]
+    assert max(len(group["sequences"]) for group in groups) == 3
+    attention = plan_json("--cost", "attention-only")["metrics"]
+    assert attention["unit"] == "squared tokens per rank"
+    assert (
+        plan_json("--hardware", "a100")["metrics"]["makespan"] > plan_json()["metrics"]["makespan"]
+    )
+    assert plan_json("--objective", "async")["metrics"]["makespan"] > 0
+    packed = plan_json("--tp", "4")
+    assert violations(packed, rank_multiple=8) == []
+
+
+def test_lengths_may_come_from_standard_input() -> None:
+    done = plan("--lengths", "-", *BASIC[2:], "--json", "-", data="1000\n2000\n")
+    assert done.json()["lengths"] == [1000, 2000]
+
+
+def test_the_text_says_what_an_engineer_asks() -> None:
+    out = plan(*BASIC).out
+    data = plan_json()
+    makespan = f"{1e3 * data['metrics']['makespan']:.4g} ms"
+    for said in (
+        f"microbatches    {len(data['microbatches'])}",
+        f"makespan        {makespan} (sync)",
+        f"the plan is within {data['metrics']['ratio']:.4f} of it",
+        "CP sizes        1: ",
+        f"padding         {data['metrics']['padding_fraction']:.2%} of",
+        "planned in",
+    ):
+        assert said in out
+    for baseline in ("static", "padded"):
+        gain = re.search(rf"against {baseline}\s+([\d.]+) times as fast \(CP 4", out)
+        assert gain is not None
+        assert float(gain[1]) >= 1
+    assert sum(line.endswith("% busy") for line in out.splitlines()) == min(
+        6, len(data["microbatches"])
+    )
+    assert "CP 8" in plan(*BASIC, "--static-cp", "8").out
+
+
+def test_a_plan_is_never_slower_than_its_baselines() -> None:
+    out = plan("--lengths", "4096,4096,4096,4096", *BASIC[2:]).out
+    gains = [float(found) for found in re.findall(r"([\d.]+) times as fast", out)]
+    assert len(gains) == 2
+    assert min(gains) >= 0.995
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--objective", "async", "--pp", "2"), "--objective: ranks cannot run ahead"),
+        (("--objective", "fast"), "--objective: is unknown"),
+        (("--min-cp", "16"), "--min-cp: leaves no group size (got 16); choose at most 8"),
+        (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 8 ranks"),
+        (("--cp-sizes", "some"), "--cp-sizes: is no list of group sizes"),
+        (("--cost", "attention-only", "--hardware", "h100"), "--hardware: has no meaning under"),
+        (("--cost", "attention-only", "--model", "llama3-8b"), "--model: has no meaning under"),
+        (("--cost", "attention-only", "--comm", "p2p"), "--comm: has no meaning under"),
+        (("--cost", "flops"), "--cost: is unknown (got flops)"),
+        (("--vpp", "2"), "--vpp: needs a pipeline"),
+        (("--pp", "4", "--vpp", "2", "--microbatch-multiple", "6"), "--microbatch-multiple: inter"),
+        (("--pp", "0"), "--pp: is not between 1 and"),
+        (("--pp", "1000000000"), "--pp: is not between 1 and"),
+        (("--tp", "3"), "--tp: does not divide the 32 heads"),
+        (("--tp", "0"), "--tp: is not between 1"),
+        (("--static-cp", "3"), "--static-cp: is no group size of the domain"),
+        (("--static-cp", "1"), "--static-cp: cannot hold the longest sequence of 8,192 tokens"),
+        (("--ranks", "0"), "--ranks: is not between 1"),
+        (("--ranks", "1000000000000000000"), "--ranks: is not between 1"),
+        (("--max-tokens-per-rank", "1"), "--max-tokens-per-rank: not even one padded row"),
+        (("--max-sequences", "0"), "--max-sequences: is less than 1"),
+        (("--comm", "udp"), "--comm: unknown name"),
+        (("--comm", "p2p", "--inner-size", "2"), "--inner-size: has no meaning for p2p"),
+        (("--comm", "a2a", "--ranks", "16"), "--comm: 16 ranks cannot share 8 key/value heads"),
+        (("--model", "gpt-9"), "--model: unknown model"),
+        (("--hardware", "tpu"), "--hardware: unknown hardware"),
+        (("--hardware", "missing.json"), "--hardware: No such file"),
+        (("--calibration", "missing.json"), "--calibration: No such file"),
+        (("--lengths", "100,0"), "--lengths[1]: length is less than 1"),
+        (("--lengths", "100,16385"), "--lengths[1]: sequence longer than the 16,384 tokens"),
+        (("--lengths", "lognormal:mean=9,n=1000000000"), "1,000,000,000 lengths, more than"),
+        (("--json", "x", "--html", "x"), "--html: is where --json writes"),
+        (("--json", "-", "--html", "-"), "--html: is where --json writes"),
+        (("--json", "/missing/plan.json"), "--json: cannot be written"),
+        (("--megatron-flags", "--target", "r0.1"), "--target: is unknown"),
+        (("validate", "plan.json"), "--lengths: stands before validate"),
+    ],
+)
+def test_contradictions_and_slips_are_one_line(options: tuple[str, ...], said: str) -> None:
+    done = plan(*BASIC, *options)
+    assert done.code == 2
+    assert done.err.startswith(f"error: {said}") or said in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (BASIC[2:], "--lengths: is missing"),
+        ((*BASIC[:2], *BASIC[4:]), "--ranks: is missing"),
+        (BASIC[:4], "--max-tokens-per-rank: is missing"),
+    ],
+)
+def test_what_is_needed_is_asked_for(options: tuple[str, ...], said: str) -> None:
+    done = plan(*options)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_long_sequence_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("name,tokens\na,512\nb,16385\n")
+    done = plan("--lengths", str(path), *BASIC[2:])
+    assert done.code == 2
+    assert f"{path}:3: sequence longer than the 16,384 tokens" in done.err
+
+
+def test_main_turns_a_refusal_into_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ringproof", "plan", *BASIC, "--cp-sizes", "3"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_has_an_example() -> None:
+    for arguments in ((), ("--help",)):
+        assert "Example: ringproof plan" in plan(*arguments).out
+    for name in ("validate", "sweep", "calibrate"):
+        assert f"Example: ringproof plan {name}" in " ".join(plan(name, "--help").out.split())
+
+
+def test_custom_hardware_from_a_file(tmp_path: Path) -> None:
+    from ringproof.reference.planning.hardware import hardware
+
+    slow = {**hardware("h100").as_json(), "name": "half", "linear_share": 0.3}
+    path = tmp_path / "half.json"
+    path.write_text(json.dumps(slow))
+    found = plan_json("--hardware", str(path))["metrics"]["makespan"]
+    assert found > plan_json()["metrics"]["makespan"]
+    path.write_text(json.dumps({"name": "half"}))
+    assert "is missing" in plan(*BASIC, "--hardware", str(path)).err
+
+
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None
+from ringproof.cli.main import main
+sys.argv = ["ringproof", *ARGUMENTS]
+main()
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["plan", *BASIC], 2)])
+def test_only_planning_needs_numpy(arguments: list[str], code: int) -> None:
+    program = WITHOUT_NUMPY.replace("ARGUMENTS", repr(arguments))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "needs the package numpy; install ringproof[reference]" in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,183 @@
+"""The page of a plan: one file, nothing from outside, true to the plan, usable at any size."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checks.planning.plan_run import BASIC, plan
+from ringproof.cli.plan_blocks import MAX_BLOCKS, drawing
+from ringproof.cli.plan_page import page
+from ringproof.cli.plan_result import Result, plan_result
+from ringproof.cli.plan_setup import PlanOptions
+from ringproof.reference.planning import AttentionOnly, Domain, Goal, Pipeline, make_plan
+from ringproof.reference.planning.baselines import static_plan
+from ringproof.reference.planning.lengths import make_lengths, read_lengths
+from ringproof.reference.planning.timeline import timeline
+
+OUTSIDE = re.compile(r"""(?:src|href|action)\s*=|url\(|@import|fetch\(|https?:|//[a-z]""")
+
+
+def result(source: str, **options: Any) -> Result:
+    lengths = read_lengths(source)
+    given = {"ranks": 8, "max_tokens_per_rank": 2048, **options}
+    return plan_result(PlanOptions(lengths=source, **given), lengths)
+
+
+@pytest.fixture(scope="module")
+def small() -> Result:
+    return result(BASIC[1])
+
+
+class Reader(HTMLParser):
+    """Tags, and the content of the scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] == "script" and data.strip():
+            self.scripts.append(data)
+
+
+def embedded(text: str) -> Any:
+    return json.loads(Reader(text).scripts[0])
+
+
+def test_nothing_comes_from_outside(small: Result) -> None:
+    text = page(small)
+    assert OUTSIDE.findall(text) == []
+    assert OUTSIDE.findall('<img src="x">') != []
+    assert "default-src 'none'" in text
+    assert "$" not in re.sub(r"\$\{", "", text)  # no placeholder was left, but JavaScript's
+    assert {"canvas", "table", "details", "noscript"} <= set(Reader(text).tags)
+
+
+def test_the_script_reads_what_the_blocks_hold(small: Result) -> None:
+    names = ("MICROBATCH", "FIRST", "RANKS", "START", "END", "SIZE", "COUNT", "TOKENS", "MEMBERS")
+    places = dict(re.findall(r"\b([A-Z]+) = (\d+)[,;]", page(small)))
+    assert [places[name] for name in names] == [str(place) for place in range(len(names))]
+    blocks = drawing(small.line, small.lengths.values, small.plan.cp_sizes).blocks
+    first = small.line.blocks[0]
+    assert blocks[0][:3] == (0, first.group.first_rank, first.group.size)
+    assert blocks[0][3:5] == pytest.approx((first.start, first.end), rel=1e-6)
+
+
+def test_the_pictures_are_those_of_the_plans(small: Result) -> None:
+    data = embedded(page(small))
+    assert [len(panel["ends"]) for panel in data["panels"]] == [
+        len(small.plan.microbatches),
+        *(len(item.plan.microbatches) for item in small.baselines),
+    ]
+    lengths = small.lengths.values.tolist()
+    for panel in data["panels"]:
+        members = [member for block in panel["blocks"] for member in block[8]]
+        assert all(lengths[index] == tokens for index, tokens in members)
+        assert sum(block[6] for block in panel["blocks"]) == len(lengths)
+        assert sum(block[7] for block in panel["blocks"]) == sum(lengths)
+        assert all(data["sizes"][block[5]] == block[2] for block in panel["blocks"])
+        assert panel["end"] == pytest.approx(max(block[4] for block in panel["blocks"]), rel=0.1)
+    assert data["panels"][0]["end"] == pytest.approx(small.plan.metrics.makespan, rel=1e-6)
+    static, padded = (item.plan.metrics.makespan for item in small.baselines)
+    assert data["panels"][1]["end"] == pytest.approx(static, rel=1e-6)
+    assert data["panels"][2]["end"] == pytest.approx(padded, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["sync", "async"])
+def test_a_timeline_ends_with_the_makespan(objective: Any) -> None:
+    generator = np.random.default_rng(3)
+    lengths = generator.integers(1, 6000, 200)
+    domain = Domain(ranks=12, max_tokens_per_rank=2048, cp_sizes=(1, 2, 4, 12))
+    goal = Goal(objective=objective)
+    made = make_plan(lengths, domain, AttentionOnly(), goal)
+    line = timeline(made, AttentionOnly(), goal)
+    assert line.ends[-1] == pytest.approx(made.metrics.makespan, rel=1e-9)
+    static = static_plan(lengths, domain, 4, AttentionOnly(), goal)
+    packed = timeline(static, AttentionOnly(), goal).ends[-1]
+    assert packed == pytest.approx(static.metrics.makespan, rel=1e-9)
+    other = timeline(static, AttentionOnly(), Goal("async" if objective == "sync" else "sync"))
+    assert other.ends[-1] != pytest.approx(packed, rel=1e-3)
+    for block in line.blocks:
+        for rank in block.group.ranks:
+            beside = [
+                item
+                for item in line.blocks
+                if item is not block and rank in item.group.ranks and item.start < block.end
+            ]
+            assert all(item.end <= block.start + 1e-6 for item in beside)
+
+
+def test_a_pipeline_shows_one_stage_and_counts_waiting_as_idle() -> None:
+    piped = result(BASIC[1], pp=4)
+    line = timeline(piped.plan, piped.model, Goal("sync", Pipeline(4)))
+    assert line.ends[-1] < piped.plan.metrics.makespan
+    text = page(piped)
+    assert "One pipeline stage at work" in text
+    assert "One pipeline stage at work" not in page(result(BASIC[1]))
+
+
+def test_what_came_from_outside_is_escaped() -> None:
+    nasty = '</script><img src=x onerror="alert(1)">'
+    lengths = make_lengths([100, 200], nasty, notes=[nasty])
+    options = PlanOptions(lengths=nasty, ranks=2, max_tokens_per_rank=512)
+    text = page(plan_result(options, lengths))
+    assert nasty not in text
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert "&lt;/script&gt;" in text
+
+
+def test_a_large_domain_is_drawn_in_rows() -> None:
+    lengths = np.random.default_rng(0).integers(1, 9000, 16_384)
+    ranks = 4096
+    domain = Domain(ranks=ranks, max_tokens_per_rank=2048, cp_sizes=(1, 2, 4, 8, ranks))
+    made = make_plan(lengths, domain, AttentionOnly())
+    line = timeline(made, AttentionOnly())
+    drawn = drawing(line, lengths, made.cp_sizes)
+    assert drawn.ranks_per_row == 8
+    assert len(drawn.blocks) < len(line.blocks)
+    assert len(drawn.blocks) <= MAX_BLOCKS
+    assert sum(block[6] for block in drawn.blocks) == len(lengths)
+    assert sum(block[7] for block in drawn.blocks) == int(lengths.sum())
+    assert max(block[1] + block[2] for block in drawn.blocks) == ranks
+    assert not drawn.cut
+    assert any(block[9] > 1 for block in drawn.blocks)
+
+
+def test_256_ranks_by_64_microbatches_are_drawn_group_by_group() -> None:
+    lengths = np.full(256 * 64, 2048)
+    domain = Domain(ranks=256, max_tokens_per_rank=2048, cp_sizes=(1,))
+    made = make_plan(lengths, domain, AttentionOnly())
+    drawn = drawing(timeline(made, AttentionOnly()), lengths, made.cp_sizes)
+    assert len(drawn.blocks) == 256 * 64
+    assert drawn.ranks_per_row == 1
+    assert not drawn.cut
+
+
+def test_too_many_microbatches_are_cut_and_said() -> None:
+    lengths = np.full(MAX_BLOCKS + 50, 64)
+    domain = Domain(ranks=1, max_tokens_per_rank=64, cp_sizes=(1,))
+    made = make_plan(lengths, domain, AttentionOnly())
+    line = timeline(made, AttentionOnly())
+    drawn = drawing(line, lengths, made.cp_sizes)
+    assert drawn.cut
+    assert len(drawn.ends) == MAX_BLOCKS
+    assert drawn.end == pytest.approx(line.ends[-1])
+
+
+def test_the_page_goes_to_standard_output() -> None:
+    done = plan(*BASIC, "--html", "-")
+    assert done.code == 0
+    assert done.out.startswith("<!doctype html>")
+    assert done.out.rstrip().endswith("</html>")

@@ -1,0 +1,149 @@
+"""``ringproof plan sweep``: every setting planned, one recommended, for Megatron-LM too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checks.planning.plan_run import LENGTHS, plan
+from ringproof.errors import InputError
+from ringproof.reference.planning import AttentionOnly, CostModel, Domain, choose_cp_sizes
+from ringproof.reference.planning.plan import Plan
+from ringproof.reference.planning.sweep import MAX_SETTINGS, Outcome, Setting, recommend, sweep
+
+VALUES = np.array([100, 900, 300, 4000, 50, 700])
+SWEEP = ("sweep", "--lengths", LENGTHS, "--ranks", "8", "--max-tokens-per-rank")
+
+
+def build(setting: Setting) -> tuple[Domain, CostModel]:
+    sizes = choose_cp_sizes(setting.cp_sizes, 8)
+    budget = setting.max_tokens_per_rank
+    return Domain(ranks=8, max_tokens_per_rank=budget, cp_sizes=sizes), AttentionOnly()
+
+
+def settings(*budgets: int) -> list[Setting]:
+    return [Setting(budget, "pow2", "") for budget in budgets]
+
+
+def with_makespan(outcome: Outcome, makespan: float) -> Outcome:
+    assert isinstance(outcome.plan, Plan)
+    metrics = replace(outcome.plan.metrics, makespan=makespan)
+    return replace(outcome, plan=replace(outcome.plan, metrics=metrics))
+
+
+def test_an_impossible_setting_is_kept_with_its_reason() -> None:
+    small, large = sweep(VALUES, settings(256, 1024), build)
+    assert small.plan is None
+    assert "longer than the 2,048 tokens" in small.problem
+    assert large.plan is not None
+    assert recommend((small, large)) is large
+    with pytest.raises(InputError, match="no setting is possible"):
+        sweep(VALUES, settings(256), build)
+    with pytest.raises(InputError, match="0 settings"):
+        sweep(VALUES, [], build)
+    with pytest.raises(InputError, match="1001 settings"):
+        sweep(VALUES, settings(*range(MAX_SETTINGS + 1)), build)
+
+
+def test_of_settings_as_good_the_smallest_budget_is_recommended() -> None:
+    found = sweep(VALUES, settings(4096, 1024, 2048), build)
+    makespans = (100.0, 100.9, 100.5)
+    alike = [with_makespan(*pair) for pair in zip(found, makespans, strict=True)]
+    assert recommend(alike) is alike[1]
+    clearly = [with_makespan(*pair) for pair in zip(found, (100.0, 102.0, 100.5), strict=True)]
+    assert recommend(clearly) is clearly[2]
+    assert recommend([]) is None
+
+
+def test_upstream_is_recommended_only_what_it_can_do() -> None:
+    pow2, odd, from_two = sweep(
+        VALUES, [Setting(1024, sizes, "") for sizes in ("pow2", "1,8", "2,4,8")], build
+    )
+    assert pow2.upstream and from_two.upstream
+    assert not odd.upstream, "upstream would use sizes 2 and 4, too"
+    nested = replace(pow2, setting=replace(pow2.setting, comm_type="a2a+p2p"))
+    assert not nested.upstream
+    domain = Domain(ranks=12, max_tokens_per_rank=1024, cp_sizes=(1, 2, 4, 12))
+    assert not replace(pow2, domain=domain).upstream
+    assert recommend([nested], upstream=True) is None
+    assert recommend([nested]) is nested
+
+
+def swept(*arguments: str) -> Any:
+    done = plan(*SWEEP, *arguments, "--json", "-")
+    assert done.code == 0, done.err
+    return done.json()
+
+
+def test_the_sweep_as_json() -> None:
+    data = swept("2048,4096", "--comm", "p2p,a2a+p2p")
+    found = {
+        (item["max_tokens_per_rank"], item["cp_sizes"], item["comm"]) for item in data["settings"]
+    }
+    # On a power of two all divisors are powers of two: one set, not two.
+    assert found == {
+        (budget, "pow2", comm) for budget in (2048, 4096) for comm in ("p2p", "a2a+p2p")
+    }
+    best = data["settings"][data["recommended"]]
+    assert best["metrics"]["makespan"] <= 1.01 * min(
+        item["metrics"]["makespan"] for item in data["settings"]
+    )
+    usable = data["settings"][data["recommended_for_megatron"]]
+    assert usable["megatron"] is True
+    assert usable["comm"] == "p2p"
+    flags = "\n".join(data["megatron_flags"])
+    assert f"--max-seqlen-per-dp-cp-rank {usable['max_tokens_per_rank']} " in flags
+    assert "--cp-comm-type p2p" in flags
+
+
+def test_a2a_is_tried_at_the_sizes_its_heads_allow() -> None:
+    data = swept("4096", "--ranks", "24", "--comm", "a2a")
+    assert [item["cp_sizes"] for item in data["settings"]] == ["1,2,4,8"]
+    assert data["recommended"] == 0
+    assert data["recommended_for_megatron"] is None
+    assert data["megatron_flags"][0].startswith("# no setting")
+
+
+def test_a_sweep_without_communication() -> None:
+    data = swept("2048", "--ranks", "12", "--cost", "attention-only")
+    assert [(item["cp_sizes"], item["comm"]) for item in data["settings"]] == [
+        ("pow2", None),
+        ("divisors", None),
+    ]
+
+
+def test_the_sweep_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.json"
+    done = plan(*SWEEP, "512,2048,4096", "--comm", "p2p", "--json", str(path))
+    assert done.code == 0
+    assert path.exists()
+    lines = done.out.splitlines()
+    assert lines[0].split() == [
+        *("tokens/rank", "CP", "sizes", "comm", "makespan", "ratio", "microbatches", "Megatron")
+    ]
+    assert sum(line.startswith("*") for line in lines) == 1
+    assert any(line.startswith("impossible: 512 tokens per rank") for line in lines)
+    assert any(line.startswith("recommended: ") for line in lines)
+    assert "--dynamic-context-parallel \\" in lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("0",), "--max-tokens-per-rank: is no list of budgets"),
+        (("2048,x",), "--max-tokens-per-rank: is no list of budgets"),
+        (("2048", "--comm", "udp"), "--comm: is unknown"),
+        (("2048", "--cp-sizes", "3"), "--cp-sizes: 3 does not divide"),
+        (("2048", "--cost", "attention-only", "--comm", "p2p"), "--comm: has no meaning"),
+        (("128",), "sweep: no setting is possible"),
+    ],
+)
+def test_a_sweep_that_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    done = plan(*SWEEP, *arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1

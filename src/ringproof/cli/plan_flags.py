@@ -1,0 +1,161 @@
+"""A plan's setting as flags of Megatron-LM, with what upstream cannot do said in remarks.
+
+Names and what each line refuses: ``skills/dynamic-context-parallel/card.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringproof.errors import InputError
+from ringproof.reference.planning.sweep import upstream_sizes
+
+TARGETS = ("dev", "main")
+_Flag = tuple[str, object]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What Megatron-LM is to be set to.
+
+    Attributes:
+        ranks: Of the domain, data times context parallel.
+        cp_sizes: Group sizes of the plan.
+        max_tokens_per_rank: Budget.
+        min_cp: Smallest group size.
+        static_cp: CP size of the baseline, ``context_parallel_size`` of the run.
+        longest: Tokens of the longest sequence.
+        sequences: In the global batch.
+        comm: Type of communication.
+        tp, pp, vpp: Tensor, pipeline and virtual pipeline sizes.
+        max_sequences: Most sequences in one pack.
+        mla, moe: Whether the model has latent attention, and experts.
+    """
+
+    ranks: int
+    cp_sizes: tuple[int, ...]
+    max_tokens_per_rank: int
+    min_cp: int
+    static_cp: int
+    longest: int
+    sequences: int
+    comm: str
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    max_sequences: int | None = None
+    mla: bool = False
+    moe: bool = False
+
+    @property
+    def context_parallel(self) -> int:
+        """``context_parallel_size``: at 1 some versions switch CP off for good."""
+        return 2 if self.static_cp == 1 and self.ranks % 2 == 0 else self.static_cp
+
+    @property
+    def sequence_length(self) -> int:
+        """The longest sequence, padded to what every group size divides."""
+        multiple = 2 * self.ranks * self.tp
+        return -(-self.longest // multiple) * multiple
+
+
+def megatron_flags(wanted: Wanted, target: str) -> list[str]:
+    """Lines of a shell: remarks, then flags.
+
+    Args:
+        wanted: The setting.
+        target: ``dev``, or ``main`` for main and the releases.
+
+    Raises:
+        InputError: Another target.
+    """
+    if target not in TARGETS:
+        raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
+    remarks = [*_dev_remarks(wanted)] if target == "dev" else [*_main_remarks(wanted)]
+    flags = [*(_dev_flags(wanted) if target == "dev" else _main_flags(wanted)), *_shared(wanted)]
+    if target == "main":
+        flags.append(("--eval-iters", 0))
+    lines = [f"{name} {value}" if value is not None else name for name, value in flags]
+    ended = [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    return [*(f"# {remark}" for remark in (*remarks, *_general_remarks(wanted))), *ended]
+
+
+def _dev_flags(wanted: Wanted) -> Iterator[_Flag]:
+    yield "--dynamic-context-parallel", None
+    yield "--max-seqlen-per-dp-cp-rank", wanted.max_tokens_per_rank
+    yield "--min-dynamic-context-parallel-size", wanted.min_cp
+    yield "--sequence-packing-scheduler", "default_dynamic_cp"
+    if wanted.max_sequences is not None:
+        yield "--thd-max-packed-sequences", wanted.max_sequences + 1  # a dummy counts
+    if wanted.pp > 1:
+        yield "--pipeline-model-parallel-size", wanted.pp
+    if wanted.vpp > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", wanted.vpp
+
+
+def _main_flags(wanted: Wanted) -> Iterator[_Flag]:
+    yield "--hybrid-context-parallel", None
+    yield "--max-seqlen-per-dp-cp-rank", wanted.max_tokens_per_rank
+
+
+def _shared(wanted: Wanted) -> Iterator[_Flag]:
+    yield "--context-parallel-size", wanted.context_parallel
+    yield "--cp-comm-type", "p2p" if wanted.comm == "a2a+p2p" else wanted.comm
+    if wanted.tp > 1:
+        yield "--tensor-model-parallel-size", wanted.tp
+        yield "--sequence-parallel", None
+    if wanted.moe:
+        yield "--moe-token-dispatcher-type", "alltoall"
+    yield "--seq-length", wanted.sequence_length
+    yield "--micro-batch-size", 1
+    yield "--global-batch-size", wanted.sequences
+    yield "--calculate-per-token-loss", None
+    yield "--dataloader-type", "single"
+    yield "--sft", None
+    yield "--cuda-graph-impl", "none"
+
+
+def _dev_remarks(wanted: Wanted) -> Iterator[str]:
+    yield "Megatron-LM dev; --use-varlen-dataset may replace --sft"
+    if wanted.vpp > 1:
+        yield "virtual stages need enough sequences: upstream's aligner fails on small batches"
+
+
+def _main_remarks(wanted: Wanted) -> Iterator[str]:
+    yield "Megatron-LM 0.16.x; 0.17 to main take these flags and fail in the first step: use dev"
+    yield "the loss function has to return three values; evaluation is off"
+    if wanted.min_cp > 1:
+        yield f"not there: a smallest group size ({wanted.min_cp})"
+    if wanted.max_sequences is not None:
+        yield f"not there: a most number of sequences in a pack ({wanted.max_sequences})"
+    if wanted.pp > 1:
+        stages = f"--pipeline-model-parallel-size {wanted.pp}"
+        yield f"refused there: {stages}; left out below"
+    if wanted.mla:
+        yield "refused there: latent attention (MLA)"
+
+
+def _general_remarks(wanted: Wanted) -> Iterator[str]:
+    sizes = [size for size in wanted.cp_sizes if size & (size - 1)]
+    if wanted.ranks & (wanted.ranks - 1):
+        yield f"not supported there: a domain of {wanted.ranks} ranks, no power of two; do not run"
+    elif sizes:
+        shown = ", ".join(map(str, sizes[:8]))
+        yield f"not there: group sizes {shown}; upstream knows powers of two only"
+    left_out = sorted({*upstream_sizes(wanted.ranks, wanted.min_cp)} - {*wanted.cp_sizes})
+    if left_out:
+        shown = ", ".join(map(str, left_out[:8]))
+        yield f"not there: leaving out group sizes {shown}; upstream uses them, too"
+    if wanted.min_cp & (wanted.min_cp - 1):
+        yield f"accepted but wrong there: a smallest size of {wanted.min_cp}, no power of two"
+    if wanted.comm == "a2a+p2p":
+        yield "fails there with dynamic groups: --cp-comm-type a2a+p2p; p2p below"
+    data_parallel = wanted.ranks // wanted.context_parallel
+    if wanted.sequences % data_parallel:
+        yield (
+            f"refused there: {wanted.sequences} sequences are no multiple of the "
+            f"{data_parallel} data parallel ranks"
+        )
+    if wanted.sequence_length > wanted.ranks * wanted.max_tokens_per_rank:
+        yield f"refused there: --seq-length {wanted.sequence_length} is over ranks times budget"

@@ -1,0 +1,222 @@
+"""A plan as one page: ranks by time, before and after. It needs nothing but the file itself."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import typer
+
+from ringproof.cli.plan_blocks import Drawing, drawing
+from ringproof.cli.plan_flags import megatron_flags
+from ringproof.cli.plan_result import Result, idle_fraction, wanted
+from ringproof.cli.plan_text import amount
+from ringproof.files import write_atomically
+from ringproof.reference.planning.plan import Plan
+from ringproof.reference.planning.timeline import Timeline
+
+_ANCHORS = ((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50))
+_LAST = (150, 60, 140)
+_DARK_INK, _LIGHT_INK = "#10151a", "#ffffff"
+_Part = tuple[str, Plan, Timeline]
+_FAR = 4.0
+"""A baseline this much slower than the plan is folded: it would squeeze the other pictures."""
+
+
+def write_page(result: Result, destination: str) -> None:
+    """Write the page to a file, or to standard output for ``-``.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    text = page(result)
+    if destination == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(Path(destination), text, field="--html")
+
+
+def page(result: Result) -> str:
+    """The page's text. Everything that came from outside is escaped."""
+    parts = _parts(result)
+    drawings = [drawing(line, result.lengths.values, sizes(result)) for _, _, line in parts]
+    title = f"Dynamic CP plan: {len(result.lengths):,} sequences on {result.plan.ranks:,} ranks"
+    return Template(_asset("plan.html")).substitute(
+        title=html.escape(title),
+        style=_asset("plan.css"),
+        script=_asset("plan.js"),
+        lead=html.escape(f"{result.lengths.source}; {result.setting}"),
+        numbers="\n".join(_numbers(result)),
+        legend="\n".join(_legend(result)),
+        panels="\n".join(_panels(result, parts, drawings)),
+        remarks=html.escape("".join(f" {remark}" for remark in _remarks(result))),
+        histogram="\n".join(_histogram(result)),
+        heads="".join(f"<th>{name}</th>" for name, _, _ in parts),
+        compared="\n".join(_compared(parts)),
+        flags=html.escape("\n".join(megatron_flags(_wanted(result), "dev"))),
+        data=_embedded(_data(result, drawings)),
+    )
+
+
+def sizes(result: Result) -> tuple[int, ...]:
+    """Group sizes of the plan and its baselines."""
+    baselines = (size for item in result.baselines for size in item.plan.cp_sizes)
+    return tuple(sorted({*result.plan.metrics.cp_histogram, *baselines}))
+
+
+def _wanted(result: Result) -> Any:
+    return wanted(result.options, result.domain, result.lengths)
+
+
+def _asset(name: str) -> str:
+    return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def _parts(result: Result) -> list[_Part]:
+    others = [(item.name, item.plan, item.line) for item in result.baselines]
+    return [("dynamic", result.plan, result.line), *others]
+
+
+def _embedded(value: Any) -> str:
+    """JSON that cannot end the script it stands in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _data(result: Result, drawings: Sequence[Drawing]) -> dict[str, Any]:
+    used = sizes(result)
+    colours = [_colour(place, len(used)) for place in range(len(used))]
+    return {
+        "ranks": result.plan.ranks,
+        "seconds": result.plan.metrics.unit == "seconds",
+        "together": result.options.objective == "sync",
+        "sizes": used,
+        "colours": [_hex(colour) for colour in colours],
+        "inks": [_LIGHT_INK if _luminance(colour) < 130 else _DARK_INK for colour in colours],
+        "panels": [
+            {"end": item.end, "ends": item.ends, "blocks": item.blocks} for item in drawings
+        ],
+    }
+
+
+def _colour(place: int, count: int) -> tuple[int, int, int]:
+    """Colour of the ``place``-th of ``count`` sizes, from blue over green to red."""
+    anchors = (*_ANCHORS, _LAST)
+    at = place * (len(anchors) - 1) / max(1, count - 1)
+    low = min(int(at), len(anchors) - 2)
+    mixed = [
+        round(one + (other - one) * (at - low))
+        for one, other in zip(anchors[low], anchors[low + 1], strict=True)
+    ]
+    return mixed[0], mixed[1], mixed[2]
+
+
+def _hex(colour: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def _luminance(colour: tuple[int, int, int]) -> float:
+    return 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+
+
+def _numbers(result: Result) -> Iterator[str]:
+    metrics = result.plan.metrics
+    total = f"{int(result.lengths.values.sum()):,} tokens"
+    # Long units would burst the large type.
+    counted = metrics.unit != "seconds"
+    how = f"{metrics.unit}, {result.options.objective}" if counted else result.options.objective
+    yield _number("Iteration", _value(metrics.makespan, metrics.unit), how)
+    bound = f"certified {_value(metrics.lower_bound, metrics.unit)}"
+    yield _number("Ratio to bound", f"{metrics.ratio:.4f}", bound)
+    for baseline, gain in result.gains():
+        remark = f"CP {result.static_cp}, {len(baseline.plan.microbatches):,} microbatches"
+        yield _number(f"Against {baseline.name}", f"{gain:.2f} times", remark)
+    yield _number("Microbatches", f"{len(result.plan.microbatches):,}", total)
+    yield _number("Idle", f"{idle_fraction(result.plan, result.line):.1%}", "of the ranks' time")
+    yield _number("Padding", f"{metrics.padding_fraction:.2%}", "of the tokens in groups")
+    yield _number("Planned in", f"{1e3 * metrics.planning_seconds:.1f} ms", "reading left out")
+
+
+def _value(value: float, unit: str) -> str:
+    return amount(value, unit) if unit == "seconds" else f"{value:.4g}"
+
+
+def _number(name: str, value: str, remark: str) -> str:
+    name, value, remark = map(html.escape, (name, value, remark))
+    return f"<div><dt>{name}</dt><dd>{value}<small>{remark}</small></dd></div>"
+
+
+def _legend(result: Result) -> Iterator[str]:
+    used = sizes(result)
+    for place, size in enumerate(used):
+        colour = _hex(_colour(place, len(used)))
+        yield f'<li><span class="swatch" style="background:{colour}"></span>CP {size}</li>'
+
+
+def _panels(result: Result, parts: Sequence[_Part], drawings: Sequence[Drawing]) -> Iterator[str]:
+    for (name, plan, line), drawn in zip(parts, drawings, strict=True):
+        said = ", ".join(_facts(plan, line, drawn))
+        heading = f"<h2>{_titled(name, result)} <small>{html.escape(said)}</small></h2>"
+        label = html.escape(f"{name}: ranks by time; {said}")
+        canvas = f'<canvas tabindex="0" role="img" aria-label="{label}"></canvas>'
+        if name == "padded":
+            opened = " open" if line.ends[-1] <= _FAR * result.line.ends[-1] else ""
+            yield f'<details class="panel"{opened}><summary>{heading}</summary>{canvas}</details>'
+        else:
+            yield f'<section class="panel">{heading}{canvas}</section>'
+
+
+def _facts(plan: Plan, line: Timeline, drawn: Drawing) -> Iterator[str]:
+    yield amount(plan.metrics.makespan, plan.metrics.unit)
+    yield f"{len(plan.microbatches):,} microbatches"
+    yield f"{idle_fraction(plan, line):.1%} idle"
+    yield f"{plan.metrics.padding_fraction:.1%} padding"
+    if drawn.ranks_per_row > 1:
+        yield f"groups below {drawn.ranks_per_row} ranks drawn together with their mean time"
+    if drawn.cut:
+        yield f"only the first {len(drawn.ends):,} microbatches drawn"
+
+
+def _titled(name: str, result: Result) -> str:
+    if name == "dynamic":
+        return "Dynamic CP"
+    how = "packed" if name == "static" else "padded to the longest"
+    return f"Static CP {result.static_cp}, {how}"
+
+
+def _remarks(result: Result) -> Iterator[str]:
+    if result.options.pp > 1:
+        yield "One pipeline stage at work, without its waiting for the others; Iteration has it."
+    yield from result.lengths.notes
+
+
+def _histogram(result: Result) -> Iterator[str]:
+    counts = result.plan.metrics.cp_histogram
+    used, most = sizes(result), max(counts.values())
+    for size, count in counts.items():
+        colour = _hex(_colour(used.index(size), len(used)))
+        style = f"width:{100 * count / most:.1f}%;background:{colour}"
+        meter = f'<div class="meter" style="{style}"></div>'
+        yield f"<tr><th>{size}</th><td>{count:,}</td><td>{meter}</td></tr>"
+
+
+def _compared(parts: Sequence[_Part]) -> Iterator[str]:
+    for name in ("iteration", "microbatches", "idle", "padding"):
+        cells = "".join(f"<td>{html.escape(_said(name, *part[1:]))}</td>" for part in parts)
+        yield f"<tr><th>{name}</th>{cells}</tr>"
+
+
+def _said(name: str, plan: Plan, line: Timeline) -> str:
+    if name == "iteration":
+        return amount(plan.metrics.makespan, plan.metrics.unit)
+    if name == "microbatches":
+        return f"{len(plan.microbatches):,}"
+    fraction = plan.metrics.padding_fraction if name == "padding" else idle_fraction(plan, line)
+    return f"{fraction:.1%}"

@@ -1,0 +1,139 @@
+"""A plan beside its baselines: what the text, the page and the flags are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringproof.cli.plan_flags import Wanted
+from ringproof.cli.plan_setup import (
+    DEFAULT_COMM,
+    DEFAULT_HARDWARE,
+    DEFAULT_MODEL,
+    PlanOptions,
+    static_size,
+)
+from ringproof.errors import InputError
+from ringproof.reference.planning.baselines import padded_plan, static_plan
+from ringproof.reference.planning.costs import CostModel
+from ringproof.reference.planning.domain import Domain
+from ringproof.reference.planning.lengths import Lengths
+from ringproof.reference.planning.plan import Plan
+from ringproof.reference.planning.planner import Goal, make_plan
+from ringproof.reference.planning.shapes import model_shape
+from ringproof.reference.planning.timeline import Timeline, timeline
+
+MOE_PRESETS = frozenset({"qwen3-30b-a3b", "deepseek-v3", "moonlight-16b-a3b"})
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A way to run the same batch without the planner.
+
+    Attributes:
+        name: ``static`` or ``padded``.
+        plan: What it does.
+        line: When.
+    """
+
+    name: str
+    plan: Plan
+    line: Timeline
+
+
+@dataclass(frozen=True)
+class Result:
+    """A plan, how it was asked for, and what it is measured against."""
+
+    options: PlanOptions
+    lengths: Lengths
+    domain: Domain
+    model: CostModel
+    plan: Plan
+    line: Timeline
+    static_cp: int
+    baselines: tuple[Baseline, ...]
+
+    @property
+    def setting(self) -> str:
+        """The cost model in words."""
+        if self.options.cost == "attention-only":
+            return "attention only: squared length over group size"
+        machine = self.options.hardware or DEFAULT_HARDWARE
+        named = f"{self.options.model or DEFAULT_MODEL} on {machine}"
+        calibrated = ", calibrated" if self.options.calibration else ""
+        return f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}"
+
+    def gains(self) -> Iterator[tuple[Baseline, float]]:
+        """How many times longer each baseline takes."""
+        for baseline in self.baselines:
+            makespan = self.plan.metrics.makespan
+            yield baseline, baseline.plan.metrics.makespan / makespan if makespan else 1.0
+
+
+def idle_fraction(plan: Plan, line: Timeline) -> float:
+    """Part of all ranks' time in which they wait, for each other or for pipeline stages."""
+    whole = plan.metrics.makespan
+    return 1 - line.busy_fraction * line.ends[-1] / whole if whole > 0 else 0.0
+
+
+def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
+    """Plan a batch and its baselines.
+
+    Raises:
+        InputError: Options that contradict, or a batch that does not fit.
+    """
+    budget = options.max_tokens_per_rank
+    if budget is None:
+        remedy = "say how many tokens the memory of one rank allows"
+        raise InputError("--max-tokens-per-rank", None, "is missing", remedy)
+    domain = options.domain(budget, options.cp_sizes)
+    model, goal = options.cost_model(options.comm or DEFAULT_COMM), options.goal()
+    lengths.refuse_longer(domain.longest)
+    plan = make_plan(lengths.values, domain, model, goal)
+    size = static_size(options, domain, int(lengths.values.max()))
+    return Result(
+        options,
+        lengths,
+        domain,
+        model,
+        plan,
+        timeline(plan, model, goal),
+        size,
+        tuple(_baselines(lengths, domain, model, goal, size)),
+    )
+
+
+def _baselines(
+    lengths: Lengths, domain: Domain, model: CostModel, goal: Goal, size: int
+) -> Iterator[Baseline]:
+    values = lengths.values
+    static = static_plan(values, domain, size, model, goal)
+    yield Baseline("static", static, timeline(static, model, goal))
+    padded = padded_plan(values, domain, size, model, goal)
+    computed = np.full_like(values, values.max())
+    yield Baseline("padded", padded, timeline(padded, model, goal, computed=computed))
+
+
+def wanted(options: PlanOptions, domain: Domain, lengths: Lengths, comm: str = "") -> Wanted:
+    """What Megatron-LM would have to be set to."""
+    name = options.model or DEFAULT_MODEL
+    longest = int(lengths.values.max())
+    return Wanted(
+        ranks=domain.ranks,
+        cp_sizes=domain.cp_sizes,
+        max_tokens_per_rank=domain.max_tokens_per_rank,
+        min_cp=domain.cp_sizes[0],
+        static_cp=static_size(options, domain, longest),
+        longest=longest,
+        sequences=len(lengths),
+        comm=comm or options.comm or DEFAULT_COMM,
+        tp=options.tp,
+        pp=options.pp,
+        vpp=options.vpp,
+        max_sequences=options.max_sequences,
+        mla=options.cost == "full" and model_shape(name).kv_lora_rank > 0,
+        moe=options.cost == "full" and name in MOE_PRESETS,
+    )

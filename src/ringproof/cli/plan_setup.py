@@ -1,0 +1,240 @@
+"""What the options of ``ringproof plan`` stand for: domain, cost model and goal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ringproof.errors import InputError
+from ringproof.reference.planning.calibrate import calibration_from_json
+from ringproof.reference.planning.costs import AttentionOnly, CostModel
+from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
+from ringproof.reference.planning.hardware import (
+    PRESETS,
+    Hardware,
+    hardware,
+    hardware_from_json,
+)
+from ringproof.reference.planning.lengths import Lengths, plain, read_lengths
+from ringproof.reference.planning.pipeline import Pipeline
+from ringproof.reference.planning.planner import Goal
+from ringproof.reference.planning.shapes import ModelShape, model_shape
+from ringproof.reference.planning.timing import StepCost
+
+DEFAULT_MODEL, DEFAULT_HARDWARE, DEFAULT_COMM = "llama3-8b", "h100", "p2p"
+_ONLY_FULL = ("model", "hardware", "comm", "inner_size", "calibration")
+# More is a slip of the finger, and would be simulated step by step.
+_MOST = (
+    ("ranks", MAX_RANKS),
+    ("tp", 1024),
+    ("pp", 1024),
+    ("vpp", 128),
+    ("microbatch_multiple", 65_536),
+)
+_MAX_BYTES = 4 * 1024 * 1024
+# Fields as the planner names them, and their options.
+_OPTIONS = frozenset(
+    {
+        *("ranks", "max_tokens_per_rank", "cp_sizes", "cp-sizes", "min-cp", "max_sequences"),
+        *("microbatch_multiple", "objective", "pp", "vpp", "tp", "static-cp", "inner-size"),
+        *("comm-type", "model", "hardware", "calibration"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options that planning and sweeping share; ``None`` or empty where not given."""
+
+    lengths: str = ""
+    column: str = ""
+    ranks: int | None = None
+    max_tokens_per_rank: int | None = None
+    cp_sizes: str = "pow2"
+    min_cp: int = 1
+    microbatch_multiple: int | None = None
+    max_sequences: int | None = None
+    objective: str = "sync"
+    pp: int = 1
+    vpp: int = 1
+    tp: int = 1
+    cost: str = "full"
+    model: str = ""
+    hardware: str = ""
+    comm: str = ""
+    inner_size: int | None = None
+    calibration: str = ""
+    static_cp: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PlanOptions:
+        """Those among all parameters of a command."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in names})
+
+    def refuse_contradictions(self) -> None:
+        """Refuse options that cannot hold together.
+
+        Raises:
+            InputError: Names two of them.
+        """
+        for name in ("lengths", "ranks"):
+            if getattr(self, name) in (None, ""):
+                raise InputError(_spelled(name), None, "is missing", "see ringproof plan --help")
+        if self.cost not in ("full", "attention-only"):
+            raise InputError("--cost", plain(self.cost), "is unknown", "use full or attention-only")
+        for name in _ONLY_FULL if self.cost == "attention-only" else ():
+            if getattr(self, name):
+                problem = "has no meaning under --cost attention-only"
+                raise InputError(
+                    _spelled(name), plain(str(getattr(self, name))), problem, "drop it"
+                )
+        for name, most in _MOST:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                problem = f"is not between 1 and {most:,}"
+                raise InputError(_spelled(name), value, problem, "correct it")
+        multiple = self.microbatch_multiple
+        if self.vpp > 1 and multiple is not None and multiple % self.pp:
+            problem = f"interleaved stages need a multiple of --pp {self.pp}"
+            raise InputError("--microbatch-multiple", multiple, problem, "choose one")
+
+    @property
+    def multiple(self) -> int:
+        """Of the number of microbatches; interleaved stages need one of the pipeline's size."""
+        if self.microbatch_multiple is not None:
+            return self.microbatch_multiple
+        return self.pp if self.vpp > 1 else 1
+
+    def domain(self, budget: int, cp_sizes: str) -> Domain:
+        """The domain at a token budget with a set of group sizes."""
+        ranks = self.ranks or 0
+        return Domain(
+            ranks=ranks,
+            max_tokens_per_rank=budget,
+            cp_sizes=choose_cp_sizes(cp_sizes, ranks, self.min_cp),
+            max_sequences=self.max_sequences,
+            microbatch_multiple=self.multiple,
+            rank_multiple=ZIGZAG_CHUNKS * self.tp,
+        )
+
+    def cost_model(self, comm: str) -> CostModel:
+        """The cost model with a type of communication."""
+        if self.cost == "attention-only":
+            return AttentionOnly()
+        shape = model_shape(self.model or DEFAULT_MODEL)
+        machine = self.machine()
+        inner = self.inner_size or 1
+        if comm == "a2a+p2p" and self.inner_size is None:
+            inner = exchanging(shape, machine, self.tp)
+        return StepCost(shape=shape, machine=machine, comm_type=comm, inner_size=inner, tp=self.tp)
+
+    def machine(self) -> Hardware:
+        """The hardware: a preset or a file, with what was calibrated."""
+        name = self.hardware or DEFAULT_HARDWARE
+        if name not in {preset.name for preset in PRESETS} and Path(name).suffix == ".json":
+            machine = hardware_from_json(read_json(name, "--hardware"))
+        else:
+            machine = hardware(name)
+        if not self.calibration:
+            return machine
+        return calibration_from_json(read_json(self.calibration, "--calibration")).apply(machine)
+
+    def goal(self) -> Goal:
+        """Objective and pipeline."""
+        pipeline = Pipeline(stages=self.pp, virtual=self.vpp)
+        return Goal(objective=self.objective, pipeline=pipeline)  # type: ignore[arg-type]
+
+    def read(self) -> Lengths:
+        """The lengths."""
+        return read_lengths(self.lengths, column=self.column, stdin=sys.stdin.buffer)
+
+
+def exchanging(shape: ModelShape, machine: Hardware, tp: int) -> int:
+    """Ranks that exchange under a2a+p2p: as many of a node as its key/value heads allow."""
+    return math.gcd(max(1, machine.gpus_per_node // tp), -(-shape.kv_heads // tp))
+
+
+def static_size(options: PlanOptions, domain: Domain, longest: int) -> int:
+    """CP size of the baselines: what was asked for, else the smallest that holds every sequence.
+
+    Raises:
+        InputError: What was asked for is no size of the domain, or too small.
+    """
+    rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
+    enough = tuple(size for size in domain.cp_sizes if size * rows >= longest)
+    asked = options.static_cp
+    if asked is None:
+        return enough[0]
+    if asked not in enough:
+        problem = f"cannot hold the longest sequence of {longest:,} tokens"
+        if asked not in domain.cp_sizes:
+            problem = "is no group size of the domain"
+        raise InputError("--static-cp", asked, problem, f"choose from {enough}")
+    return asked
+
+
+@contextlib.contextmanager
+def as_options() -> Iterator[None]:
+    """Spell the planner's fields as the options they came from."""
+    try:
+        yield
+    except InputError as error:
+        field = error.field if error.field not in _OPTIONS else _spelled(error.field)
+        raise InputError(field, error.value, error.problem, error.remedy) from error
+
+
+def _spelled(name: str) -> str:
+    dashed = name.replace("_", "-")
+    return "--comm" if dashed == "comm-type" else f"--{dashed}"
+
+
+def read_json(path: str, field: str) -> Any:
+    """A small JSON file.
+
+    Raises:
+        InputError: It cannot be read, or is no JSON.
+    """
+    return parse_json(read_bytes(path, field, _MAX_BYTES), path, field)
+
+
+def parse_json(content: bytes, path: str, field: str) -> Any:
+    """JSON of a file.
+
+    Raises:
+        InputError: It is none; says where.
+    """
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        place = f"{plain(path)}:{error.lineno}"
+        raise InputError(place, None, f"is no JSON: {error.msg}", f"correct {field}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(field, plain(path), "is no JSON", "name a JSON file") from error
+
+
+def read_bytes(path: str, field: str, most: int) -> bytes:
+    """Content of a file, or of standard input for ``-``.
+
+    Raises:
+        InputError: It cannot be read, or is too large.
+    """
+    try:
+        if path == "-":
+            content = sys.stdin.buffer.read(most + 1)
+        else:
+            with Path(path).open("rb") as stream:
+                content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no file name"
+        raise InputError(field, plain(path), str(reason), "name a file that can be read") from error
+    if len(content) > most:
+        problem = f"is larger than {most // 1024**2} MiB"
+        raise InputError(field, plain(path), problem, "name another file")
+    return content

@@ -1,0 +1,205 @@
+"""``ringproof plan sweep``: which budget, group sizes and communication?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ringproof.cli.output import write_json
+from ringproof.cli.plan_options import (
+    CalibrationOption,
+    ColumnOption,
+    CostOption,
+    HardwareOption,
+    InnerOption,
+    JsonOption,
+    LengthsOption,
+    MinOption,
+    ModelOption,
+    MultipleOption,
+    ObjectiveOption,
+    PipelineOption,
+    RanksOption,
+    SequencesOption,
+    TargetOption,
+    TensorOption,
+    VirtualOption,
+    need_numpy,
+)
+from ringproof.errors import InputError
+
+if TYPE_CHECKING:
+    from ringproof.cli.plan_setup import PlanOptions
+    from ringproof.reference.planning.domain import Domain
+    from ringproof.reference.planning.lengths import Lengths
+    from ringproof.reference.planning.sweep import Outcome, Setting
+
+EXAMPLE = (
+    "Example: ringproof plan sweep --lengths lengths.csv --ranks 24 "
+    "--max-tokens-per-rank 2048,4096 --cp-sizes pow2 --cp-sizes divisors --comm p2p,a2a"
+)
+ALL_COMM = "p2p,all_gather,a2a,a2a+p2p"
+_SHOWN = 20
+
+
+def sweep(
+    context: typer.Context,
+    *,
+    lengths: LengthsOption = "",
+    column: ColumnOption = "",
+    ranks: RanksOption = None,
+    budgets: Annotated[
+        str, typer.Option("--max-tokens-per-rank", metavar="C,C,...", help="Budgets to try.")
+    ] = "",
+    size_sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cp-sizes", metavar="SET", help="pow2, divisors or a list; several times. Both."
+        ),
+    ] = None,
+    comm_types: Annotated[
+        str, typer.Option("--comm", metavar="TYPE,...", help=f"Types to try: {ALL_COMM}.")
+    ] = "",
+    min_cp: MinOption = 1,
+    microbatch_multiple: MultipleOption = None,
+    max_sequences: SequencesOption = None,
+    objective: ObjectiveOption = "sync",
+    pp: PipelineOption = 1,
+    vpp: VirtualOption = 1,
+    tp: TensorOption = 1,
+    cost: CostOption = "full",
+    model: ModelOption = "",
+    hardware: HardwareOption = "",
+    calibration: CalibrationOption = "",
+    inner_size: InnerOption = None,
+    target: TargetOption = "dev",
+    json_path: JsonOption = "",
+) -> None:
+    """Plan one batch at many settings, and recommend one.
+
+    The fastest wins; of those within 1% of it the smallest budget, which needs the least memory.
+    """
+    need_numpy()
+    from ringproof.cli.plan_setup import PlanOptions, as_options
+    from ringproof.reference.planning.sweep import recommend
+    from ringproof.reference.planning.sweep import sweep as run
+
+    options = PlanOptions.of({**context.params, "comm": comm_types})
+    options.refuse_contradictions()
+    with as_options():
+        goal, found = options.goal(), _settings(options, budgets, size_sets, comm_types)
+        read = options.read()
+        outcomes = run(read.values, found, lambda setting: _build(options, setting), goal)
+    best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
+    flags = _flags(options, read, usable, target)
+    if json_path:
+        write_json(_data(read, outcomes, (best, usable), flags), json_path)
+    if json_path != "-":
+        _print(outcomes, (best, usable), flags)
+
+
+def _settings(
+    options: PlanOptions, budgets: str, size_sets: list[str] | None, comm_types: str
+) -> list[Setting]:
+    """All combinations, the preferred ones first; sets of sizes that are the same only once."""
+    from ringproof.reference.planning.domain import choose_cp_sizes
+    from ringproof.reference.planning.sweep import Setting
+    from ringproof.reference.planning.traffic import COMM_TYPES
+
+    sets: dict[tuple[int, ...], str] = {}
+    for spec in size_sets or ("pow2", "divisors"):
+        sets.setdefault(choose_cp_sizes(spec, options.ranks or 0, options.min_cp), spec)
+    types = [""] if options.cost == "attention-only" else (comm_types or ALL_COMM).split(",")
+    for name in types:
+        if name and name not in COMM_TYPES:
+            raise InputError("--comm", name, "is unknown", f"choose from {ALL_COMM}")
+    return [
+        Setting(budget, spec, comm)
+        for comm in dict.fromkeys(types)
+        for spec in dict.fromkeys(_possible(options, comm, *item) for item in sets.items())
+        for budget in _budgets(budgets)
+    ]
+
+
+def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str) -> str:
+    """For a2a, the sizes that hand out whole heads, where the user left the choice to us."""
+    if comm != "a2a" or spec not in ("pow2", "divisors"):
+        return spec
+    heads = getattr(options.cost_model("p2p"), "kv_heads", 1)
+    return ",".join(str(size) for size in sizes if heads % size == 0) or spec
+
+
+def _budgets(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 13 and int(part) for part in parts):
+        remedy = "write positive numbers such as 2048,4096"
+        raise InputError("--max-tokens-per-rank", text or None, "is no list of budgets", remedy)
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, Any]:
+    domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
+    return domain, options.cost_model(setting.comm_type)
+
+
+def _flags(
+    options: PlanOptions, lengths: Lengths, usable: Outcome | None, target: str
+) -> list[str]:
+    from ringproof.cli.plan_flags import megatron_flags
+    from ringproof.cli.plan_result import wanted
+
+    if usable is None or usable.domain is None:
+        return ["# no setting of this sweep is one of Megatron-LM's"]
+    return megatron_flags(wanted(options, usable.domain, lengths, usable.setting.comm_type), target)
+
+
+def _data(
+    lengths: Lengths,
+    outcomes: tuple[Outcome, ...],
+    chosen: tuple[Outcome | None, Outcome | None],
+    flags: list[str],
+) -> dict[str, Any]:
+    best, usable = (None if outcome is None else outcome.place for outcome in chosen)
+    return {
+        "version": 1,
+        "sequences": len(lengths),
+        "tokens": int(lengths.values.sum()),
+        "settings": [_setting_data(outcome) for outcome in outcomes],
+        "recommended": best,
+        "recommended_for_megatron": usable,
+        "megatron_flags": flags,
+    }
+
+
+def _setting_data(outcome: Outcome) -> dict[str, Any]:
+    setting, plan = outcome.setting, outcome.plan
+    data: dict[str, Any] = {
+        "max_tokens_per_rank": setting.max_tokens_per_rank,
+        "cp_sizes": setting.cp_sizes,
+        "comm": setting.comm_type or None,
+    }
+    if plan is None:
+        return {**data, "problem": outcome.problem}
+    return {
+        **data,
+        "megatron": outcome.upstream,
+        "microbatches": len(plan.microbatches),
+        "metrics": plan.as_json()["metrics"],
+    }
+
+
+def _print(
+    outcomes: tuple[Outcome, ...],
+    chosen: tuple[Outcome | None, Outcome | None],
+    flags: list[str],
+) -> None:
+    from ringproof.cli.plan_sweep_text import recommended, table
+
+    for line in table(outcomes, chosen, _SHOWN):
+        typer.echo(line)
+    typer.echo("")
+    for line in recommended(*chosen):
+        typer.echo(line)
+    for line in flags:
+        typer.echo(line)
