@@ -18,6 +18,8 @@ _GOOD_ENOUGH = 1.002
 _FULL_ENOUGH = 0.998
 _MOST_SPARE = 16_384
 _MOST_CHAINS = 6
+_SAMPLES = 4
+"""After so many microbatches only chains that were best for one of them are tried."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def divide(batch: Batch, domain: Domain, wanted: int, manner: Manner) -> tuple[P
     while len(remaining):
         left = max(1, wanted - len(packings))
         share = _share(remaining, measure, left, domain)
-        best = _best(batch, domain, share, measure)
+        tried = frozenset(packing.sizes for packing in packings[:_SAMPLES])
+        known = tried if len(packings) >= _SAMPLES else None
+        best = _best(batch, domain, share, measure, known)
         packings.append(best)
         gone = np.zeros(len(batch), bool)
         gone[best.members] = True
@@ -125,10 +129,20 @@ class _Best:
         return self.rating <= _GOOD_ENOUGH or self.packing.alone
 
 
-def _best(batch: Batch, domain: Domain, share: _Share, measure: _Measure) -> Packing:
-    """The best packing of one microbatch over the chains of sizes and the smallest size used."""
+def _best(
+    batch: Batch,
+    domain: Domain,
+    share: _Share,
+    measure: _Measure,
+    known: frozenset[tuple[int, ...]] | None,
+) -> Packing:
+    """The best packing of one microbatch over the chains of sizes and the smallest size used.
+
+    Args:
+        known: Chains that were best before; others are not tried where one of these will do.
+    """
     best: _Best | None = None
-    for chain in chains(domain.cp_sizes)[:_MOST_CHAINS]:
+    for chain in _usable(batch, domain, share.meant, known):
         items, spare = batch.items(share.meant, chain), batch.items(share.spare, chain)
         order = Order(items, spare, domain, share.tokens, measure.manner.even)
         best = _improve(best, order, share, measure)
@@ -137,6 +151,21 @@ def _best(batch: Batch, domain: Domain, share: _Share, measure: _Measure) -> Pac
     if best is None:
         raise AssertionError("a sequence that fits no group was not refused")
     return best.packing
+
+
+def _usable(
+    batch: Batch, domain: Domain, meant: IntArray, known: frozenset[tuple[int, ...]] | None
+) -> list[tuple[int, ...]]:
+    """Chains whose largest group can hold the longest of the sequences; at most six."""
+    tokens = batch.tokens[:, batch.kind[meant[0]]].tolist()
+    fitting = {
+        size
+        for size, rows in zip(batch.sizes, tokens, strict=True)
+        if rows <= domain.max_tokens_per_rank
+    }
+    found = [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting]
+    again = [chain for chain in found if known is not None and chain in known]
+    return (again or found)[:_MOST_CHAINS]
 
 
 def _improve(best: _Best | None, order: Order, share: _Share, measure: _Measure) -> _Best | None:
