@@ -199,7 +199,7 @@ def _aims(targets: Targets, base: int, order: Order, full: bool) -> Iterator[Tar
     longer = targets.longer(shortest)
     if longer is not None:
         yield longer
-    price = dearest(order.items, order.domain)
+    price = dearest(order.items, order.spare, order.domain)
     if full and price > shortest.ticks:
         yield targets.at(price, base)
 

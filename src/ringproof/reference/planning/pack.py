@@ -96,7 +96,9 @@ def pack(order: Order, targets: Targets, aim: Target) -> Packing:
     members = [items.members[chosen] for chosen, _ in placed]
     homes = [group for _, group in placed]
     if len(order.spare):
-        groups, more, filling = _fill(groups, order, dearest(items, domain))
+        groups, more, filling = _fill(
+            groups, order, max(target.ticks, dearest(items, order.spare, domain))
+        )
         members.append(more)
         homes.append(filling)
     groups, home = _settle(groups, items.sizes, domain, order.even)
@@ -162,11 +164,17 @@ def _fill(groups: Groups, order: Order, limit_at_most: int) -> tuple[Groups, Int
     return groups, spare.members[np.concatenate(chosen)], np.concatenate(homes)
 
 
-def dearest(items: Items, domain: Domain) -> int:
-    """Ticks of a group whose whole token budget is filled with the longest sequence's kind."""
+def dearest(items: Items, spare: Items, domain: Domain) -> int:
+    """Ticks of a group with its whole token budget filled, at the size the longest sequence needs.
+
+    With sequences of that kind, or with the shortest: across nodes those cost more per token.
+    """
     level = int(np.argmax(items.tokens[:, 0] <= domain.max_tokens_per_rank))
-    rows = int(items.tokens[level, 0])
-    return int(items.ticks[level, 0]) * domain.max_tokens_per_rank // rows
+    budget = domain.max_tokens_per_rank
+    last = spare if len(spare) else items
+    kinds = ((items, 0), (last, -1))
+    full = (int(of.ticks[level, i]) * budget // int(of.tokens[level, i]) for of, i in kinds)
+    return max(full) + int(items.overhead[level])
 
 
 def _settle(
