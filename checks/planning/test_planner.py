@@ -78,6 +78,23 @@ def test_pipelines_and_odd_multiples(seed: int) -> None:
     assert plan.metrics.ratio >= 1
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 30),
+    stages=st.integers(2, 5),
+    virtual=st.integers(1, 3),
+)
+def test_no_pipelined_plan_is_below_its_bound(
+    seed: int, count: int, stages: int, virtual: int
+) -> None:
+    """Equal short lengths come closest; with virtual stages the last run may not be full."""
+    lengths = np.full(count, 128 + seed % 2000)
+    goal = Goal(pipeline=Pipeline(stages, virtual))
+    plan = make_plan(lengths, domain(4, 1024), AttentionOnly(), goal)
+    assert plan.metrics.ratio >= 1 - 1e-9
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_too_few_sequences_end_in_declared_dummies(count: int) -> None:
     limits = domain(8, 1024, microbatch_multiple=4)

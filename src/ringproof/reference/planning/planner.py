@@ -208,8 +208,10 @@ def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Go
 def _lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
     """No plan's iteration is shorter, in ticks.
 
-    With a pipeline each stage does its part of all work, and the last one waits for the first
-    microbatch, the first one for the last: at least the shortest sequence each.
+    With a pipeline each stage does its part of all work; besides, the last stage waits for the
+    first microbatch's forward, and the first for the last one's backward, each at least that of
+    the shortest sequence. An interleaved run may end in empty microbatches, so there only the
+    forward counts.
     """
     found = bounds(batch, domain)
     whole = found.ticks + found.microbatches * batch.microbatch_overhead
@@ -217,9 +219,8 @@ def _lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
     if stages == 1:
         return whole
     shortest = int(batch.ticks[:, batch.kind[-1]].min())
-    return whole / stages + (stages - 1) / stages * shortest / goal.pipeline.virtual * (
-        FORWARD_SHARE + (1 - FORWARD_SHARE)
-    )
+    waited = 1.0 if goal.pipeline.virtual == 1 else FORWARD_SHARE / goal.pipeline.virtual
+    return whole / stages + (stages - 1) / stages * shortest * waited
 
 
 def _padding(packings: Sequence[Packing], batch: Batch) -> float:
