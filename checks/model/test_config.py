@@ -1,0 +1,90 @@
+"""Model configurations: the presets have what their names promise, and nonsense is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.reference.model.config import PRESETS, LayerKind, ModelConfig, preset, required
+
+QWEN3 = preset("qwen3-tiny")
+
+
+def test_presets_are_what_they_are_named_after() -> None:
+    assert tuple(PRESETS) == ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
+    assert all(config.name == name for name, config in PRESETS.items())
+    qwen3, moonlight, nemotron = PRESETS.values()
+    assert qwen3.attention is not None
+    assert qwen3.attention.kv_heads < qwen3.attention.heads
+    assert qwen3.attention.normalise
+    assert {kind.mixer for kind in moonlight.layers} == {"latent"}
+    assert moonlight.layers[0].feed_forward == "swiglu"
+    assert {kind.feed_forward for kind in moonlight.layers[1:]} == {"experts"}
+    assert nemotron.attention is not None
+    assert not nemotron.attention.rotary
+    # Each layer of a Nemotron-H is one part only.
+    assert all((kind.mixer is None) != (kind.feed_forward is None) for kind in nemotron.layers)
+
+
+def test_unknown_preset_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="qwen3-tiny, moonlight-tiny, nemotron-h-tiny"):
+        preset("qwen4")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("qwen3-tiny", LayerKind("attention", "swiglu")),
+        ("moonlight-tiny", LayerKind("latent", "experts")),
+        ("nemotron-h-tiny", LayerKind("attention", None)),
+    ],
+)
+def test_multi_token_prediction_attends(name: str, kind: LayerKind) -> None:
+    assert preset(name).mtp_layer == kind
+
+
+def test_multi_token_prediction_without_any_attention() -> None:
+    config = replace(QWEN3, layers=(LayerKind(None, "swiglu"),))
+    assert config.mtp_layer == LayerKind(None, "swiglu")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layers": ()}, "layers"),
+        ({"layers": (LayerKind("convolution", None),)}, "layers"),
+        ({"layers": (LayerKind("swiglu", None),)}, "layers"),
+        ({"layers": (LayerKind("mamba", None),)}, "mamba"),
+        ({"attention": None}, "attention"),
+        ({"mtp_depths": -1}, "mtp_depths"),
+    ],
+)
+def test_nonsense_is_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        replace(QWEN3, **change)
+    assert refusal.value.field == field
+
+
+def test_heads_that_do_not_group_are_refused() -> None:
+    assert QWEN3.attention is not None
+    with pytest.raises(InputError, match="kv_heads"):
+        replace(QWEN3.attention, kv_heads=3)
+    with pytest.raises(InputError, match="head_width"):
+        replace(QWEN3.attention, head_width=15)
+    # An odd width only matters where pairs of channels are turned.
+    replace(QWEN3.attention, head_width=15, rotary=False)
+
+
+def test_required() -> None:
+    assert required(QWEN3.attention, "attention") is QWEN3.attention
+    with pytest.raises(InputError, match="latent"):
+        required(QWEN3.latent, "latent")
+
+
+def test_a_configuration_is_a_value() -> None:
+    assert replace(QWEN3) == QWEN3
+    assert hash(replace(QWEN3)) == hash(QWEN3)
+    assert isinstance(QWEN3, ModelConfig)

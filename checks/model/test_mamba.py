@@ -1,0 +1,176 @@
+"""The Mamba-2 mixer on one rank, against its equations applied to each sequence by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from checks.model.mamba_oracle import NAN, mix
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import preset
+from ringproof.reference.model.mamba import Mamba
+from ringproof.reference.model.parameters import Builder
+from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import random_sequences, rank_batch
+
+CONFIG = preset("nemotron-h-tiny")
+LENGTHS = (13, 1, 70, 7)
+
+
+@pytest.fixture
+def mamba() -> Mamba:
+    return build(torch.float64)
+
+
+def build(dtype: torch.dtype) -> Mamba:
+    return Mamba(CONFIG, Builder(3, dtype, torch.device("cpu"), TensorParallel(), {}))
+
+
+def batch_of(group: ContextParallelGroup, lengths: tuple[int, ...], **how: int) -> PackedBatch:
+    return rank_batch(random_sequences(lengths), group, **how)
+
+
+def pieces(lengths: tuple[int, ...], numbers: list[int]) -> list[torch.Tensor]:
+    """The same rows for a sequence of that number wherever it is packed."""
+    return [
+        torch.randn(
+            length, CONFIG.hidden, dtype=torch.float64, generator=torch.Generator().manual_seed(n)
+        )
+        for n, length in zip(numbers, lengths, strict=True)
+    ]
+
+
+def placed(parts: list[torch.Tensor], packed: PackedSequences, filling: float) -> torch.Tensor:
+    """The pack's rows; those of padding hold the filling."""
+    x = torch.full((packed.rows, CONFIG.hidden), filling, dtype=torch.float64)
+    for span, part in zip(packed.real_spans, parts, strict=True):
+        x[span.rows] = part
+    return x
+
+
+def run(
+    mamba: Mamba, x: torch.Tensor, batch: PackedBatch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Output, and gradients of every parameter and of ``x``."""
+    x = x.clone().requires_grad_()
+    y = mamba(x, batch)
+    return y.detach(), gradients(y, mamba, x)
+
+
+def gradients(y: torch.Tensor, mamba: Mamba, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of a sum whose weights are a function of the output, so of no place in the pack."""
+    named = {**dict(mamba.named_parameters()), "x": x}
+    found = torch.autograd.grad((y.sin() + y).sum(), tuple(named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+def worst(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+    """The largest difference, relative to the largest entry of each."""
+    assert found.keys() == wanted.keys()
+    assert all(tensor.abs().max() > 0 for tensor in wanted.values())
+    return max(
+        float((found[name] - tensor).abs().max() / tensor.abs().max())
+        for name, tensor in wanted.items()
+    )
+
+
+def test_it_is_what_the_equations_say(mamba: Mamba, alone: ContextParallelGroup) -> None:
+    batch = batch_of(alone, LENGTHS, tail_rows=16)
+    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.5)
+    y, found = run(mamba, x, batch)
+    x.requires_grad_()
+    weights = dict(mamba.named_parameters())
+    assert CONFIG.mamba is not None
+    expected = mix(x, batch.packed.real_spans, weights, CONFIG.mamba, CONFIG.norm_epsilon)
+    assert torch.allclose(y, expected, rtol=1e-11, atol=1e-12)
+    assert worst(found, gradients(expected, mamba, x)) <= 1e-11
+
+
+def test_every_parameter_matters(mamba: Mamba, alone: ContextParallelGroup) -> None:
+    """Negative control: the equations with any one parameter changed are another result."""
+    batch = batch_of(alone, LENGTHS)
+    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    y = mamba(x, batch)
+    assert CONFIG.mamba is not None
+    for name, weight in mamba.named_parameters():
+        changed = {**dict(mamba.named_parameters()), name: weight * 1.1}
+        other = mix(x, batch.packed.real_spans, changed, CONFIG.mamba, CONFIG.norm_epsilon)
+        assert (y - other).abs().max() > 1e-6, name
+
+
+@pytest.mark.parametrize("how", [{"multiple": 1}, {"multiple": 48}, {"tail_rows": 64}])
+def test_order_and_padding_change_nothing(
+    mamba: Mamba, alone: ContextParallelGroup, how: dict[str, int]
+) -> None:
+    batch = batch_of(alone, LENGTHS)
+    y, found = run(mamba, placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0), batch)
+    order = [2, 0, 3, 1]
+    lengths = tuple(LENGTHS[i] for i in order)
+    other = batch_of(alone, lengths, **how)
+    moved, moved_found = run(mamba, placed(pieces(lengths, order), other.packed, 0.0), other)
+    ours, theirs = batch.packed.real_spans, other.packed.real_spans
+    for place, number in enumerate(order):
+        for now, before in ((moved, y), (moved_found["x"], found["x"])):
+            same = (now[theirs[place].rows], before[ours[number].rows])
+            assert torch.allclose(*same, rtol=1e-11, atol=1e-12)
+    del found["x"], moved_found["x"]
+    assert worst(moved_found, found) <= 1e-11
+
+
+def test_padding_may_hold_anything_and_gets_nothing(
+    mamba: Mamba, alone: ContextParallelGroup
+) -> None:
+    batch = batch_of(alone, LENGTHS, tail_rows=16)
+    clean = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    y, found = run(mamba, clean, batch)
+    dirty_y, dirty_found = run(mamba, clean.masked_fill(~batch.real[:, None], NAN), batch)
+    assert torch.equal(y, dirty_y)
+    assert y[~batch.real].eq(0).all()
+    assert dirty_found["x"][~batch.real].eq(0).all()
+    for name, gradient in found.items():
+        assert torch.equal(gradient, dirty_found[name]), name
+
+
+def test_padding_that_counts_as_real_for_attention_gets_nothing_either(
+    mamba: Mamba, alone: ContextParallelGroup
+) -> None:
+    """Unpacked batches: cu_seqlens counts the padding, the microbatch knows better."""
+    batch = batch_of(alone, LENGTHS)
+    clean = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    y, found = run(mamba, clean, batch)
+    counted = replace(
+        batch, packed=replace(batch.packed, cu_seqlens=batch.packed.cu_seqlens_padded)
+    )
+    dirty = clean.masked_fill(~batch.real[:, None], NAN)
+    counted_y, counted_found = run(mamba, dirty, counted)
+    assert torch.allclose(y, counted_y, rtol=1e-12, atol=1e-12)
+    assert counted_y[~batch.real].eq(0).all()
+    assert worst(counted_found, found) <= 1e-12
+
+
+def test_bfloat16_stays_near(alone: ContextParallelGroup) -> None:
+    """A few roundings to eight bits, with the state kept in float32."""
+    batch = batch_of(alone, LENGTHS)
+    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    exact, narrow = build(torch.float64), build(torch.bfloat16)
+    y = exact(x, batch)
+    out = narrow(x.bfloat16(), batch)
+    assert out.dtype == torch.bfloat16
+    assert (out.double() - y).norm() / y.norm() < 2e-2
+
+
+def test_tensor_parallel_ranks_without_whole_groups_are_refused() -> None:
+    tp = TensorParallel(group=torch.distributed.ProcessGroup(0, 4), size=4)
+    with pytest.raises(InputError, match=r"mamba groups: the 8 heads' groups .*TP 4"):
+        Mamba(CONFIG, Builder(3, torch.float64, torch.device("cpu"), tp, {}))
+
+
+def test_a_model_without_the_shape_is_refused() -> None:
+    builder = Builder(3, torch.float64, torch.device("cpu"), TensorParallel(), {})
+    with pytest.raises(InputError, match="mamba: a layer needs this part"):
+        Mamba(preset("qwen3-tiny"), builder)

@@ -1,0 +1,167 @@
+"""Latent attention on one rank against a loop over tokens and heads, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import LatentShape, ModelConfig, preset
+from ringproof.reference.model.mla import LatentAttention
+from ringproof.reference.model.parameters import Builder
+from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import group_of_one, random_sequences, rank_batch
+
+MOONLIGHT = preset("moonlight-tiny")
+# No two widths are equal, so that none can stand for another.
+UNEQUAL = replace(
+    MOONLIGHT,
+    latent=LatentShape(heads=3, latent_width=20, content_width=10, rotary_width=6, value_width=14),
+)
+Tensors = Mapping[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[ContextParallelGroup]:
+    with group_of_one() as group:
+        yield group
+
+
+def latent_attention(config: ModelConfig, *, size: int = 1) -> LatentAttention:
+    ranks = TensorParallel() if size == 1 else TensorParallel(object(), size)
+    builder = Builder(3, torch.float64, torch.device("cpu"), ranks, registry={})
+    return LatentAttention(config, builder.scope("attention"))
+
+
+def rows(count: int, *, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, MOONLIGHT.hidden, generator=generator, dtype=torch.float64)
+
+
+def turned(x: torch.Tensor, position: int, base: float) -> torch.Tensor:
+    """RoPE of one vector, as a product of complex numbers."""
+    pairs = len(x) // 2
+    angles = torch.tensor(
+        [position * base ** (-j / pairs) for j in range(pairs)], dtype=torch.float64
+    )
+    result = torch.complex(x[:pairs], x[pairs:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((result.real, result.imag))
+
+
+def naive(
+    x: torch.Tensor, weights: Tensors, batch: PackedBatch, config: ModelConfig, fault: str
+) -> torch.Tensor:
+    """One token at a time; ``fault`` is one thing done wrong."""
+    shape, base = config.latent, config.rotary_base
+    assert shape is not None
+    content, rotary = shape.content_width, shape.rotary_width
+    width = {"scale of content": content, "scale of values": shape.value_width}.get(
+        fault, content + rotary
+    )
+    projected = []
+    for row, position in zip(x, batch.positions.tolist(), strict=True):
+        place = 0 if fault == "no positions" else position
+        query = (weights["query.weight"] @ row).view(shape.heads, content + rotary)
+        both = weights["latent.weight"] @ row
+        latent, shared = both[: shape.latent_width], both[shape.latent_width :]
+        if fault != "no norm":
+            size = (latent.pow(2).sum() / len(latent) + config.norm_epsilon).sqrt()
+            latent = weights["norm.weight"] * latent / size
+        expanded = (weights["expand.weight"] @ latent).view(shape.heads, -1)
+        key = turned(shared, place, base)
+        queries = [torch.cat((q[:content], turned(q[content:], place, base))) for q in query]
+        keys = [torch.cat((k[:content], key)) for k in expanded]
+        projected.append((queries, keys, [k[content:] for k in expanded]))
+    outputs = []
+    for row in range(len(x)):
+        seen = [
+            other
+            for other in range(row + 1)
+            if batch.real[other] and batch.real[row] and same(batch, row, other, fault)
+        ]
+        if not seen:
+            outputs.append(torch.zeros_like(x[row]))
+            continue
+        heads = []
+        for head in range(shape.heads):
+            query = projected[row][0][head]
+            scores = torch.stack([query @ projected[other][1][head] for other in seen])
+            shares = (scores / math.sqrt(width)).softmax(0)
+            heads.append(shares @ torch.stack([projected[other][2][head] for other in seen]))
+        outputs.append(weights["out.weight"] @ torch.cat(heads))
+    return torch.stack(outputs)
+
+
+def same(batch: PackedBatch, row: int, other: int, fault: str) -> bool:
+    return fault == "one sequence" or bool(batch.sequences[row] == batch.sequences[other])
+
+
+def compare(alone: ContextParallelGroup, config: ModelConfig, fault: str = "none") -> Tensors:
+    """Largest absolute difference of output and of every gradient."""
+    batch = rank_batch(random_sequences([13, 1, 16, 7]), alone, tail_rows=8)
+    module = latent_attention(config)
+    with torch.no_grad():  # a norm that starts at 1 hides where it is applied
+        module.norm.weight.mul_(rows(1, seed=5)[0, : len(module.norm.weight)] + 2)
+    x, upstream = rows(batch.rows), rows(batch.rows, seed=1)
+    found_x, naive_x = (x.clone().requires_grad_() for _ in range(2))
+    leaves = {name: p.detach().clone().requires_grad_() for name, p in module.named_parameters()}
+    out, wanted = module(found_x, batch), naive(naive_x, leaves, batch, config, fault)
+    (out * upstream).sum().backward()
+    (wanted * upstream).sum().backward()
+    pairs = {"out": (out, wanted), "x": (found_x.grad, naive_x.grad)}
+    for name, parameter in module.named_parameters():
+        pairs[name] = (parameter.grad, leaves[name].grad)
+    absent = torch.zeros((), dtype=torch.float64)  # a weight that a fault leaves out
+    return {
+        name: distance(ours, absent if theirs is None else theirs)
+        for name, (ours, theirs) in pairs.items()
+    }
+
+
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Largest absolute difference; NaN is infinite, since ``max`` passes over it."""
+    return (ours - theirs).abs().max().detach().nan_to_num(nan=torch.inf)
+
+
+@pytest.mark.parametrize("config", [MOONLIGHT, UNEQUAL], ids=["moonlight", "unequal"])
+def test_the_loop_agrees(alone: ContextParallelGroup, config: ModelConfig) -> None:
+    errors = compare(alone, config)
+    assert len(errors) == 7
+    assert max(errors.values()) <= 1e-10, errors
+
+
+@pytest.mark.parametrize(
+    "fault", ["scale of content", "scale of values", "no positions", "no norm", "one sequence"]
+)
+def test_a_loop_that_does_it_wrong_is_red(alone: ContextParallelGroup, fault: str) -> None:
+    """Negative control: one thing at a time."""
+    errors = compare(alone, UNEQUAL, fault)
+    assert min(errors["out"], errors["x"], errors["query.weight"]) > 1e-4, errors
+
+
+def test_padding_gets_zero_and_gives_none(alone: ContextParallelGroup) -> None:
+    batch = rank_batch(random_sequences(), alone, tail_rows=8)
+    x = rows(batch.rows).requires_grad_()
+    out = latent_attention(MOONLIGHT)(x, batch)
+    out.square().sum().backward()
+    assert 0 < int(batch.real.sum()) < batch.rows
+    assert x.grad is not None
+    for tensor in (out, x.grad):
+        assert not tensor[~batch.real].any()
+        assert tensor[batch.real].any(dim=-1).all()
+
+
+def test_heads_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(InputError, match="tensor parallel size: does not divide 3 heads"):
+        latent_attention(UNEQUAL, size=2)
+
+
+def test_a_model_without_it_is_refused() -> None:
+    with pytest.raises(InputError, match="latent"):
+        latent_attention(preset("qwen3-tiny"))

@@ -1,0 +1,179 @@
+"""A stage on one rank against the plain dense model, in float64: loss and every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from checks.model.dense import dense_loss
+from checks.model.whole_model import gradients, run, whole, worst
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
+from ringproof.reference.model.config import AttentionShape, LayerKind, ModelConfig, preset
+from ringproof.reference.model.stage import Stage
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import random_sequences, rank_batch
+
+TOLERANCE = 1e-10
+QWEN3 = preset("qwen3-tiny")
+PLAIN = ModelConfig(
+    name="plain",
+    hidden=32,
+    feed_forward=48,
+    layers=(
+        LayerKind("attention", None),
+        LayerKind(None, "squared-relu"),
+        LayerKind("attention", "swiglu"),
+    ),
+    attention=AttentionShape(heads=4, kv_heads=2, head_width=8, rotary=False),
+)
+Record = Callable[[str, object], None]
+
+
+def run_dense(stage: Stage, sequences: list[list[int]]) -> tuple[float, dict[str, torch.Tensor]]:
+    weights = {
+        name: parameter.detach().clone().requires_grad_()
+        for name, parameter in stage.named_parameters()
+    }
+    loss = dense_loss(stage.config, weights, sequences)
+    loss.backward()
+    return float(loss.detach()), {name: weight.grad for name, weight in weights.items()}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("depths", [0, 1, 3])
+@pytest.mark.parametrize("config", [QWEN3, PLAIN], ids=lambda config: config.name)
+def test_loss_and_gradients_equal_a_dense_model(
+    config: ModelConfig,
+    depths: int,
+    recompute: bool,
+    alone: ContextParallelGroup,
+    record_property: Record,
+) -> None:
+    stage = whole(replace(config, mtp_depths=depths), recompute=recompute)
+    sequences = random_sequences()
+    loss, found = run(stage, rank_batch(sequences, alone, depths=depths, tail_rows=8))
+    expected_loss, expected = run_dense(stage, sequences)
+    record_property("loss_difference", abs(loss - expected_loss))
+    record_property("worst_gradient_difference", worst(found, expected))
+    assert loss == pytest.approx(expected_loss, rel=TOLERANCE)
+    assert worst(found, expected) < TOLERANCE
+
+
+def crossing(batch: PackedBatch) -> PackedBatch:
+    """Labels of the last row of a sequence taken from the next one."""
+    assert batch.future is not None
+    future = batch.future.clone()
+    future[:, 12] = 7
+    return replace(batch, future=future)
+
+
+FAULTS: dict[str, Callable[[PackedBatch], PackedBatch]] = {
+    # Not an offset: RoPE is relative, so one that a whole sequence shares changes nothing.
+    "positions of another cut": lambda batch: replace(batch, positions=batch.positions // 2),
+    "a label across the border of a sequence": crossing,
+    "a mean over this microbatch alone": lambda batch: replace(
+        batch, totals=Totals(tokens=batch.totals.tokens, predictions=(30, 30))
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str, alone: ContextParallelGroup) -> None:
+    stage = whole(replace(QWEN3, mtp_depths=1))
+    sequences = random_sequences()
+    _, found = run(stage, FAULTS[fault](rank_batch(sequences, alone, depths=1)))
+    _, expected = run_dense(stage, sequences)
+    assert worst(found, expected) > 1e-3
+
+
+def test_packing_changes_nothing(alone: ContextParallelGroup) -> None:
+    """Microbatches of one sequence each add up to the pack of all."""
+    sequences = random_sequences()
+    stage = whole(replace(QWEN3, mtp_depths=2))
+    together = rank_batch(sequences, alone, depths=2, multiple=16)
+    loss, found = run(stage, together)
+    stage.zero_grad()
+    apart = 0.0
+    for tokens in reversed(sequences):
+        batch = rank_batch([tokens], alone, depths=2, multiple=1, total=together.totals)
+        output = stage(batch.tokens, batch)
+        output.value.backward()
+        apart += float(output.value.detach())
+    assert apart == pytest.approx(loss, rel=1e-13)
+    assert worst(gradients(stage), found) < 1e-12
+
+
+def test_a_microbatch_without_tokens_adds_nothing(alone: ContextParallelGroup) -> None:
+    batch = rank_batch([[]], alone, depths=1, tail_rows=8, total=Totals(10, (9, 8)))
+    loss, found = run(whole(replace(QWEN3, mtp_depths=1)), batch)
+    assert loss == 0.0
+    assert all(not gradient.any() for gradient in found.values())
+
+
+def test_nothing_to_predict_costs_nothing(alone: ContextParallelGroup) -> None:
+    loss, _ = run(whole(QWEN3), rank_batch([[1], [2]], alone))
+    assert loss == 0.0
+
+
+@pytest.mark.parametrize(("recompute", "forwards"), [(False, 1), (True, 2)])
+def test_recompute_runs_layers_again(
+    recompute: bool, forwards: int, alone: ContextParallelGroup
+) -> None:
+    stage = whole(replace(QWEN3, mtp_depths=1), recompute=recompute)
+    seen: list[nn.Module] = []
+    watched = [stage.layers["2"], stage.mtp["1"]]
+    for module in watched:
+        module.register_forward_pre_hook(lambda module, _: seen.append(module))
+    run(stage, rank_batch(random_sequences(), alone, depths=1))
+    assert sorted(map(seen.count, watched)) == [forwards] * 2
+
+
+def test_auxiliary_loss_reaches_the_router(alone: ContextParallelGroup) -> None:
+    """Negative control of the hand-on: without it the router learns of the language alone."""
+    config = preset("moonlight-tiny")
+    experts = config.experts
+    assert experts is not None
+    batch = rank_batch(random_sequences(), alone)
+    name = "layers.1.moe.router.weight"
+    _, with_loss = run(whole(config), batch)
+    _, without = run(whole(replace(config, experts=replace(experts, auxiliary=0.0))), batch)
+    assert float((with_loss[name] - without[name]).norm()) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 3e-3)]
+)
+@pytest.mark.parametrize("name", ["qwen3-tiny", "nemotron-h-tiny"])
+def test_lower_precision(
+    name: str, dtype: str, tolerance: float, alone: ContextParallelGroup
+) -> None:
+    config = replace(preset(name), mtp_depths=1)
+    batch = rank_batch(random_sequences(), alone, depths=1)
+    expected, _ = run(whole(config), batch)
+    stage = whole(config, dtype=getattr(torch, dtype))
+    output = stage(batch.tokens, batch)
+    output.value.backward()
+    assert output.value.dtype == torch.float32
+    assert float(output.value.detach()) == pytest.approx(expected, rel=tolerance)
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients(stage).values())
+
+
+def test_missing_labels_are_refused(alone: ContextParallelGroup) -> None:
+    stage = whole(replace(QWEN3, mtp_depths=2))
+    batch = rank_batch(random_sequences(), alone, depths=1)
+    for short in (batch, replace(batch, future=None)):
+        with pytest.raises(InputError, match="future"):
+            stage(batch.tokens, short)
+
+
+def test_a_batch_of_other_rows_is_refused(alone: ContextParallelGroup) -> None:
+    batch = rank_batch(random_sequences(), alone)
+    with pytest.raises(InputError, match="positions"):
+        replace(batch, positions=batch.positions[:-1])
+    with pytest.raises(InputError, match="future"):
+        replace(batch, future=torch.full((1, batch.rows + 1), IGNORED))

@@ -1,0 +1,105 @@
+"""Microbatches for model tests: whole sequences in, what one rank holds of them out.
+
+Independent of the trainer's routing: every rank has all sequences and cuts its own rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
+from ringproof.reference.packing.maps import local_to_global, real_rows, sequence_positions
+from ringproof.reference.packing.sequences import Capacity, pack
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+
+Tokens = Sequence[Sequence[int]]
+LENGTHS = (13, 1, 32, 7)
+"""Sequences of one token, with chunks of padding, and longer ones."""
+
+
+def random_sequences(
+    lengths: Sequence[int] = LENGTHS, *, seed: int = 0, vocabulary: int = 256
+) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(vocabulary) for _ in range(length)] for length in lengths]
+
+
+def totals(sequences: Tokens, depths: int = 0) -> Totals:
+    """Of a global batch that consists of these sequences."""
+    predictions = tuple(
+        sum(max(0, len(tokens) - 1 - depth) for tokens in sequences) for depth in range(depths + 1)
+    )
+    return Totals(tokens=sum(map(len, sequences)), predictions=predictions)
+
+
+def rank_batch(
+    sequences: Tokens,
+    group: ContextParallelGroup,
+    *,
+    comm_type: str = "p2p",
+    partition: str = "zigzag",
+    depths: int = 0,
+    multiple: int = 8,
+    tail_rows: int = 0,
+    total: Totals | None = None,
+    device: torch.device | str = "cpu",
+) -> PackedBatch:
+    """This rank's rows of a microbatch.
+
+    Args:
+        sequences: Tokens of each; the next token of each row but the last is its label.
+        group: The ranks that share the microbatch.
+        comm_type: Of attention.
+        partition: How rows are cut.
+        depths: Further tokens predicted.
+        multiple: Rows of each sequence are padded to it: at least ``2 * CP * TP`` for zigzag
+            with sequence parallelism.
+        tail_rows: Rows of a dummy tail; a multiple of ``multiple``.
+        total: Of the global batch; of these sequences when ``None``.
+        device: Where the tensors live.
+    """
+    padded = sum(-(-len(tokens) // multiple) * multiple for tokens in sequences)
+    packed = pack(
+        [len(tokens) for tokens in sequences],
+        multiple=multiple,
+        capacity=Capacity(rows=padded + tail_rows, entries=len(sequences) + 1),
+        tail="dummy" if tail_rows else "none",
+    )
+    whole = torch.full((2 + depths, packed.rows), IGNORED, dtype=torch.int64)
+    entries = torch.zeros(packed.rows, dtype=torch.int64)
+    for entry, rows in enumerate(packed.padded_lengths):
+        start = packed.cu_seqlens_padded[entry]
+        entries[start : start + rows] = entry
+        tokens = torch.tensor(sequences[entry] if entry < len(sequences) else [])
+        for shift in range(min(2 + depths, len(tokens))):
+            whole[shift, start : start + len(tokens) - shift] = tokens[shift:]
+    cut = (packed, group.size, group.rank, partition)
+    mine = torch.from_numpy(local_to_global(*cut))
+    return PackedBatch(
+        packed=packed,
+        group=group,
+        comm_type=comm_type,
+        partition=partition,
+        positions=torch.from_numpy(sequence_positions(*cut)).to(device),
+        sequences=entries[mine].to(device),
+        real=torch.from_numpy(real_rows(*cut)).to(device),
+        tokens=whole[0, mine].clamp(min=0).to(device),
+        future=whole[1:, mine].to(device),
+        totals=total or totals(sequences, depths),
+    )
+
+
+@contextmanager
+def group_of_one() -> Iterator[ContextParallelGroup]:
+    """A world of one rank in this process: the CP group of single-rank tests."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        world = dist.group.WORLD
+        yield ContextParallelGroup(flat=world, levels=(world, world))
+    finally:
+        dist.destroy_process_group()

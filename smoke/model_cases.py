@@ -1,0 +1,233 @@
+"""What the ranks of the model's parity tests run: one training step's gradients, in any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringproof.harness.cluster import RankContext
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import ModelConfig
+from ringproof.reference.model.stage import Stage, build_stage
+from ringproof.reference.model.tensor_parallel import (
+    TensorParallel,
+    enter,
+    gather_rows,
+    leave,
+    scatter_rows,
+)
+from ringproof.reference.topology.context import parallel_context
+from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
+from ringproof.reference.topology.layout import RankLayout
+from smoke.model_batches import LENGTHS, random_sequences, rank_batch, totals
+
+TENSOR_PARALLEL = "TENSOR_MODEL_PARALLEL_GROUP"
+Microbatch = tuple[tuple[int, tuple[int, ...]], ...]
+"""Groups of the domain in order: size, and which sequences it shares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCase:
+    """One step.
+
+    Args:
+        config: The model.
+        tp: Tensor parallel size.
+        domain: Ranks over which CP groups are laid.
+        sequence_parallel: Over TP.
+        comm_type: Of attention.
+        partition: Of rows.
+        plan: Its microbatches; ``None`` is one, which the whole domain shares.
+        recompute: See ``Stage``.
+        fault: ``none``, ``no-partial-sum`` (gradients that are partial over TP are not summed) or
+            ``local-positions`` (each CP rank counts positions from its own first row).
+    """
+
+    config: ModelConfig
+    tp: int = 1
+    domain: int = 1
+    sequence_parallel: bool = False
+    comm_type: str = "p2p"
+    partition: str = "zigzag"
+    plan: tuple[Microbatch, ...] | None = None
+    recompute: bool = False
+    fault: str = "none"
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.domain
+
+    @property
+    def microbatches(self) -> tuple[Microbatch, ...]:
+        return self.plan or (((self.domain, tuple(range(len(LENGTHS)))),),)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step gives: the same on every rank.
+
+    Args:
+        losses: By name, over all microbatches and ranks.
+        gradients: By name, of the full parameters.
+        unequal: Names of replicated parameters whose gradients differ between TP ranks.
+    """
+
+    losses: Mapping[str, float]
+    gradients: Mapping[str, torch.Tensor]
+    unequal: frozenset[str]
+
+
+def step(rank: RankContext, *, case: ModelCase) -> Step:
+    layout = RankLayout(tp=case.tp, cp=case.domain)
+    sizes = sorted({size for microbatch in case.microbatches for size, _ in microbatch})
+    with (
+        parallel_context(layout, descriptions=(TENSOR_PARALLEL,)) as context,
+        dynamic_groups(context, sizes, comm_type=case.comm_type, ranks_per_node=2) as groups,
+    ):
+        tp = TensorParallel.of(
+            context.groups[TENSOR_PARALLEL], sequence_parallel=case.sequence_parallel
+        )
+        stage = build_stage(
+            case.config,
+            layers=range(len(case.config.layers)),
+            first=True,
+            last=True,
+            seed=0,
+            dtype=torch.float64,
+            device=rank.device,
+            tensor_parallel=tp,
+            recompute=case.recompute,
+        )
+        losses: dict[str, torch.Tensor] = {}
+        for batch in batches(case, groups, rank.device):
+            output = stage(batch.tokens, batch)
+            output.value.backward()
+            for name, loss in output.losses.items():
+                losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
+        for loss in losses.values():
+            dist.all_reduce(loss, group=groups.domain)
+        gradients, unequal = whole_gradients(stage, groups, tp, fault=case.fault)
+    summed = {name: float(loss) for name, loss in losses.items()}
+    return Step(summed, gradients if rank.rank == 0 else {}, unequal)
+
+
+def batches(case: ModelCase, groups: DynamicGroups, device: torch.device) -> Iterator[PackedBatch]:
+    """This rank's microbatches."""
+    depths = case.config.mtp_depths
+    sequences = random_sequences()
+    for size, chosen in own_groups(case, groups.domain_rank):
+        batch = rank_batch(
+            [sequences[index] for index in chosen],
+            groups.group(size),
+            comm_type=case.comm_type,
+            partition=case.partition,
+            depths=depths,
+            multiple=16,
+            tail_rows=16,
+            total=totals(sequences, depths),
+            device=device,
+        )
+        if case.fault == "local-positions":
+            batch = replace(batch, positions=torch.arange(batch.rows, device=device))
+        yield batch
+
+
+def own_groups(case: ModelCase, rank: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """Size and sequences of the group that holds a rank, for each microbatch."""
+    for microbatch in case.microbatches:
+        first = 0
+        for size, chosen in microbatch:
+            if first <= rank < first + size:
+                yield size, chosen
+            first += size
+
+
+def whole_gradients(
+    stage: Stage, groups: DynamicGroups, tp: TensorParallel, *, fault: str
+) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
+    """Summed over the domain, partial ones over TP, and put together from the parts of TP."""
+    whole, unequal = {}, set()
+    for name, parameter in stage.named_parameters():
+        kind, gradient = stage.kinds[name], parameter.grad
+        assert gradient is not None, name
+        dist.all_reduce(gradient, group=groups.domain)
+        if kind.partial_over_tensor_parallel and fault != "no-partial-sum":
+            dist.all_reduce(gradient, group=tp.group)
+        parts = [torch.empty_like(gradient) for _ in range(tp.size)]
+        dist.all_gather(parts, gradient.contiguous(), group=tp.group)
+        scale = float(parts[0].abs().max())
+        if kind.split is None and any(
+            float((part - parts[0]).abs().max()) > 1e-10 * scale for part in parts
+        ):
+            unequal.add(name)
+        whole[name] = kind.assemble(parts).cpu()
+    return whole, frozenset(unequal)
+
+
+def duals(rank: RankContext, *, sequence_parallel: bool) -> dict[str, float]:
+    """How far each operation is from the transpose of the linear map that it is.
+
+    For a map ``f`` and its backward ``f'``, ``<f(x), y> = <x, f'(y)>``, where a product of what
+    every rank holds counts once and one of what each rank holds apart is summed over ranks.
+    """
+    size = rank.world_size
+    with parallel_context(RankLayout(tp=size), descriptions=(TENSOR_PARALLEL,)) as context:
+        tp = TensorParallel.of(context.groups[TENSOR_PARALLEL], sequence_parallel=sequence_parallel)
+        same, apart, share = ("same", 12), ("apart", 12), ("apart", 12 // size)
+        rows = share if sequence_parallel else same
+        maps = {
+            "enter": (enter, rows, apart),
+            "leave": (leave, apart, rows),
+            "scatter_rows": (scatter_rows, same, rows),
+            "gather_rows": (gather_rows, rows, same),
+        }
+        return {
+            name: _adjoint_error(function, tp, before, after, device=rank.device)
+            for name, (function, before, after) in maps.items()
+        }
+
+
+def _adjoint_error(
+    function: Any,
+    tp: TensorParallel,
+    before: tuple[str, int],
+    after: tuple[str, int],
+    *,
+    device: torch.device,
+) -> float:
+    x = _random(before, tp, seed=1).to(device).requires_grad_()
+    y = _random(after, tp, seed=2).to(device)
+    out = function(x, tp)
+    assert out.shape == y.shape
+    out.backward(y)
+    assert x.grad is not None
+    forward = _product(out.detach(), y, after[0], tp)
+    backward = _product(x.detach(), x.grad, before[0], tp)
+    assert abs(forward) > 1e-3
+    return abs(forward - backward) / abs(forward)
+
+
+def _random(kind: tuple[str, int], tp: TensorParallel, *, seed: int) -> torch.Tensor:
+    where, rows = kind
+    generator = torch.Generator().manual_seed(seed + (100 * tp.rank if where == "apart" else 0))
+    return torch.randn(rows, 5, dtype=torch.float64, generator=generator)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, where: str, tp: TensorParallel) -> float:
+    product = (a * b).sum()
+    if where == "apart":
+        dist.all_reduce(product, group=tp.group)
+    return float(product)
+
+
+def uneven_rows(rank: RankContext) -> None:
+    """Sequence parallelism over rows that it cannot cut."""
+    with parallel_context(
+        RankLayout(tp=rank.world_size), descriptions=(TENSOR_PARALLEL,)
+    ) as context:
+        tp = TensorParallel.of(context.groups[TENSOR_PARALLEL], sequence_parallel=True)
+        leave(torch.zeros(rank.world_size + 1, 2, device=rank.device), tp)

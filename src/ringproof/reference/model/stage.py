@@ -1,0 +1,252 @@
+"""A pipeline stage: a run of layers, with the embedding before the first and the loss after the
+last.
+
+Parameters have the names of the whole model, whatever the cut: layers are keyed by their global
+index. What every loss is divided by comes with the microbatch and covers the whole global batch, so
+that shares add up, over microbatches, ranks and stages, to one number that no packing changes:
+
+    next token     sum of cross-entropy / predictions[0]
+    further ones   weight / depths * sum over depths d of (sum of cross-entropy / predictions[d])
+    balance        see ``moe``
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import ModelConfig
+from ringproof.reference.model.cross_entropy import cross_entropy_sum
+from ringproof.reference.model.embedding import VocabularyMatrix
+from ringproof.reference.model.layer import Layer
+from ringproof.reference.model.mtp import PredictionModule
+from ringproof.reference.model.norm import RMSNorm
+from ringproof.reference.model.parameters import Builder, ParameterKind
+from ringproof.reference.model.tensor_parallel import TensorParallel, all_reduce
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What a stage makes of a microbatch.
+
+    Args:
+        value: Hidden state ``[r or R, h]`` for the next stage; of the last stage, this rank's
+            share of the loss (0-dim). Backward through it reaches the auxiliary losses, too.
+        losses: Detached shares by name (``lm``, ``mtp``, ``moe_auxiliary``), of this stage. The
+            sum over the domain's ranks, the stages and the microbatches is the loss. TP ranks
+            have the same.
+    """
+
+    value: torch.Tensor
+    losses: Mapping[str, torch.Tensor]
+
+
+class Stage(nn.Module):
+    """A run of layers of a model.
+
+    Args:
+        config: The model.
+        builder: Unscoped. Its registry becomes :attr:`kinds`.
+        layers: Their indices in the whole model.
+        first: Whether it embeds tokens.
+        last: Whether it computes the loss.
+        recompute: Whether each layer's activations are computed again in the backward, instead
+            of being kept.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        builder: Builder,
+        *,
+        layers: range,
+        first: bool,
+        last: bool,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config, self.tensor_parallel = config, builder.tensor_parallel
+        self.first, self.last, self.recompute = first, last, recompute
+        again = config.tied or config.mtp_depths > 0  # the last stage needs the embedding, too
+        if first or (last and again):
+            self.embedding = VocabularyMatrix(
+                builder.scope("embedding"),
+                config.vocabulary,
+                config.hidden,
+                shared=again and not (first and last),
+            )
+        scope = builder.scope("layers")
+        self.layers = nn.ModuleDict(
+            {str(i): Layer(config, scope.scope(str(i)), config.layers[i]) for i in layers}
+        )
+        if last:
+            self._make_output(builder)
+        self.kinds: Mapping[str, ParameterKind] = MappingProxyType(builder.registry)
+
+    def _make_output(self, builder: Builder) -> None:
+        config = self.config
+        self.norm = RMSNorm(builder.scope("norm"), config.hidden, config.norm_epsilon)
+        if not config.tied:
+            self.head = VocabularyMatrix(builder.scope("head"), config.vocabulary, config.hidden)
+        scope = builder.scope("mtp")
+        depths = range(1, config.mtp_depths + 1)
+        self.mtp = nn.ModuleDict(
+            {str(depth): PredictionModule(config, scope.scope(str(depth))) for depth in depths}
+        )
+
+    def forward(self, x: torch.Tensor, batch: PackedBatch) -> StageOutput:
+        """One microbatch.
+
+        Args:
+            x: Of the first stage ``batch.tokens``; of others what the stage before returned.
+            batch: The microbatch.
+
+        Raises:
+            InputError: The last stage is given no labels, or fewer depths than it predicts.
+        """
+        if self.first:
+            x = self.embedding.embed(x)
+        balance: list[torch.Tensor] = []
+        for layer in self.layers.values():
+            x = self._run(layer, balance, x, batch)
+        losses = self._losses(x, batch, balance) if self.last else {}
+        if balance:
+            losses["moe_auxiliary"] = self._sum_over_rows(torch.stack(balance).sum())
+        value = torch.stack(tuple(losses.values())).sum() if self.last else x
+        return StageOutput(value, {name: loss.detach() for name, loss in losses.items()})
+
+    def _run(
+        self, module: nn.Module, balance: list[torch.Tensor], *arguments: object
+    ) -> torch.Tensor:
+        """A layer or a prediction module; its auxiliary loss goes with the result."""
+        if self.recompute and torch.is_grad_enabled():
+            x, auxiliary = checkpoint(
+                module, *arguments, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            x, auxiliary = module(*arguments)
+        if auxiliary is None:
+            return x
+        balance.append(auxiliary.detach())
+        return _Attach.apply(x, auxiliary)
+
+    def _losses(
+        self, x: torch.Tensor, batch: PackedBatch, balance: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Next token, then one token further at each depth."""
+        config = self.config
+        future = _labels(batch, 1 + config.mtp_depths)
+        x = self.norm(x)
+        losses = {"lm": self._mean(x, batch, depth=0)}
+        further = []
+        for depth, module in enumerate(self.mtp.values(), start=1):
+            ahead = self.embedding.embed(future[depth - 1])
+            x = self._run(module, balance, x, ahead, batch)
+            further.append(self._mean(x, batch, depth=depth))
+        if further:
+            losses["mtp"] = torch.stack(further).sum() * (config.mtp_weight / len(further))
+        return losses
+
+    def _mean(self, x: torch.Tensor, batch: PackedBatch, *, depth: int) -> torch.Tensor:
+        """This rank's share of the mean cross-entropy over the global batch."""
+        head = self.embedding if self.config.tied else self.head
+        labels = _labels(batch, 1 + depth)[depth]
+        total = cross_entropy_sum(head.logits(x), labels, self.tensor_parallel)
+        return total / max(1, batch.totals.predictions[depth])
+
+    def _sum_over_rows(self, share: torch.Tensor) -> torch.Tensor:
+        """A share that counts a TP rank's own rows, over all of them: the same on every rank."""
+        return (
+            all_reduce(share, self.tensor_parallel) if self.tensor_parallel.rows_are_cut else share
+        )
+
+
+class _Attach(torch.autograd.Function):
+    """Hands ``x`` on; backward, the auxiliary loss gets the gradient 1 that a loss has.
+
+    So a stage need not send its auxiliary loss on for the last stage to add it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, auxiliary: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.ones_like(auxiliary))
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (one,) = ctx.saved_tensors
+        return gradient, one
+
+
+def build_stage(
+    config: ModelConfig,
+    *,
+    layers: range,
+    first: bool,
+    last: bool,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    tensor_parallel: TensorParallel,
+    recompute: bool = False,
+) -> Stage:
+    """A stage with fresh parameters, the same numbers in any layout; see :class:`Stage`.
+
+    Args:
+        config: The model.
+        layers: Indices of its layers.
+        first: Whether it embeds.
+        last: Whether it computes the loss.
+        seed: Of the parameters.
+        dtype: Of the parameters.
+        device: Where they live.
+        tensor_parallel: Over which ranks they are cut.
+        recompute: See :class:`Stage`.
+
+    Raises:
+        InputError: TP cannot cut the model.
+    """
+    builder = Builder(seed, dtype, device, tensor_parallel, registry={})
+    return Stage(config, builder, layers=layers, first=first, last=last, recompute=recompute)
+
+
+def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:
+    """The layers of each stage: as even as can be, in order, the longer runs first.
+
+    Under interleaving there are ``PP x VPP`` stages, and stage ``c`` is on pipeline rank
+    ``c % PP``.
+
+    Raises:
+        InputError: No stage, or more stages than layers.
+
+    >>> split_layers(5, 2)
+    (range(0, 3), range(3, 5))
+    """
+    if not 1 <= stages <= layer_count:
+        raise InputError(
+            "pipeline stages", stages, f"the model has {layer_count} layers", "give each a layer"
+        )
+    length, longer = divmod(layer_count, stages)
+    starts = [stage * length + min(stage, longer) for stage in range(stages + 1)]
+    return tuple(range(start, stop) for start, stop in itertools.pairwise(starts))
+
+
+def _labels(batch: PackedBatch, depths: int) -> torch.Tensor:
+    """``future [>= depths, R]``."""
+    if batch.future is None or min(len(batch.future), len(batch.totals.predictions)) < depths:
+        found = None if batch.future is None else tuple(batch.future.shape)
+        raise InputError(
+            "future", found, f"the model predicts {depths} tokens of each row", "give their labels"
+        )
+    return batch.future
