@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ringproof.cli import logs_parity
 from ringproof.cli.output import write_json
 from ringproof.harness.logs.expectation import parse_expectation
 from ringproof.harness.logs.reader import STDIN, read_groups
@@ -19,11 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-@app.callback()
-def _logs() -> None:
-    """Keeps ``groups`` a subcommand while it is the only one."""
 
 
 @app.command()
@@ -61,3 +57,6 @@ def groups(
             typer.echo(line)
     if report.as_expected is False:
         raise typer.Exit(1)
+
+
+app.command("parity", epilog=logs_parity.EXAMPLE)(logs_parity.parity)

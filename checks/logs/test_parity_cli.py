@@ -1,0 +1,270 @@
+"""``ringproof logs parity``: exit codes, what is said, JSON, page, picture, bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from checks.logs.parity_run import write_csv, write_jsonl, write_megatron
+from ringproof.cli.logs import app
+from ringproof.errors import InputError
+
+ROWS = [(step, 2.0 + 1 / 3 / step, 0.1 + 0.7 / step) for step in range(1, 101)]
+FAULT = [
+    (step, loss * (1.25 if step > 37 else 1.0), norm * (1.5 if step > 36 else 1.0))
+    for step, loss, norm in ROWS
+]
+TINY = [(step, loss * (1 + 4e-16), norm) for step, loss, norm in ROWS]
+
+
+def parity(*arguments: object, data: bytes | None = None) -> Any:
+    return CliRunner().invoke(app, ["parity", *map(str, arguments)], input=data)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> dict[str, Path]:
+    made = {
+        "a": write_jsonl(tmp_path / "a.jsonl", ROWS),
+        "same": write_jsonl(tmp_path / "same.jsonl", ROWS),
+        "tiny": write_jsonl(tmp_path / "tiny.jsonl", TINY),
+        "fault": write_jsonl(tmp_path / "fault.jsonl", FAULT),
+        "text": write_megatron(tmp_path / "text.log", ROWS),
+        "csv": write_csv(tmp_path / "a.csv", ROWS),
+    }
+    assert len(made) == len(set(made.values()))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "code", "verdict"),
+    [
+        ("same", (), 0, "equal"),
+        ("same", ("--tol", "0"), 0, "equal"),
+        ("csv", ("--tol", "0"), 0, "equal"),
+        ("text", (), 0, "equal"),
+        ("tiny", (), 0, "within"),
+        ("tiny", ("--tol", "0"), 1, "different from the start"),
+        ("fault", (), 1, "jump"),
+        ("fault", ("--tol", "0.4"), 0, "within"),
+        ("fault", ("--tol", "0.4", "--series", "loss"), 0, "within"),
+        ("fault", ("--series", "loss"), 1, "jump"),
+    ],
+)
+def test_exit_codes(
+    logs: dict[str, Path], other: str, options: tuple[str, ...], code: int, verdict: str
+) -> None:
+    result = parity(logs["a"], logs[other], *options)
+    assert result.exit_code == code, result.output
+    assert verdict in result.output.splitlines()[0]
+
+
+def test_what_is_said(logs: dict[str, Path]) -> None:
+    lines = parity(logs["a"], logs["fault"]).output.splitlines()
+    assert lines[0] == "verdict: jump in grad_norm at step 37, beyond 1e-09"
+    first = [line.split() for line in lines if "first beyond" in line]
+    assert first[0] == ["loss", "jump", "first", "beyond", "38", repr(ROWS[37][1]),
+                        repr(FAULT[37][1]), "0.2"]  # fmt: skip
+    assert first[1][4] == "37"
+    assert any("look at the backward pass" in line for line in lines)
+    assert not any(line.startswith("caution") for line in lines)
+
+
+def test_json_is_the_contract(logs: dict[str, Path]) -> None:
+    result = parity(logs["a"], logs["fault"], "--json", "-")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert (told["version"], told["verdict"], told["within"]) == (1, "jump", False)
+    assert (told["series_name"], told["tolerance"]) == ("grad_norm", 1e-9)
+    assert told["first_divergence"] == {
+        "step": 37,
+        "a": ROWS[36][2],
+        "b": FAULT[36][2],
+        "relative": pytest.approx(1 / 3),
+    }
+    assert set(told["series"]) == {"loss", "grad_norm"}
+    assert told["series"]["loss"]["steps_beyond"] == 63
+    assert told["series"]["loss"]["largest_before"] == 0
+    assert told["series"]["loss"]["common_steps"] == 100
+    assert told["series"]["loss"]["constant_ratio"]["b_over_a"] == pytest.approx(1.25)
+    assert told["a"]["format"] == "jsonl"
+    assert told["a"]["series"]["loss"]["steps"] == 100
+
+
+def test_a_difference_that_is_not_finite_is_null(logs: dict[str, Path], tmp_path: Path) -> None:
+    bad = write_jsonl(tmp_path / "nan", [*ROWS[:50], (51, math.nan, 1.0), *ROWS[51:]])
+    told = json.loads(parity(logs["a"], bad, "--json", "-").stdout)
+    assert told["verdict"] == "nan"
+    assert told["first_divergence"]["b"] is None
+    assert told["first_divergence"]["step"] == 51
+    page = parity(logs["a"], bad, "--html", "-")
+    assert page.exit_code == 1
+    assert page.stdout.count('class="odd"') == 1
+
+
+def test_what_the_log_resolves_is_said(logs: dict[str, Path], tmp_path: Path) -> None:
+    said = parity(logs["text"], logs["text"]).output
+    assert "caution: A and B are the same file" in said
+    assert "caution: the log resolves 4e-07 of the loss, not 1e-09" in said
+    assert "use JSON lines" in said
+    assert "equal to the last printed digit" in said.splitlines()[0]
+    coarse = parity(logs["text"], logs["a"], "--tol", "0.01").output
+    assert "the log resolves" not in coarse
+    rounded = [(step, round(loss, 4), round(norm, 3)) for step, loss, norm in ROWS]
+    table = write_csv(tmp_path / "rounded", rounded)
+    assert "no value of its loss has more than 5 digits" in parity(table, table).output
+    assert "digits" not in parity(table, table, "--tol", "0.01").output
+    assert "digits" not in parity(logs["csv"], logs["csv"]).output
+
+
+def test_one_printed_unit_apart(tmp_path: Path) -> None:
+    a = write_megatron(tmp_path / "a", [(k, 1.2345671, 0.5) for k in range(1, 9)])
+    b = write_megatron(tmp_path / "b", [(k, 1.2345679, 0.5) for k in range(1, 9)])
+    result = parity(a, b)
+    assert result.exit_code == 0
+    assert "as far as the logs show" in result.output.splitlines()[0]
+    assert "loss: 8 steps differ by no more than one unit in the last printed" in result.output
+    assert parity(a, b, "--tol", "0").exit_code == 1
+    c = write_megatron(tmp_path / "c", [(k, 1.2345695, 0.5) for k in range(1, 9)])
+    assert parity(a, c).exit_code == 1
+
+
+def test_lengths_intervals_and_missing_series(logs: dict[str, Path], tmp_path: Path) -> None:
+    short = write_jsonl(tmp_path / "short", ROWS[10:90])
+    said = parity(logs["a"], short).output
+    assert "compared at 80 common steps, 11 to 90; 20 of A have no counterpart" in said
+    every = write_megatron(tmp_path / "every", [row for row in ROWS if row[0] % 10 == 0])
+    assert "B for every 10 steps, and the loss of B is a mean" in parity(logs["a"], every).output
+    lone = tmp_path / "lone.csv"
+    lone.write_text("step,loss\n" + "".join(f"{step},{loss!r}\n" for step, loss, _ in ROWS))
+    result = parity(logs["a"], lone)
+    assert result.exit_code == 0
+    assert "caution: grad_norm is not compared: only A has it" in result.output
+
+
+def test_parts_of_the_loss(tmp_path: Path) -> None:
+    whole = write_jsonl(tmp_path / "a", ROWS)
+    part = write_megatron(tmp_path / "b", [(k, loss - 0.125, norm) for k, loss, norm in ROWS])
+    apart = parity(whole, part)
+    assert apart.exit_code == 1
+    assert "--columns 'loss=losses.lm|lm loss'" in apart.output
+    assert parity(whole, part, "--columns", "loss=losses.lm|lm loss").exit_code == 0
+
+
+def test_stdin(logs: dict[str, Path]) -> None:
+    data = logs["a"].read_bytes()
+    assert parity("-", logs["same"], data=data).exit_code == 0
+    assert parity(logs["fault"], "-", data=data).exit_code == 1
+
+
+def test_the_page_needs_nothing_and_escapes_all(logs: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "<script>alert(1)<"
+    folder.mkdir()
+    evil = write_jsonl(folder / "script>", FAULT)
+    target = tmp_path / "page.html"
+    result = parity(logs["a"], evil, "--html", target)
+    assert result.exit_code == 1
+    assert "verdict: jump" in result.output
+    page = target.read_text()
+    assert "<script>alert" not in page
+    assert page.count("<svg") == page.count("</svg>") == 2
+    assert not re.findall(r"https?://|src=|@import|url\(", page)
+    assert "$" not in re.sub(r"\$\{", "", page)  # no placeholder was left; JavaScript has its own
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert [len(panel["steps"]) for panel in data["panels"]] == [100, 100]
+    assert data["panels"][1]["b"][36] == repr(FAULT[36][2])
+    for curve in "abd":
+        paths = re.findall(rf'class="curve {curve}" d="([^"]*)"', page)
+        assert len(paths) == 2
+        assert all(path.count("L") == 99 for path in paths)
+    assert len(re.findall('class="first"', page)) == 2
+    equal = parity(logs["a"], logs["same"], "--html", "-").stdout
+    assert equal.count("no difference at any step") == 2
+    assert 'class="first"' not in equal
+
+
+def test_a_long_page_stays_small_and_keeps_its_peak(tmp_path: Path) -> None:
+    rows = [(step, 2.0, 1.0) for step in range(1, 20_001)]
+    spike = [(step, 9.0 if step == 12_345 else 2.0, 1.0) for step in range(1, 20_001)]
+    a, b = write_jsonl(tmp_path / "a", rows), write_jsonl(tmp_path / "b", spike)
+    page = parity(a, b, "--html", "-").stdout
+    assert len(page) < 400_000
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    panel = data["panels"][0]
+    assert panel["b"][panel["steps"].index(12_345)] == "9.0"
+    assert "Too many steps to draw all" in page
+
+
+def test_the_picture(logs: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "x.png"
+    assert parity(logs["a"], logs["fault"], "--png", target).exit_code == 1
+    data = target.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n")
+    assert int.from_bytes(data[16:20], "big") > 1000
+    assert parity(logs["a"], logs["same"], "--png", target, "--tol", "0").exit_code == 0
+    assert target.read_bytes() != data
+
+
+def test_without_matplotlib(
+    logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = parity(logs["a"], logs["same"], "--png", tmp_path / "x.png")
+    assert isinstance(result.exception, InputError)
+    assert "--png: needs the package matplotlib; install matplotlib" in str(result.exception)
+    assert not (tmp_path / "x.png").exists()
+    assert parity(logs["a"], logs["same"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing", "a.jsonl"], "A: no such file"),
+        (["a.jsonl", "."], "B: a directory"),
+        (["a.jsonl", "/dev/zero"], "B: a device"),
+        (["a.jsonl", "empty"], "B: empty"),
+        (["a.jsonl", "later"], "A, B: no common steps: A has 1 to 100, B has 201 to 300"),
+        (["a.jsonl", "norms", "--series", "loss"], "B: its steps hold no loss but"),
+        (["-", "-"], "both are stdin"),
+        (["a.jsonl", "same.jsonl", "--tol", "-1"], "--tol: not a number from 0"),
+        (["a.jsonl", "same.jsonl", "--tol", "nan"], "--tol: not a number from 0"),
+        (["a.jsonl", "same.jsonl", "--format", "xml"], "--format: no such format"),
+        (["a.jsonl", "same.jsonl", "--columns", "loss"], "not NAME=COLUMN"),
+        (["a.jsonl", "same.jsonl", "--columns", "mtp=x"], "names no series"),
+        (["a.jsonl", "same.jsonl", "--series", "loss,"], "not a list of names"),
+        (["a.jsonl", "same.jsonl", "--png", "-"], "is a picture"),
+        (["a.jsonl", "same.jsonl", "--json", "x", "--html", "x"], "write to the same place"),
+        (["a.jsonl", "same.jsonl", "--html", "no/x"], "--html: cannot be written"),
+    ],
+)
+def test_bad_input(
+    logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(logs["a"].parent)
+    Path("empty").write_bytes(b"")
+    write_jsonl(Path("later"), [(step + 200, loss, norm) for step, loss, norm in ROWS])
+    Path("norms").write_text('{"step": 1, "grad_norm": 0.5}\n')
+    result = parity(*arguments)
+    assert isinstance(result.exception, InputError), result.output
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_large_logs_take_seconds(tmp_path: Path) -> None:
+    rows = [(step, 2 + 1 / step, 1.0) for step in range(1, 50_001)]
+    pairs = [(write(tmp_path / "a", rows), write(tmp_path / "b", rows[::-1]))
+             for write in (write_jsonl,)]  # fmt: skip
+    text = write_megatron(tmp_path / "c", rows)
+    begin = time.process_time()
+    for a, b in [*pairs, (pairs[0][0], text)]:
+        assert parity(a, b).exit_code == 0
+    assert time.process_time() - begin < 12  # about 1 on an idle core; a quadratic one takes hours

@@ -1,0 +1,275 @@
+"""Drift or jump: on real trainings in two orders of summation, with faults, and on made series."""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.logs.parity_run import Training
+from ringproof.harness.logs.training import verdict
+from ringproof.harness.logs.training.comparison import SeriesComparison, compare_logs
+from ringproof.harness.logs.training.log import TrainingLog
+from ringproof.harness.logs.training.remarks import readings
+from ringproof.harness.logs.training.series import Precision, Series
+from ringproof.harness.logs.training.verdict import Kind
+
+QUIET = Training(rate=0.05)
+
+
+def log(role: str, **columns: Sequence[float]) -> TrainingLog:
+    series = {
+        name: Series(name, name, array("q", range(1, len(values) + 1)), array("d", values))
+        for name, values in columns.items()
+    }
+    return TrainingLog(role, role, "jsonl", series, True, False, (), ())
+
+
+def trained(role: str, training: Training) -> TrainingLog:
+    _, losses, norms = zip(*training.run(), strict=True)
+    return log(role, loss=losses, grad_norm=norms)
+
+
+def made(a: Sequence[float], b: Sequence[float], tolerance: float = 1e-9) -> SeriesComparison:
+    return compare_logs(log("A", loss=a), log("B", loss=b), ("loss",), tolerance).series[0]
+
+
+def noisy(values: Sequence[float], level: Callable[[int], float], seed: int = 0) -> list[float]:
+    chance = random.Random(seed)
+    return [value * (1 + level(k) * chance.gauss(0, 1)) for k, value in enumerate(values)]
+
+
+CURVE = [2 + 4 * math.exp(-k / 60) for k in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("other", "tolerance", "loss", "norm"),
+    [
+        (QUIET, 0.0, Kind.EQUAL, Kind.EQUAL),
+        (Training(rate=0.05, order=5), 1e-9, Kind.WITHIN, Kind.WITHIN),
+        (Training(rate=0.05, order=5, seed=1), 1e-9, Kind.START, Kind.START),
+        (Training(rate=0.05, order=5, normaliser=1.25), 1e-9, Kind.START, Kind.WITHIN),
+        (Training(rate=0.05, order=5, swapped=40), 1e-9, Kind.JUMP, Kind.JUMP),
+        (Training(rate=0.05, order=5, scaled=60), 1e-9, Kind.JUMP, Kind.JUMP),
+    ],
+)
+def test_real_pairs(other: Training, tolerance: float, loss: Kind, norm: Kind) -> None:
+    result = compare_logs(
+        trained("A", QUIET), trained("B", other), ("loss", "grad_norm"), tolerance
+    )
+    assert [one.judgement.kind for one in result.series] == [loss, norm]
+    if other.order and loss in (Kind.WITHIN, Kind.JUMP):
+        assert result.series[0].found.differing > 10  # there was rounding to tell apart
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rate", [0.45, 0.5])
+def test_rounding_that_a_real_training_amplifies_is_drift(rate: float, seed: int) -> None:
+    pair = (Training(rate=rate, seed=seed), Training(rate=rate, seed=seed, order=5))
+    logs = trained("A", pair[0]), trained("B", pair[1])
+    result = compare_logs(*logs, ("loss", "grad_norm"), 1e-9)
+    assert [one.judgement.kind for one in result.series] == [Kind.DRIFT, Kind.DRIFT]
+
+
+def test_where_the_fault_is() -> None:
+    scaled = compare_logs(
+        trained("A", QUIET),
+        trained("B", Training(rate=0.05, order=5, scaled=60)),
+        ("loss", "grad_norm"),
+        1e-9,
+    )
+    assert scaled.deciding.name == "grad_norm"
+    assert [one.first.step for one in scaled.series if one.first] == [61, 60]
+    assert any("backward pass" in said for said in readings(scaled))
+    swapped = compare_logs(
+        trained("A", QUIET),
+        trained("B", Training(rate=0.05, swapped=40)),
+        ("loss", "grad_norm"),
+        1e-9,
+    )
+    assert [one.first.step for one in swapped.series if one.first] == [40, 40]
+    assert any("batch" in said and "step 40" in said for said in readings(swapped))
+    assert not any("backward" in said for said in readings(swapped))
+
+
+def test_a_wrong_normaliser_is_a_constant_ratio() -> None:
+    result = compare_logs(
+        trained("A", QUIET),
+        trained("B", Training(rate=0.05, order=5, normaliser=1.25)),
+        ("loss", "grad_norm"),
+        1e-9,
+    )
+    ratio = result.series[0].judgement.ratio
+    assert ratio is not None
+    assert math.isclose(ratio.ratio, 1.25, rel_tol=1e-12)
+    assert ratio.steps == 120
+    said = list(readings(result))
+    assert said == ["loss: constant ratio 1.25 (B / A) over 120 steps: look at the loss normaliser"]
+
+
+def test_a_changed_seed_is_no_constant_ratio() -> None:
+    found = made([row[1] for row in QUIET.run()], [r[1] for r in Training(seed=1).run()])
+    assert found.judgement.kind is Kind.START
+    assert found.judgement.ratio is None
+
+
+@pytest.mark.parametrize("decades_per_step", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("tolerance", [1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("seed", range(5))
+def test_exponential_growth_is_drift(decades_per_step: float, tolerance: float, seed: int) -> None:
+    level = lambda k: min(1e-16 * 10 ** (decades_per_step * k), 0.1)  # noqa: E731
+    found = made(CURVE, noisy(CURVE, level, seed), tolerance)
+    reached = level(len(CURVE)) > 10 * tolerance
+    assert found.judgement.kind in ((Kind.DRIFT,) if reached else (Kind.WITHIN, Kind.DRIFT))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("noise", "fault", "tolerance"),
+    [
+        (0.0, 1e-6, 0.0),
+        (0.0, 1e-6, 1e-9),
+        (2e-16, 1e-7, 1e-9),
+        (2e-16, 0.1, 1e-9),
+        (1e-12, 1e-3, 1e-9),
+        (1e-7, 0.05, 1e-5),
+        (1e-3, 0.5, 1e-2),
+    ],
+)
+def test_a_fault_at_one_step_is_a_jump(
+    noise: float, fault: float, tolerance: float, seed: int
+) -> None:
+    b = noisy(CURVE, lambda _: noise, seed)
+    b[100:] = [value * (1 + fault) for value in b[100:]]
+    found = made(CURVE, b, tolerance)
+    assert found.judgement.kind is Kind.JUMP
+    assert found.first is not None
+    assert found.first.step == 101
+    # The same noise without the fault is no jump.
+    assert made(CURVE, noisy(CURVE, lambda _: noise, seed), 1e-2).within
+
+
+def test_a_random_walk_at_rounding_level_is_no_jump() -> None:
+    chance, apart, b = random.Random(3), 0.0, []
+    for value in CURVE:
+        apart += 2e-16 * chance.gauss(0, 1)
+        b.append(value * (1 + apart))
+    assert made(CURVE, b, 1e-9).judgement.kind is Kind.WITHIN
+    assert made(CURVE, b, 1e-15).judgement.kind in (Kind.DRIFT, Kind.WITHIN)
+    crossed = made(CURVE, b, 0.0)
+    assert crossed.judgement.kind in (Kind.DRIFT, Kind.START)
+
+
+def test_without_the_rule_a_jump_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = noisy(CURVE, lambda _: 2e-16)
+    b[100:] = [value * 1.01 for value in b[100:]]
+    assert made(CURVE, b).judgement.kind is Kind.JUMP
+    monkeypatch.setattr(verdict, "LEAP", math.inf)
+    assert made(CURVE, b).judgement.kind is Kind.DRIFT
+
+
+def test_drift_and_then_a_jump() -> None:
+    b = noisy(CURVE, lambda k: 1e-16 * 10 ** (0.08 * k))
+    b[150:] = [value * 1.2 for value in b[150:]]
+    found = made(CURVE, b)
+    assert found.judgement.kind is Kind.DRIFT
+    assert found.later_jump is not None
+    assert found.later_jump.step == 151
+
+
+def test_a_divergence_that_heals() -> None:
+    b = list(CURVE)
+    b[50:53] = [value * 1.1 for value in b[50:53]]
+    found = made(CURVE, b)
+    assert found.judgement.kind is Kind.JUMP
+    assert (found.found.beyond, found.healed) == (3, 147)
+    assert found.last is not None
+    assert found.last.step == 53
+    assert not found.within
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kind"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, NAN, 3.0], Kind.NAN),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, INF], Kind.NAN),
+        ([NAN, 2.0], [1.0, 2.0], Kind.NAN),
+        ([1.0, INF], [1.0, -INF], Kind.NAN),
+        ([1.0, NAN], [1.0, INF], Kind.NAN),
+        ([1.0, 2.0, NAN], [1.0, 2.0, NAN], Kind.NAN),
+        ([1.0, INF, 2.0], [1.0, INF, 2.0], Kind.EQUAL),
+        ([1.0, NAN, 2.0], [1.0, NAN, 2.0], Kind.EQUAL),
+        ([1.0, NAN, 2.0], [1.0, NAN, 2.5], Kind.JUMP),
+        ([1.0, 2.0, 3.0], [1.0, 2.5, NAN], Kind.JUMP),
+    ],
+)
+def test_not_finite(a: list[float], b: list[float], kind: Kind) -> None:
+    found = made(a, b)
+    assert found.judgement.kind is kind
+    assert found.within == (kind is Kind.EQUAL)
+
+
+def test_zero_and_bitwise() -> None:
+    assert made([0.0, 1.0], [0.0, 1.0], 0.0).judgement.kind is Kind.EQUAL
+    above = math.nextafter(1.0, 2.0) if hasattr(math, "nextafter") else 1 + 2.0**-52
+    assert made([0.5, 1.0], [0.5, above], 0.0).judgement.kind is Kind.DRIFT
+    assert made([0.5, 1.0], [0.5, above], 1e-15).judgement.kind is Kind.WITHIN
+    gone = made([1.0, 0.0], [1.0, 1e-300], 0.5)
+    assert gone.first is not None
+    assert gone.first.relative == 1.0
+
+
+def test_what_print_hides_is_no_difference() -> None:
+    def printed(values: Sequence[float], precision: Precision) -> Series:
+        steps = array("q", range(len(values)))
+        return Series("loss", "lm loss", steps, array("d", values), precision=precision)
+
+    def judged(
+        a: list[float], b: list[float], one: Precision, other: Precision, tol: float
+    ) -> Kind:
+        logs = [
+            TrainingLog("x", role, "megatron", {"loss": printed(v, p)}, False, True, (), ())
+            for role, v, p in (("A", a, one), ("B", b, other))
+        ]
+        return compare_logs(*logs, ("loss",), tol).series[0].judgement.kind
+
+    seven, exact = Precision(significant=7), Precision()
+    assert judged([1.234567], [1.234567], seven, seven, 1e-9) is Kind.EQUAL
+    assert judged([1.234567], [1.234568], seven, seven, 1e-9) is Kind.WITHIN
+    assert judged([1.234567], [1.234569], seven, seven, 1e-9) is Kind.START
+    assert judged([1.234567], [1.234568], seven, seven, 0.0) is Kind.START
+    assert judged([1.234567], [1.234568], exact, exact, 1e-9) is Kind.START
+    assert judged([1.2345674], [1.234567], exact, seven, 0.0) is Kind.EQUAL
+    assert judged([1.2345676], [1.234567], exact, seven, 1e-9) is Kind.START
+    three = Precision(decimals=3)
+    assert judged([0.123], [0.124], three, three, 1e-9) is Kind.WITHIN
+    assert judged([0.123], [0.125], three, three, 1e-9) is Kind.START
+
+
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20),
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20),
+    st.sampled_from([0.0, 1e-9, 0.5]),
+)
+def test_any_two_series_get_a_verdict(a: list[float], b: list[float], tolerance: float) -> None:
+    found = made(a, b, tolerance)
+    mirrored = made(b, a, tolerance)
+    assert found.within == mirrored.within
+    assert found.judgement.kind is mirrored.judgement.kind
+    assert found.found.beyond == mirrored.found.beyond
+    assert (found.first is None) == (found.found.beyond == 0)
+    finite = [
+        (one, other)
+        for one, other in zip(a, b, strict=False)
+        if math.isfinite(one) and math.isfinite(other)
+    ]
+    beyond = [abs(x - y) > tolerance * max(abs(x), abs(y)) * (1 + 1e-9) for x, y in finite]
+    assert not (found.within and any(beyond))

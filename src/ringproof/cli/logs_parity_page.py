@@ -1,0 +1,119 @@
+"""Two training logs compared, as one page that needs nothing but the file itself."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import typer
+
+from ringproof.cli.logs_parity_curves import LEFT, WIDTH, picture
+from ringproof.cli.logs_parity_text import described, headline, rows, shown
+from ringproof.files import write_atomically
+from ringproof.harness.logs.training.comparison import Comparison
+from ringproof.harness.logs.training.drawing import Curves, curves
+from ringproof.harness.logs.training.remarks import cautions, readings
+from ringproof.harness.reports.printable import showable
+
+
+def write_page(result: Comparison, destination: str) -> None:
+    """Write the page to a file, or to standard output for ``-``.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    text = page(result)
+    if destination == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(Path(destination), text, field="--html")
+
+
+def page(result: Comparison) -> str:
+    """The page's text. Everything that came from outside is escaped."""
+    drawn = curves(result)
+    lead = "\n".join(f"{log.role}  {described(log)}" for log in (result.a, result.b))
+    return Template(_asset("parity.html")).substitute(
+        title=_safe(f"Training logs: {headline(result)}"),
+        mood="within" if result.within else "beyond",
+        style=_asset("parity.css"),
+        script=_asset("parity.js"),
+        lead=html.escape(lead),
+        panels="\n".join(_panels(result, drawn)),
+        remarks="\n".join(_remarks(result)),
+        rows="\n".join(_rows(result)),
+        data=_embedded(_data(drawn)),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def _safe(text: str) -> str:
+    return html.escape(showable(text, 400))
+
+
+def _panels(result: Comparison, drawn: Sequence[Curves]) -> Iterator[str]:
+    for one, curve in zip(result.series, drawn, strict=True):
+        verdict = one.judgement.kind.value
+        at = f" at step {one.first.step:,}" if one.first else ""
+        said = _safe(f"{verdict}{at}, {len(one.common.steps):,} common steps")
+        yield f"<section><h2>{_safe(one.name)}<small>{said}</small></h2>"
+        yield '<div class="scroll">'
+        yield from picture(curve, result.tolerance)
+        yield "</div>"
+        if not curve.complete:
+            yield '<p class="hint">Too many steps to draw all: the extremes of each part are.</p>'
+        yield "</section>"
+
+
+def _remarks(result: Comparison) -> Iterator[str]:
+    said = [f"Finding: {text}" for text in readings(result)]
+    said += [f"Caution: {text}" for text in cautions(result)]
+    if said:
+        yield '<ul class="remarks">'
+        yield from (f"<li>{_safe(text)}</li>" for text in said)
+        yield "</ul>"
+
+
+def _rows(result: Comparison) -> Iterator[str]:
+    for one in result.series:
+        verdict = one.judgement.kind.value
+        points = [(what, point) for what, point in rows(one) if point is not None]
+        if not points:
+            yield _row(one.name, verdict, "none", "", "", "", "")
+        for what, point in points:
+            values = (f"{point.step:,}", shown(point.a), shown(point.b), f"{point.relative:.3g}")
+            yield _row(one.name, verdict, what, *values)
+
+
+def _row(*cells: str) -> str:
+    return f"<tr>{''.join(f'<td>{_safe(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _data(drawn: Sequence[Curves]) -> dict[str, Any]:
+    """Numbers as text: JSON has neither all digits for certain nor what is not a number."""
+    panels = [
+        {
+            "steps": one.steps,
+            "a": [shown(value) for value in one.a],
+            "b": [shown(value) for value in one.b],
+            "relative": [f"{value:.3g}" for value in one.relative],
+        }
+        for one in drawn
+    ]
+    return {"left": LEFT, "width": WIDTH, "panels": panels}
+
+
+def _embedded(value: Any) -> str:
+    """JSON that cannot end the script it stands in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,0 +1,187 @@
+"""What kind of difference it is: the rule that tells drift from a jump.
+
+Two runs that compute the same in another order differ by rounding first (about 1e-16 of the value
+in float64, 1e-7 in float32), and training lets that grow little by little. A fault shows at once.
+So the first step beyond the tolerance is compared with all steps before it:
+
+* ``equal``: no step differs (to the last printed digit, where a log rounds).
+* ``within``: steps differ, none by more than the tolerance.
+* ``different from the start``: the first common step is beyond the tolerance already. Another seed,
+  other data, another normaliser.
+* ``jump``: the first difference beyond the tolerance leaps up from the largest one before it: by
+  more than ten times; by more than the largest had risen over the noise in all steps before; and by
+  more than the square of the largest rise in any one of them (twice as steep on a log scale).
+  Noise is what the quietest quarter of the steps before stays under, and at least rounding level:
+  a few units in the last place of the numbers (float64, or float32 where every value is one), or
+  what the log's print hides.
+* ``drift``: every other crossing: the difference came closer step by step.
+* ``nan``: at the first step beyond the tolerance only one run has a finite number; or both runs
+  end in steps that are not numbers, which proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass
+from enum import Enum
+
+from ringproof.harness.logs.training.difference import Common, Differences, resolution
+from ringproof.harness.logs.training.series import Precision
+
+LEAP = 10.0
+LATER_LEAP = 100.0
+FLOAT64_LEVEL = 8 * 2.0**-52
+FLOAT32_LEVEL = 8 * 2.0**-23
+_SAMPLE = 4096
+_QUIET_PART = 4
+
+CONSTANT_STEPS = 5
+"""A ratio that holds this long (or as long as there are steps, at least three) is constant."""
+_CONSTANT_WITHIN = 0.02
+_CONSTANT_FROM = 1e-3
+
+
+class Kind(str, Enum):
+    """The classes of the module's rule."""
+
+    EQUAL = "equal"
+    WITHIN = "within"
+    DRIFT = "drift"
+    JUMP = "jump"
+    START = "different from the start"
+    NAN = "nan"
+
+
+@dataclass(frozen=True)
+class ConstantRatio:
+    """B is always the same multiple of A: ``ratio``, over ``steps`` steps from the crossing on."""
+
+    ratio: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The class of a difference and what it rests on.
+
+    Attributes:
+        largest_before: Largest relative difference before the first one beyond the tolerance.
+        level: Noise before that step.
+        later_jump: Place of the steepest later leap, where the first crossing was gradual.
+    """
+
+    kind: Kind
+    largest_before: float = 0.0
+    level: float = 0.0
+    ratio: ConstantRatio | None = None
+    later_jump: int | None = None
+
+
+def judge(common: Common, found: Differences, a: Precision, b: Precision) -> Judgement:
+    """Apply the rule to the differences of one series."""
+    first = found.first_beyond
+    if first is None:
+        if _ends_undefined(found.relative):
+            return Judgement(Kind.NAN)
+        # Against exact numbers print rounds once; two prints that differ have different digits.
+        apart = found.differing or (found.rounding and a.rounded and b.rounded)
+        return Judgement(Kind.WITHIN if apart else Kind.EQUAL)
+    level = max(
+        number_level(common), resolution(common, first, a, b), _quiet_level(found.relative, first)
+    )
+    before, growth = _history(found.relative, first, level)
+    ratio = _constant_ratio(common, first, a, b)
+    relative = found.relative[first]
+    if not math.isfinite(relative):
+        return Judgement(Kind.NAN, before, level)
+    if first == 0:
+        return Judgement(Kind.START, before, level, ratio)
+    if is_jump(relative, before, growth=growth, level=level):
+        return Judgement(Kind.JUMP, before, level, ratio)
+    return Judgement(Kind.DRIFT, before, level, None, _later_jump(found.relative, first, level))
+
+
+def is_jump(relative: float, largest: float, *, growth: float, level: float) -> bool:
+    """The rule itself, in factors.
+
+    Args:
+        relative: The difference in question.
+        largest: The largest before it.
+        growth: The largest rise of the largest in one step before it.
+        level: Noise.
+    """
+    base = max(largest, level)
+    return relative / base > max(LEAP, base / level, growth**2)
+
+
+def _quiet_level(relative: array[float], stop: int) -> float:
+    """What the quietest quarter of the differences before ``stop`` stays under, from a sample."""
+    sample = sorted(
+        value for value in relative[: stop : max(1, stop // _SAMPLE)] if math.isfinite(value)
+    )
+    return sample[len(sample) // _QUIET_PART] if sample else 0.0
+
+
+def number_level(common: Common) -> float:
+    """Rounding level of the numbers: of float32 where every value looked at is one."""
+    values = [
+        value
+        for side in (common.a, common.b)
+        for value in side[:_SAMPLE]
+        if math.isfinite(value) and abs(value) < 1e38
+    ]
+    return FLOAT32_LEVEL if list(array("f", values)) == values else FLOAT64_LEVEL
+
+
+def _history(relative: array[float], stop: int, level: float) -> tuple[float, float]:
+    """Largest difference before ``stop``, and the steepest growth of the largest so far."""
+    largest, growth = 0.0, 1.0
+    for value in relative[:stop]:
+        if value > largest:
+            growth = max(growth, value / max(largest, level))
+            largest = value
+    return largest, growth
+
+
+def _later_jump(relative: array[float], first: int, level: float) -> int | None:
+    """Where, after a gradual crossing, the difference leaps most beyond all before it."""
+    largest, growth = _history(relative, first + 1, level)
+    steepest, found = 0.0, None
+    for place in range(first + 1, len(relative)):
+        value = relative[place]
+        if not value > largest:
+            continue
+        steepness = value / max(largest, level)
+        if steepness > max(LATER_LEAP, growth**2, steepest):
+            steepest, found = steepness, place
+        growth = max(growth, steepness)
+        largest = value
+    return found
+
+
+def _constant_ratio(common: Common, first: int, a: Precision, b: Precision) -> ConstantRatio | None:
+    """The ratio B / A from the crossing on, as long as its distance from 1 keeps within 2%."""
+    start = _ratio(common, first)
+    if start is None or abs(start - 1) < _CONSTANT_FROM:
+        return None
+    held = 0
+    for place in range(first, len(common.steps)):
+        ratio = _ratio(common, place)
+        hidden = 2 * resolution(common, place, a, b) * abs(start)
+        if ratio is None or abs(ratio - start) > _CONSTANT_WITHIN * abs(start - 1) + hidden:
+            break
+        held += 1
+    enough = max(3, min(CONSTANT_STEPS, len(common.steps) - first))
+    return ConstantRatio(start, held) if held >= enough else None
+
+
+def _ratio(common: Common, place: int) -> float | None:
+    one, other = common.a[place], common.b[place]
+    if not (math.isfinite(one) and math.isfinite(other)) or one == 0 or other == 0:
+        return None
+    return other / one
+
+
+def _ends_undefined(relative: array[float]) -> bool:
+    return bool(relative) and math.isnan(relative[-1])
