@@ -157,6 +157,18 @@ def die_on(rank: RankContext, *, culprit: int, how: int) -> None:
         out.sum().backward()
 
 
+def step_then_hang(rank: RankContext, *, steps: int, seconds: float, culprit: int) -> None:
+    """Say something after each step of ``seconds``; after the last, one rank sleeps."""
+    for step in range(steps):
+        time.sleep(seconds)
+        dist.barrier()
+        if rank.rank == 0:
+            print(f"step {step}", flush=True)
+    if rank.rank == culprit:
+        time.sleep(3600)
+    dist.barrier()
+
+
 def hang_on(rank: RankContext, *, culprit: int) -> None:
     """One rank never arrives at a barrier."""
     if rank.rank == culprit:

@@ -91,6 +91,17 @@ def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
     assert_gone(before)
 
 
+def test_work_that_shows_progress_may_take_longer_than_the_limit(four: Cluster) -> None:
+    steps = {"steps": 6, "seconds": 0.5}
+    with pytest.raises(RankFailure, match="not finished after 2 s"):
+        four.run(cases.step_then_hang, culprit=-1, timeout_seconds=2, **steps)
+    run = {**steps, "timeout_seconds": 2, "renewed_by_output": True}
+    assert len(four.run(cases.step_then_hang, culprit=-1, **run).values) == 4
+    with pytest.raises(RankFailure, match=r"silent for 2 s, at .*step_then_hang") as caught:
+        four.run(cases.step_then_hang, culprit=3, **run)
+    assert caught.value.rank == 3
+
+
 @pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_a_rank_that_never_enters_attention_is_named(

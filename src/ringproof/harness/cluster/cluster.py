@@ -100,6 +100,7 @@ class Cluster:
         *,
         world_size: int | None = None,
         timeout_seconds: float | None = None,
+        renewed_by_output: bool = False,
         **arguments: Any,
     ) -> CaseOutcome:
         """Run one case on the first ``world_size`` ranks and wait for all of them.
@@ -107,7 +108,9 @@ class Cluster:
         Args:
             function: Called as ``function(context, **arguments)`` on each rank.
             world_size: Ranks to use; all by default.
-            timeout_seconds: Limit of this case.
+            timeout_seconds: Limit of this case, and of each of its collectives.
+            renewed_by_output: Whether each line that a rank writes starts the limit anew: for
+                work without a known end, which shows progress.
             arguments: Picklable.
 
         Raises:
@@ -126,7 +129,12 @@ class Cluster:
             raise RuntimeError("this cluster's context has been left; open another")
         if not self._workers:
             self._start()
-        watch = Watch(self._workers[:size], self.options.log_sink, limit)
+        watch = Watch(
+            self._workers[:size],
+            self.options.log_sink,
+            limit,
+            renewed_by_output=renewed_by_output,
+        )
         finished = False
         try:
             self._assign(size, pickle.dumps((function, arguments)), limit)

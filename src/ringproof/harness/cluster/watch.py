@@ -82,12 +82,22 @@ class Watch:
         workers: The ranks of the case.
         log_sink: Called with each line.
         limit_seconds: Until the case counts as hung.
+        renewed_by_output: Whether each line that a rank writes gives the case that long again.
     """
 
-    def __init__(self, workers: Sequence[Worker], log_sink: LogSink, limit_seconds: float) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        log_sink: LogSink,
+        limit_seconds: float,
+        *,
+        renewed_by_output: bool = False,
+    ) -> None:
         self._workers = {worker.rank: worker for worker in workers}
         self._log_sink = log_sink
         self._limit_seconds = limit_seconds
+        self._renewed_by_output = renewed_by_output
+        self._deadline = time.monotonic() + limit_seconds
         self._logs: deque[tuple[int, str]] = deque(maxlen=KEPT_LINES)
         self._partial = dict.fromkeys(self._workers, b"")
         self._open_outputs = set(self._workers)
@@ -124,9 +134,8 @@ class Watch:
         return bool(self._deaths) or any(report.error for report in self._reports.values())
 
     def _wait_for_ranks(self) -> None:
-        deadline = time.monotonic() + self._limit_seconds
-        while self._unfinished() and not self._failed() and time.monotonic() < deadline:
-            self._poll(deadline - time.monotonic())
+        while self._unfinished() and not self._failed() and time.monotonic() < self._deadline:
+            self._poll(self._deadline - time.monotonic())
         # Each further report gives the rest a little longer, within bounds.
         last, known = time.monotonic() + MAX_SETTLE_SECONDS, -1
         settled = 0.0
@@ -188,6 +197,8 @@ class Watch:
         text = line.decode(errors="replace").rstrip("\r")
         self._follow_dump(rank, text)
         self._logs.append((rank, text))
+        if self._renewed_by_output:
+            self._deadline = time.monotonic() + self._limit_seconds
         self._log_sink(rank, text)
 
     def _follow_dump(self, rank: int, text: str) -> None:
@@ -236,7 +247,8 @@ class Watch:
         rank = idle[0] if idle else hung[0]
         places = {r: stacks[r][0] if stacks[r] else "an unknown place" for r in hung}
         others = "; ".join(f"rank {r} at {places[r]}" for r in hung if r != rank)
-        reason = f"not finished after {self._limit_seconds:g} s, at {places[rank]}"
+        state = "silent for" if self._renewed_by_output else "not finished after"
+        reason = f"{state} {self._limit_seconds:g} s, at {places[rank]}"
         if not idle:
             reason += "; every unfinished rank waits for another"
         return RankFailure(rank, reason, self._tail(rank), others)
