@@ -18,6 +18,7 @@ NEEDS_TORCH = (
     "torch",
     "ringproof.reference.topology.context",
     "ringproof.reference.topology.census",
+    "ringproof.reference.topology.dynamic",
     "ringproof.harness.cluster.worker",
 )
 TORCH_ALLOWED_IN_HARNESS = "src/ringproof/harness/cluster/worker.py"

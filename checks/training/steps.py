@@ -1,0 +1,176 @@
+"""Random steps, and all ranks of a domain played in one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import settings
+
+from ringproof.reference.model.batch import IGNORED, PackedBatch
+from ringproof.reference.planning import Group, Pipeline
+from ringproof.reference.planning.domain import divisors
+from ringproof.reference.training.documents import Tokens
+from ringproof.reference.training.routes import ByteRows, owner, portions_by_owner
+from ringproof.reference.training.routing import (
+    Recipient,
+    build_batches,
+    outgoing_rows,
+    place_rows,
+)
+from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
+
+patient = settings(deadline=None)  # a shared machine may stop for a while
+
+
+def random_schedule(draw: random.Random) -> Schedule:
+    """Any schedule on 1 to 12 ranks, with a budget of 8 to 96 rows."""
+    ranks = draw.choice([1, 2, 3, 4, 6, 8, 12])
+    sizes = divisors(ranks)
+    chosen = tuple(sorted(draw.sample(sizes, draw.randint(1, len(sizes)))))
+    name = draw.choice(["padded", "packed", "dynamic", "forced"])
+    shards = draw.choice([1, 2])
+    return Schedule(
+        name="dynamic" if name == "forced" else name,
+        ranks=ranks,
+        max_tokens_per_rank=draw.choice([8, 24, 96]),
+        cp_size=draw.choice(sizes),
+        cp_sizes=chosen,
+        forced_sizes=tuple(draw.sample(chosen, len(chosen))) if name == "forced" else (),
+        row_shards=shards,
+        partition=draw.choice(["zigzag", "contiguous"]),
+        pipeline=draw.choice([Pipeline(), Pipeline(2), Pipeline(2, 2), Pipeline(3, 2)]),
+    )
+
+
+def random_lengths(draw: random.Random, longest: int) -> list[int]:
+    """1 to 20 lengths, of which some are 1 and some as long as fits."""
+    return [
+        draw.choice([1, longest, draw.randint(1, longest), draw.randint(1, max(1, longest // 4))])
+        for _ in range(draw.randint(1, 20))
+    ]
+
+
+def random_step(seed: int) -> StepPlan:
+    """A step of random sequences on a random schedule."""
+    draw = random.Random(seed)
+    schedule = random_schedule(draw)
+    lengths = random_lengths(draw, schedule.domain.longest)
+    return plan_step(lengths, schedule, documents=draw.sample(range(1000), len(lengths)))
+
+
+def random_documents(step: StepPlan, seed: int = 0) -> list[Tokens]:
+    """Content for each sequence; no byte is 0, so that padding is told apart."""
+    drawn = np.random.RandomState(seed)
+    return [drawn.randint(1, 256, size=length).astype(np.uint8) for length in step.lengths]
+
+
+@dataclass(frozen=True)
+class PlayedGroup:
+    """What a batch asks of its group."""
+
+    size: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class PlayedGroups:
+    """The groups of one rank that is played."""
+
+    domain_size: int
+    domain_rank: int
+
+    def group(self, size: int) -> PlayedGroup:
+        return PlayedGroup(size, self.domain_rank % size)
+
+
+def sent(step: StepPlan, documents: Sequence[Tokens], columns: range) -> list[list[ByteRows]]:
+    """What each rank sends to each."""
+    ranks = step.plan.ranks
+    owned: list[dict[int, Tokens]] = [{} for _ in range(ranks)]
+    for sequence, document in enumerate(documents):
+        owned[owner(sequence, ranks)][sequence] = document
+    return [outgoing_rows(step, owned[rank], rank, columns) for rank in range(ranks)]
+
+
+def played(
+    step: StepPlan, documents: Sequence[Tokens], recipient: Recipient
+) -> list[list[PackedBatch]]:
+    """The microbatches of every rank, with the exchange played in this process."""
+    ranks = step.plan.ranks
+    outgoing = sent(step, documents, recipient.columns)
+    batches = []
+    for rank in range(ranks):
+        received = [outgoing[source][rank] for source in range(ranks)]
+        arrived = place_rows(step, rank, portions_by_owner(step, rank), received)
+        groups: Any = PlayedGroups(ranks, rank)
+        batches.append(build_batches(step, arrived, groups, recipient))
+    return batches
+
+
+def foreign_rows(step: StepPlan, rank: int, microbatch: int, batch: PackedBatch) -> int:
+    """Real rows of a batch that another rank than this one has loaded."""
+    sequences = step.group_of(microbatch, rank).sequences
+    foreign = [e for e, sequence in enumerate(sequences) if sequence % step.plan.ranks != rank]
+    return sum(int((batch.real & (batch.sequences == entry)).sum()) for entry in foreign)
+
+
+def check_batches(
+    step: StepPlan, documents: Sequence[Tokens], batches: Sequence[Sequence[PackedBatch]]
+) -> None:
+    """Every token is computed once, in its place, with what follows it in its own document.
+
+    The expectation is made row by row from the sequence, the position and the document.
+    """
+    seen: list[tuple[int, int]] = []
+    for rank, own in enumerate(batches):
+        assert len(own) == len(step.plan.microbatches)
+        for number, batch in enumerate(own):
+            assert batch.rows <= step.plan.max_tokens_per_rank
+            assert batch.rows % step.rank_multiple == 0
+            seen += check_batch(step.group_of(number, rank), documents, batch)
+    every = [(s, p) for s, length in enumerate(step.lengths) for p in range(length)]
+    assert sorted(seen) == every
+
+
+def check_batch(
+    group: Group, documents: Sequence[Tokens], batch: PackedBatch
+) -> list[tuple[int, int]]:
+    """Sequence and position of each real row, once all rows are what they should be."""
+    view, seen = RowView.of(batch), []
+    contents = [documents[sequence].tolist() for sequence in group.sequences] or [[]]
+    rows = zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True)
+    for row, (entry, position) in enumerate(rows):
+        check_row(view, row, position, contents[entry])
+        if position < len(contents[entry]):
+            seen.append((group.sequences[entry], position))
+    return seen
+
+
+@dataclass(frozen=True)
+class RowView:
+    """What a batch says of its rows, as plain lists."""
+
+    real: list[bool]
+    tokens: list[int] | None
+    future: list[list[int]]
+
+    @classmethod
+    def of(cls, batch: PackedBatch) -> RowView:
+        tokens = None if batch.tokens is None else batch.tokens.tolist()
+        future = [] if batch.future is None else batch.future.T.tolist()
+        return cls(batch.real.tolist(), tokens, future)
+
+
+def check_row(view: RowView, row: int, position: int, document: list[int]) -> None:
+    """One row against the document that it belongs to."""
+    real = position < len(document)
+    assert view.real[row] == real
+    if view.tokens is not None:
+        assert view.tokens[row] == (document[position] if real else 0)
+    for depth, token in enumerate(view.future[row] if view.future else ()):
+        after = position + 1 + depth
+        assert token == (document[after] if after < len(document) else IGNORED)

@@ -1,0 +1,150 @@
+"""Documents: where they come from, how long they are, what is held out, what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.reference.training.data import read_data, split
+from ringproof.reference.training.documents import Documents, standard_library
+from ringproof.reference.training.language import Language
+
+
+def every(documents: Documents) -> list[bytes]:
+    return [bytes(documents.read(index)) for index in range(len(documents.lengths))]
+
+
+def folder_of(path: Path, contents: dict[str, bytes]) -> str:
+    for name, content in contents.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return f"folder:{path}"
+
+
+def test_the_standard_library_is_sorted_and_cut() -> None:
+    documents = standard_library(1024)
+    names = [documents.name(index) for index in range(len(documents.lengths))]
+    assert len(names) > 200
+    assert not [name for name in names if "site-packages" in name or not name.endswith(".py")]
+    root = Path(names[0]).parents[0]
+    assert names == sorted(names, key=lambda name: Path(name).relative_to(root).as_posix())
+    assert documents.lengths.min() >= 1 and documents.lengths.max() == 1024
+    index = next(i for i, name in enumerate(names) if name.endswith("/dataclasses.py"))
+    assert bytes(documents.read(index)) == Path(names[index]).read_bytes()[:1024]
+
+
+def test_a_folder_is_read_as_the_planner_reads_it(tmp_path: Path) -> None:
+    source = folder_of(
+        tmp_path, {"b.md": b"0123456789", "a/c.md": b"xy", "d.txt": b"no", "e.md": b""}
+    )
+    data = read_data(f"{source},glob=*.md", longest=8)
+    assert every(data.training) + every(data.evaluation) == [b"01234567", b"xy"]
+    assert data.training.name(0).endswith("b.md")
+
+
+def test_a_file_that_shrank_is_refused_by_name(tmp_path: Path) -> None:
+    data = read_data(folder_of(tmp_path, {"a": b"12345", "b": b"1"}), longest=8)
+    (tmp_path / "a").write_bytes(b"123")
+    with pytest.raises(InputError, match=r"a: had 5 bytes when the run began \(got 3\)"):
+        data.training.read(0)
+    (tmp_path / "a").unlink()
+    with pytest.raises(InputError, match="a: cannot be read: No such file"):
+        data.training.read(0)
+
+
+@pytest.mark.parametrize("count", [2, 19, 20, 45, 400])
+def test_held_out_documents_are_disjoint_and_nothing_is_lost(count: int) -> None:
+    data = split(Language(longest=64, documents=count))
+    names = [
+        [part.name(index) for index in range(len(part.lengths))]
+        for part in (data.training, data.evaluation)
+    ]
+    assert len(names[1]) == max(1, count // 20)
+    assert len(set(names[0]) | set(names[1])) == len(names[0]) + len(names[1]) == count
+
+
+def test_lengths_are_those_of_what_is_read() -> None:
+    for source in ("stdlib", "stdlib:definitions", "synthetic:documents=300"):
+        data = read_data(source, longest=512)
+        for index in range(0, 200, 7):
+            assert len(data.training.read(index)) == data.training.lengths[index]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("wikipedia", "data: unknown source"),
+        ("folder:", "data: unknown source"),
+        ("synthetic:", "data: unknown source"),
+        ("stdlib:3", "data: unknown source"),
+        ("folder:/no/such/folder", "is no folder"),
+        ("synthetic:seed=x", "synthetic: is unknown, there twice, or no number"),
+        ("synthetic:seed=1,seed=2", "synthetic: is unknown, there twice, or no number"),
+        ("synthetic:colour=1", "synthetic: is unknown, there twice, or no number"),
+        ("synthetic:documents=1", "synthetic: documents: is no whole number from 2"),
+        ("synthetic:seed=1.5", "synthetic: seed: is no whole number from 0"),
+        ("synthetic:mean=0", "synthetic: mean is less than 1"),
+        ("synthetic:sigma=99", "synthetic: mean is less than 1, or sigma more than 10"),
+    ],
+)
+def test_bad_sources_are_refused(source: str, message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        read_data(source, longest=64)
+    assert message in str(refusal.value)
+
+
+def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a single document"):
+        read_data(folder_of(tmp_path, {"only": b"1"}), longest=8)
+    with pytest.raises(InputError, match="max_sequence_length: is less than 1"):
+        read_data("stdlib", longest=0)
+
+
+def bits(counts: Counter[bytes]) -> float:
+    total = sum(counts.values())
+    return -sum(n / total * math.log2(n / total) for n in counts.values())
+
+
+def test_the_language_is_far_from_noise() -> None:
+    """A letter costs four bits alone and half a bit where five before it are known."""
+    language = Language(longest=2000, documents=40, mean=1500)
+    text = [bytes(language.read(index)) for index in range(40)]
+    grams = [Counter(t[i : i + n] for t in text for i in range(len(t) - n)) for n in (1, 5, 6)]
+    alone, given_five = bits(grams[0]), bits(grams[2]) - bits(grams[1])
+    assert alone > 4
+    assert given_five < 1.2
+    noise = [np.random.RandomState(i).bytes(2000) for i in range(40)]
+    grams = [Counter(t[i : i + n] for t in noise for i in range(len(t) - n)) for n in (1, 2)]
+    assert bits(grams[1]) - bits(grams[0]) > 6  # the same measure tells noise
+
+
+def test_what_the_language_repeats_lies_far_apart_and_is_each_document_s_own() -> None:
+    language = Language(longest=2000, documents=40, mean=1500, sigma=0.1)
+    names = set()
+    for index in range(40):
+        document = bytes(language.read(index))
+        name = document[:8]
+        assert name.isupper() and len(name) == 8
+        mentions = [i for i in range(9, len(document) - 8) if document[i : i + 1] == b"@"]
+        assert len(mentions) > 5
+        assert all(document[i + 1 : i + 9] == name for i in mentions)
+        assert min(np.diff([0, *mentions])) > 40
+        names.add(name)
+    assert len(names) == 40
+
+
+def test_the_language_depends_on_its_seed_and_not_on_the_cut() -> None:
+    one, other = Language(longest=512), Language(longest=512, seed=1)
+    assert every(split_first(one)) == every(split_first(Language(longest=512)))
+    assert every(split_first(one)) != every(split_first(other))
+    short = Language(longest=16)
+    assert bytes(short.read(5)) == bytes(one.read(5))[:16]
+
+
+def split_first(language: Language) -> Documents:
+    return Language(longest=language.longest, seed=language.seed, documents=20, mean=language.mean)

@@ -1,0 +1,205 @@
+"""Every rank gets the rows it computes, once, with the right token and the right ones after it.
+
+All ranks are played in one process; ``smoke/test_batch_routing.py`` does it with real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from checks.training import steps as steps_module
+from checks.training.steps import (
+    check_batches,
+    foreign_rows,
+    patient,
+    played,
+    random_documents,
+    random_step,
+    sent,
+)
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import IGNORED
+from ringproof.reference.packing.maps import Rows, local_to_global, real_rows, sequence_positions
+from ringproof.reference.training import routes, routing
+from ringproof.reference.training.documents import Tokens
+from ringproof.reference.training.routes import ByteRows, LocalRows, Portion
+from ringproof.reference.training.routing import Recipient, outgoing_rows, totals
+from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
+
+steps = st.integers(0, 2**32).map(random_step)
+
+
+def forced_step() -> StepPlan:
+    """Six sequences on groups of 1, 2 and 4."""
+    schedule = Schedule(name="dynamic", ranks=4, max_tokens_per_rank=64, forced_sizes=(1, 2, 4))
+    return plan_step([5, 9, 14, 3, 30, 8], schedule)
+
+
+@patient
+@given(steps, st.integers(0, 3))
+def test_every_row_arrives_once_with_what_follows_it(step: StepPlan, depths: int) -> None:
+    documents = random_documents(step)
+    check_batches(step, documents, played(step, documents, Recipient(depths=depths)))
+
+
+@patient
+@given(steps)
+def test_metadata_are_those_of_the_packing(step: StepPlan) -> None:
+    """Positions and real rows, from the pack itself; under ``padded`` more rows count as real."""
+    batches = played(step, random_documents(step), Recipient())
+    for rank, own in enumerate(batches):
+        for number, batch in enumerate(own):
+            place = rank - step.group_of(number, rank).first_rank
+            cut = (batch.packed, batch.group.size, place, step.partition)
+            assert batch.positions.tolist() == sequence_positions(*cut).tolist()
+            computed = torch.from_numpy(real_rows(*cut))
+            assert not (batch.real & ~computed).any()
+            if step.computed == tuple(step.lengths):
+                assert batch.real.equal(computed)
+            assert len(local_to_global(*cut)) == batch.rows
+
+
+@patient
+@given(steps, st.integers(0, 2), st.booleans(), st.booleans())
+def test_no_byte_moves_that_is_not_needed(
+    step: StepPlan, depths: int, embeds: bool, predicts: bool
+) -> None:
+    """A rank receives of other ranks' documents exactly its real rows of them, and once."""
+    recipient = Recipient(depths=depths, embeds=embeds, predicts=predicts)
+    assume(recipient.columns)
+    documents = random_documents(step)
+    moved = sent(step, documents, recipient.columns)
+    batches = played(step, documents, recipient)
+    for rank, own in enumerate(batches):
+        needed = sum(foreign_rows(step, rank, number, batch) for number, batch in enumerate(own))
+        received = sum(
+            moved[source][rank].nbytes for source in range(step.plan.ranks) if source != rank
+        )
+        assert received == needed * (embeds + (1 + depths) * predicts)
+
+
+@patient
+@given(steps, st.integers(0, 3))
+def test_totals_are_the_labels_that_there_are(step: StepPlan, depths: int) -> None:
+    batches = played(step, random_documents(step), Recipient(depths=depths))
+    every = [batch for own in batches for batch in own]
+    counts = totals(step, depths)
+    assert counts.tokens == sum(int(batch.real.sum()) for batch in every)
+    labels = [sum(int((b.future[d] != IGNORED).sum()) for b in every) for d in range(depths + 1)]
+    assert counts.predictions == tuple(labels)
+    assert all(batch.totals == counts for batch in every)
+
+
+def test_nothing_follows_from_another_sequence() -> None:
+    """Document ``i`` consists of byte ``i + 1``: any other label would come from a neighbour."""
+    step = forced_step()
+    documents = [np.full(length, i + 1, np.uint8) for i, length in enumerate(step.lengths)]
+    for rank, own in enumerate(played(step, documents, Recipient(depths=2))):
+        for number, batch in enumerate(own):
+            sequences = torch.tensor([*step.group_of(number, rank).sequences, 0])
+            byte = sequences[batch.sequences] + 1
+            assert ((batch.future == byte) | (batch.future == IGNORED)).all()
+
+
+def test_a_dummy_group_runs_on_the_least_rows() -> None:
+    schedule = Schedule(
+        name="dynamic", ranks=4, max_tokens_per_rank=32, forced_sizes=(2,), row_shards=2
+    )
+    step = plan_step([6], schedule)
+    batches = played(step, random_documents(step), Recipient(depths=1))
+    assert [own[0].rows for own in batches] == [4, 4, 4, 4]
+    for own in batches[2:]:
+        assert own[0].packed.sequences == 0 and not own[0].real.any()
+        assert own[0].future.eq(IGNORED).all() and own[0].tokens.eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("recipient", "columns", "holds"),
+    [
+        (Recipient(depths=2), range(4), (True, True)),
+        (Recipient(depths=2, predicts=False), range(1), (True, False)),
+        (Recipient(depths=2, embeds=False), range(1, 4), (False, True)),
+    ],
+)
+def test_a_stage_gets_what_it_takes(
+    recipient: Recipient, columns: range, holds: tuple[bool, bool]
+) -> None:
+    step = forced_step()
+    assert recipient.columns == columns
+    documents = random_documents(step)
+    batches = played(step, documents, recipient)
+    check_batches(step, documents, batches)
+    for batch in (batch for own in batches for batch in own):
+        assert (batch.tokens is not None, batch.future is not None) == holds
+
+
+def test_a_middle_stage_takes_nothing() -> None:
+    assert not Recipient(embeds=False, predicts=False).columns
+
+
+def test_what_was_not_planned_is_refused() -> None:
+    step = forced_step()
+    documents = random_documents(step)
+    owned = {0: documents[0], 4: documents[4]}
+    with pytest.raises(InputError, match=r"sequence 4: was planned with 30 tokens \(got 29\)"):
+        outgoing_rows(step, {**owned, 4: documents[4][1:]}, 0, range(2))
+    with pytest.raises(InputError, match=r"sequence 4: was planned with 30 tokens \(got 0\)"):
+        outgoing_rows(step, {0: documents[0]}, 0, range(2))
+
+
+def wrong_order(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
+    """The receiver lists what it needs the other way round."""
+    return tuple(found[::-1] for found in routes.portions_by_owner(step, rank))
+
+
+def across_the_border(document: Tokens, positions: Rows, columns: range) -> ByteRows:
+    """The last token's row is followed by a neighbour's first one."""
+    return routes.followed(np.append(document, np.uint8(77)), positions, columns)
+
+
+def on_own_rows(document: Tokens, positions: Rows, columns: range) -> ByteRows:
+    """What follows is looked for among the rank's own rows: wrong where a chunk ends."""
+    own = document[positions]
+    return np.stack([np.concatenate([own[c:], own[:c]]) for c in columns], axis=1)
+
+
+def no_end(rows: ByteRows, local: LocalRows, recipient: Recipient) -> tuple[Any, Any]:
+    """Labels where the sequence has ended."""
+    longer = replace(local, lengths=local.lengths + 1)
+    return build_columns(rows, longer, recipient)
+
+
+build_columns = routing._columns
+FAULTS = [
+    (steps_module, "portions_by_owner", wrong_order),
+    (routing, "followed", on_own_rows),
+    (routing, "_columns", no_end),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "fault"), FAULTS, ids=[name for _, name, _ in FAULTS])
+def test_the_check_sees_a_fault(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, fault: object
+) -> None:
+    step = forced_step()
+    documents = random_documents(step)
+    check_batches(step, documents, played(step, documents, Recipient(depths=1)))
+    monkeypatch.setattr(module, name, fault)
+    with pytest.raises((AssertionError, ValueError)):
+        check_batches(step, documents, played(step, documents, Recipient(depths=1)))
+
+
+def test_a_neighbour_s_token_never_becomes_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where an owner sends one: the receiver knows where each sequence ends."""
+    step = forced_step()
+    documents = random_documents(step)
+    monkeypatch.setattr(routing, "followed", across_the_border)
+    check_batches(step, documents, played(step, documents, Recipient(depths=1)))

@@ -1,0 +1,163 @@
+"""Which trainings are compared with one rank: every preset in every layout.
+
+Each variant trains the same samples from the same parameters as its reference, which is the same
+preset on one rank, packed without CP. What differs is only how the work is spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.harness.cluster import RankContext
+from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.options import (
+    BatchOptions,
+    KeepingOptions,
+    ModelOptions,
+    OptimiserOptions,
+    ParallelOptions,
+    TrainOptions,
+)
+from ringproof.reference.training.records import Record, StepRecord
+
+TOLERANCE = 1e-9
+"""Relative. Float64 rounds at 1e-16; thirty steps of Adam let that grow by some orders."""
+STEPS = 30
+LONGEST = 64
+PRESETS = ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
+
+Series = list[tuple[float, float]]
+"""Loss and gradient norm of each step."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One way to spread a training over ranks.
+
+    Args:
+        layout: Sizes of the axes.
+        parallel: Of `ParallelOptions`, beside the layout.
+        batch: Of `BatchOptions`.
+        model: Of `ModelOptions`.
+    """
+
+    layout: Mapping[str, int] = field(default_factory=dict)
+    parallel: Mapping[str, Any] = field(default_factory=dict)
+    batch: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks it takes."""
+        return RankLayout(**self.layout).world_size
+
+
+_PACKED = MappingProxyType({"schedule": "packed"})
+_PADDED = MappingProxyType({"schedule": "padded"})
+_EVERY_SIZE = MappingProxyType({"forced_sizes": (1, 2, 4, 8)})
+_SIZES_OF_FOUR = MappingProxyType({"forced_sizes": (4, 1, 2)})
+ONE_RANK = Spread(batch=_PACKED)
+
+SPREADS: Mapping[str, Spread] = MappingProxyType(
+    {
+        "one rank, padded": Spread(batch=_PADDED),
+        "recompute": Spread(batch=_PACKED, model={"recompute": True}),
+        "TP 2": Spread({"tp": 2}, batch=_PACKED),
+        "TP 2, no sequence parallelism": Spread(
+            {"tp": 2}, {"sequence_parallel": False}, batch=_PACKED
+        ),
+        "PP 2": Spread({"pp": 2}, batch=_PACKED),
+        "PP 2 x VPP 2": Spread({"pp": 2}, {"vpp": 2}, batch=_PACKED),
+        "DP 2": Spread({"dp": 2}, batch=_PACKED),
+        "CP 2": Spread({"cp": 2}, batch=_PACKED),
+        "CP 4": Spread({"cp": 4}, batch=_PACKED),
+        "CP 2, padded": Spread({"cp": 2}, batch=_PADDED),
+        "dynamic on 2": Spread({"cp": 2}),
+        "dynamic on 4": Spread({"cp": 2, "dp": 2}),
+        "dynamic on 8, sizes 1, 2, 4, 8": Spread({"cp": 8}, batch=_EVERY_SIZE),
+        "dynamic on 6, sizes 3, 6, 1, 2": Spread(
+            {"cp": 3, "dp": 2}, batch={"cp_sizes": "divisors", "forced_sizes": (3, 6, 1, 2)}
+        ),
+        "dynamic on 4, all_gather": Spread(
+            {"cp": 4}, {"comm_type": "all_gather"}, batch=_SIZES_OF_FOUR
+        ),
+        "dynamic on 4, a2a": Spread({"cp": 4}, {"comm_type": "a2a"}, batch=_SIZES_OF_FOUR),
+        "dynamic on 4, a2a+p2p": Spread(
+            {"cp": 4}, {"comm_type": "a2a+p2p", "ranks_per_node": 2}, batch=_SIZES_OF_FOUR
+        ),
+        "dynamic on 8, a2a+p2p": Spread(
+            {"cp": 8}, {"comm_type": "a2a+p2p", "ranks_per_node": 4}, batch=_EVERY_SIZE
+        ),
+        "FSDP2 on 2": Spread({"dp": 2}, {"fully_sharded": True}, batch=_PACKED),
+        "FSDP2, dynamic on 4": Spread({"cp": 4}, {"fully_sharded": True}, batch=_SIZES_OF_FOUR),
+        "FSDP2, PP 2, dynamic on 2": Spread({"pp": 2, "cp": 2}, {"fully_sharded": True}),
+        "FSDP2, PP 2 x VPP 2, dynamic on 2": Spread(
+            {"pp": 2, "cp": 2}, {"fully_sharded": True, "vpp": 2}
+        ),
+        "TP 2 x dynamic on 4": Spread({"tp": 2, "cp": 4}, batch=_SIZES_OF_FOUR),
+        "PP 2 x dynamic on 4": Spread({"pp": 2, "cp": 4}, batch=_SIZES_OF_FOUR),
+        "PP 2 x VPP 2 x dynamic on 4": Spread({"pp": 2, "cp": 4}, {"vpp": 2}, batch=_SIZES_OF_FOUR),
+        "TP 2 x PP 2 x dynamic on 2": Spread({"tp": 2, "pp": 2, "cp": 2}),
+        "TP 2 x PP 2 x VPP 2 x dynamic on 2": Spread({"tp": 2, "pp": 2, "cp": 2}, {"vpp": 2}),
+    }
+)
+
+
+def options_of(
+    preset: str, spread: Spread, *, mtp: int = 0, steps: int = STEPS, **batch: Any
+) -> TrainOptions:
+    """The run of one variant.
+
+    Args:
+        preset: Of the model.
+        spread: How it is spread.
+        mtp: Depths of multi-token prediction.
+        steps: How long.
+        batch: What to change of `BatchOptions`.
+    """
+    common = {
+        "data": f"synthetic:mean={LONGEST // 2}",
+        "global_batch": 8,
+        "max_sequence_length": LONGEST,
+        "max_tokens_per_rank": LONGEST,
+    }
+    return TrainOptions(
+        model=ModelOptions(preset=preset, mtp=mtp, dtype="float64", **spread.model),
+        parallel=ParallelOptions(layout=RankLayout(**spread.layout), **spread.parallel),
+        batch=BatchOptions(**{**common, **spread.batch, **batch}),
+        optimiser=OptimiserOptions(steps=steps),
+        keeping=KeepingOptions(),
+    )
+
+
+def series(rank: RankContext, *, options: TrainOptions) -> Series:
+    """The case: train, and return what every step measured."""
+    from ringproof.reference.training.trainer import train
+
+    found: Series = []
+
+    def take(record: Record) -> None:
+        if isinstance(record, StepRecord):
+            found.append((record.loss, record.grad_norm))
+
+    train(options, rank.device, take)
+    return found
+
+
+def largest_difference(found: Series, wanted: Series) -> float:
+    """Largest relative difference of loss or gradient norm over all steps; infinite for NaN.
+
+    Raises:
+        ValueError: Not as many steps, or none.
+    """
+    if not wanted:
+        raise ValueError("there is no step to compare")
+    differences = [
+        abs(one - other) / abs(other)
+        for pair in zip(found, wanted, strict=True)
+        for one, other in zip(*pair, strict=True)
+    ]
+    return max(d if d == d else float("inf") for d in differences)

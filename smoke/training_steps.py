@@ -1,0 +1,257 @@
+"""Steps of training as the proofs of pipeline, gradients, sharding and checkpoints run them.
+
+The batch of a step is fixed: four microbatches for each of two ranks of a domain. A domain of two
+runs the even ones apart, on CP groups of one, and shares the odd ones; one rank alone runs them
+all. The numbers must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from ringproof.harness.cluster import RankContext
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import preset
+from ringproof.reference.model.stage import build_stage, split_layers
+from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.topology.context import parallel_context
+from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
+from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training import gradients, sharded
+from ringproof.reference.training.microbatches import (
+    Runner,
+    evaluate_microbatches,
+    make_runner,
+    run_microbatches,
+)
+from ringproof.reference.training.optimizer import (
+    learning_rate,
+    make_optimiser,
+    set_learning_rate,
+)
+from ringproof.reference.training.stages import Message, StageCall
+from smoke import training_faults
+from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
+
+LENGTHS = (
+    ((13, 1), (32, 7)),
+    ((40,), (5, 5, 3)),
+    ((9, 2), (17,)),
+    ((24, 30), (3, 8)),
+)
+"""Of the sequences of each microbatch, for each of two ranks."""
+LOSSES = ("lm", "mtp", "moe_auxiliary")
+CAPACITY = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one proof runs."""
+
+    layout: RankLayout = field(default_factory=RankLayout)
+    vpp: int = 1
+    sharded: bool = False
+    sequence_parallel: bool = True
+    preset: str = "qwen3-tiny"
+    mtp: int = 0
+    dtype: str = "float64"
+    steps: int = 2
+    clip: float = 1.0
+    microbatches: tuple[int, ...] = ()
+    lengths: str = "different"
+    capacity: int = CAPACITY
+    fault: str = "none"
+
+
+def alone(run: Run) -> Run:
+    """The same run on one rank, without a fault."""
+    return replace(run, layout=RankLayout(), vpp=1, sharded=False, fault="none", capacity=CAPACITY)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What stands on one rank."""
+
+    run: Run
+    groups: gradients.ReductionGroups
+    dynamic: DynamicGroups
+    runner: Runner
+    parameters: tuple[gradients.TrainedParameter, ...]
+    optimiser: torch.optim.AdamW
+    device: torch.device
+
+
+def global_batch(run: Run, step: int) -> list[list[Tokens]]:
+    """Sequences of each microbatch, for each of two ranks."""
+    count = run.microbatches[step % len(run.microbatches)] if run.microbatches else len(LENGTHS)
+    source = LENGTHS if run.lengths == "different" else ((LENGTHS[0][0],) * 2,)
+    return [
+        [
+            random_sequences(lengths, seed=100 * step + 10 * index + rank)
+            for rank, lengths in enumerate(source[index % len(source)])
+        ]
+        for index in range(count)
+    ]
+
+
+def own_batches(made: Made, step: int) -> list[PackedBatch]:
+    """This rank's share of the step."""
+    whole = global_batch(made.run, step)
+    depths = made.run.mtp
+    total = totals([tokens for pair in whole for some in pair for tokens in some], depths)
+    size, rank = made.dynamic.domain_size, made.dynamic.domain_rank
+
+    def share(sequences: Tokens, cp: int) -> PackedBatch:
+        return rank_batch(
+            sequences,
+            made.dynamic.group(cp),
+            depths=depths,
+            multiple=8,
+            total=total,
+            device=made.device,
+        )
+
+    if size == 1 and made.run.layout.world_size > 1:
+        return [share([*pair[0], *pair[1]], 1) for pair in whole]
+    if size == 1:
+        return [share(sequences, 1) for pair in whole for sequences in pair]
+    return [
+        share([*pair[0], *pair[1]], 2) if index % 2 else share(pair[rank], 1)
+        for index, pair in enumerate(whole)
+    ]
+
+
+@contextmanager
+def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
+    """Groups, stages and optimiser."""
+    layout = run.layout
+    domain = layout.dp * layout.cp
+    with (
+        parallel_context(layout) as context,
+        dynamic_groups(
+            context, tuple(range(1, domain + 1)), comm_type="p2p", ranks_per_node=domain
+        ) as dynamic,
+        gradients.reduction_groups(context) as groups,
+    ):
+        tensor_parallel = TensorParallel.of(
+            groups.tensor, sequence_parallel=run.sequence_parallel and layout.tp > 1
+        )
+        config = replace(preset(run.preset), mtp_depths=run.mtp)
+        chunks = layout.pp * run.vpp
+        place = layout.coordinate("pp", rank.rank)
+        ranges = split_layers(len(config.layers), chunks)
+        own = [
+            build_stage(
+                config,
+                layers=ranges[chunk],
+                first=chunk == 0,
+                last=chunk == chunks - 1,
+                seed=0,
+                dtype=getattr(torch, run.dtype),
+                device=rank.device,
+                tensor_parallel=tensor_parallel,
+            )
+            for chunk in range(place, chunks, layout.pp)
+        ]
+        calls, before = [StageCall(stage) for stage in own], []
+        if run.sharded:
+            mesh = sharded.domain_mesh(groups.domain, rank.device)
+            calls = [sharded.shard_stage(stage, stage.layers.values(), mesh) for stage in own]
+            before = [sharded.reduce_with_last(call) for call in calls]
+        shards = layout.tp if tensor_parallel.rows_are_cut else 1
+        message = Message(
+            run.capacity // shards, config.hidden, getattr(torch, run.dtype), rank.device, shards
+        )
+        parameters = gradients.trained_parameters(own)
+        yield Made(
+            run,
+            groups,
+            dynamic,
+            make_runner(calls, message, groups.pipeline, before),
+            parameters,
+            make_optimiser(parameters, weight_decay=0.1),
+            rank.device,
+        )
+
+
+def step(made: Made, index: int) -> dict[str, Any]:
+    """One step: losses and norm, and the parameters moved."""
+    run, parameters, groups = made.run, made.parameters, made.groups
+    made.optimiser.zero_grad()
+    losses = run_microbatches(made.runner, own_batches(made, index))
+    total = gradients.sum_losses(losses, LOSSES, groups, made.device)
+    training_faults.before_reduction(parameters, run.fault, len(LENGTHS))
+    gradients.reduce_gradients(training_faults.faulty(parameters, run.fault), groups)
+    training_faults.after_reduction(parameters, run.fault, groups.domain)
+    norm = gradients.gradient_norm(training_faults.faulty(parameters, run.fault), groups)
+    full = whole_gradients(parameters) if index == 0 else None
+    gradients.clip_gradients(parameters, norm, run.clip)
+    rate = learning_rate(index, steps=6, highest=1e-2, warmup_steps=2)
+    set_learning_rate(made.optimiser, rate)
+    made.optimiser.step()
+    return {"losses": total.tolist(), "norm": norm.item(), "gradients": full}
+
+
+def train(rank: RankContext, *, run: Run) -> dict[str, Any]:
+    """Some steps, and an evaluation after them."""
+    with training_faults.broken(run.fault), made_for(rank, run) as made:
+        steps = [step(made, index) for index in range(run.steps)]
+        losses = evaluate_microbatches(made.runner, own_batches(made, 99))
+        total = gradients.sum_losses(losses, LOSSES, made.groups, made.device)
+        return {
+            "losses": [one["losses"] for one in steps],
+            "norms": [one["norm"] for one in steps],
+            "gradients": steps[0]["gradients"],
+            "evaluation": total.tolist(),
+            "parameters": whole_parameters(made.parameters),
+        }
+
+
+def count_reductions(rank: RankContext, *, run: Run) -> int:
+    """Reduce-scatters over the domain in one step."""
+    names = ("reduce_scatter_single", "reduce_scatter_tensor")  # torch 2.13 renamed it
+    name = next(name for name in names if hasattr(dist, name))
+    with (
+        mock.patch.object(dist, name, side_effect=getattr(dist, name)) as counted,
+        training_faults.broken(run.fault),
+        made_for(rank, run) as made,
+    ):
+        step(made, 0)
+        return counted.call_count
+
+
+def whole_gradients(parameters: tuple[gradients.TrainedParameter, ...]) -> dict[str, Any]:
+    """This TP rank's cut of each gradient, with its kind."""
+    return {p.name: (p.kind, _full(p.parameter.grad)) for p in parameters}
+
+
+def whole_parameters(parameters: tuple[gradients.TrainedParameter, ...]) -> dict[str, Any]:
+    """This TP rank's cut of each parameter, with its kind."""
+    return {p.name: (p.kind, _full(p.parameter.detach())) for p in parameters}
+
+
+def _full(tensor: torch.Tensor) -> Any:
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.cpu().numpy().copy()
+
+
+def assemble(run: Run, values: tuple[dict[str, Any], ...], what: str) -> dict[str, torch.Tensor]:
+    """Full tensors from what the ranks returned, from those of the domain's first rank."""
+    parts: dict[str, tuple[Any, dict[int, torch.Tensor]]] = {}
+    for rank, value in enumerate(values):
+        if run.layout.coordinate("cp", rank) or run.layout.coordinate("dp", rank):
+            continue
+        for name, (kind, array) in value[what].items():
+            held = parts.setdefault(name, (kind, {}))[1]
+            held[run.layout.coordinate("tp", rank)] = torch.from_numpy(array)
+    return {
+        name: kind.assemble([held[index] for index in sorted(held)])
+        for name, (kind, held) in parts.items()
+    }

@@ -1,0 +1,52 @@
+"""That all ranks made the same plan: compared before anything else moves."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from ringproof.errors import InputError
+
+_HALF = 8  # hexadecimal digits that fit in an int64 without its sign
+
+
+def check_agreement(
+    digest: str, group: dist.ProcessGroup, *, what: str, device: torch.device | None = None
+) -> None:
+    """Compare a digest over a group. A collective; every rank raises the same.
+
+    Args:
+        digest: Hexadecimal, 16 digits.
+        group: The ranks that have to agree: the world, since stages and tensor parallel ranks of
+            one microbatch lie in different domains.
+        what: What it stands for, such as ``plan of step 7``.
+        device: Where the backend wants tensors; the CPU when ``None``.
+
+    Raises:
+        InputError: Some ranks differ from the majority (where two are as large, from the one that
+            holds the lowest rank); they are named.
+    """
+    own = torch.tensor([int(digest[:_HALF], 16), int(digest[_HALF:], 16)], device=device)
+    found = torch.empty(dist.get_world_size(group), 2, dtype=own.dtype, device=device)
+    # torch 2.13 renamed the collective and warns about the old name.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(found.flatten(), own, group=group)
+    digests = [f"{first:08x}{second:08x}" for first, second in found.tolist()]
+    different = outliers(digests)
+    if different:
+        ranks = ", ".join(str(dist.get_global_rank(group, place)) for place in different)
+        problem = f"rank {ranks} made another than the other {len(digests) - len(different)} ranks"
+        remedy = "give every rank the same seed, data and options"
+        raise InputError(what, None, problem, remedy)
+
+
+def outliers(digests: list[str]) -> tuple[int, ...]:
+    """The places that differ from the most frequent value, the earliest of equally frequent ones.
+
+    >>> outliers(["a", "a", "b", "a"])
+    (2,)
+    >>> outliers(["b", "a"])
+    (1,)
+    """
+    common = max(digests, key=digests.count)
+    return tuple(place for place, digest in enumerate(digests) if digest != common)

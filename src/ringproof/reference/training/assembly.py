@@ -1,0 +1,231 @@
+"""What one rank holds of a run: its groups, its stages, its optimiser, and how steps are planned.
+
+Everything is made here, once, and passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ringproof.reference.model.config import ModelConfig
+from ringproof.reference.model.stage import Stage, build_stage, split_layers
+from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.planning import Pipeline as PipelineShape
+from ringproof.reference.topology.context import ParallelContext, parallel_context
+from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
+from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
+from ringproof.reference.training.costs import MultiplyAdds
+from ringproof.reference.training.data import Data, read_data
+from ringproof.reference.training.gradients import (
+    ReductionGroups,
+    TrainedParameter,
+    reduction_groups,
+    trained_parameters,
+)
+from ringproof.reference.training.microbatches import Runner, make_runner
+from ringproof.reference.training.optimizer import make_optimiser
+from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.routing import Recipient
+from ringproof.reference.training.sampler import Sampler
+from ringproof.reference.training.schedules import Schedule
+from ringproof.reference.training.sharded import domain_mesh, reduce_with_last, shard_stage
+from ringproof.reference.training.stages import Message, StageCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """One rank's part of a run.
+
+    Args:
+        options: Of the run.
+        device: Where it computes.
+        schedule: How a step is planned.
+        data: Documents to train on, and held-out ones.
+        sampler: Which of them a step has.
+        groups: CP groups by size.
+        reduction: Over whom gradients are summed.
+        runner: Runs microbatches through this rank's stages.
+        parameters: Of these stages.
+        optimiser: Over them.
+        recipient: What this rank takes of a step's tokens.
+        place: This rank's part in checkpoint keys.
+    """
+
+    options: TrainOptions
+    device: torch.device
+    schedule: Schedule
+    data: Data
+    sampler: Sampler
+    groups: DynamicGroups
+    reduction: ReductionGroups
+    runner: Runner
+    parameters: tuple[TrainedParameter, ...]
+    optimiser: torch.optim.AdamW
+    recipient: Recipient
+    place: str
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Parts of the objective, in the order they are reported."""
+        config = self.options.model.config
+        experts = any(kind.feed_forward == "experts" for kind in config.layers)
+        return (
+            "lm",
+            *(["mtp"] if config.mtp_depths else []),
+            *(["moe_auxiliary"] if experts else []),
+        )
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the run's checkpoints."""
+        return Path(self.options.keeping.save)
+
+    def state(self) -> TrainingState:
+        """What a checkpoint holds of this rank."""
+        return TrainingState(
+            self.parameters, self.optimiser, _identity(self.options), self.place, self.device
+        )
+
+
+@contextmanager
+def assembly(options: TrainOptions, device: torch.device) -> Iterator[Assembly]:
+    """Make one rank's part of a run; a collective over the world.
+
+    Args:
+        options: The same on every rank.
+        device: Of this rank.
+
+    Raises:
+        InputError: The layout does not fill the world, or data, model and layout do not fit.
+    """
+    schedule = make_schedule(options)
+    data = read_data(options.batch.data, longest=options.batch.max_sequence_length)
+    sampler = Sampler(
+        seed=options.batch.seed,
+        global_batch=options.batch.global_batch,
+        documents=len(data.training.lengths),
+    )
+    parallel = options.parallel
+    with (
+        parallel_context(parallel.layout) as context,
+        dynamic_groups(
+            context, schedule.sizes, comm_type=parallel.comm_type, ranks_per_node=parallel.node
+        ) as groups,
+        reduction_groups(context) as reduction,
+    ):
+        stages = _stages(options, context, device)
+        runner = _runner(options, stages, groups, reduction, device)
+        parameters = trained_parameters(stages)
+        weight_decay = options.optimiser.weight_decay
+        yield Assembly(
+            options=options,
+            device=device,
+            schedule=schedule,
+            data=data,
+            sampler=sampler,
+            groups=groups,
+            reduction=reduction,
+            runner=runner,
+            parameters=parameters,
+            optimiser=make_optimiser(parameters, weight_decay=weight_decay),
+            recipient=Recipient(
+                comm_type=parallel.comm_type,
+                depths=options.model.mtp,
+                embeds=stages[0].first,
+                predicts=stages[-1].last,
+                device=device,
+            ),
+            place=place_of(parallel.layout, context.rank),
+        )
+
+
+def make_schedule(options: TrainOptions) -> Schedule:
+    """How the steps of a run are planned.
+
+    Raises:
+        InputError: Sizes that the domain does not have.
+    """
+    parallel, batch = options.parallel, options.batch
+    return Schedule(
+        name=batch.schedule,
+        ranks=parallel.domain,
+        max_tokens_per_rank=batch.max_tokens_per_rank,
+        cp_size=parallel.layout.cp,
+        cp_sizes=options.group_sizes,
+        forced_sizes=batch.forced_sizes,
+        row_shards=parallel.row_shards,
+        padded_length=batch.max_sequence_length if batch.schedule == "padded" else None,
+        pipeline=PipelineShape(parallel.layout.pp, parallel.vpp),
+        model=MultiplyAdds.of_model(options.model.config),
+    )
+
+
+def _stages(
+    options: TrainOptions, context: ParallelContext, device: torch.device
+) -> tuple[Stage, ...]:
+    """This rank's chunks of the model: chunk ``c`` of ``PP x VPP`` is on rank ``c % PP``."""
+    layout, config = options.parallel.layout, options.model.config
+    ranges = split_layers(len(config.layers), layout.pp * options.parallel.vpp)
+    tensor = TensorParallel.of(
+        context.groups["TENSOR_MODEL_PARALLEL_GROUP"] if layout.tp > 1 else None,
+        sequence_parallel=options.parallel.sequence_parallel,
+    )
+    return tuple(
+        build_stage(
+            config,
+            layers=ranges[chunk],
+            first=chunk == 0,
+            last=chunk == len(ranges) - 1,
+            seed=options.batch.seed,
+            dtype=getattr(torch, options.model.dtype),
+            device=device,
+            tensor_parallel=tensor,
+            recompute=options.model.recompute,
+        )
+        for chunk in range(layout.coordinate("pp", context.rank), len(ranges), layout.pp)
+    )
+
+
+def _runner(
+    options: TrainOptions,
+    stages: tuple[Stage, ...],
+    groups: DynamicGroups,
+    reduction: ReductionGroups,
+    device: torch.device,
+) -> Runner:
+    message = _message(options, options.model.config, device)
+    pipeline = reduction.pipeline
+    if not options.parallel.fully_sharded:
+        return make_runner([StageCall(stage) for stage in stages], message, pipeline)
+    mesh = domain_mesh(groups.domain, device)
+    calls = [shard_stage(stage, stage.layers.values(), mesh) for stage in stages]
+    return make_runner(calls, message, pipeline, [reduce_with_last(call) for call in calls])
+
+
+def _message(options: TrainOptions, config: ModelConfig, device: torch.device) -> Message:
+    shards = options.parallel.row_shards
+    return Message(
+        capacity=options.batch.max_tokens_per_rank // shards,
+        hidden=config.hidden,
+        dtype=getattr(torch, options.model.dtype),
+        device=device,
+        row_shards=shards,
+    )
+
+
+def _identity(options: TrainOptions) -> Identity:
+    """What must be the same when a run goes on: all but how long it is and what it keeps."""
+    flat = {
+        **asdict(options.model),
+        **asdict(options.parallel.layout),
+        **{k: v for k, v in asdict(options.parallel).items() if k != "layout"},
+        **asdict(options.batch),
+        **asdict(options.optimiser),
+        "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),
+    }
+    return {name: value for name, value in flat.items() if name != "max_tokens_per_rank"}

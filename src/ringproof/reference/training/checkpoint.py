@@ -1,0 +1,256 @@
+"""Checkpoints: save a run and go on with it as if it had never stopped, to the last bit.
+
+A folder holds one subfolder for each saved step and a file ``latest`` that names the newest. A
+checkpoint is written under another name first. It is renamed when every rank has written its
+part, and only then named in ``latest``: one that was cut off is never loaded, and the one before
+it stays.
+
+Tensors are written with ``torch.distributed.checkpoint``. Each key names the tensor parallel and
+pipeline rank it belongs to, so what a domain's ranks all hold is written once, and shards are
+written by the ranks that hold them. Its metadata is a pickle: load what you trust.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import checkpoint as distributed_checkpoint
+from torch.distributed.checkpoint import CheckpointException
+
+from ringproof.errors import InputError
+from ringproof.files import write_atomically
+from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.gradients import TrainedParameter
+
+Result = TypeVar("Result")
+
+LATEST = "latest"
+DESCRIPTION = "run.json"
+FORMAT = 1
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, beside the number of its steps."""
+
+Identity = Mapping[str, str | int | float | bool]
+"""Argument to value, of those that must be the same when a run goes on. As JSON has them."""
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a checkpoint holds of a rank, beside the state of its random generators.
+
+    Args:
+        parameters: Of this rank; loaded in place.
+        optimiser: Over exactly these.
+        identity: See :data:`Identity`; refused by name where it differs.
+        place: This rank's part of the keys, from :func:`place_of`.
+        device: Whose random generator is saved, beside the CPU's.
+    """
+
+    parameters: tuple[TrainedParameter, ...]
+    optimiser: torch.optim.AdamW
+    identity: Identity
+    place: str
+    device: torch.device
+
+
+def place_of(layout: RankLayout, rank: int) -> str:
+    """Prefix of a rank's keys: the same on the ranks of a domain, and on no others."""
+    return f"tp{layout.coordinate('tp', rank)}.pp{layout.coordinate('pp', rank)}"
+
+
+def save(folder: Path, state: TrainingState, step: int) -> Path:
+    """Write a checkpoint and make it the newest.
+
+    A collective over the world. Ended at any moment, it leaves the newest one as it was.
+
+    Args:
+        folder: Of all checkpoints of a run, seen by every rank; made if it does not exist.
+        state: Of this rank.
+        step: The step to go on with.
+
+    Returns:
+        The checkpoint's own folder.
+
+    Raises:
+        InputError: It cannot be written. On every rank.
+    """
+    partial = _on_first_rank(lambda: _begin(folder, step))
+    with _refusing("save", folder, "cannot be written", "name a writable folder"):
+        distributed_checkpoint.save(_tensors(state), checkpoint_id=str(partial))
+    return _on_first_rank(lambda: _finish(folder, partial, state.identity, step))
+
+
+def load(folder: Path, state: TrainingState) -> int:
+    """Load the newest checkpoint into the parameters, the optimiser and the random generators.
+
+    A collective over the world.
+
+    Args:
+        folder: See :func:`save`.
+        state: Of this rank; filled in place.
+
+    Returns:
+        The step to go on with.
+
+    Raises:
+        InputError: There is none, it is damaged, or it is of a run with other arguments; the
+            first of them is named. On every rank.
+    """
+    chosen, description = _on_first_rank(lambda: _newest(folder))
+    _check_identity(folder, description["identity"], dict(state.identity))
+    tensors = _tensors(state)
+    with _refusing("resume", chosen, "is damaged", "remove it and name an older one in latest"):
+        distributed_checkpoint.load(tensors, checkpoint_id=str(chosen))
+    _set_random_state(state.device, tensors)
+    return int(description["step"])
+
+
+def exists(folder: Path) -> bool:
+    """Whether a folder has a finished checkpoint. Ask on one rank."""
+    return (folder / LATEST).is_file()
+
+
+def _tensors(state: TrainingState) -> dict[str, torch.Tensor]:
+    """Every tensor of this rank by its key. Loading writes into them."""
+    tensors = _random_state(state.device)
+    for trained in state.parameters:
+        key, parameter = f"{state.place}.{trained.name}", trained.parameter
+        tensors[f"{key}.parameter"] = parameter.detach()
+        for name, value in _moments(state.optimiser, parameter).items():
+            tensors[f"{key}.{name}"] = value
+    return tensors
+
+
+def _moments(optimiser: torch.optim.AdamW, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """AdamW's state of a parameter; before its first step, as the first step would make it."""
+    held = optimiser.state[parameter]
+    if not held:
+        held["step"] = torch.tensor(0.0)
+        for name in MOMENTS:
+            held[name] = torch.zeros_like(parameter)
+    return {name: held[name].detach() for name in ("step", *MOMENTS)}
+
+
+def _random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    prefix = f"rank{dist.get_rank()}.random"
+    states = {f"{prefix}.cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states[f"{prefix}.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_state(device: torch.device, tensors: Mapping[str, torch.Tensor]) -> None:
+    prefix = f"rank{dist.get_rank()}.random"
+    torch.set_rng_state(tensors[f"{prefix}.cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(tensors[f"{prefix}.cuda"], device)
+
+
+def _begin(folder: Path, step: int) -> Path:
+    """An empty folder to write into. What a save that was cut off left there goes."""
+    partial = folder / f".step-{step:06}.partial"
+    with _refusing("save", folder, "cannot be written", "name a writable folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*.partial"):
+            shutil.rmtree(left)
+        partial.mkdir()
+    return partial
+
+
+def _finish(folder: Path, partial: Path, identity: Identity, step: int) -> Path:
+    """Give the checkpoint its name, which none had before, and then name it the newest."""
+    description = {"format": FORMAT, "step": step, "identity": dict(identity)}
+    name = f"step-{step:06}"
+    names = itertools.chain([name], (f"{name}.{again}" for again in itertools.count(1)))
+    with _refusing("save", folder, "cannot be written", "name a writable folder"):
+        write_atomically(partial / DESCRIPTION, json.dumps(description, indent=1), field="save")
+        _flush(partial)
+        final = next(folder / name for name in names if not (folder / name).exists())
+        partial.rename(final)
+        _flush(folder)
+        write_atomically(folder / LATEST, f"{final.name}\n", field="save")
+    return final
+
+
+def _flush(folder: Path) -> None:
+    """Have names in a folder reach the disk before anything that relies on them."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _newest(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint and its description."""
+    if not exists(folder):
+        raise InputError("resume", folder, "there is no finished checkpoint", "name its folder")
+    with _refusing("resume", folder, "the newest checkpoint cannot be read", "restore it"):
+        name = (folder / LATEST).read_text().strip()
+        if Path(name).name != name:
+            raise InputError("resume", name, "names no folder beside it", f"correct {LATEST}")
+        description = json.loads((folder / name / DESCRIPTION).read_text())
+        if description["format"] != FORMAT:
+            problem = "is of another version of ringproof"
+            raise InputError("resume", folder / name, problem, "resume with that version")
+        return folder / name, {key: description[key] for key in ("step", "identity")}
+
+
+def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Every argument as it was.
+
+    Raises:
+        InputError: The first that is not, by its name.
+    """
+    asked = json.loads(json.dumps(asked))
+    for name in (*asked, *saved):
+        if saved.get(name) != asked.get(name):
+            was = f"the checkpoint in {folder.name} was saved with {saved.get(name)}"
+            raise InputError(name, asked.get(name), was, "resume with the same arguments")
+
+
+def _on_first_rank(function: Callable[[], Result]) -> Result:
+    """What a function returns on rank 0, on every rank; so with what it refuses.
+
+    Raises:
+        InputError: The function raised it.
+    """
+    outcome: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = function()
+        except InputError as error:
+            outcome[0] = (error.field, str(error.value), error.problem, error.remedy)
+            dist.broadcast_object_list([False, *outcome])
+            raise
+        dist.broadcast_object_list([True, *outcome])
+        return outcome[0]
+    received: list[Any] = [None, None]
+    dist.broadcast_object_list(received)
+    if not received[0]:
+        raise InputError(*received[1])
+    return received[1]
+
+
+@contextmanager
+def _refusing(field: str, place: Path, problem: str, remedy: str) -> Iterator[None]:
+    """Turn what files and ``torch.distributed.checkpoint`` raise into one refusal.
+
+    The latter raises the same on every rank. Its exception is no ``Exception``.
+    """
+    try:
+        yield
+    except (OSError, KeyError, ValueError, CheckpointException) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(field, place, problem, remedy) from error

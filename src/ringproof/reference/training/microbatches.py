@@ -1,0 +1,110 @@
+"""One step's microbatches through the stages of this rank, with or without a pipeline.
+
+The caller sees no difference: the same call, the same gradients left in the parameters, the same
+named losses. What is summed over ranks afterwards is in `gradients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ringproof.errors import InputError
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.training.pipeline import Pipeline
+from ringproof.reference.training.stages import BeforeBackward, Ledger, Losses, Message, StageCall
+
+
+class Loop:
+    """All stages on this rank, one microbatch after the other.
+
+    Args:
+        calls: The stages in order, each a ``StageCall``.
+        before_backward: For each stage, or empty; see ``BeforeBackward``.
+    """
+
+    def __init__(
+        self, calls: Sequence[nn.Module], before_backward: Sequence[BeforeBackward] = ()
+    ) -> None:
+        self._calls = tuple(calls)
+        self._before_backward = tuple(before_backward)
+        self._ledger = Ledger()
+
+    def train(self, batches: Sequence[PackedBatch]) -> Losses:
+        """Forward and backward of every microbatch; gradients add up in the parameters."""
+        self._ledger.begin(batches)
+        for index, batch in enumerate(batches):
+            loss = self._forward(batch)
+            for before_backward in self._before_backward:
+                before_backward(self._ledger.is_last(index))
+            loss.backward()
+        return self._ledger.losses
+
+    def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
+        """Forward only."""
+        self._ledger.begin(batches)
+        with torch.no_grad():
+            for batch in batches:
+                self._forward(batch)
+        return self._ledger.losses
+
+    def _forward(self, batch: PackedBatch) -> torch.Tensor:
+        x = batch.tokens
+        for call in self._calls:
+            x, losses = call(x, batch)
+            self._ledger.add(losses)
+        return x
+
+
+Runner = Loop | Pipeline
+"""What runs a rank's stages; made by :func:`make_runner`."""
+
+
+def make_runner(
+    calls: Sequence[StageCall | nn.Module],
+    message: Message,
+    pipeline_group: dist.ProcessGroup | None,
+    before_backward: Sequence[BeforeBackward] = (),
+) -> Runner:
+    """The loop for a pipeline of one rank, torch's schedules for more.
+
+    Args:
+        calls: This rank's stages in order, each a ``StageCall``; stage ``i`` is chunk
+            ``i * ranks + rank`` of the model.
+        message: What goes between pipeline ranks; not used by the loop.
+        pipeline_group: The pipeline's ranks; ``None`` is one rank.
+        before_backward: For each stage, or empty; see ``BeforeBackward``.
+    """
+    if pipeline_group is None or pipeline_group.size() == 1:
+        return Loop(calls, before_backward)
+    return Pipeline(calls, message, pipeline_group, before_backward)
+
+
+def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
+    """Forward and backward of a step's microbatches.
+
+    A collective over the pipeline and over every CP group that a microbatch names. With FSDP also
+    over the domain, whose ranks must have the same number of microbatches.
+
+    Returns:
+        Name to what this rank's stages computed of that loss, on the device; see
+        `gradients.sum_losses`. Gradients are left in the parameters, added to what was there.
+
+    Raises:
+        InputError: There is no microbatch; see also :meth:`Pipeline.train`.
+    """
+    return runner.train(_some(batches))
+
+
+def evaluate_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
+    """The losses alone; same contract as :func:`run_microbatches`, and no gradient."""
+    return runner.evaluate(_some(batches))
+
+
+def _some(batches: Sequence[PackedBatch]) -> Sequence[PackedBatch]:
+    if not batches:
+        raise InputError("batches", 0, "a step has no microbatch", "give every rank at least one")
+    return batches

@@ -1,0 +1,225 @@
+"""What a run is asked to do: checked as a whole before any rank starts. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.names import COMM_TYPES, check_name
+from ringproof.reference.model.config import ModelConfig, preset
+from ringproof.reference.planning.domain import choose_cp_sizes
+from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.fit import check_sizes
+
+SCHEDULES = ("padded", "packed", "dynamic")
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What is trained.
+
+    Args:
+        preset: Of `ringproof.reference.model.config`.
+        mtp: Tokens predicted beyond the next.
+        dtype: Of parameters and activations.
+        recompute: Whether each layer's forward is run again in its backward.
+    """
+
+    preset: str = "qwen3-tiny"
+    mtp: int = 0
+    dtype: str = "float32"
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("dtype", self.dtype, DTYPES)
+        preset(self.preset)
+        if self.mtp < 0:
+            raise InputError("mtp", self.mtp, "is negative", "give 0 or more")
+
+    @property
+    def config(self) -> ModelConfig:
+        """The preset with its MTP depths."""
+        return replace(preset(self.preset), mtp_depths=self.mtp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelOptions:
+    """How it is spread over ranks.
+
+    Args:
+        layout: Sizes of the axes.
+        vpp: Chunks of layers on each pipeline rank; more than one interleaves them.
+        sequence_parallel: Whether rows are cut over the tensor parallel ranks between layers.
+        fully_sharded: FSDP2 over the DPxCP domain instead of replicated parameters.
+        comm_type: Of CP attention.
+        ranks_per_node: Ranks of a domain inside one node, for ``a2a+p2p``; 0: the domain is one.
+    """
+
+    layout: RankLayout
+    vpp: int = 1
+    sequence_parallel: bool = True
+    fully_sharded: bool = False
+    comm_type: str = "p2p"
+    ranks_per_node: int = 0
+
+    def __post_init__(self) -> None:
+        check_name("comm_type", self.comm_type, COMM_TYPES)
+        _at_least("vpp", self.vpp, 1)
+        if self.vpp > 1 and self.layout.pp == 1:
+            raise InputError("vpp", self.vpp, "interleaves stages, and there is one", "raise pp")
+        if self.ranks_per_node and self.domain % self.ranks_per_node:
+            problem = f"does not divide the domain of {self.domain} ranks"
+            raise InputError("ranks_per_node", self.ranks_per_node, problem, "choose a divisor")
+
+    @property
+    def domain(self) -> int:
+        """Ranks of one DPxCP domain."""
+        return self.layout.dp * self.layout.cp
+
+    @property
+    def node(self) -> int:
+        """Ranks of a domain inside one node."""
+        return self.ranks_per_node or self.domain
+
+    @property
+    def row_shards(self) -> int:
+        """Parts into which a rank's rows are cut over the tensor parallel ranks."""
+        return self.layout.tp if self.sequence_parallel else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """What each step trains on.
+
+    Args:
+        data: ``stdlib``, ``folder:PATH`` or ``synthetic``.
+        seed: Of the data, its order and the parameters.
+        global_batch: Sequences of a step.
+        max_sequence_length: Documents are cut to it.
+        schedule: ``padded``, ``packed`` or ``dynamic``.
+        max_tokens_per_rank: Rows of a rank in one microbatch, padding included.
+        cp_sizes: Of dynamic groups: ``pow2``, ``divisors`` or a comma list.
+        forced_sizes: Sizes that microbatches take in turn, whatever the planner thinks best: a
+            test instrument. Empty: the planner's choice.
+    """
+
+    data: str = "stdlib"
+    seed: int = 0
+    global_batch: int = 16
+    max_sequence_length: int = 1024
+    schedule: str = "dynamic"
+    max_tokens_per_rank: int = 1024
+    cp_sizes: str = "pow2"
+    forced_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name("schedule", self.schedule, SCHEDULES)
+        for name in ("global_batch", "max_tokens_per_rank"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("max_sequence_length", self.max_sequence_length, 2)
+        if self.forced_sizes and self.schedule != "dynamic":
+            problem = f"does not go with the {self.schedule} schedule"
+            raise InputError("forced_sizes", self.forced_sizes, problem, "use --schedule dynamic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserOptions:
+    """How parameters move.
+
+    Args:
+        steps: Of the whole run.
+        learning_rate: The highest.
+        warmup_steps: Until it is reached.
+        weight_decay: Of matrices.
+        clip: Largest global gradient norm; 0: none.
+    """
+
+    steps: int = 50
+    learning_rate: float = 3e-3
+    warmup_steps: int = 5
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("steps", self.steps, 1)
+        _at_least("warmup_steps", self.warmup_steps, 0)
+        for name in ("learning_rate", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise InputError(name, value, "is no number of 0 or more", "correct it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepingOptions:
+    """What a run leaves behind, and when it looks at held-out documents.
+
+    Args:
+        save: Folder of the checkpoints, or empty.
+        save_every: Steps between them; 0: after the last step only.
+        resume: Whether to go on from the newest of them.
+        evaluate_every: Steps between evaluations; 0: none.
+        evaluate_batches: Global batches of each.
+    """
+
+    save: str = ""
+    save_every: int = 0
+    resume: bool = False
+    evaluate_every: int = 0
+    evaluate_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("save_every", "evaluate_every"):
+            _at_least(name, getattr(self, name), 0)
+        _at_least("evaluate_batches", self.evaluate_batches, 1)
+        if (self.resume or self.save_every) and not self.save:
+            raise InputError("save", "", "names no folder for checkpoints", "give --save FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """One run.
+
+    Raises:
+        InputError: Options that contradict each other.
+    """
+
+    model: ModelOptions
+    parallel: ParallelOptions
+    batch: BatchOptions
+    optimiser: OptimiserOptions
+    keeping: KeepingOptions
+
+    def __post_init__(self) -> None:
+        chunks = self.parallel.layout.pp * self.parallel.vpp
+        layers = len(self.model.config.layers)
+        if chunks > layers:
+            problem = f"{chunks} pipeline chunks and {layers} layers"
+            raise InputError("pp", self.parallel.layout.pp, problem, "use fewer chunks")
+        check_sizes(
+            self.model.config,
+            self.group_sizes,
+            tp=self.parallel.layout.tp,
+            comm_type=self.parallel.comm_type,
+            ranks_per_node=self.parallel.node,
+        )
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Sizes of CP groups that a step may use.
+
+        Raises:
+            InputError: One does not divide the domain.
+        """
+        if self.batch.schedule != "dynamic":
+            return (self.parallel.layout.cp,)
+        sizes = choose_cp_sizes(self.batch.cp_sizes, self.parallel.domain)
+        for size in self.batch.forced_sizes:
+            if size not in sizes:
+                raise InputError("forced_sizes", size, "is no group size", f"choose from {sizes}")
+        return tuple(sorted(set(self.batch.forced_sizes))) or sizes
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(name, value, f"is less than {least}", f"give {least} or more")

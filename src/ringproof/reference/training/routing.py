@@ -1,0 +1,253 @@
+"""Moving a step's tokens from where they were loaded to where they are computed: one exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.communicator import Traffic
+from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
+from ringproof.reference.topology.census_line import field_word
+from ringproof.reference.topology.dynamic import DynamicGroups
+from ringproof.reference.training.documents import Documents, Tokens
+from ringproof.reference.training.routes import (
+    ByteRows,
+    LocalRows,
+    Portion,
+    count_rows,
+    followed,
+    local_rows,
+    owner,
+    portions,
+    portions_by_owner,
+)
+from ringproof.reference.training.schedules import StepPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipient:
+    """What a rank's part of the model takes.
+
+    Args:
+        comm_type: How attention communicates over a CP group.
+        depths: Tokens predicted beyond the next (MTP).
+        embeds: Whether it has the embedding: it takes tokens.
+        predicts: Whether it has the loss: it takes the tokens that follow.
+        device: Where batches belong.
+    """
+
+    comm_type: str = "p2p"
+    depths: int = 0
+    embeds: bool = True
+    predicts: bool = True
+    device: torch.device | None = None
+
+    @property
+    def columns(self) -> range:
+        """Of each row's token (0) and those behind it, which it takes."""
+        return range(0 if self.embeds else 1, 2 + self.depths if self.predicts else 1)
+
+
+def totals(step: StepPlan, depths: int) -> Totals:
+    """Counts of the global batch; every rank has them from the lengths alone."""
+    predictions = (sum(max(0, n - 1 - depth) for n in step.lengths) for depth in range(1 + depths))
+    return Totals(step.tokens, tuple(predictions))
+
+
+def owned_documents(documents: Documents, step: StepPlan, rank: int) -> dict[int, Tokens]:
+    """The documents of a step that a rank of the domain loads, by their number in the step.
+
+    Raises:
+        InputError: One cannot be read.
+    """
+    return {
+        sequence: documents.read(document)
+        for sequence, document in enumerate(step.documents)
+        if owner(sequence, step.plan.ranks) == rank
+    }
+
+
+def route(
+    step: StepPlan,
+    owned: Mapping[int, Tokens],
+    groups: DynamicGroups,
+    recipient: Recipient,
+    *,
+    traffic: Traffic | None = None,
+) -> list[PackedBatch]:
+    """Bring every rank of a domain the rows it computes, for all microbatches of a step.
+
+    A collective over the domain, unless the recipient takes no tokens at all.
+
+    Args:
+        step: The plan, the same on all ranks.
+        owned: This rank's documents, see :func:`owned_documents`.
+        groups: Of every size that the plan uses.
+        recipient: What this rank's part of the model takes; the same in the whole domain.
+        traffic: Where to count, or ``None``.
+
+    Returns:
+        This rank's microbatches in order.
+
+    Raises:
+        InputError: The plan is for another domain, a group does not exist, or a document is
+            missing or not as long as planned.
+    """
+    if groups.domain_size != step.plan.ranks:
+        problem = f"the domain has {groups.domain_size} ranks"
+        raise InputError("plan.ranks", step.plan.ranks, problem, "plan for it")
+    rank, columns = groups.domain_rank, recipient.columns
+    arrived: list[ByteRows | None] = [None] * len(step.plan.microbatches)
+    if columns:
+        outgoing = outgoing_rows(step, owned, rank, columns)
+        needed = portions_by_owner(step, rank)
+        incoming = [count_rows(found) for found in needed]
+        received = _exchange(outgoing, incoming, groups.domain, recipient, traffic)
+        arrived = [*place_rows(step, rank, needed, received)]
+    return build_batches(step, arrived, groups, recipient)
+
+
+def outgoing_rows(
+    step: StepPlan, owned: Mapping[int, Tokens], rank: int, columns: range
+) -> list[ByteRows]:
+    """What a rank sends to each rank of the domain: ``[rows, columns]`` for each.
+
+    Raises:
+        InputError: A document is missing or not as long as planned.
+    """
+    for sequence in range(rank, len(step.lengths), step.plan.ranks):
+        if len(owned.get(sequence, ())) != step.lengths[sequence]:
+            problem = f"was planned with {step.lengths[sequence]} tokens"
+            length = len(owned.get(sequence, ()))
+            raise InputError(f"sequence {sequence}", length, problem, "load what was planned")
+    empty = np.empty((0, len(columns)), np.uint8)
+    return [
+        np.concatenate(
+            [
+                empty,
+                *(
+                    followed(owned[portion.sequence], portion.positions, columns)
+                    for portion in portions(step, receiver, rank)
+                ),
+            ]
+        )
+        for receiver in range(step.plan.ranks)
+    ]
+
+
+def place_rows(
+    step: StepPlan,
+    rank: int,
+    needed: Sequence[Sequence[Portion]],
+    received: Sequence[ByteRows],
+) -> list[ByteRows]:
+    """What a rank received, in the rows of each of its microbatches.
+
+    Args:
+        step: The plan.
+        rank: Who received.
+        needed: What it asked each owner for.
+        received: ``[rows, columns]`` from each owner.
+
+    Returns:
+        ``[R, columns]`` for each microbatch, 0 in padding.
+    """
+    columns = received[0].shape[1]
+    placed = [
+        np.zeros((step.pack(group).rows // group.size, columns), np.uint8)
+        for group in (step.group_of(k, rank) for k in range(len(step.plan.microbatches)))
+    ]
+    for found, rows in zip(needed, received, strict=True):
+        taken = 0
+        for portion in found:
+            after = taken + len(portion.positions)
+            placed[portion.microbatch][portion.local] = rows[taken:after]
+            taken = after
+    return placed
+
+
+def _exchange(
+    outgoing: list[ByteRows],
+    incoming: list[int],
+    domain: dist.ProcessGroup,
+    recipient: Recipient,
+    traffic: Traffic | None,
+) -> tuple[ByteRows, ...]:
+    """The one all-to-all: rows of bytes, as many as both sides know from the plan."""
+    width = len(recipient.columns)
+    sizes = [rows.size for rows in outgoing]
+    send = torch.from_numpy(np.concatenate([rows.reshape(-1) for rows in outgoing]))
+    send = send.to(recipient.device)
+    receive = torch.empty(sum(incoming) * width, dtype=torch.uint8, device=recipient.device)
+    if traffic is not None:
+        to_others = sum(sizes) - sizes[domain.rank()]
+        traffic.add(field_word(domain.group_desc), "all_to_all", to_others)
+    dist.all_to_all_single(receive, send, [n * width for n in incoming], sizes, group=domain)
+    rows = receive.cpu().numpy().reshape(-1, width)
+    return tuple(np.split(rows, np.cumsum(incoming)[:-1]))
+
+
+def build_batches(
+    step: StepPlan,
+    arrived: Sequence[ByteRows | None],
+    groups: DynamicGroups,
+    recipient: Recipient,
+) -> list[PackedBatch]:
+    """A rank's microbatches, once its rows are there.
+
+    Args:
+        step: The plan.
+        arrived: Of each microbatch, see :func:`place_rows`; ``None`` where nothing is taken.
+        groups: Of every size that the plan uses.
+        recipient: What this rank's part of the model takes.
+    """
+    counts = totals(step, recipient.depths)
+    batches = []
+    for microbatch, rows in enumerate(arrived):
+        planned = step.group_of(microbatch, groups.domain_rank)
+        group = groups.group(planned.size)
+        packed = step.pack(planned)
+        local = local_rows(step, planned, packed, groups.domain_rank - planned.first_rank)
+        tokens, future = _columns(rows, local, recipient)
+        batches.append(
+            PackedBatch(
+                packed=packed,
+                group=group,
+                comm_type=recipient.comm_type,
+                partition=step.partition,
+                positions=_tensor(local.positions, recipient),
+                sequences=_tensor(local.entries, recipient),
+                real=_tensor(local.real, recipient),
+                tokens=tokens,
+                future=future,
+                totals=counts,
+            )
+        )
+    return batches
+
+
+def _columns(
+    rows: ByteRows | None, local: LocalRows, recipient: Recipient
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The rows' tokens, and what follows them, as far as they are taken."""
+    if rows is None:
+        return None, None
+    ids = rows.astype(np.int64)
+    tokens = _tensor(ids[:, 0], recipient) if recipient.embeds else None
+    if not recipient.predicts:
+        return tokens, None
+    behind = ids[:, 1 if recipient.embeds else 0 :].T
+    distances = np.arange(1, 2 + recipient.depths)[:, None]
+    inside = local.positions + distances < local.lengths
+    return tokens, _tensor(np.where(inside, behind, IGNORED), recipient)
+
+
+def _tensor(array: npt.NDArray[Any], to: Recipient) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(to.device)

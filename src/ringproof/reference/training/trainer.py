@@ -1,0 +1,232 @@
+"""The loop: plan, move, compute, sum, step. What Dynamic CP asks of a training, in one place.
+
+Every rank plans each step for itself, from lengths that all know, and the plans are compared
+before anything moves. A microbatch carries its CP group to the layers, so nothing in the model
+remembers one. Losses are divided by counts of the whole global batch, so they only have to be
+summed, whatever was packed with what.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.training import checkpoint
+from ringproof.reference.training.agreement import check_agreement
+from ringproof.reference.training.assembly import Assembly, assembly
+from ringproof.reference.training.documents import Documents
+from ringproof.reference.training.gradients import (
+    clip_gradients,
+    gradient_norm,
+    reduce_gradients,
+    sum_losses,
+)
+from ringproof.reference.training.microbatches import evaluate_microbatches, run_microbatches
+from ringproof.reference.training.optimizer import learning_rate, set_learning_rate
+from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.records import (
+    EvaluationRecord,
+    Record,
+    RunRecord,
+    StepRecord,
+)
+from ringproof.reference.training.routing import owned_documents, route
+from ringproof.reference.training.sampler import Sampler
+from ringproof.reference.training.schedules import StepPlan, plan_digest, plan_step
+
+Report = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to.
+
+    Args:
+        steps: Steps done, those before a resumption included.
+        first_loss, last_loss: Of the first and the last step of this run.
+        tokens_per_second: Median over its steps.
+    """
+
+    steps: int
+    first_loss: float
+    last_loss: float
+    tokens_per_second: float
+
+
+def train(options: TrainOptions, device: torch.device, report: Report) -> Summary:
+    """Run as many steps as asked for. A collective over the world.
+
+    Args:
+        options: The same on every rank.
+        device: Of this rank.
+        report: Called with each record, on every rank.
+
+    Raises:
+        InputError: Options, data or checkpoint cannot be used, or ranks do not agree on a plan.
+    """
+    with assembly(options, device) as parts:
+        start = _start(parts)
+        report(_run_record(options, device))
+        records = []
+        for step in range(start, options.optimiser.steps):
+            records.append(train_step(parts, step))
+            report(records[-1])
+            if _due(step + 1, options.keeping.evaluate_every):
+                report(evaluate(parts, step + 1))
+            if _saves_after(options, step + 1):
+                checkpoint.save(parts.checkpoints, parts.state(), step + 1)
+        return _summary(records, start)
+
+
+def train_step(parts: Assembly, step: int) -> StepRecord:
+    """One optimiser step; the record is the same on every rank.
+
+    Args:
+        parts: Of this rank.
+        step: From 0.
+
+    Raises:
+        InputError: A sequence does not fit, or ranks do not agree on the plan.
+    """
+    started = time.perf_counter()
+    plan = agreed_plan(parts, parts.data.training, parts.sampler, step)
+    losses = run_microbatches(parts.runner, _batches(parts, plan, parts.data.training))
+    reduce_gradients(parts.parameters, parts.reduction)
+    norm = gradient_norm(parts.parameters, parts.reduction)
+    clip_gradients(parts.parameters, norm, parts.options.optimiser.clip)
+    rate = _step_optimiser(parts, step)
+    values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
+    metrics = plan.plan.metrics
+    return StepRecord(
+        step=step + 1,
+        loss=sum(values),
+        losses=dict(zip(parts.loss_names, values, strict=True)),
+        grad_norm=norm.item(),
+        learning_rate=rate,
+        samples=(step + 1) * parts.options.batch.global_batch,
+        tokens=plan.tokens,
+        rows=plan.rows,
+        step_seconds=time.perf_counter() - started,
+        planning_seconds=metrics.planning_seconds,
+        microbatches=len(plan.plan.microbatches),
+        cp_histogram=metrics.cp_histogram,
+    )
+
+
+def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
+    """The objective on held-out documents: the same ones each time, planned like a step's.
+
+    Args:
+        parts: Of this rank.
+        step: For the record.
+    """
+    documents, count = parts.data.evaluation, parts.options.keeping.evaluate_batches
+    sampler = Sampler(
+        seed=parts.options.batch.seed,
+        global_batch=parts.options.batch.global_batch,
+        documents=len(documents.lengths),
+    )
+    totals = [0.0] * len(parts.loss_names)
+    for batch in range(count):
+        plan = agreed_plan(parts, documents, sampler, batch)
+        losses = evaluate_microbatches(parts.runner, _batches(parts, plan, documents))
+        values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
+        totals = [total + value / count for total, value in zip(totals, values, strict=True)]
+    return EvaluationRecord(
+        step=step,
+        loss=sum(totals),
+        losses=dict(zip(parts.loss_names, totals, strict=True)),
+    )
+
+
+def agreed_plan(parts: Assembly, documents: Documents, sampler: Sampler, step: int) -> StepPlan:
+    """The plan of a step's documents: made by each rank, from lengths alone, and then compared.
+
+    Raises:
+        InputError: A document does not fit, or ranks have different plans; they are named.
+    """
+    indices = sampler.indices(step)
+    plan = plan_step(
+        documents.lengths[indices],
+        parts.schedule,
+        documents=indices,
+        names=[documents.name(index) for index in indices.tolist()],
+    )
+    check_agreement(
+        plan_digest(plan), _world(), what=f"plan of step {step + 1}", device=parts.device
+    )
+    return plan
+
+
+def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[PackedBatch]:
+    """This rank's microbatches: what it loaded goes where it is computed, in one exchange."""
+    owned = owned_documents(documents, plan, parts.groups.domain_rank)
+    return route(plan, owned, parts.groups, parts.recipient)
+
+
+def _step_optimiser(parts: Assembly, step: int) -> float:
+    """Step with the learning rate of this step, which is returned; gradients are dropped."""
+    options = parts.options.optimiser
+    rate = learning_rate(
+        step,
+        steps=options.steps,
+        highest=options.learning_rate,
+        warmup_steps=options.warmup_steps,
+    )
+    set_learning_rate(parts.optimiser, rate)
+    parts.optimiser.step()
+    parts.optimiser.zero_grad(set_to_none=True)
+    return rate
+
+
+def _start(parts: Assembly) -> int:
+    """The step to begin with: 0, or where the newest checkpoint ends."""
+    if not parts.options.keeping.resume:
+        return 0
+    return checkpoint.load(parts.checkpoints, parts.state())
+
+
+def _due(done: int, every: int) -> bool:
+    return every > 0 and done % every == 0
+
+
+def _saves_after(options: TrainOptions, done: int) -> bool:
+    keeping = options.keeping
+    last = done == options.optimiser.steps
+    return bool(keeping.save) and (last or _due(done, keeping.save_every))
+
+
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None, "the default process group is initialised by whoever starts ranks"
+    return group
+
+
+def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
+    environment: Mapping[str, str] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "backend": dist.get_backend(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+    return RunRecord(
+        arguments=asdict(options), world_size=dist.get_world_size(), environment=environment
+    )
+
+
+def _summary(records: list[StepRecord], start: int) -> Summary:
+    if not records:
+        return Summary(start, float("nan"), float("nan"), 0.0)
+    speeds = sorted(record.tokens_per_second for record in records)
+    return Summary(
+        steps=records[-1].step,
+        first_loss=records[0].loss,
+        last_loss=records[-1].loss,
+        tokens_per_second=speeds[len(speeds) // 2],
+    )
