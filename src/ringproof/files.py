@@ -14,6 +14,9 @@ def write_atomically(
 ) -> None:
     """Write to a temporary file in the same folder, then rename it into place.
 
+    A link stays, and what it leads to is replaced. What is no file (a terminal, ``/dev/null``, a
+    pipe) cannot be replaced without destroying it, and is written to as it is.
+
     Args:
         path: Where; its folder exists.
         content: What; text is written as UTF-8.
@@ -23,17 +26,22 @@ def write_atomically(
     Raises:
         InputError: The file cannot be written there.
     """
+    data = content.encode() if isinstance(content, str) else content
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        place = path.resolve() if path.is_symlink() else path
+        if place.exists() and not place.is_file() and not place.is_dir():
+            place.write_bytes(data)
+            return
+        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as stream:
-                stream.write(content.encode() if isinstance(content, str) else content)
+                stream.write(data)
             temporary.chmod(mode)
-            temporary.replace(path)
+            temporary.replace(place)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
+    except (OSError, RuntimeError) as error:  # before Python 3.13 links in a circle are the latter
+        problem = f"cannot be written: {getattr(error, 'strerror', None) or error}"
         raise InputError(field or "file", path, problem, "name a writable place") from error

@@ -5,6 +5,7 @@ Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -51,6 +52,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; bad input ends as one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:
