@@ -1,7 +1,9 @@
 """How long does planning take, and in how much memory, from 512 sequences to a million?
 
-In-process, lengths at hand; medians over rounds with fresh lengths. Memory is the peak of numpy's
-and Python's allocations during planning, measured in a separate round because tracing is slow.
+In-process, lengths at hand; medians over rounds with fresh lengths, of processor seconds (one
+thread), so that a busy machine does not blur them; wall seconds are recorded beside them. Memory
+is the peak of numpy's and Python's allocations during planning, measured in a separate round
+because tracing is slow.
 
     python benchmarks/planner/scale.py --json build/planner_scale.json
 """
@@ -14,6 +16,7 @@ import math
 import os
 import platform
 import statistics
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -48,7 +51,11 @@ def measure(count: int, ranks: int, rounds: int, model: Any) -> dict[str, Any]:
     """One row: seconds, ratio to the bound, peak memory."""
     sizes = choose_cp_sizes("pow2", ranks)
     domain = Domain(ranks=ranks, max_tokens_per_rank=BUDGET, cp_sizes=sizes)
-    plans = [make_plan(lengths(seed, count), domain, model) for seed in range(rounds)]
+    plans, seconds = [], []
+    for seed in range(rounds):
+        drawn, started = lengths(seed, count), time.process_time()
+        plans.append(make_plan(drawn, domain, model))
+        seconds.append(time.process_time() - started)
     tracemalloc.start()
     make_plan(lengths(rounds, count), domain, model)
     peak = tracemalloc.get_traced_memory()[1]
@@ -57,8 +64,9 @@ def measure(count: int, ranks: int, rounds: int, model: Any) -> dict[str, Any]:
         "sequences": count,
         "ranks": ranks,
         "cost": type(model).__name__,
-        "seconds": statistics.median(plan.metrics.planning_seconds for plan in plans),
-        "seconds_all": [plan.metrics.planning_seconds for plan in plans],
+        "seconds": statistics.median(seconds),
+        "seconds_all": seconds,
+        "wall_seconds_all": [plan.metrics.planning_seconds for plan in plans],
         "ratio_to_bound": statistics.median(plan.metrics.ratio for plan in plans),
         "microbatches": len(plans[0].microbatches),
         "peak_megabytes": peak / 1e6,

@@ -11,16 +11,12 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.measure import measure_attention
-from ringproof.reference.planning.basis import UNKNOWNS, Sample, machine_of, rates_of
-from ringproof.reference.planning.calibrate import (
-    calibration_from_json,
-    fit,
-    parse_samples,
-    predicted,
-    sample_json,
-)
-from ringproof.reference.planning.hardware import H100, hardware_from_json
+from ringproof.reference.planning.basis import UNKNOWNS, machine_of, rates_of
+from ringproof.reference.planning.calibrate import fit, predicted
+from ringproof.reference.planning.calibration import calibration_from_json
+from ringproof.reference.planning.hardware import A100, H100, hardware_from_json
 from ringproof.reference.planning.leastsquares import independent, nonnegative
+from ringproof.reference.planning.samples import Sample, measurement_json, parse_samples
 from ringproof.reference.planning.shapes import DCP_EXAMPLE, LLAMA3_8B, SHAPES
 from ringproof.reference.planning.timing import StepCost
 
@@ -45,8 +41,8 @@ def seconds(model, length, size):
     return cost + model.group_overhead(size) + model.microbatch_overhead
 
 
-def measured(model, lengths=LENGTHS, sizes=SIZES, noise=0.0):
-    rng = np.random.default_rng(0)
+def measured(model, lengths=LENGTHS, sizes=SIZES, noise=0.0, seed=0):
+    rng = np.random.default_rng(seed)
     return [
         Sample(length, size, seconds(model, length, size) * float(np.exp(rng.normal(0, noise))))
         for length, size in itertools.product(lengths, sizes)
@@ -141,7 +137,7 @@ def test_it_can_be_written_and_read():
     found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
     data = json.loads(json.dumps(found.as_json()))
     assert calibration_from_json(data) == found
-    lines = "\n".join(json.dumps(sample_json(row.sample)) for row in found.rows)
+    lines = "\n".join(json.dumps(measurement_json(row.sample)) for row in found.rows)
     assert parse_samples(lines) == tuple(row.sample for row in found.rows)
     machine = found.apply(H100)
     assert hardware_from_json(machine.as_json()) == machine
@@ -154,12 +150,26 @@ def test_it_can_be_written_and_read():
             calibration_from_json(broken)
 
 
-def test_the_table_shows_every_sample():
+def test_a_calibration_belongs_to_its_peak():
+    """Shares of one peak, taken of another, would be another machine."""
     found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
-    lines = found.table().splitlines()
-    assert len(lines) == 1 + len(LENGTHS) * len(SIZES)
-    assert lines[1].split()[:2] == ["512", "1"]
-    assert lines[1].split()[2] == f"{1e3 * found.rows[0].sample.seconds:.3f}"
+    with pytest.raises(InputError, match="was fitted to a peak"):
+        found.apply(A100)
+
+
+def test_what_is_found_has_the_error_that_noise_gives_it():
+    """Over many noisy measurements, the scatter of what is found is the error that is stated."""
+    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
+    lengths = np.unique(np.geomspace(256, 262144, 24).astype(int)).tolist()
+    found = [
+        fit(measured(model, lengths, sizes=(1,), noise=0.03, seed=seed), LLAMA3_8B, H100)
+        for seed in range(20)
+    ]
+    for name in ("attention_share", "linear_share"):
+        values = [dict(one.fitted)[name] for one in found]
+        stated = float(np.mean([dict(one.errors)[name] for one in found]))
+        assert stated == pytest.approx(float(np.std(values) / np.mean(values)), rel=0.6)
+        assert stated > 0.001
 
 
 def refused(samples):
@@ -250,3 +260,27 @@ def test_attention_of_this_machine_can_be_timed():
     for lengths, repeats in (((0,), 1), ((1 << 21,), 1), ((8,), 0)):
         with pytest.raises(InputError):
             measure_attention(shape, lengths, repeats=repeats)
+
+
+def test_what_is_predicted_is_what_the_calibrated_machine_says():
+    """Also where short rows keep their number: their rate follows that of attention."""
+    samples = measured(StepCost(shape=LLAMA3_8B, machine=TRUE), sizes=(1,), noise=0.02)
+    found = fit(samples, LLAMA3_8B, H100)
+    assert "attention_half_rows" in found.kept
+    model = StepCost(shape=LLAMA3_8B, machine=found.apply(H100))
+    for row in found.rows:
+        said = seconds(model, row.sample.length, 1)
+        assert row.predicted_seconds == pytest.approx(said, rel=1e-9)
+
+
+def test_noise_does_not_turn_into_rates():
+    """Of a machine that is the preset's, nothing but the main rates is found anew."""
+    samples = measured(StepCost(shape=LLAMA3_8B, machine=H100), noise=0.03)
+    found = fit(samples, LLAMA3_8B, H100)
+    machine = found.apply(H100)
+    for name in ("intra_bytes_per_second", "inter_bytes_per_second", "attention_half_rows"):
+        assert getattr(machine, name) == pytest.approx(getattr(H100, name), rel=0.3), name
+    assert len(found.kept) >= 4
+    slower = replace(H100, inter_bytes_per_second=H100.inter_bytes_per_second / 3)
+    other = fit(measured(StepCost(shape=LLAMA3_8B, machine=slower), noise=0.03), LLAMA3_8B, H100)
+    assert "inter_bytes_per_second" in dict(other.fitted), "a real difference is found"

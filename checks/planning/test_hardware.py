@@ -77,6 +77,10 @@ def test_custom_hardware_needs_every_field():
         ("gpus_per_node", 7.5),
         ("gpus_per_node", True),
         ("layer_launch_seconds", float("inf")),
+        ("peak_flops_per_second", 10**400),
+        ("peak_flops_per_second", 1e-300),
+        ("intra_bytes_per_second", 1e300),
+        ("name", ["h100"]),
     ],
 )
 def test_impossible_machines_are_refused(field, value):
@@ -87,3 +91,15 @@ def test_impossible_machines_are_refused(field, value):
 def test_unknown_names_are_refused():
     with pytest.raises(InputError, match=r"unknown hardware .* a100, h100"):
         hardware("h300")
+
+
+@pytest.mark.parametrize("data", [5, None, [1], [[1]], "h100"])
+def test_a_file_that_holds_no_machine_is_refused(data):
+    with pytest.raises(InputError, match="hardware: is no JSON object"):
+        hardware_from_json(data)
+
+
+def test_a_whole_number_of_gpus_may_be_written_as_a_float():
+    found = hardware_from_json({**H100.as_json(), "gpus_per_node": 8.0})
+    assert isinstance(found.gpus_per_node, int)
+    assert found.gpus_per_node == 8

@@ -45,7 +45,7 @@ def test_lognormal_is_seeded() -> None:
         ("mean=1e400,n=4", "mean is no number"),
         ("mean=9,n=4,min=9,max=3", "min 9 is over max 3"),
         ("mean=9,n=4,sigma=99", "sigma is over 10"),
-        ("mean=9,n=4,seed=99999999999", "seed over 2"),
+        ("mean=9,n=4,seed=99999999999", "seed is over 2"),
         ("mean=9,n=4,n=5", "n is there twice"),
         ("mean=9,n=4,mode=2", "'mode' is no option"),
         ("mean=9,n", "'n' is no option"),
@@ -133,3 +133,8 @@ def test_a_folder_that_cannot_be_read(documents: Path, options: str, said: str) 
     with pytest.raises(InputError) as caught:
         read_lengths(f"folder:{documents}{options}")
     assert said in str(caught.value)
+
+
+def test_numbers_may_have_an_exponent() -> None:
+    one = read_lengths("lognormal:mean=1e3,n=2e2").values
+    assert one.tolist() == read_lengths("lognormal:mean=1000,n=200").values.tolist()

@@ -206,3 +206,46 @@ def test_parquet(tmp_path: Path) -> None:
 def test_a_plan_can_be_planned_again(tmp_path: Path) -> None:
     plan = {"version": 1, "ranks": 2, "lengths": [5, 6], "microbatches": [], "metrics": {}}
     assert read_lengths(saved(tmp_path, "plan.json", json.dumps(plan))).values.tolist() == [5, 6]
+
+
+def test_a_long_list_in_the_option_is_no_file_name() -> None:
+    assert len(read_lengths(",".join(["1024"] * 2000))) == 2000
+
+
+def test_a_comma_within_a_number_is_refused(tmp_path: Path) -> None:
+    """It would be read as a length of 1, and a cell more."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("length\n5\n1,024\n")
+    with pytest.raises(InputError, match=r"lengths.csv:3: has 2 cells, not 1"):
+        read_lengths(str(path))
+    path.write_text("length,\n5,\n6, \n")
+    assert read_lengths(str(path)).values.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("-5", "(got -5)"), ("1e30", "(got 1000000000000000019884624838656)")]
+)
+def test_what_is_refused_is_shown_as_it_was_given(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_lengths(str(path))
+    assert said in str(caught.value)
+
+
+def test_durations_and_small_floats_are_no_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.npy"
+    np.save(path, np.array([5, 6], "timedelta64[s]"))
+    with pytest.raises(InputError, match="holds timedelta64"):
+        read_lengths(str(path))
+    np.save(path, np.array([np.inf], np.float16))
+    with pytest.raises(InputError, match="length is over"):
+        read_lengths(str(path))
+
+
+def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_text('{"length": 5}\n{"length": 6}\n')
+    assert read_lengths(str(path)).values.tolist() == [5, 6]
+    path.write_text('{"other": {}\n, "lengths": [7, 8]}\n')
+    assert read_lengths(str(path)).values.tolist() == [7, 8]

@@ -10,6 +10,7 @@ from ortools.sat.python import cp_model
 
 from checks.planning.batches import Mixed
 from ringproof.reference.planning import AttentionOnly, CostModel, Domain, make_plan
+from ringproof.reference.planning import bounds as bounds_module
 
 SIZES = (1, 2, 4)
 CUTS = ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1))
@@ -105,3 +106,22 @@ def test_the_oracle_knows_a_hand_made_case() -> None:
     assert optimum([512, 512], domain, AttentionOnly()) == 512 * 512 / 2
     # On top of each other they would take as long; one alone on two ranks wastes half.
     assert optimum([512], domain, AttentionOnly()) == 512 * 512 / 4
+
+
+def test_the_bound_knows_what_groups_cost() -> None:
+    """Two sequences that fill three quarters of all ranks: nothing else is possible, so no gap."""
+    domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=SIZES)
+    plan = make_plan([1500, 1500], domain, Mixed())
+    assert plan.metrics.lower_bound == pytest.approx(plan.metrics.makespan)
+    assert plan.metrics.lower_bound == pytest.approx(optimum([1500, 1500], domain, Mixed()))
+
+
+def test_a_bound_that_counts_a_group_per_sequence_is_too_high(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Negative control: small sequences share a group, and what it costs."""
+    domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=(4,))
+    lengths = [100, 120, 140, 90]
+    assert make_plan(lengths, domain, Mixed()).metrics.ratio >= 1
+    monkeypatch.setattr(bounds_module, "_parts", lambda batch, *_: batch.overhead[:, None])
+    assert make_plan(lengths, domain, Mixed()).metrics.ratio < 1

@@ -12,9 +12,9 @@ from checks.planning.plan_run import plan, plan_json
 
 
 def samples(scale: float) -> str:
-    from ringproof.reference.planning.basis import Sample
     from ringproof.reference.planning.calibrate import predicted
     from ringproof.reference.planning.hardware import hardware
+    from ringproof.reference.planning.samples import Sample
     from ringproof.reference.planning.shapes import model_shape
     from ringproof.reference.planning.timing import StepCost
 

@@ -140,7 +140,12 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--ranks", "0"), "--ranks: is not between 1"),
         (("--ranks", "1000000000000000000"), "--ranks: is not between 1"),
         (("--max-tokens-per-rank", "1"), "--max-tokens-per-rank: not even one padded row"),
-        (("--max-sequences", "0"), "--max-sequences: is less than 1"),
+        (("--max-tokens-per-rank", "1" + 30 * "0"), "--max-tokens-per-rank: is not between 1 and"),
+        (("--max-sequences", "1" + 30 * "0"), "--max-sequences: is not between 1 and"),
+        (("--pp", "1024", "--vpp", "128"), "--pp, --vpp, --microbatch-multiple: stages x virtual"),
+        (("--pp", "64", "--microbatch-multiple", "65536"), "are too many to simulate"),
+        (("--comm", "a2a+p2p", "--inner-size", "0"), "--inner-size: is less than 1"),
+        (("--max-sequences", "0"), "--max-sequences: is not between 1 and 20,000,000"),
         (("--comm", "udp"), "--comm: unknown name"),
         (("--comm", "p2p", "--inner-size", "2"), "--inner-size: has no meaning for p2p"),
         (("--comm", "a2a", "--ranks", "16"), "--comm: 16 ranks cannot share 8 key/value heads"),
@@ -236,3 +241,45 @@ def test_only_planning_needs_numpy(arguments: list[str], code: int) -> None:
     if code:
         assert "needs the package numpy; install ringproof[reference]" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_model_from_a_file(tmp_path: Path) -> None:
+    from ringproof.reference.planning.shapes import model_shape
+
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(vars(model_shape("qwen3-30b-a3b"))))
+    same = plan_json("--model", "qwen3-30b-a3b")["metrics"]
+    found = plan_json("--model", str(path))["metrics"]
+    assert found["makespan"] == same["makespan"] != plan_json()["metrics"]["makespan"]
+    flags = plan(*BASIC, "--model", str(path), "--megatron-flags").out
+    assert "--moe-token-dispatcher-type alltoall" in flags
+    path.write_text("[]")
+    assert "--model: is no JSON object" in plan(*BASIC, "--model", str(path)).err
+
+
+def test_a_machine_from_a_file_with_a_float_for_its_gpus(tmp_path: Path) -> None:
+    from ringproof.reference.planning.hardware import H100
+
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps({**H100.as_json(), "gpus_per_node": 8.0}))
+    assert plan(*BASIC, "--hardware", str(path), "--comm", "a2a+p2p").code == 0
+
+
+def test_the_reduction_of_gradients_is_said() -> None:
+    """It is the same for every plan, so it makes every gain smaller."""
+    out = plan(*BASIC).out
+    gain = re.search(r"against static +([\d.]+) times", out)
+    reduced = re.search(r"gradients .* then ([\d.]+) against static", out)
+    assert gain and reduced
+    assert 1 < float(reduced[1]) < float(gain[1])
+    assert "gradients" not in plan(*BASIC, "--cost", "attention-only").out
+
+
+def test_json_and_html_are_one_file_however_it_is_spelled(tmp_path: Path) -> None:
+    one, other = str(tmp_path / "x"), f"{tmp_path}/./x"
+    assert "--html: is where --json writes" in plan(*BASIC, "--json", one, "--html", other).err
+
+
+def test_an_unknown_target_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringproof.cli.plan._planned", None)
+    assert "--target: is unknown" in plan(*BASIC, "--target", "r0.1").err

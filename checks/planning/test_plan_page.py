@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,7 +170,7 @@ def test_256_ranks_by_64_microbatches_are_drawn_group_by_group() -> None:
 def test_too_many_microbatches_are_cut_and_said() -> None:
     lengths = np.full(MAX_BLOCKS + 50, 64)
     domain = Domain(ranks=1, max_tokens_per_rank=64, cp_sizes=(1,))
-    made = make_plan(lengths, domain, AttentionOnly())
+    made = static_plan(lengths, domain, 1, AttentionOnly())
     line = timeline(made, AttentionOnly())
     drawn = drawing(line, lengths, made.cp_sizes)
     assert drawn.cut
@@ -181,3 +183,29 @@ def test_the_page_goes_to_standard_output() -> None:
     assert done.code == 0
     assert done.out.startswith("<!doctype html>")
     assert done.out.rstrip().endswith("</html>")
+
+
+def test_what_is_not_drawn_is_not_idle() -> None:
+    """Behind the last microbatch that is drawn the picture is empty, up to the end."""
+    lengths = np.full(MAX_BLOCKS + 50, 64)
+    domain = Domain(ranks=1, max_tokens_per_rank=64, cp_sizes=(1,))
+    made = static_plan(lengths, domain, 1, AttentionOnly())
+    line = timeline(made, AttentionOnly())
+    drawn = drawing(line, lengths, made.cp_sizes)
+    assert drawn.until == pytest.approx(drawn.ends[-1])
+    assert drawn.until < drawn.end
+
+
+def test_everything_of_a_short_batch_is_drawn(small: Result) -> None:
+    for panel in embedded(page(small))["panels"]:
+        assert panel["until"] == panel["end"]
+
+
+def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    (folder / "one.txt").write_text("x" * 400)
+    path = tmp_path / "plan.html"
+    given = ("--ranks", "2", "--max-tokens-per-rank", "512", "--html", str(path))
+    assert plan("--lengths", f"folder:{folder}", *given).code == 0
+    assert "&lt;U+DCFF&gt;" in path.read_text()

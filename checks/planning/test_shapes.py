@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.custom_shape import shape_from_json
 from ringproof.reference.planning.shapes import (
     DCP_EXAMPLE,
     DEEPSEEK_V3,
@@ -114,3 +115,47 @@ def test_every_preset_is_found_by_its_name():
 def test_impossible_shapes_are_refused(field, value):
     with pytest.raises(InputError, match=f"model.{field}"):
         replace(LLAMA3_8B, **{field: value})
+
+
+def test_a_model_of_ones_own():
+    data = {key: value for key, value in vars(QWEN3_30B_A3B).items() if key != "name"}
+    assert shape_from_json(data) == replace(QWEN3_30B_A3B, name="custom")
+    least = {
+        "parameters": 10**9,
+        "layers": 4,
+        "hidden": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "ffn": 256,
+        "vocabulary": 1000,
+    }
+    assert shape_from_json(least).v_head_dim == 16
+    for name in least:
+        with pytest.raises(InputError, match=rf"model\.{name}: is missing"):
+            shape_from_json({key: value for key, value in least.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (5, "model: is no JSON object"),
+        ([["layers"]], "model: is no JSON object"),
+        ({"hidden_size": 4096}, "model.hidden_size: unknown field"),
+        ({**vars(LLAMA3_8B), "layers": 10**400}, "model.layers: is no whole number"),
+        ({**vars(LLAMA3_8B), "recurrent_weights": -1}, "model.recurrent_weights: is no whole"),
+        ({**vars(LLAMA3_8B), "gated": "yes"}, "gated no bool"),
+        ({**vars(LLAMA3_8B), "name": 3}, "name is no text"),
+    ],
+)
+def test_a_file_that_holds_no_model_is_refused(data, problem):
+    with pytest.raises(InputError, match=problem):
+        shape_from_json(data)
+
+
+def test_models_with_experts_say_so():
+    assert {shape.name for shape in SHAPES if shape.experts} == {
+        "qwen3-30b-a3b",
+        "deepseek-v3",
+        "moonlight-16b-a3b",
+    }

@@ -147,3 +147,19 @@ def test_a_sweep_that_is_refused(arguments: tuple[str, ...], said: str) -> None:
     assert done.code == 2
     assert said in done.err
     assert done.err.count("\n") == 1
+
+
+def test_types_may_be_written_with_spaces() -> None:
+    found = plan(
+        *SWEEP, "2048", "--comm", "p2p, a2a", "--cp-sizes", "1,2,4,8", "--json", "-"
+    ).json()
+    assert [setting["comm"] for setting in found["settings"]] == ["p2p", "a2a"]
+
+
+def test_the_exchanging_ranks_concern_one_type_only() -> None:
+    options = ("--cp-sizes", "pow2", "--inner-size", "2")
+    found = plan(*SWEEP, "2048", *options, "--json", "-").json()
+    assert all("metrics" in setting for setting in found["settings"])
+    assert len(found["settings"]) == 4
+    refused = plan(*SWEEP, "2048", *options, "--comm", "p2p,a2a")
+    assert "--inner-size: is for a2a+p2p" in refused.err

@@ -55,8 +55,9 @@ def test_an_exposed_ring_by_hand():
     model = StepCost(shape=DEEPSEEK_V3, machine=ROUND)
     step = 128 * 320 * (64**2 / 2 + 64 * 500) / 2 / 1e12
     message = 32 * 128 * 320 * 2 / 1e9
-    assert message > 2.5 * step
-    ring = (step + message) + (2.5 * step + 2 * message)
+    assert message > 3 * step
+    back = (3 * 192 + 2 * 128) / (192 + 128)  # three products of width 192, two of 128
+    ring = (step + message) + (back * step + 2 * message)
     linear = 3 * DEEPSEEK_V3.linear_flops_per_token * 32 / 1e12
     assert one(model, 64, 2) == pytest.approx(61 * ring + linear, rel=1e-12)
     # Forward one message, backward two: the gradients follow k and v.
@@ -231,6 +232,9 @@ def test_gradients_cross_the_slowest_link():
     assert reduction_seconds(1e9, 1, ROUND) == 0
     assert reduction_seconds(1e9, 8, ROUND) == pytest.approx(8 * 7 / 8)
     assert reduction_seconds(1e9, 16, ROUND) == pytest.approx(8 * 15 / 16 / 0.8)
+    # Eight GPUs that share one rank's weights: each has only its own card to other nodes.
+    assert reduction_seconds(1e9, 8, ROUND, tp=8) == pytest.approx(8 * 7 / 8 / 0.1)
+    assert reduction_seconds(1e9, 4, ROUND, tp=2) == pytest.approx(8 * 3 / 4)
 
 
 @pytest.mark.parametrize(

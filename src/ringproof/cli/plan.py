@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ringproof.cli import plan_calibrate, plan_sweep
 from ringproof.cli.output import write_json
-from ringproof.cli.plan_options import (
-    CalibrationOption,
-    ColumnOption,
-    CostOption,
-    FlagsOption,
-    HardwareOption,
-    InnerOption,
-    JsonOption,
-    LengthsOption,
-    MinOption,
-    ModelOption,
-    MultipleOption,
-    ObjectiveOption,
-    PipelineOption,
-    RanksOption,
-    SequencesOption,
-    StaticOption,
-    TargetOption,
-    TensorOption,
-    VirtualOption,
-    need_numpy,
-)
+from ringproof.cli.plan_options import JsonOption, TensorOption, need_numpy, with_batch_options
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,36 +31,28 @@ MAX_PLAN_BYTES = 1024 * 1024 * 1024
 
 
 @app.callback(invoke_without_command=True, epilog=EXAMPLE)
+@with_batch_options
 def plan(
     context: typer.Context,
     *,
-    lengths: LengthsOption = "",
-    column: ColumnOption = "",
-    ranks: RanksOption = None,
     max_tokens_per_rank: Annotated[
         int | None, typer.Option(metavar="C", help="Budget of a rank, padding included.")
     ] = None,
     cp_sizes: Annotated[
         str, typer.Option(metavar="pow2|divisors|LIST", help="Group sizes; a list: 1,2,3.")
     ] = "pow2",
-    min_cp: MinOption = 1,
-    microbatch_multiple: MultipleOption = None,
-    max_sequences: SequencesOption = None,
-    objective: ObjectiveOption = "sync",
-    pp: PipelineOption = 1,
-    vpp: VirtualOption = 1,
-    tp: TensorOption = 1,
-    cost: CostOption = "full",
-    model: ModelOption = "",
-    hardware: HardwareOption = "",
-    calibration: CalibrationOption = "",
     comm: Annotated[str, typer.Option(metavar="TYPE", help="p2p, all_gather, a2a, a2a+p2p.")] = "",
-    inner_size: InnerOption = None,
-    static_cp: StaticOption = None,
+    static_cp: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="CP size of the baselines; else the smallest that holds all."
+        ),
+    ] = None,
     json_path: JsonOption = "",
     html: Annotated[str, typer.Option(metavar="PATH", help="Write a page; - is stdout.")] = "",
-    megatron_flags: FlagsOption = False,
-    target: TargetOption = "dev",
+    megatron_flags: Annotated[
+        bool, typer.Option("--megatron-flags", help="Also print the flags of Megatron-LM.")
+    ] = False,
 ) -> None:
     """Plan one global batch and compare it with static packing and with padding."""
     given = [item.name for item in context.command.params if _given(context, item.name or "")]
@@ -93,11 +65,14 @@ def plan(
         typer.echo(context.get_help())
         raise typer.Exit
     need_numpy()
+    from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_setup import PlanOptions
 
     _refuse_one_place(json_path, html)
     quiet = "-" in (json_path, html)
-    result = _planned(PlanOptions.of(context.params))
+    options, target = PlanOptions.of(context.params), context.params["target"]
+    check_target(target)
+    result = _planned(options)
     flags = _flags(result, target) if megatron_flags or target != "dev" else []
     _write(result, json_path, html)
     if not quiet:
@@ -116,7 +91,10 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _refuse_one_place(json_path: str, html: str) -> None:
-    if json_path and json_path == html:
+    alike = json_path == html
+    if "-" not in (json_path, html):
+        alike = Path(json_path).absolute() == Path(html).absolute()
+    if json_path and html and alike:
         raise InputError("--html", html, "is where --json writes", "name another file")
 
 

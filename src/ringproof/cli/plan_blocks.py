@@ -25,6 +25,7 @@ class Drawing:
             sequences, tokens, the first sequences as (id, length), groups in it.
         ends: When each drawn microbatch has ended.
         end: When the last one has, drawn or not.
+        until: What comes later is not all drawn; `end` where everything is.
         ranks_per_row: Groups of fewer ranks are drawn together.
         cut: Whether microbatches are left out.
     """
@@ -32,6 +33,7 @@ class Drawing:
     blocks: tuple[tuple[Any, ...], ...]
     ends: tuple[float, ...]
     end: float
+    until: float
     ranks_per_row: int
     cut: bool
 
@@ -59,6 +61,7 @@ def drawing(line: Timeline, lengths: IntArray, sizes: Sequence[int]) -> Drawing:
         tuple(_drawn(together, values, places) for together in blocks),
         tuple(_short(end) for end in line.ends[:last]),
         _short(line.ends[-1]),
+        _short(min((b.start for b in line.blocks if b.microbatch >= last), default=line.ends[-1])),
         per_row,
         last < len(line.ends),
     )

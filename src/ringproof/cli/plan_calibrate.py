@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,11 +18,18 @@ from ringproof.cli.plan_options import (
 )
 from ringproof.errors import InputError
 
+if TYPE_CHECKING:
+    from ringproof.reference.planning.calibration import Calibration, Row
+    from ringproof.reference.planning.samples import Measurement
+    from ringproof.reference.planning.timing import StepCost
+
 EXAMPLE = (
     "Example: ringproof plan calibrate samples.jsonl --model llama3-8b --hardware h200 "
     "--json calibration.json; then ringproof plan ... --calibration calibration.json"
 )
-_MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
+_SHOWN = 40
+_UNSURE = 0.2
 
 
 def calibrate(
@@ -29,8 +37,10 @@ def calibrate(
         str,
         typer.Argument(
             metavar="[SAMPLES]",
-            help='Lines of {"length": 8192, "cp_size": 2, "seconds": 0.012}: forward and backward '
-            "of one sequence alone. - is stdin.",
+            help='JSON lines: {"length": 8192, "cp_size": 2, "seconds": 0.012}, forward and '
+            'backward of one sequence alone; or steps of a log, {"step_seconds": 0.81, "plan": '
+            '{...}}, or with "microbatches": [[{"cp_size": 2, "lengths": [8192, 512]}, ...], ...] '
+            "in place of the plan. Other records are passed over. - is stdin.",
         ),
     ] = "",
     *,
@@ -42,6 +52,9 @@ def calibrate(
             "torch.",
         ),
     ] = "",
+    skip: Annotated[
+        int, typer.Option(metavar="N", help="Leave out the first steps: they compile.")
+    ] = 0,
     model: ModelOption = "",
     hardware: HardwareOption = "",
     comm: Annotated[str, typer.Option(metavar="TYPE", help="Of the measured run.")] = "p2p",
@@ -49,44 +62,89 @@ def calibrate(
     tp: TensorOption = 1,
     json_path: JsonOption = "",
 ) -> None:
-    """Fit what measurements tell about a machine; the rest keeps its preset value."""
+    """Fit what measurements tell about a machine; the rest keeps its preset value.
+
+    Steps are those of a run without pipeline stages. Every microbatch is taken to end for all
+    ranks together, and what no plan changes (gradient reduction, optimiser) is fitted, too.
+    """
     need_numpy()
     from ringproof.cli.plan_setup import PlanOptions, as_options
-    from ringproof.reference.planning.calibrate import Calibration, fit
+    from ringproof.reference.planning.calibrate import fit
     from ringproof.reference.planning.timing import StepCost
 
     if bool(samples) == bool(measure):
         problem = "and --measure are both given" if samples else "is missing"
         raise InputError("SAMPLES", None, problem, "give a file, or --measure LENGTHS")
+    if skip < 0 or (skip and measure):
+        raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
     options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
     with as_options():
         setting = options.cost_model(comm)
         if not isinstance(setting, StepCost):
             raise AssertionError("full cost is the default")
-        found = _measured(measure, setting) if measure else _read(samples)
-        result: Calibration = fit(found, setting.shape, setting.machine, model=setting)
+        found = _measured(measure, setting) if measure else _read(samples, skip)
+        result = fit(found, setting.shape, setting.machine, model=setting)
     if json_path:
         write_json(result.as_json(), json_path)
     if json_path != "-":
-        typer.echo(result.table())
-        typer.echo(f"mean absolute error: {result.mean_absolute_error:.1%}")
-        for name, value in result.fitted:
-            typer.echo(f"fitted: {name} = {value:.4g}")
-        typer.echo(f"kept: {', '.join(result.kept) or 'nothing'}")
+        for line in (*_lines(result), *_notes(result, setting, measure)):
+            typer.echo(line)
 
 
-def _read(path: str) -> Any:
+def _lines(result: Calibration) -> Iterator[str]:
+    yield f"{'length':>12} {'cp':>4} {'measured ms':>12} {'predicted ms':>12} {'error':>7}"
+    for row in result.rows[:_SHOWN]:
+        yield _line(row)
+    if len(result.rows) > _SHOWN:
+        yield f"… {len(result.rows) - _SHOWN:,} more; --json has all"
+    yield f"mean absolute error: {result.mean_absolute_error:.1%}"
+    errors = dict(result.errors)
+    for name, value in result.fitted:
+        sure = f"standard error {errors[name]:.1%}" if name in errors else "as far as it can go"
+        yield f"fitted: {name} = {value:.4g}, {sure}"
+    if result.rest_seconds:
+        yield f"fitted: {1e3 * result.rest_seconds:.4g} ms of each step that no plan changes"
+    yield f"kept: {', '.join(result.kept) or 'nothing'}"
+
+
+def _line(row: Row) -> str:
+    from ringproof.reference.planning.samples import Sample
+
+    what = f"{'step':>12} {'':>4}"
+    if isinstance(row.sample, Sample):
+        what = f"{row.sample.length:>12} {row.sample.cp_size:>4}"
+    times = f"{1e3 * row.sample.seconds:>12.3f} {1e3 * row.predicted_seconds:>12.3f}"
+    return f"{what} {times} {row.error:>+7.1%}"
+
+
+def _notes(result: Calibration, setting: StepCost, measure: str) -> Iterator[str]:
+    unsure = [name for name, error in result.errors if error > _UNSURE]
+    if unsure:
+        yield f"note: measure more, the scatter leaves open: {', '.join(unsure)}"
+    if measure:
+        from ringproof.cli.plan_measure import device
+
+        yield f"note: measured on {device()}; what is kept is that of {setting.machine.name}"
+
+
+def _read(path: str, skip: int) -> tuple[Measurement, ...]:
     from ringproof.cli.plan_setup import read_bytes
-    from ringproof.reference.planning.calibrate import parse_samples
+    from ringproof.reference.planning.lengths import plain
+    from ringproof.reference.planning.samples import parse_samples
 
     content = read_bytes(path, "SAMPLES", _MAX_BYTES)
+    source = "standard input" if path == "-" else plain(path)
     try:
-        return parse_samples(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError("SAMPLES", path, "is no text", "give JSON lines") from error
+    found = parse_samples(text, source, skip)
+    if not found:
+        raise InputError(source, None, "has no measurements", "see --help for their form")
+    return found
 
 
-def _measured(text: str, setting: Any) -> Any:
+def _measured(text: str, setting: StepCost) -> tuple[Measurement, ...]:
     from ringproof.cli.plan_measure import measured
 
     parts = [part.strip() for part in text.split(",")]

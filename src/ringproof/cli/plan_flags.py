@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.sweep import upstream_sizes
 
 TARGETS = ("dev", "main")
+_THD_NEEDS = MappingProxyType({"a2a": "2.10", "all_gather": "2.18"})
 _Flag = tuple[str, object]
 
 
@@ -70,8 +72,7 @@ def megatron_flags(wanted: Wanted, target: str) -> list[str]:
     Raises:
         InputError: Another target.
     """
-    if target not in TARGETS:
-        raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
+    check_target(target)
     remarks = [*_dev_remarks(wanted)] if target == "dev" else [*_main_remarks(wanted)]
     flags = [*(_dev_flags(wanted) if target == "dev" else _main_flags(wanted)), *_shared(wanted)]
     if target == "main":
@@ -79,6 +80,16 @@ def megatron_flags(wanted: Wanted, target: str) -> list[str]:
     lines = [f"{name} {value}" if value is not None else name for name, value in flags]
     ended = [f"{line} \\" for line in lines[:-1]] + lines[-1:]
     return [*(f"# {remark}" for remark in (*remarks, *_general_remarks(wanted))), *ended]
+
+
+def check_target(target: str) -> None:
+    """Refuse a name that is no target.
+
+    Raises:
+        InputError: It is not.
+    """
+    if target not in TARGETS:
+        raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
 
 
 def _dev_flags(wanted: Wanted) -> Iterator[_Flag]:
@@ -118,6 +129,12 @@ def _shared(wanted: Wanted) -> Iterator[_Flag]:
 
 def _dev_remarks(wanted: Wanted) -> Iterator[str]:
     yield "Megatron-LM dev; --use-varlen-dataset may replace --sft"
+    multiple = 2 * wanted.ranks * wanted.tp
+    yield f"dev plans for itself, and pads every sample to a multiple of {multiple:,} tokens first"
+    if wanted.max_sequences is not None:
+        yield "dev's scheduler does not heed --thd-max-packed-sequences: a fuller pack ends the run"
+    if wanted.comm in _THD_NEEDS:
+        yield f"packed {wanted.comm} needs Transformer Engine {_THD_NEEDS[wanted.comm]} or later"
     if wanted.vpp > 1:
         yield "virtual stages need enough sequences: upstream's aligner fails on small batches"
 

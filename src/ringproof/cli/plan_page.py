@@ -17,6 +17,7 @@ from ringproof.cli.plan_flags import megatron_flags
 from ringproof.cli.plan_result import Result, idle_fraction, wanted
 from ringproof.cli.plan_text import amount
 from ringproof.files import write_atomically
+from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.timeline import Timeline
 
@@ -50,11 +51,11 @@ def page(result: Result) -> str:
         title=html.escape(title),
         style=_asset("plan.css"),
         script=_asset("plan.js"),
-        lead=html.escape(f"{result.lengths.source}; {result.setting}"),
+        lead=html.escape(plain(f"{result.lengths.source}; {result.setting}")),
         numbers="\n".join(_numbers(result)),
         legend="\n".join(_legend(result)),
         panels="\n".join(_panels(result, parts, drawings)),
-        remarks=html.escape("".join(f" {remark}" for remark in _remarks(result))),
+        remarks=html.escape("".join(f" {plain(remark)}" for remark in _remarks(result))),
         histogram="\n".join(_histogram(result)),
         heads="".join(f"<th>{name}</th>" for name, _, _ in parts),
         compared="\n".join(_compared(parts)),
@@ -101,7 +102,8 @@ def _data(result: Result, drawings: Sequence[Drawing]) -> dict[str, Any]:
         "colours": [_hex(colour) for colour in colours],
         "inks": [_LIGHT_INK if _luminance(colour) < 130 else _DARK_INK for colour in colours],
         "panels": [
-            {"end": item.end, "ends": item.ends, "blocks": item.blocks} for item in drawings
+            {"end": item.end, "until": item.until, "ends": item.ends, "blocks": item.blocks}
+            for item in drawings
         ],
     }
 
@@ -138,6 +140,10 @@ def _numbers(result: Result) -> Iterator[str]:
     for baseline, gain in result.gains():
         remark = f"CP {result.static_cp}, {len(baseline.plan.microbatches):,} microbatches"
         yield _number(f"Against {baseline.name}", f"{gain:.2f} times", remark)
+    if result.reduction:
+        gains = ", ".join(f"{gain:.2f}" for _, gain in result.reduced_gains())
+        reduced = amount(result.reduction, metrics.unit)
+        yield _number("Gradients", reduced, f"to reduce, if nothing hides it: then {gains} times")
     yield _number("Microbatches", f"{len(result.plan.microbatches):,}", total)
     yield _number("Idle", f"{idle_fraction(result.plan, result.line):.1%}", "of the ranks' time")
     yield _number("Padding", f"{metrics.padding_fraction:.2%}", "of the tokens in groups")

@@ -19,13 +19,11 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.costs import CostModel
 from ringproof.reference.planning.domain import Domain
-from ringproof.reference.planning.lengths import Lengths
+from ringproof.reference.planning.lengths import Lengths, plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import Goal, make_plan
-from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timeline import Timeline, timeline
-
-MOE_PRESETS = frozenset({"qwen3-30b-a3b", "deepseek-v3", "moonlight-16b-a3b"})
+from ringproof.reference.planning.timing import reduction_seconds
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,30 @@ class Result:
         machine = self.options.hardware or DEFAULT_HARDWARE
         named = f"{self.options.model or DEFAULT_MODEL} on {machine}"
         calibrated = ", calibrated" if self.options.calibration else ""
-        return f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}"
+        return plain(f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}")
+
+    @property
+    def reduction(self) -> float:
+        """Seconds that the reduction of the gradients takes after every iteration, whatever the
+        plan, if nothing hides it; 0 where the cost model knows no seconds."""
+        if self.options.cost == "attention-only":
+            return 0.0
+        held = self.options.shape().parameters / (self.options.tp * self.options.pp)
+        machine, tp = self.options.machine(), self.options.tp
+        return reduction_seconds(held, self.domain.ranks, machine, tp=tp)
 
     def gains(self) -> Iterator[tuple[Baseline, float]]:
         """How many times longer each baseline takes."""
         for baseline in self.baselines:
             makespan = self.plan.metrics.makespan
             yield baseline, baseline.plan.metrics.makespan / makespan if makespan else 1.0
+
+    def reduced_gains(self) -> Iterator[tuple[Baseline, float]]:
+        """The same, with the reduction of the gradients added to both."""
+        for baseline in self.baselines:
+            both = (baseline.plan.metrics.makespan, self.plan.metrics.makespan)
+            whole, own = (makespan + self.reduction for makespan in both)
+            yield baseline, whole / own if own else 1.0
 
 
 def idle_fraction(plan: Plan, line: Timeline) -> float:
@@ -119,7 +134,7 @@ def _baselines(
 
 def wanted(options: PlanOptions, domain: Domain, lengths: Lengths, comm: str = "") -> Wanted:
     """What Megatron-LM would have to be set to."""
-    name = options.model or DEFAULT_MODEL
+    shape = options.shape()
     longest = int(lengths.values.max())
     return Wanted(
         ranks=domain.ranks,
@@ -134,6 +149,6 @@ def wanted(options: PlanOptions, domain: Domain, lengths: Lengths, comm: str = "
         pp=options.pp,
         vpp=options.vpp,
         max_sequences=options.max_sequences,
-        mla=options.cost == "full" and model_shape(name).kv_lora_rank > 0,
-        moe=options.cost == "full" and name in MOE_PRESETS,
+        mla=options.cost == "full" and shape.kv_lora_rank > 0,
+        moe=options.cost == "full" and shape.experts > 0,
     )

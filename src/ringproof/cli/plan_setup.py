@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.calibrate import calibration_from_json
+from ringproof.reference.planning.calibration import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
+from ringproof.reference.planning.custom_shape import shape_from_json
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
 from ringproof.reference.planning.hardware import (
     PRESETS,
@@ -21,10 +22,10 @@ from ringproof.reference.planning.hardware import (
     hardware,
     hardware_from_json,
 )
-from ringproof.reference.planning.lengths import Lengths, plain, read_lengths
+from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain, read_lengths
 from ringproof.reference.planning.pipeline import Pipeline
-from ringproof.reference.planning.planner import Goal
-from ringproof.reference.planning.shapes import ModelShape, model_shape
+from ringproof.reference.planning.planner import MAX_SEQUENCES, Goal
+from ringproof.reference.planning.shapes import SHAPES, ModelShape, model_shape
 from ringproof.reference.planning.timing import StepCost
 
 DEFAULT_MODEL, DEFAULT_HARDWARE, DEFAULT_COMM = "llama3-8b", "h100", "p2p"
@@ -32,11 +33,15 @@ _ONLY_FULL = ("model", "hardware", "comm", "inner_size", "calibration")
 # More is a slip of the finger, and would be simulated step by step.
 _MOST = (
     ("ranks", MAX_RANKS),
+    ("max_tokens_per_rank", MAX_LENGTH),
+    ("max_sequences", MAX_SEQUENCES),
     ("tp", 1024),
     ("pp", 1024),
     ("vpp", 128),
     ("microbatch_multiple", 65_536),
 )
+_MOST_STEPS = 1 << 17
+"""Of the shortest iteration that is possible, over all stages: a simulation walks through each."""
 _MAX_BYTES = 4 * 1024 * 1024
 # Fields as the planner names them, and their options.
 _OPTIONS = frozenset(
@@ -104,6 +109,10 @@ class PlanOptions:
         if self.vpp > 1 and multiple is not None and multiple % self.pp:
             problem = f"interleaved stages need a multiple of --pp {self.pp}"
             raise InputError("--microbatch-multiple", multiple, problem, "choose one")
+        if self.pp > 1 and self.pp * self.vpp * self.multiple > _MOST_STEPS:
+            steps = f"{self.pp} x {self.vpp} x {self.multiple}"
+            problem = "stages x virtual stages x microbatches are too many to simulate"
+            raise InputError("--pp, --vpp, --microbatch-multiple", steps, problem, "lower one")
 
     @property
     def multiple(self) -> int:
@@ -128,12 +137,18 @@ class PlanOptions:
         """The cost model with a type of communication."""
         if self.cost == "attention-only":
             return AttentionOnly()
-        shape = model_shape(self.model or DEFAULT_MODEL)
-        machine = self.machine()
-        inner = self.inner_size or 1
+        shape, machine = self.shape(), self.machine()
+        inner = 1 if self.inner_size is None else self.inner_size
         if comm == "a2a+p2p" and self.inner_size is None:
             inner = exchanging(shape, machine, self.tp)
         return StepCost(shape=shape, machine=machine, comm_type=comm, inner_size=inner, tp=self.tp)
+
+    def shape(self) -> ModelShape:
+        """The model: a preset or a file."""
+        name = self.model or DEFAULT_MODEL
+        if name not in {preset.name for preset in SHAPES} and Path(name).suffix == ".json":
+            return shape_from_json(read_json(name, "--model"))
+        return model_shape(name)
 
     def machine(self) -> Hardware:
         """The hardware: a preset or a file, with what was calibrated."""

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ringproof.cli.output import write_json
-from ringproof.cli.plan_options import (
-    CalibrationOption,
-    ColumnOption,
-    CostOption,
-    HardwareOption,
-    InnerOption,
-    JsonOption,
-    LengthsOption,
-    MinOption,
-    ModelOption,
-    MultipleOption,
-    ObjectiveOption,
-    PipelineOption,
-    RanksOption,
-    SequencesOption,
-    TargetOption,
-    TensorOption,
-    VirtualOption,
-    need_numpy,
-)
+from ringproof.cli.plan_options import JsonOption, need_numpy, with_batch_options
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,12 +25,10 @@ ALL_COMM = "p2p,all_gather,a2a,a2a+p2p"
 _SHOWN = 20
 
 
+@with_batch_options
 def sweep(
     context: typer.Context,
     *,
-    lengths: LengthsOption = "",
-    column: ColumnOption = "",
-    ranks: RanksOption = None,
     budgets: Annotated[
         str, typer.Option("--max-tokens-per-rank", metavar="C,C,...", help="Budgets to try.")
     ] = "",
@@ -61,19 +41,6 @@ def sweep(
     comm_types: Annotated[
         str, typer.Option("--comm", metavar="TYPE,...", help=f"Types to try: {ALL_COMM}.")
     ] = "",
-    min_cp: MinOption = 1,
-    microbatch_multiple: MultipleOption = None,
-    max_sequences: SequencesOption = None,
-    objective: ObjectiveOption = "sync",
-    pp: PipelineOption = 1,
-    vpp: VirtualOption = 1,
-    tp: TensorOption = 1,
-    cost: CostOption = "full",
-    model: ModelOption = "",
-    hardware: HardwareOption = "",
-    calibration: CalibrationOption = "",
-    inner_size: InnerOption = None,
-    target: TargetOption = "dev",
     json_path: JsonOption = "",
 ) -> None:
     """Plan one batch at many settings, and recommend one.
@@ -81,11 +48,14 @@ def sweep(
     The fastest wins; of those within 1% of it the smallest budget, which needs the least memory.
     """
     need_numpy()
+    from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_setup import PlanOptions, as_options
     from ringproof.reference.planning.sweep import recommend
     from ringproof.reference.planning.sweep import sweep as run
 
     options = PlanOptions.of({**context.params, "comm": comm_types})
+    target = context.params["target"]
+    check_target(target)
     options.refuse_contradictions()
     with as_options():
         goal, found = options.goal(), _settings(options, budgets, size_sets, comm_types)
@@ -110,10 +80,14 @@ def _settings(
     sets: dict[tuple[int, ...], str] = {}
     for spec in size_sets or ("pow2", "divisors"):
         sets.setdefault(choose_cp_sizes(spec, options.ranks or 0, options.min_cp), spec)
-    types = [""] if options.cost == "attention-only" else (comm_types or ALL_COMM).split(",")
+    types = [name.strip() for name in (comm_types or ALL_COMM).split(",")]
     for name in types:
-        if name and name not in COMM_TYPES:
+        if name not in COMM_TYPES:
             raise InputError("--comm", name, "is unknown", f"choose from {ALL_COMM}")
+    if options.inner_size is not None and "a2a+p2p" not in types:
+        raise InputError("--inner-size", options.inner_size, "is for a2a+p2p", "leave it out")
+    if options.cost == "attention-only":
+        types = [""]
     return [
         Setting(budget, spec, comm)
         for comm in dict.fromkeys(types)
@@ -126,7 +100,7 @@ def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str
     """For a2a, the sizes that hand out whole heads, where the user left the choice to us."""
     if comm != "a2a" or spec not in ("pow2", "divisors"):
         return spec
-    heads = getattr(options.cost_model("p2p"), "kv_heads", 1)
+    heads = getattr(replace(options, inner_size=None).cost_model("p2p"), "kv_heads", 1)
     return ",".join(str(size) for size in sizes if heads % size == 0) or spec
 
 
@@ -140,6 +114,8 @@ def _budgets(text: str) -> list[int]:
 
 def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, Any]:
     domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
+    if setting.comm_type != "a2a+p2p":
+        options = replace(options, inner_size=None)
     return domain, options.cost_model(setting.comm_type)
 
 

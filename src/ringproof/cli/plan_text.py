@@ -59,6 +59,10 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
             f"{amount(other.makespan, other.unit)}, {len(baseline.plan.microbatches):,} "
             f"microbatches, {other.padding_fraction:.1%} padding)",
         )
+    if result.reduction:
+        gains = ", ".join(f"{gain:.2f} against {one.name}" for one, gain in result.reduced_gains())
+        reduced = amount(result.reduction, metrics.unit)
+        yield "gradients", f"{reduced} to reduce them where nothing hides it: then {gains}"
     yield (
         "idle",
         f"{idle_fraction(result.plan, result.line):.1%} of the ranks' time, overheads included",

@@ -62,8 +62,14 @@
     context.rect(LEFT, 0, width - LEFT, height + TOP);
     context.clip();
     context.fillStyle = hatch(context);
-    context.fillRect(x(0), TOP, panel.end * scale, height);
-    for (const block of panel.blocks) drawBlock(context, block, x, row);
+    context.fillRect(x(0), TOP, panel.until * scale, height);
+    drawRest(context, panel, x);
+    const thin = new Map();
+    for (const block of panel.blocks) {
+      if (x(block[END]) - x(block[START]) < 2) collect(thin, block, x, width);
+      else drawBlock(context, block, x, row);
+    }
+    drawThin(context, thin, row);
     drawEnds(context, panel, x);
     context.restore();
     drawAxes(context, width, x, row);
@@ -87,6 +93,36 @@
     context.textBaseline = "middle";
     const text = room > 96 ? `CP ${data.sizes[block[SIZE]]} · ${number(block[COUNT])} seq` : `CP ${data.sizes[block[SIZE]]}`;
     if (context.measureText(text).width < room - 6) context.fillText(text, visible + 4, top + tall / 2);
+  }
+
+  // Many blocks share a pixel: it is as opaque as they fill it, so that idle time shines through.
+  function collect(thin, block, x, width) {
+    const left = x(block[START]), right = x(block[END]);
+    if (right < LEFT || left > width) return;
+    for (let column = Math.floor(left); column < right; column += 1) {
+      const key = `${block[FIRST]} ${block[RANKS]} ${block[SIZE]} ${column}`;
+      const share = Math.min(right, column + 1) - Math.max(left, column);
+      thin.set(key, (thin.get(key) || 0) + share);
+    }
+  }
+
+  function drawThin(context, thin, row) {
+    for (const [key, share] of thin) {
+      const [first, ranks, size, column] = key.split(" ").map(Number);
+      context.globalAlpha = Math.min(1, share);
+      context.fillStyle = data.colours[size];
+      context.fillRect(column, TOP + first * row, 1, Math.max(ranks * row, 0.5));
+    }
+    context.globalAlpha = 1;
+  }
+
+  function drawRest(context, panel, x) {
+    const from = Math.max(x(panel.until), LEFT), room = x(panel.end) - from;
+    if (panel.until >= panel.end || room < 60) return;
+    context.fillStyle = css("--soft");
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText("not drawn", from + 6, TOP + height / 2);
   }
 
   function drawEnds(context, panel, x) {
@@ -130,10 +166,11 @@
     const rank = Math.floor(((event.clientY - box.top - TOP) / height) * data.ranks);
     if (event.clientX - box.left < LEFT || rank < 0 || rank >= data.ranks || at < 0 || at > panel.end) return null;
     const block = panel.blocks.find((item) => at >= item[START] && at <= item[END] && rank >= item[FIRST] && rank < item[FIRST] + item[RANKS]);
-    return { block, rank, at };
+    return { block, rank, at, drawn: at <= panel.until };
   }
 
-  function describe({ block, rank, at }) {
+  function describe({ block, rank, at, drawn }) {
+    if (!block && !drawn) return "not drawn: the batch is too long for the picture";
     if (!block) return `rank ${number(rank)} is idle at ${time(at)}`;
     const last = block[FIRST] + block[RANKS] - 1;
     const ranks = last === block[FIRST] ? `rank ${last}` : `ranks ${number(block[FIRST])} to ${number(last)}`;

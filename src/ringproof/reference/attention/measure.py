@@ -9,7 +9,7 @@ import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.kernels import FlashKernel
-from ringproof.reference.planning.basis import Sample
+from ringproof.reference.planning.samples import Sample
 from ringproof.reference.planning.shapes import ModelShape
 
 LENGTHS = (256, 512, 1024, 2048, 4096)

@@ -1,19 +1,23 @@
-"""The step's time as a sum of eight unknown rates, each multiplied with a count.
+"""The step's time as a sum of unknown rates, each multiplied with a count.
 
-The ring's overlap is a maximum of two such sums, and so is an exchange that leaves the node; which
-of the two counts depends on the rates themselves. `counts` takes the ones that rates at hand
-choose, so that ``counts(...) @ rates`` is what `StepCost` says with those rates.
+The ring's overlap is a maximum of two such sums, so is an exchange that leaves the node, and so is
+a microbatch, which lasts as long as its longest group; which of them counts depends on the rates
+themselves. `counts` takes the ones that rates at hand choose, so that ``counts(...) @ rates`` is
+what `StepCost` says with those rates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ringproof.reference.planning.costs import FloatArray
+from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.hardware import Hardware
-from ringproof.reference.planning.timing import ATTENTION_BACKWARD, StepCost, exchanged
+from ringproof.reference.planning.samples import Measurement, Sample, Step
+from ringproof.reference.planning.timing import StepCost, exchanged
 from ringproof.reference.planning.traffic import BACKWARD_RING, Layout
 
 UNKNOWNS = (
@@ -26,32 +30,19 @@ UNKNOWNS = (
     "intra_latency_seconds",
     "inter_latency_seconds",
 )
-"""Fields of `Hardware`, in the order of the rates; the first ones are found first."""
+"""Fields of `Hardware`, in the order of the rates."""
 ATTENTION, LINEAR, SHORT, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE = range(len(UNKNOWNS))
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One measurement.
-
-    Attributes:
-        length: Tokens of the sequence.
-        cp_size: Ranks that shared it.
-        seconds: Forward and backward of a microbatch with only this sequence, pipeline and
-            gradient reduction left out.
-        attention_only: Only the attention of all layers was timed, nothing else.
-    """
-
-    length: int
-    cp_size: int
-    seconds: float
-    attention_only: bool = False
+REST = len(UNKNOWNS)
+"""The last rate: seconds of a step that no plan changes. No field of `Hardware`."""
+RATES = len(UNKNOWNS) + 1
+ORDER = (ATTENTION, LINEAR, SHORT, REST, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE)
+"""What is found first; what cannot be told from it keeps its value."""
 
 
 def rates_of(machine: Hardware) -> FloatArray:
     """Seconds per operation, byte, message and layer; the linear unknowns."""
     attention = 1 / (machine.peak_flops_per_second * machine.attention_share)
-    rates = np.empty(len(UNKNOWNS))
+    rates = np.empty(RATES)
     rates[ATTENTION] = attention
     rates[SHORT] = attention * machine.attention_half_rows
     rates[LINEAR] = 1 / (machine.peak_flops_per_second * machine.linear_share)
@@ -60,6 +51,7 @@ def rates_of(machine: Hardware) -> FloatArray:
     rates[FAR] = 1 / machine.inter_bytes_per_second
     rates[NEAR_MESSAGE] = machine.intra_latency_seconds
     rates[FAR_MESSAGE] = machine.inter_latency_seconds
+    rates[REST] = 0.0
     return rates
 
 
@@ -83,46 +75,119 @@ def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
     )
 
 
-def counts(sample: Sample, model: StepCost, rates: FloatArray) -> FloatArray:
-    """How often a sample spends each rate, shape ``(len(UNKNOWNS),)``."""
-    how = model.layout(sample.cp_size)
-    length = float(sample.length)
-    attention = np.zeros(len(UNKNOWNS))
-    attention[ATTENTION] = length * length / how.size * model.attention_flops_factor
-    attention[SHORT] = length / how.row_share * model.attention_flops_factor
-    forward = _pass(attention, length, (model, how, 1), rates)
-    backward = _pass(attention * ATTENTION_BACKWARD, length, (model, how, BACKWARD_RING), rates)
+@dataclass(frozen=True)
+class Table:
+    """Measurements as arrays. A group is a load; loads and microbatches are numbered in order.
+
+    Attributes:
+        by_size: Per group size: its loads, where each begins, and the lengths in them.
+        microbatch_of: Of each load.
+        measurement_of: Of each microbatch.
+        whole: Per measurement, 1 unless only attention was timed.
+        rest: Per measurement, 1 for a whole step of a trainer.
+    """
+
+    by_size: tuple[tuple[int, IntArray, IntArray, FloatArray], ...]
+    microbatch_of: IntArray
+    measurement_of: IntArray
+    whole: FloatArray
+    rest: FloatArray
+
+
+def make_table(measurements: Sequence[Measurement]) -> Table:
+    """Flatten measurements; a microbatch without any sequence gets an empty load."""
+    loads: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    microbatch_of: list[int] = []
+    measurement_of: list[int] = []
+    for place, item in enumerate(measurements):
+        for microbatch in item.microbatches:
+            for size, lengths in microbatch or ((1, ()),):
+                loads.setdefault(size, []).append((len(microbatch_of), lengths))
+                microbatch_of.append(len(measurement_of))
+            measurement_of.append(place)
+    only = [isinstance(item, Sample) and item.attention_only for item in measurements]
+    return Table(
+        tuple((size, *_flat(found)) for size, found in sorted(loads.items())),
+        np.array(microbatch_of, np.int64),
+        np.array(measurement_of, np.int64),
+        1.0 - np.array(only, np.float64),
+        np.array([isinstance(item, Step) for item in measurements], np.float64),
+    )
+
+
+def _flat(loads: list[tuple[int, tuple[int, ...]]]) -> tuple[IntArray, IntArray, FloatArray]:
+    owner = [place for place, lengths in loads for _ in lengths]
+    lengths = [length for _, lengths in loads for length in lengths]
+    places = np.array([place for place, _ in loads], np.int64)
+    return places, np.array(owner, np.int64), np.array(lengths, np.float64)
+
+
+def counts(table: Table, model: StepCost, rates: FloatArray) -> FloatArray:
+    """How often each measurement spends each rate, shape ``(measurements, RATES)``."""
+    loads = np.zeros((len(table.microbatch_of), RATES))
+    for size, places, owner, lengths in table.by_size:
+        np.add.at(loads, owner, _sequences(lengths, size, model, rates))
+        loads[places] += _messages(size, model)
+    seconds = loads @ rates
+    order = np.lexsort((seconds, table.microbatch_of))
+    last = np.flatnonzero(np.diff(table.microbatch_of[order], append=-1))
+    microbatches = loads[order[last]]  # the longest group of each
+    microbatches[:, LAUNCH] += model.shape.layers * (4 / 3 if model.recompute else 1.0)
+    found = np.zeros((len(table.whole), RATES))
+    np.add.at(found, table.measurement_of, microbatches)
+    found[:, [LINEAR, LAUNCH]] *= table.whole[:, None]
+    found[:, REST] = table.rest
+    return found
+
+
+def _messages(size: int, model: StepCost) -> FloatArray:
+    """What a group spends whatever is in it."""
+    how, found = model.layout(size), np.zeros(RATES)
+    forward = how.forward_messages * (2 if model.recompute else 1)
+    message = NEAR_MESSAGE if model.inside(size) else FAR_MESSAGE
+    found[message] = (forward + how.backward_messages) * model.shape.attention_layers
+    return found
+
+
+def _sequences(lengths: FloatArray, size: int, model: StepCost, rates: FloatArray) -> FloatArray:
+    """What each sequence adds to a group, shape ``(sequences, RATES)``."""
+    how = model.layout(size)
+    attention = np.zeros((len(lengths), RATES))
+    attention[:, ATTENTION] = lengths * lengths / size * model.attention_flops_factor
+    attention[:, SHORT] = lengths / how.row_share * model.attention_flops_factor
+    forward = _pass(attention, lengths, (model, how, 1), rates)
+    backward = _pass(
+        attention * model.attention_backward, lengths, (model, how, BACKWARD_RING), rates
+    )
     times = 2 if model.recompute else 1
     found = (times * forward + backward) * model.shape.attention_layers
-    messages = times * how.forward_messages + how.backward_messages
-    message = NEAR_MESSAGE if model.inside(how.size) else FAR_MESSAGE
-    found[message] += messages * model.shape.attention_layers
-    if not sample.attention_only:
-        found[LINEAR] += length / how.size * model.linear_flops
-        found[LAUNCH] += model.shape.layers * (4 / 3 if model.recompute else 1.0)
+    found[:, LINEAR] += lengths / size * model.linear_flops
     return found
 
 
 def _pass(
-    attention: FloatArray, length: float, setting: tuple[StepCost, Layout, int], rates: FloatArray
+    attention: FloatArray,
+    lengths: FloatArray,
+    setting: tuple[StepCost, Layout, int],
+    rates: FloatArray,
 ) -> FloatArray:
     """One layer and direction."""
     model, how, times = setting
-    share = length / how.size
-    message = np.zeros(len(UNKNOWNS))
-    message[NEAR if model.inside(how.size) else FAR] = share * model.kv_bytes * times
+    share = lengths / how.size
+    message = np.zeros_like(attention)
+    message[:, NEAR if model.inside(how.size) else FAR] = share * model.kv_bytes * times
     step = attention / how.ring
     found = step + (how.ring - 1) * _longer(step, message, rates)
     if how.gathers:
         found = found + message * (how.size - 1)
     if how.inner > 1:
-        near, far = np.zeros(len(UNKNOWNS)), np.zeros(len(UNKNOWNS))
+        near, far = np.zeros_like(attention), np.zeros_like(attention)
         moved = share * (model.q_and_out_bytes + model.kv_bytes)
         parts = exchanged(model.node_ranks, how.inner)
-        near[NEAR], far[FAR] = moved * parts[0], moved * parts[1]
+        near[:, NEAR], far[:, FAR] = moved * parts[0], moved * parts[1]
         found = found + _longer(near, far, rates)
     return found
 
 
 def _longer(one: FloatArray, other: FloatArray, rates: FloatArray) -> FloatArray:
-    return one if float(one @ rates) >= float(other @ rates) else other
+    return np.where((one @ rates >= other @ rates)[:, None], one, other)

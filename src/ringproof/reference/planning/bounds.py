@@ -16,7 +16,7 @@ class Bounds:
 
     Attributes:
         work: Every sequence at its cheapest size, spread over all ranks without a gap.
-        longest: The sequence that takes longest at its fastest size.
+        longest: The sequence that takes longest, alone in the group in which it is fastest.
         microbatches: The fewest: tokens over the budget of all ranks, sequences over their places.
     """
 
@@ -33,23 +33,43 @@ class Bounds:
 def bounds(batch: Batch, domain: Domain) -> Bounds:
     """The bounds of a batch.
 
-    A sequence of cost ``t(d)`` occupies ``d`` ranks for ``t(d)``, so at least
-    ``min over d of d * t(d)`` rank-ticks; only sizes at which it fits the budget count.
+    A sequence of cost ``t(d)`` in a group of ``d`` ranks occupies them for ``t(d)`` and for its
+    part of what the group costs whatever is in it (`_parts`); no size has fewer rank-ticks than the
+    cheapest of those at which it fits the budget.
     """
     fits = batch.tokens <= domain.max_tokens_per_rank
-    fastest = np.where(fits, batch.ticks, np.iinfo(np.int64).max).min(axis=0)
+    alone = np.where(fits, batch.ticks + batch.overhead[:, None], np.iinfo(np.int64).max)
+    counted = (least_work(batch, domain, lone=lone)[batch.kind].sum() for lone in (False, True))
     return Bounds(
-        int(least_work(batch, domain)[batch.kind].sum()) / domain.ranks,
-        int(fastest.max()),
+        max(int(work) for work in counted) / domain.ranks,
+        int(alone.min(axis=0).max()),
         fewest_microbatches(batch, domain),
     )
 
 
-def least_work(batch: Batch, domain: Domain) -> IntArray:
-    """Per kind, the fewest rank-ticks that a sequence costs at a size that can hold it."""
+def least_work(batch: Batch, domain: Domain, *, lone: bool = False) -> IntArray:
+    """Per kind, the fewest rank-ticks that a sequence costs at a size that can hold it.
+
+    Args:
+        lone: How a group's own cost is divided; see `_parts`.
+    """
     fits = batch.tokens <= domain.max_tokens_per_rank
-    rank_ticks = batch.ticks * np.array(batch.sizes)[:, None]
+    rank_ticks = batch.ticks + _parts(batch, domain, lone)
+    rank_ticks *= np.array(batch.sizes)[:, None]
     return np.where(fits, rank_ticks, np.iinfo(np.int64).max).min(axis=0)
+
+
+def _parts(batch: Batch, domain: Domain, lone: bool) -> IntArray:
+    """Per size and kind, a part of the group's overhead; those of one group are never more than it.
+
+    By tokens, because their sum is within the budget; or, `lone`, all of it for what takes more
+    than half of the budget, because no group holds two of those.
+    """
+    budget = domain.max_tokens_per_rank
+    if lone:
+        return np.where(2 * batch.tokens > budget, batch.overhead[:, None], 0)
+    share = np.minimum(batch.tokens, budget) / budget * (1 - 1e-9)  # rounded down
+    return np.asarray(batch.overhead[:, None] * share, np.int64)
 
 
 def least_tokens(batch: Batch, domain: Domain) -> IntArray:

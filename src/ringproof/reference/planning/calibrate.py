@@ -1,19 +1,18 @@
 """Rates of a machine from measurements: non-negative least squares on relative errors.
 
-A measurement is the time of one sequence on one group. What the measurements cannot tell apart
-from what was found before (with CP size 1 alone, nothing is known of links; and short rows cost
-like other work) keeps its preset value and is reported as kept. Which part of a ring is exposed
-depends on the rates, so the fit is repeated with the rates it found until that no longer changes,
-from several starts, and the best is taken.
+A measurement is the time of one sequence on one group, or of a whole step of a trainer with the
+plan it followed. What the measurements cannot tell apart from what was found before (with CP size
+1 alone, nothing is known of links; and short rows cost like other work), and what they do not
+contradict at its preset, keeps that and is reported as kept. Which part of a ring is exposed, and
+which group of a microbatch is the longest, depends on the rates, so the fit is repeated with the
+rates it found until that no longer changes, from several starts, and the best is taken.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +21,21 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.basis import (
     ATTENTION,
     LINEAR,
+    ORDER,
+    REST,
+    SHORT,
     UNKNOWNS,
-    Sample,
+    Table,
     counts,
     machine_of,
+    make_table,
     rates_of,
 )
+from ringproof.reference.planning.calibration import Calibration, Row
 from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.leastsquares import independent, nonnegative
+from ringproof.reference.planning.samples import Measurement
 from ringproof.reference.planning.shapes import ModelShape
 from ringproof.reference.planning.timing import StepCost
 
@@ -39,155 +44,160 @@ _ROUNDS = 30
 _STARTS = (1.0, 0.03, 0.3, 3.0, 30.0)
 """Times the preset's seconds per byte: from links that hide everything to links that hide none."""
 _SAME = 1e-9
-MAX_SAMPLES = 100_000
-
-
-@dataclass(frozen=True)
-class Row:
-    """A measurement, and what the fitted model says."""
-
-    sample: Sample
-    predicted_seconds: float
-
-    @property
-    def error(self) -> float:
-        """Predicted over measured, minus 1."""
-        return self.predicted_seconds / self.sample.seconds - 1
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What was found.
-
-    Attributes:
-        fitted: Fields of `Hardware` and their new values.
-        kept: Fields that the samples say nothing about.
-        rows: Measured against predicted, in the order of the samples.
-    """
-
-    fitted: tuple[tuple[str, float], ...]
-    kept: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def mean_absolute_error(self) -> float:
-        """Of the predictions, relative to what was measured."""
-        return sum(abs(row.error) for row in self.rows) / len(self.rows)
-
-    def apply(self, machine: Hardware) -> Hardware:
-        """The machine with what was found in place of its own values."""
-        values: dict[str, Any] = dict(self.fitted)
-        return replace(machine, name=f"{machine.name}-calibrated", **values)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data; `calibration_from_json` reads it back."""
-        return {
-            "version": 1,
-            "fitted": dict(self.fitted),
-            "kept": list(self.kept),
-            "mean_absolute_error": self.mean_absolute_error,
-            "samples": [
-                {**sample_json(row.sample), "predicted_seconds": row.predicted_seconds}
-                for row in self.rows
-            ],
-        }
-
-    def table(self) -> str:
-        """Measured against predicted, one line per sample."""
-        lines = [f"{'length':>9} {'cp':>4} {'measured ms':>12} {'predicted ms':>12} {'error':>7}"]
-        for row in self.rows:
-            measured, predicted = 1e3 * row.sample.seconds, 1e3 * row.predicted_seconds
-            lines.append(
-                f"{row.sample.length:>9} {row.sample.cp_size:>4} {measured:>12.3f} "
-                f"{predicted:>12.3f} {row.error:>+7.1%}"
-            )
-        return "\n".join(lines)
+MAX_SAMPLES, MAX_SEQUENCES = 20_000, 200_000
+"""What is fitted in about a minute."""
+_NEWS = 4.0
+"""Two standard errors, squared: less is no news of an unknown."""
+_EXACT = 1e-18
+"""Squared relative error that is rounding."""
 
 
 def fit(
-    samples: Sequence[Sample],
+    samples: Sequence[Measurement],
     shape: ModelShape,
     machine: Hardware,
     *,
     model: StepCost | None = None,
 ) -> Calibration:
-    """Fit what the samples tell.
+    """Fit what the measurements tell.
 
     Args:
-        samples: Measurements of one model on one machine.
+        samples: Of one model on one machine.
         shape: The model.
         machine: Where the fit starts, and what keeps what is not fitted; its peak is taken as is.
         model: Communication type, tensor parallel size and recomputation of the measurement;
             ring, 1 and none where not given. Its shape and machine are not used.
 
     Raises:
-        InputError: Too few samples, too few different lengths, or times that do not grow with
+        InputError: Too few measurements, too few different lengths, or times that do not grow with
             the square of the length or exceed the machine's peak.
     """
     setting = replace(model or StepCost(shape=shape, machine=machine), shape=shape, machine=machine)
     _check(samples, setting)
-    start = rates_of(machine)
-    tries = [_settled(samples, setting, start, factor) for factor in _STARTS]
-    _, found, rates = min(tries, key=lambda item: item[0])
-    fitted = machine_of(_bounded(rates, found, start), machine)
-    names = tuple(UNKNOWNS[index] for index in found)
-    predictor = replace(setting, machine=fitted)
+    seconds = np.array([sample.seconds for sample in samples])
+    task = _Task(make_table(samples), seconds, setting, rates_of(machine))
+    tries = [_settled(task, _guess(task.start, factor), frozenset(ORDER)) for factor in _STARTS]
+    best = _without_doubtful(task, min(tries, key=lambda item: item.squares))
+    fitted = machine_of(_bounded(best.rates, best.found, task.start), machine)
+    names = tuple(UNKNOWNS[index] for index in best.found if index != REST)
+    rates = _with_rest(rates_of(fitted), float(best.rates[REST]))
+    errors = _errors(task, replace(best, rates=rates))
+    predictions = counts(task.table, setting, rates) @ rates
     return Calibration(
+        machine.peak_flops_per_second,
         tuple((name, float(getattr(fitted, name))) for name in names),
+        tuple((UNKNOWNS[index], error) for index, error in errors.items() if index != REST),
         tuple(name for name in UNKNOWNS if name not in names),
-        tuple(Row(sample, predicted(sample, predictor)) for sample in samples),
+        float(rates[REST]),
+        tuple(map(Row, samples, predictions.tolist())),
     )
 
 
-def _settled(
-    samples: Sequence[Sample], model: StepCost, start: FloatArray, factor: float
-) -> tuple[float, tuple[int, ...], FloatArray]:
-    """Fit until what is exposed no longer changes.
+@dataclass(frozen=True)
+class _Task:
+    """Measurements, what they took, and the model and the rates to start from."""
 
-    Returns:
-        Root of the mean squared relative error, the unknowns found, and the best rates.
-    """
-    rates = start * np.where(_links(), factor, 1.0)
-    best: tuple[float, tuple[int, ...], FloatArray] | None = None
+    table: Table
+    seconds: FloatArray
+    model: StepCost
+    start: FloatArray
+
+    def scaled(self, rates: FloatArray) -> FloatArray:
+        """Counts over measured seconds: times the right rates, they are 1."""
+        return counts(self.table, self.model, rates) / self.seconds[:, None]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Sum of the squared relative errors, which unknowns were fitted, and all rates."""
+
+    squares: float
+    found: tuple[int, ...]
+    rates: FloatArray
+
+
+def _guess(start: FloatArray, factor: float) -> FloatArray:
+    return start * np.where(_links(), factor, 1.0)
+
+
+def _settled(task: _Task, rates: FloatArray, allowed: frozenset[int]) -> _Fit:
+    """Fit until what is exposed no longer changes; the best of all rounds."""
+    best: _Fit | None = None
     for _ in range(_ROUNDS):
         before = rates
-        matrix = np.stack([counts(sample, model, before) for sample in samples])
-        found, rates = _solved(matrix, samples, start)
-        after = np.stack([counts(sample, model, rates) for sample in samples])
-        ratios = after @ rates / np.array([sample.seconds for sample in samples])
-        error = float(np.sqrt(np.mean((ratios - 1) ** 2)))
-        if best is None or error < best[0]:
-            best = error, found, rates
+        found, rates = _solved(task.scaled(before), task.start, allowed)
+        squares = float(np.sum((task.scaled(rates) @ rates - 1) ** 2))
+        if best is None or squares < best.squares:
+            best = _Fit(squares, found, rates)
         if np.allclose(rates, before, rtol=_SAME, atol=0):
             break
     assert best is not None
     return best
 
 
-def predicted(sample: Sample, model: StepCost) -> float:
-    """What the model says of a sample."""
-    rates = rates_of(model.machine)
-    return float(counts(sample, model, rates) @ rates)
+def _without_doubtful(task: _Task, best: _Fit) -> _Fit:
+    """Give back its preset to every unknown that the measurements do not contradict there.
+
+    The least certain ones first. Else noise would turn into rates: a link a thousand times as fast.
+    """
+    errors = _errors(task, best)
+    doubtful = [index for index in best.found if index not in (ATTENTION, LINEAR)]
+    for index in sorted(doubtful, key=lambda item: -errors.get(item, math.inf)):
+        other = _settled(task, best.rates, frozenset(best.found) - {index})
+        freedom = len(task.seconds) - len(best.found)
+        if other.squares <= best.squares * (1 + _NEWS / freedom) + _EXACT * len(task.seconds):
+            best = other
+    return best
+
+
+def predicted(sample: Measurement, model: StepCost, rest_seconds: float = 0.0) -> float:
+    """What the model says of a measurement; of a step, with the seconds that no plan changes."""
+    rates = _with_rest(rates_of(model.machine), rest_seconds)
+    return float((counts(make_table([sample]), model, rates) @ rates)[0])
+
+
+def _with_rest(rates: FloatArray, rest_seconds: float) -> FloatArray:
+    """The rates with another time of a step beside its microbatches."""
+    return np.append(rates[:REST], rest_seconds)
 
 
 def _solved(
-    matrix: FloatArray, samples: Sequence[Sample], start: FloatArray
+    scaled: FloatArray, start: FloatArray, allowed: frozenset[int]
 ) -> tuple[tuple[int, ...], FloatArray]:
-    """Which unknowns the samples determine, and all rates."""
-    weights = 1 / np.array([sample.seconds for sample in samples])
-    scaled = matrix * weights[:, None]
-    found = independent(scaled)
+    """Which of the allowed unknowns the measurements determine, and all rates.
+
+    Short rows keep their number, not their rate: that follows the rate of attention.
+    """
+    order = [index for index in ORDER if index in allowed]
+    found = tuple(order[place] for place in independent(scaled[:, order]))
     if ATTENTION not in found:
         problem = "lengths do not tell attention from the rest"
         raise InputError("samples", None, problem, "measure more different lengths")
-    if len(samples) <= len(found):
+    if len(scaled) <= len(found):
         problem = f"{len(found)} unknowns need at least {len(found) + 1} samples"
-        raise InputError("samples", len(samples), problem, "measure more lengths and CP sizes")
-    others = [index for index in range(len(UNKNOWNS)) if index not in found]
-    target = np.ones(len(samples)) - scaled[:, others] @ start[others]
+        raise InputError("samples", len(scaled), problem, "measure more lengths and CP sizes")
+    half_rows = 0.0 if SHORT in found else start[SHORT] / start[ATTENTION]
+    columns = scaled.copy()
+    columns[:, ATTENTION] += half_rows * scaled[:, SHORT]
+    others = [index for index in ORDER if index not in (*found, SHORT)]
+    target = np.ones(len(scaled)) - columns[:, others] @ start[others]
     rates = start.copy()
-    rates[list(found)] = nonnegative(scaled[:, list(found)], target)
+    rates[list(found)] = nonnegative(columns[:, list(found)], target)
+    if SHORT not in found:
+        rates[SHORT] = half_rows * rates[ATTENTION]
     return found, rates
+
+
+def _errors(task: _Task, fit: _Fit) -> dict[int, float]:
+    """Relative standard errors of the fitted fields; what was fitted as 0 has none."""
+    scaled, rates = task.scaled(fit.rates), fit.rates
+    used = [index for index in fit.found if rates[index] > 0]
+    columns = scaled[:, used] * rates[used]
+    scatter = float(np.sum((scaled @ rates - 1) ** 2)) / (len(scaled) - len(fit.found))
+    variances = dict(zip(used, scatter * np.diag(np.linalg.pinv(columns.T @ columns)), strict=True))
+    if SHORT in variances:  # the field is a ratio of two rates
+        variances[SHORT] += variances.get(ATTENTION, 0.0)
+    return {index: math.sqrt(max(0.0, variance)) for index, variance in variances.items()}
 
 
 def _bounded(rates: FloatArray, found: Iterable[int], start: FloatArray) -> FloatArray:
@@ -203,89 +213,31 @@ def _bounded(rates: FloatArray, found: Iterable[int], start: FloatArray) -> Floa
 
 
 def _divides() -> npt.NDArray[np.bool_]:
-    return np.array([name.endswith(("share", "bytes_per_second")) for name in UNKNOWNS])
+    return np.array([*(name.endswith(("share", "bytes_per_second")) for name in UNKNOWNS), False])
 
 
 def _links() -> npt.NDArray[np.bool_]:
-    return np.array([name.endswith("bytes_per_second") for name in UNKNOWNS])
+    return np.array([*(name.endswith("bytes_per_second") for name in UNKNOWNS), False])
 
 
-def _check(samples: Sequence[Sample], model: StepCost) -> None:
+def _check(samples: Sequence[Measurement], model: StepCost) -> None:
     if len(samples) > MAX_SAMPLES:
-        raise InputError("samples", len(samples), f"more than {MAX_SAMPLES:,}", "average them")
+        raise InputError("samples", len(samples), f"more than {MAX_SAMPLES:,}", "leave some out")
+    lengths, count = set[int](), 0
     for number, sample in enumerate(samples):
-        if sample.length < 1 or sample.cp_size < 1:
-            raise InputError(
-                f"samples[{number}]", sample, "length or CP size below 1", "correct it"
-            )
         if not (math.isfinite(sample.seconds) and sample.seconds > 0):
             problem = "is no time above 0"
             raise InputError(f"samples[{number}].seconds", sample.seconds, problem, "leave it out")
-        model.layout(sample.cp_size)
-    lengths = {sample.length for sample in samples}
+        for size, held in (load for microbatch in sample.microbatches for load in microbatch):
+            if size < 1 or (held and min(held) < 1):
+                problem = "length or CP size below 1"
+                raise InputError(f"samples[{number}]", (size, *held), problem, "correct it")
+            model.layout(size)
+            lengths.update(held)
+            count += len(held)
+    if count > MAX_SEQUENCES:
+        problem = f"more than {MAX_SEQUENCES:,} sequences"
+        raise InputError("samples", count, problem, "leave some steps out")
     if len(lengths) < LEAST_LENGTHS:
         problem = f"fewer than {LEAST_LENGTHS} different lengths"
         raise InputError("samples", sorted(lengths), problem, "measure more lengths")
-
-
-def parse_samples(text: str) -> tuple[Sample, ...]:
-    """Samples from JSON lines: ``{"length": 8192, "cp_size": 2, "seconds": 0.012}``.
-
-    Raises:
-        InputError: A line that is no sample; names it.
-    """
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            found.append(_parsed(line, f"samples:{number}"))
-    return tuple(found)
-
-
-def _parsed(line: str, where: str) -> Sample:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        raise InputError(where, line, "is no JSON", "write one object per line") from None
-    if not isinstance(data, dict):
-        raise InputError(where, line, "is no JSON object", "write one object per line")
-    for name in ("length", "cp_size"):
-        if not isinstance(data.get(name), int) or isinstance(data[name], bool):
-            raise InputError(f"{where}: {name}", data.get(name), "is no whole number", "correct it")
-    seconds = data.get("seconds")
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise InputError(f"{where}: seconds", seconds, "is no number", "correct it")
-    only = data.get("attention_only", False)
-    if not isinstance(only, bool):
-        raise InputError(
-            f"{where}: attention_only", only, "is neither true nor false", "correct it"
-        )
-    return Sample(data["length"], data["cp_size"], float(seconds), only)
-
-
-def sample_json(sample: Sample) -> dict[str, Any]:
-    """One sample as plain data, as `parse_samples` reads it."""
-    data = {"length": sample.length, "cp_size": sample.cp_size, "seconds": sample.seconds}
-    return {**data, "attention_only": True} if sample.attention_only else data
-
-
-def calibration_from_json(data: Any) -> Calibration:
-    """What `Calibration.as_json` wrote.
-
-    Raises:
-        InputError: Something else.
-    """
-    try:
-        rows = tuple(
-            Row(_parsed(json.dumps(item), "samples"), float(item["predicted_seconds"]))
-            for item in data["samples"]
-        )
-        fitted = tuple((str(name), float(value)) for name, value in data["fitted"].items())
-        kept = tuple(str(name) for name in data["kept"])
-        version = data["version"]
-    except InputError:
-        raise
-    except (TypeError, KeyError, ValueError, AttributeError):
-        raise InputError("calibration", None, "is no calibration", "fit it anew") from None
-    if version != 1 or not rows or {*kept, *dict(fitted)} != set(UNKNOWNS):
-        raise InputError("calibration", version, "is no calibration of version 1", "fit it anew")
-    return Calibration(fitted, kept, rows)

@@ -24,7 +24,7 @@ from ringproof.reference.planning.lengths import (
 
 _LOGNORMAL = ("mean", "sigma", "min", "max", "n", "seed")
 _FOLDER_OPTION = re.compile(r",(glob|bytes-per-token|max)=")
-_NUMBER = re.compile(r"\d{1,15}(\.\d{1,15})?")
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?(e[0-9]{1,2})?")
 _MOST_SIGMA = 10.0
 _NOTED = ("empty", "links", "unreadable", "cut")
 
@@ -54,15 +54,16 @@ def lognormal(options: str) -> Lengths:
     count, seed = given["n"], given.get("seed", 0.0)
     for name, value in (("mean", mean), ("min", least), ("n", count)):
         if value < 1:
-            raise InputError(plain(source), value, f"{name} is less than 1", "raise it")
+            raise InputError(plain(source), f"{value:g}", f"{name} is less than 1", "raise it")
     for name in ("n", "seed", "min", "max"):
         if not given.get(name, 0.0).is_integer():
             raise InputError(plain(source), given[name], f"{name} is no whole number", "round it")
     if least > most:
         raise InputError(plain(source), None, f"min {least:.0f} is over max {most:.0f}", "swap")
-    if sigma > _MOST_SIGMA or seed >= 2**32:
-        problem = f"sigma is over {_MOST_SIGMA:g}, or seed over 2**32 - 1"
-        raise InputError(plain(source), None, problem, "lower it")
+    if sigma > _MOST_SIGMA:
+        raise InputError(plain(source), sigma, f"sigma is over {_MOST_SIGMA:g}", "lower it")
+    if seed >= 2**32:
+        raise InputError(plain(source), f"{seed:.0f}", "seed is over 2**32 - 1", "lower it")
     refuse_count(int(count), source)
     drawn = np.random.RandomState(int(seed)).lognormal(
         math.log(mean) - sigma**2 / 2, sigma, int(count)

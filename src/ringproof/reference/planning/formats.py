@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.columns import choose_column
 from ringproof.reference.planning.lengths import Lengths, make_lengths, plain, refuse_count
 
 _NPY = b"\x93NUMPY"
@@ -24,7 +25,6 @@ _SUFFIXES = MappingProxyType(
     {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "lines", ".ndjson": "lines"}
 )
 _DELIMITERS = ",\t;"
-_COLUMNS = ("length", "lengths")
 
 
 def parse(content: bytes, source: str, column: str) -> Lengths:
@@ -47,6 +47,8 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
         return parquet(content, source, column)
     text = _text(content, source)
     kind = _SUFFIXES.get(PurePath(source).suffix.lower()) or _sniff(text)
+    if kind == "json" and _sniff(text) == "lines":  # many a data set of lines is called .json
+        kind = "lines"
     if kind == "csv":
         return _csv(text, source, column)
     if kind == "json":
@@ -75,13 +77,21 @@ def _sniff(text: str) -> str:
     if start[0] == "{":
         # The first line of JSON lines is a whole object, followed by another.
         first, _, later = start.partition("\n")
-        return "lines" if first.rstrip().endswith("}") and later.strip() else "json"
+        return "lines" if _is_json(first) and later.strip() else "json"
     first = start.split("\n", 1)[0]
     tokens = first.split()
     if first[0] == "#":
         return "text"
     is_csv = any(delimiter in first for delimiter in _DELIMITERS[::2])
     return "csv" if is_csv or (tokens and not _looks_numeric(tokens[0])) else "text"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _refuse_column(column: str, source: str, what: str) -> None:
@@ -153,6 +163,10 @@ def _csv(text: str, source: str, column: str) -> Lengths:
         names, rows = header, rows[1:]
     if not rows:
         raise InputError(plain(source), None, "has a header and no lengths", "add lengths")
+    for line, row in rows:
+        if any(cell.strip() for cell in row[len(names) :]):
+            problem = f"has {len(row)} cells, not {len(names)}: a comma within a number?"
+            raise InputError(f"{plain(source)}:{line}", None, problem, "correct the line")
     cells = [
         [row[index] if index < len(row) else "" for _, row in rows] for index in range(len(names))
     ]
@@ -165,30 +179,6 @@ def _is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column is one of numbers, some of which may be bad: the first ones decide."""
     filled = [cell for cell in cells[:1000] if cell.strip()]
     return bool(filled) and sum(map(_looks_numeric, filled)) * 2 > len(filled)
-
-
-def choose_column(
-    names: Sequence[str], is_numeric: Callable[[int], bool], source: str, column: str
-) -> int:
-    """The column that was named, or the only one with numbers.
-
-    Raises:
-        InputError: No such column, or several that could be meant.
-    """
-    shown = ", ".join(plain(name, 40) for name in names[:20])
-    if column:
-        if column not in names:
-            problem = f"is no column of {plain(source)}"
-            raise InputError("--column", plain(column), problem, f"choose from: {shown}")
-        return list(names).index(column)
-    found = [index for index in range(len(names)) if is_numeric(index)]
-    called = [index for index in found if names[index].lower() in _COLUMNS]
-    if len(called) == 1:
-        return called[0]
-    if len(found) != 1:
-        problem = f"{'several columns have' if found else 'no column has'} numbers"
-        raise InputError(plain(source), None, problem, f"choose with --column from: {shown}")
-    return found[0]
 
 
 def _json(text: str, source: str, column: str) -> Lengths:
@@ -282,8 +272,8 @@ def whole_array(array: npt.NDArray[Any], source: str) -> Lengths:
         bad = np.flatnonzero(array != np.floor(array))
         for index in bad[:1]:
             whole(float(array[index]), f"{plain(source)}[{index}]")
-        array = np.clip(array, -1.0, 1e15)
-    elif not np.issubdtype(array.dtype, np.integer):
+        array = np.clip(array.astype(np.float64), -1.0, 1e15)
+    elif array.dtype.kind not in "iu":  # a duration is a kind of integer to numpy
         problem = f"holds {array.dtype}, no whole numbers"
         raise InputError(plain(source), None, problem, "write integers")
     elif array.dtype == np.uint64:

@@ -107,14 +107,14 @@ def _round(
     """
     time_left, tokens_left, count_left = room
     start = np.full(len(groups), len(queue))
-    for level in np.unique(groups.level):
-        here = np.flatnonzero((groups.level == level) & (count_left > 0))
+    for level in set(groups.level.tolist()):
+        here = ((groups.level == level) & (count_left > 0)).nonzero()[0]
         fitting = np.minimum(
-            np.searchsorted(items.ticks[level, ::-1], time_left[here], side="right"),
-            np.searchsorted(items.tokens[level, ::-1], tokens_left[here], side="right"),
+            items.ticks[level, ::-1].searchsorted(time_left[here], side="right"),
+            items.tokens[level, ::-1].searchsorted(tokens_left[here], side="right"),
         )
-        start[here] = np.searchsorted(queue, len(items) - fitting)
-    able = np.flatnonzero(start < len(queue))
+        start[here] = queue.searchsorted(len(items) - fitting)
+    able = (start < len(queue)).nonzero()[0]
     takers = able[np.lexsort((-time_left[able], start[able]))]
     steps = np.arange(len(takers))
     places = np.maximum.accumulate(start[takers] - steps) + steps

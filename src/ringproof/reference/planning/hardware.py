@@ -26,7 +26,6 @@ Shares of the peak are estimates, to be replaced by calibration:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -34,6 +33,7 @@ from typing import Any
 from ringproof.errors import InputError
 
 GIGABIT_BYTES = 1e9 / 8
+_LEAST, _MOST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,8 @@ class Hardware:
             is in it.
 
     Raises:
-        InputError: A value that is no number above 0, or a share above 1.
+        InputError: A value that is no number above 0 (or too far from 1 to compute with), or a
+            share above 1.
     """
 
     name: str
@@ -70,6 +71,8 @@ class Hardware:
     layer_launch_seconds: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InputError("hardware.name", self.name, "is no text", "correct it")
         for name in NUMBERS:
             _check_number(name, getattr(self, name), zero=name in MAY_BE_ZERO)
         for name in ("attention_share", "linear_share"):
@@ -80,6 +83,7 @@ class Hardware:
         if self.gpus_per_node != int(self.gpus_per_node):
             problem = "is no whole number"
             raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
+        object.__setattr__(self, "gpus_per_node", int(self.gpus_per_node))  # 8.0 in JSON
 
     def as_json(self) -> dict[str, Any]:
         """All fields; `hardware_from_json` reads them back."""
@@ -99,9 +103,10 @@ MAY_BE_ZERO = frozenset(
 
 def _check_number(name: str, value: object, *, zero: bool) -> None:
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
-    if math.isfinite(number) and (number > 0 or (zero and number == 0)):
+    # Finite numbers near a float's end would turn sums of times into infinity.
+    if _LEAST <= number <= _MOST or (zero and number == 0):
         return
-    problem = "is no number from 0" if zero else "is no number above 0"
+    problem = f"is no number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
     raise InputError(f"hardware.{name}", value, problem, "correct it")
 
 
@@ -156,12 +161,15 @@ def hardware(name: str) -> Hardware:
     raise InputError("hardware", name, "unknown hardware", remedy)
 
 
-def hardware_from_json(data: Mapping[str, Any]) -> Hardware:
+def hardware_from_json(data: Any) -> Hardware:
     """Hardware from all its fields; a name may be left out, and is ``custom`` then.
 
     Raises:
-        InputError: A field that is missing, unknown or out of range.
+        InputError: No object, or a field that is missing, unknown or out of range.
     """
+    if not isinstance(data, Mapping):
+        remedy = f"write an object with {', '.join(NUMBERS)}"
+        raise InputError("hardware", type(data).__name__, "is no JSON object", remedy)
     unknown = sorted(map(str, set(data) - {*NUMBERS, "name"}))
     if unknown:
         problem = "unknown field"

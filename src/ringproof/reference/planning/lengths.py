@@ -90,7 +90,7 @@ def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None
             raise InputError("--lengths", source, "there is no standard input", "name a file")
         return formats.parse(_limited(stdin, "standard input"), "standard input", column)
     path = Path(source)
-    if _INLINE.fullmatch(source) and not path.exists():
+    if _INLINE.fullmatch(source) and not _exists(path):
         numbers = [int(part) for part in source.split(",")]
         return make_lengths(numbers, "--lengths")
     return formats.parse(_content(path), source, column)
@@ -113,13 +113,14 @@ def make_lengths(
     if len(values) == 0:
         raise InputError(plain(source), None, "has no lengths", "give at least one sequence")
     where = None if lines is None else np.asarray(lines, np.int64)
+    given = values
     # Python's integers may not fit: cut before the conversion, to a value refused below.
     if not isinstance(values, np.ndarray):
         values = np.array([max(min(value, MAX_LENGTH + 1), -1) for value in values], np.int64)
     made = Lengths(values.astype(np.int64), source, where, tuple(names), tuple(notes))
     bad = np.flatnonzero((made.values < 1) | (made.values > MAX_LENGTH))
     if len(bad):
-        value = int(made.values[bad[0]])
+        value = given[bad[0]]
         problem = "length is less than 1" if value < 1 else f"length is over {MAX_LENGTH:,}"
         raise InputError(made.place(bad[0]), value, problem, "correct it or leave it out")
     return made
@@ -140,6 +141,14 @@ def plain(text: str, limit: int = 300) -> str:
     """Text in which every character can be seen, on one line."""
     cut = text if len(text) <= limit else f"{text[:limit]}…"
     return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in cut)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; a long list of numbers is not even a file's name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _content(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -177,13 +177,14 @@ def _improve(best: _Best | None, order: Order, share: _Share, measure: _Measure)
         aims = list(_aims(targets, base, order, measure.manner.full))
         if best is not None and best.complete and aims and aims[0].ticks >= best.rating * ideal:
             break  # larger groups do more work: nothing better comes
-        smallest = base
-        for aim in aims:
-            packing = pack(order, targets, aim)
+        smallest, before = base, best
+        ways = _ways(aims, measure.manner.full)
+        for aim, strict in ways:
+            packing = pack(order, targets, aim, strict=strict)
             smallest = max(smallest, int(packing.groups.level.min()))
             found = _rated(packing, share, order.domain, measure)
             best = found if best is None or found.rating < best.rating else best
-        if best is not None and best.final:
+        if best is not None and (best.final or (measure.manner.full and best is before)):
             break
         base = smallest + 1
     return best
@@ -202,6 +203,15 @@ def _aims(targets: Targets, base: int, order: Order, full: bool) -> Iterator[Tar
     price = dearest(order.items, order.spare, order.domain)
     if full and price > shortest.ticks:
         yield targets.at(price, base)
+
+
+def _ways(aims: Sequence[Target], full: bool) -> Iterator[tuple[Target, bool]]:
+    """Lengths to aim at, and whether to be strict about them."""
+    for number, aim in enumerate(aims):
+        if not full or number != 1:
+            yield aim, False
+        if full and number < 2:
+            yield aim, True
 
 
 def _rated(packing: Packing, share: _Share, domain: Domain, measure: _Measure) -> _Best:

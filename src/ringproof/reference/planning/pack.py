@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringproof.reference.planning.costs import Items
+from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.groups import Groups, deal, empty_groups
 from ringproof.reference.planning.reshape import merge, widen
 from ringproof.reference.planning.target import Target, Targets
 
-_LIMITS = (1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0)
+_LIMITS = (1.0, 1.03, 1.1, 1.4)
 """How far above the target a group may end, tried in this order; then without limit."""
 _LONGER = 1.03
 _ATTEMPTS = 80
@@ -80,14 +80,20 @@ class Order:
     even: bool
 
 
-def pack(order: Order, targets: Targets, aim: Target) -> Packing:
-    """Pack as many of the sequences as fit, aiming at a length."""
+def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -> Packing:
+    """Pack as many of the sequences as fit, aiming at a length.
+
+    Args:
+        strict: What does not fit within about that length is left for later microbatches.
+    """
     items, domain = order.items, order.domain
     target, level = _open(targets, items, aim, domain)
     groups = empty_groups(level, items.overhead)
     queue = np.arange(len(items))
     placed: list[tuple[IntArray, IntArray]] = []
     for factor in (*_LIMITS, None):
+        if strict and placed and factor != _LIMITS[0]:
+            break
         limit = None if factor is None else int(target.ticks * factor)
         groups, pairs, queue = deal(groups, items, queue, domain, limit=limit)
         placed += pairs
@@ -96,9 +102,8 @@ def pack(order: Order, targets: Targets, aim: Target) -> Packing:
     members = [items.members[chosen] for chosen, _ in placed]
     homes = [group for _, group in placed]
     if len(order.spare):
-        groups, more, filling = _fill(
-            groups, order, max(target.ticks, dearest(items, order.spare, domain))
-        )
+        price = 0 if strict else dearest(items, order.spare, domain)
+        groups, more, filling = _fill(groups, order, max(target.ticks, price))
         members.append(more)
         homes.append(filling)
     groups, home = _settle(groups, items.sizes, domain, order.even)
@@ -177,10 +182,42 @@ def dearest(items: Items, spare: Items, domain: Domain) -> int:
     return max(full) + int(items.overhead[level])
 
 
+def assembled(
+    items: Items, home: IntArray, level: IntArray, domain: Domain, *, even: bool
+) -> Packing:
+    """The microbatch of sequences whose groups are known, evened out and grown into idle ranks.
+
+    Args:
+        items: The sequences.
+        home: For each of them, its group; none is empty.
+        level: Per group, the index of its size.
+        domain: Ranks and limits.
+        even: Join groups so that all end together.
+    """
+    groups = Groups(
+        level,
+        _sums(items.ticks, home, len(level)) + items.overhead[:, None],
+        _sums(items.tokens, home, len(level)),
+        np.bincount(home, minlength=len(level)),
+        items.overhead,
+    )
+    groups, number = _settle(groups, items.sizes, domain, even)
+    idle = domain.ranks - int(np.array(items.sizes)[groups.level].sum())
+    return Packing(groups, items.sizes, items.members, number[home], idle)
+
+
+def _sums(values: IntArray, home: IntArray, groups: int) -> IntArray:
+    """Column sums by group; exact, unlike `numpy.bincount` with weights."""
+    found = np.zeros((len(values), groups), np.int64)
+    for row, out in zip(values, found, strict=True):
+        np.add.at(out, home, row)
+    return found
+
+
 def _settle(
     groups: Groups, sizes: Sequence[int], domain: Domain, even: bool
 ) -> tuple[Groups, IntArray]:
-    """Drop empty groups, join uneven ones, and let others grow into ranks without work.
+    """Drop empty groups, let others grow into the ranks without work, and join uneven ones.
 
     Returns:
         The groups, and for each group there was the one that has its sequences now.
@@ -188,8 +225,29 @@ def _settle(
     used = groups.count > 0
     number = np.cumsum(used) - 1
     groups = groups.only(used)
+    free = domain.ranks - int(np.array(sizes)[groups.level].sum())
+    groups = widen(groups, sizes, free)
     if even:
         groups, moved = merge(groups, sizes, domain)
         number = np.where(used, moved[number], 0)
-    free = domain.ranks - int(np.array(sizes)[groups.level].sum())
-    return widen(groups, sizes, free), number
+    return groups, number
+
+
+def padding_fraction(packings: Sequence[Packing], batch: Batch) -> float:
+    """Of the tokens that groups hold, how many are padding."""
+    held = sum(
+        int((packing.groups.filled * np.array(packing.sizes)[packing.groups.level]).sum())
+        for packing in packings
+    )
+    return 1 - int(batch.lengths.sum()) / held
+
+
+def cp_histogram(packings: Sequence[Packing]) -> dict[int, int]:
+    """Sequences by group size."""
+    counts: dict[int, int] = {}
+    for packing in packings:
+        for level in set(packing.groups.level.tolist()):
+            here = packing.groups.level == level
+            size = packing.sizes[level]
+            counts[size] = counts.get(size, 0) + int(packing.groups.count[here].sum())
+    return dict(sorted(counts.items()))

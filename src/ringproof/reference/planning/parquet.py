@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.formats import choose_column, whole_array
+from ringproof.reference.planning.columns import choose_column
+from ringproof.reference.planning.formats import whole_array
 from ringproof.reference.planning.lengths import Lengths, plain, refuse_count
 
 

@@ -22,7 +22,7 @@ def first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
     offsets = np.zeros(len(packing.groups), np.int64)
     free = np.ones(len(clocks), bool)
     time = packing.groups.time
-    for level in np.unique(packing.groups.level)[::-1]:
+    for level in sorted(set(packing.groups.level.tolist()), reverse=True):
         size = packing.sizes[level]
         here = np.flatnonzero(packing.groups.level == level)
         here = here[np.argsort(-time[here], kind="stable")]
@@ -37,7 +37,7 @@ def first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
 def advance(packing: Packing, offsets: IntArray, clocks: IntArray) -> IntArray:
     """The clocks after a microbatch in which only the ranks of a group wait for each other."""
     after = clocks.copy()
-    for level in np.unique(packing.groups.level):
+    for level in sorted(set(packing.groups.level.tolist())):
         size = packing.sizes[level]
         here = np.flatnonzero(packing.groups.level == level)
         blocks = offsets[here] // size

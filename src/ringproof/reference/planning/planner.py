@@ -6,6 +6,9 @@ group sizes start as small as the lengths allow, because communication and small
 grow where that shortens the microbatch. Under a pipeline, microbatches of equal length are worth
 more than tight ones; another division spreads long and short sequences over all of them, and the
 simulated iteration decides.
+
+Up to a few thousand sequences there is time to look at every group for each of them (`onebyone`).
+The plan that upstream's rule gives is among the candidates, so none is longer than that.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import bounds, fewest_microbatches
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.onebyone import one_by_one
 from ringproof.reference.planning.outline import Manner, divide
-from ringproof.reference.planning.pack import Packing
+from ringproof.reference.planning.pack import Packing, cp_histogram, padding_fraction
 from ringproof.reference.planning.pipeline import FORWARD_SHARE, Pipeline
 from ringproof.reference.planning.place import advance, dummies, first_ranks, placed
 from ringproof.reference.planning.plan import Metrics, Microbatch, Plan
@@ -30,15 +34,23 @@ from ringproof.reference.planning.split import split_to_multiple
 
 Objective = Literal["sync", "async"]
 MAX_SEQUENCES = 20_000_000
+_SMALL, _MEDIUM = 1 << 16, 1 << 22
+"""Sequences times ranks up to which they are dealt one by one: always, and as a last resort."""
+_QUEUES = 1 << 27
+"""Sequences times microbatches up to which that is one: each goes through what is left."""
+_FEW = 128
+"""Up to so many sequences everything is tried."""
 _MANY = 4_096
 _LONG = 64
 """Above so many sequences or microbatches the first division that works is taken."""
-_PERFECT = 1.003
-"""A plan within this factor of the bound is not improved on."""
+_PERFECT, _CLOSE, _NEAR = 1.003, 1.01, 1.04
+"""A plan within these factors of the bound is not improved on: by anything; where sequences were
+dealt one by one and microbatches simply add up; by the last resort."""
 _EAGERNESS = 0.5
 """How eagerly full microbatches are filled; see `Manner.weight`."""
-_EARNED = 0.005
-"""What a microbatch more has to gain: balance bought with microbatches is not worth them."""
+_EARNED = 0.12
+"""What part of the time it must save to have twice as many microbatches, and so in proportion:
+balance bought with microbatches is not worth them."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +76,23 @@ class Goal:
             problem = "ranks cannot run ahead of a pipeline"
             raise InputError("objective", self.objective, problem, "use sync with --pp")
 
+    @property
+    def plain(self) -> bool:
+        """Whether the iteration is the sum of its microbatches."""
+        return self.objective == "sync" and self.pipeline.stages == 1
+
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Microbatches in the order they run, where their groups sit, and the iteration in ticks."""
+    """Microbatches in the order they run, and the iteration in ticks."""
 
     makespan: float
     packings: tuple[Packing, ...]
-    offsets: tuple[IntArray, ...]
+
+    @property
+    def idle(self) -> int:
+        """Ranks without a sequence, over all microbatches."""
+        return sum(packing.idle for packing in self.packings)
 
 
 def make_plan(
@@ -93,9 +114,10 @@ def make_plan(
     values = check_lengths(lengths, domain)
     batch = make_batch(values, domain, model)
     best = _search(batch, domain, goal)
+    offsets, _ = _laid_out(best.packings, batch, domain)
     microbatches = [
         placed(packing, first, batch, domain.ranks)
-        for packing, first in zip(best.packings, best.offsets, strict=True)
+        for packing, first in zip(best.packings, offsets, strict=True)
     ]
     while len(microbatches) % domain.microbatch_multiple:
         microbatches.append(_idle_microbatch(domain))
@@ -103,8 +125,8 @@ def make_plan(
         unit=model.unit,
         makespan=best.makespan * batch.tick,
         lower_bound=_lower_bound(batch, domain, goal) * batch.tick,
-        padding_fraction=_padding(best.packings, batch),
-        cp_histogram=_histogram(best.packings),
+        padding_fraction=padding_fraction(best.packings, batch),
+        cp_histogram=cp_histogram(best.packings),
         planning_seconds=time.perf_counter() - started,
     )
     return Plan(
@@ -145,33 +167,59 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray
 
 
 def _search(batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
-    """The best of several ways to divide the batch; the first that is as good as perfect."""
+    """The best of several ways to divide the batch; the first that is good enough."""
     bound = _lower_bound(batch, domain, goal)
-    fewest = _round_up(fewest_microbatches(batch, domain), domain.microbatch_multiple)
-    best: _Candidate | None = None
-    for manner in _manners(goal):
-        for packings in _divisions(batch, domain, manner, fewest):
-            found = _rated(packings, batch, domain, goal)
-            if best is None or _better(found, best):
-                best = found
-            if best.makespan <= bound * _PERFECT:
-                return best
-        if len(batch) > _MANY:
-            break
-    assert best is not None
+    close = _CLOSE if goal.plain else _PERFECT
+    small = len(batch) * domain.ranks <= _SMALL
+    wanted = fewest = fewest_microbatches(batch, domain)
+    found: list[_Candidate] = []
+
+    def add(packings: tuple[Packing, ...]) -> None:
+        found.append(_rated(split_to_multiple(packings, batch, domain), batch, domain, goal))
+
+    if small:
+        add(one_by_one(batch, domain, as_upstream=True))
+        add(one_by_one(batch, domain))
+        wanted = len(_best(found).packings)
+        if _good(found, close * bound):
+            return _best(found)
+    for manner in _manners(goal, len(batch)):
+        for packings in _divisions(batch, domain, manner, wanted):
+            add(packings)
+            if _good(found, _PERFECT * bound):
+                return _best(found)
+    if len(batch) <= _FEW or not (small or _good(found, _NEAR * bound)):
+        add(_last_resort(batch, domain, fewest))
+    return _best(found)
+
+
+def _good(found: Sequence[_Candidate], makespan: float) -> bool:
+    best = _best(found)
+    return best.makespan <= makespan and not best.idle
+
+
+def _best(found: Sequence[_Candidate]) -> _Candidate:
+    """The best of those that waste fewest ranks, and none that is longer than their first."""
+    idle = min(candidate.idle for candidate in found)
+    first, *others = (candidate for candidate in found if candidate.idle == idle)
+    best = first
+    for candidate in others:
+        if candidate.makespan <= first.makespan and _better(candidate, best):
+            best = candidate
     return best
 
 
 def _better(one: _Candidate, other: _Candidate) -> bool:
-    """Whether it is shorter, by enough for each microbatch that it has more."""
-    more = len(one.packings) - len(other.packings)
+    """Whether it is shorter, by enough for the microbatches that it has more."""
+    more = len(one.packings) / len(other.packings) - 1
     return one.makespan * (1 + _EARNED * more) < other.makespan
 
 
-def _manners(goal: Goal) -> list[Manner]:
-    found = [Manner(), Manner(full=True, weight=_EAGERNESS)]
-    if goal.pipeline.stages > 1 or goal.objective == "async":
-        found.append(Manner(spread=True))
+def _manners(goal: Goal, count: int) -> list[Manner]:
+    found = [Manner()]
+    if goal.plain or count > _MANY:
+        return found
+    found.append(Manner(spread=True))
     if goal.objective == "async":
         found.append(Manner(even=False))
     return found
@@ -181,11 +229,18 @@ def _divisions(
     batch: Batch, domain: Domain, manner: Manner, wanted: int
 ) -> Iterator[tuple[Packing, ...]]:
     """A division into as many microbatches as wanted, or as it takes; each count a multiple."""
-    packings = divide(batch, domain, wanted, manner)
-    yield split_to_multiple(packings, batch, domain)
-    if wanted < len(packings) <= _LONG and len(batch) <= _MANY and not manner.full:
+    packings = divide(batch, domain, _round_up(wanted, domain.microbatch_multiple), manner)
+    yield packings
+    if wanted < len(packings) <= _LONG and len(batch) <= _MANY:
         again = _round_up(len(packings), domain.microbatch_multiple)
-        yield split_to_multiple(divide(batch, domain, again, manner), batch, domain)
+        yield divide(batch, domain, again, manner)
+
+
+def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ...]:
+    """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
+    if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
+        return one_by_one(batch, domain)
+    return divide(batch, domain, wanted, Manner(full=True, weight=_EAGERNESS))
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -193,16 +248,24 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
+    if goal.objective == "async":
+        _, clocks = _laid_out(packings, batch, domain)
+        return _Candidate(float(clocks.max()), packings)
+    times = [float(packing.ticks + batch.microbatch_overhead) for packing in packings]
+    return _Candidate(goal.pipeline.seconds(times), packings)
+
+
+def _laid_out(
+    packings: Sequence[Packing], batch: Batch, domain: Domain
+) -> tuple[list[IntArray], IntArray]:
+    """The first rank of each group, by microbatch, and when each rank is done if it runs ahead."""
     clocks = np.zeros(domain.ranks, np.int64)
     offsets = []
     for packing in packings:
         first = first_ranks(packing, clocks)
         offsets.append(first)
         clocks = advance(packing, first, clocks) + batch.microbatch_overhead
-    if goal.objective == "async":
-        return _Candidate(float(clocks.max()), packings, tuple(offsets))
-    times = [float(packing.ticks + batch.microbatch_overhead) for packing in packings]
-    return _Candidate(goal.pipeline.seconds(times), packings, tuple(offsets))
+    return offsets, clocks
 
 
 def _lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
@@ -221,24 +284,6 @@ def _lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
     shortest = int(batch.ticks[:, batch.kind[-1]].min())
     waited = 1.0 if goal.pipeline.virtual == 1 else FORWARD_SHARE / goal.pipeline.virtual
     return whole / stages + (stages - 1) / stages * shortest * waited
-
-
-def _padding(packings: Sequence[Packing], batch: Batch) -> float:
-    held = sum(
-        int((packing.groups.filled * np.array(packing.sizes)[packing.groups.level]).sum())
-        for packing in packings
-    )
-    return 1 - int(batch.lengths.sum()) / held
-
-
-def _histogram(packings: Sequence[Packing]) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    for packing in packings:
-        for level in np.unique(packing.groups.level):
-            here = packing.groups.level == level
-            size = packing.sizes[level]
-            counts[size] = counts.get(size, 0) + int(packing.groups.count[here].sum())
-    return dict(sorted(counts.items()))
 
 
 def _idle_microbatch(domain: Domain) -> Microbatch:

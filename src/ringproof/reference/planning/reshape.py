@@ -26,6 +26,8 @@ def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups,
     new_home = np.arange(len(groups))
     rank_ticks = int((groups.time * np.array(sizes)[groups.level]).sum())
     goal = int(rank_ticks / domain.ranks * _EVEN_ENOUGH)
+    if int(groups.time.max()) <= goal:
+        return groups, new_home
     for level in range(len(sizes) - 1):
         groups, moved = _merge_level(groups, level, sizes[level + 1] // sizes[level], goal, domain)
         new_home = moved[new_home]
@@ -39,6 +41,8 @@ def _merge_level(
     same = np.flatnonzero(groups.level == level)
     same = same[np.argsort(-time[same], kind="stable")]
     half = len(same) // factor
+    if not half or time[same[0]] <= goal:
+        return groups, np.arange(len(groups))
     heads = same[:half]
     partners = same[::-1][: half * (factor - 1)].reshape(half, factor - 1)
     teams = np.concatenate((heads[:, None], partners), axis=1)

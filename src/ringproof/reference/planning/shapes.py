@@ -20,13 +20,20 @@ named in the table) and, for the hybrid and the example, NVIDIA's recipes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ringproof.errors import InputError
 
 ITEM_BYTES = 2
 """bf16."""
 GATED_MATRICES, PLAIN_MATRICES = 3, 2
+MAY_BE_ZERO = frozenset(
+    {
+        *("vocabulary", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "attention_layers"),
+        *("ffn_layers", "recurrent_layers", "recurrent_weights", "experts"),
+    }
+)
+_MOST = 10**15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +61,10 @@ class ModelShape:
         rope_head_dim: MLA: the part of `head_dim` with rotary positions, shared by all heads.
         recurrent_layers: Layers of another kind (Mamba).
         recurrent_weights: Weights each of them multiplies a token with.
+        experts: Experts of a layer that has them; 0 for none.
 
     Raises:
-        InputError: A size below its least value, or one that contradicts another.
+        InputError: A size out of range, or one that contradicts another.
     """
 
     name: str
@@ -77,16 +85,18 @@ class ModelShape:
     rope_head_dim: int = 0
     recurrent_layers: int = 0
     recurrent_weights: int = 0
+    experts: int = 0
 
     def __post_init__(self) -> None:
         for name in ("v_head_dim", "attention_layers", "ffn_layers"):
             if not getattr(self, name):
                 other = "head_dim" if name == "v_head_dim" else "layers"
                 object.__setattr__(self, name, getattr(self, other))
-        for name in ("parameters", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("vocabulary", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "v_head_dim"):
-            _at_least(name, getattr(self, name), 0)
+        for item in fields(self):
+            if item.name not in ("name", "gated"):
+                _at_least(item.name, getattr(self, item.name), 0 if item.name in MAY_BE_ZERO else 1)
+        if not isinstance(self.name, str) or not isinstance(self.gated, bool):
+            raise InputError("model", self.name, "name is no text, or gated no bool", "correct it")
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
             count = getattr(self, name)
             if not 0 <= count <= self.layers:
@@ -157,8 +167,9 @@ class ModelShape:
 
 
 def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"model.{name}", value, f"is no whole number from {least}", "correct it")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        problem = f"is no whole number from {least} to {_MOST:.0e}"
+        raise InputError(f"model.{name}", value, problem, "correct it")
 
 
 LLAMA3_8B = ModelShape(
@@ -193,6 +204,7 @@ QWEN3_30B_A3B = ModelShape(
     head_dim=128,
     ffn=8 * 768,
     vocabulary=151936,
+    experts=128,
 )
 DEEPSEEK_V3 = ModelShape(
     name="deepseek-v3",
@@ -208,6 +220,7 @@ DEEPSEEK_V3 = ModelShape(
     q_lora_rank=1536,
     kv_lora_rank=512,
     rope_head_dim=64,
+    experts=256,
 )
 MOONLIGHT_16B_A3B = ModelShape(
     name="moonlight-16b-a3b",
@@ -222,6 +235,7 @@ MOONLIGHT_16B_A3B = ModelShape(
     vocabulary=163840,
     kv_lora_rank=512,
     rope_head_dim=64,
+    experts=64,
 )
 # In: gate, input, B, C (8 groups of state 128) and 128 time steps; out: 128 heads of 64.
 NEMOTRON_H_8B = ModelShape(
@@ -273,4 +287,5 @@ def model_shape(name: str) -> ModelShape:
         if shape.name == name:
             return shape
     known = ", ".join(shape.name for shape in SHAPES)
-    raise InputError("model", name, "unknown model", f"use one of {known}")
+    remedy = f"use one of {known}, or a JSON file with the fields of a model"
+    raise InputError("model", name, "unknown model", remedy)

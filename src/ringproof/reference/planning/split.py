@@ -6,10 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.reference.planning.costs import Batch
-from ringproof.reference.planning.domain import Domain, IntArray
-from ringproof.reference.planning.groups import Groups
-from ringproof.reference.planning.pack import Packing
-from ringproof.reference.planning.reshape import widen
+from ringproof.reference.planning.domain import Domain
+from ringproof.reference.planning.pack import Packing, assembled
 
 
 def split_to_multiple(
@@ -44,23 +42,4 @@ def _part(packing: Packing, keep: npt.NDArray[np.bool_], batch: Batch, domain: D
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
     items = batch.items(members, packing.sizes)
-    count = np.bincount(home, minlength=len(old))
-    groups = Groups(
-        packing.groups.level[old],
-        _sums(items.ticks, home, len(old)) + items.overhead[:, None],
-        _sums(items.tokens, home, len(old)),
-        count,
-        items.overhead,
-    )
-    sizes = np.array(packing.sizes)
-    groups = widen(groups, packing.sizes, domain.ranks - int(sizes[groups.level].sum()))
-    idle = domain.ranks - int(sizes[groups.level].sum())
-    return Packing(groups, packing.sizes, members, home, idle)
-
-
-def _sums(values: IntArray, home: IntArray, groups: int) -> IntArray:
-    """Column sums by group; exact, unlike `numpy.bincount` with weights."""
-    found = np.zeros((len(values), groups), np.int64)
-    for row, out in zip(values, found, strict=True):
-        np.add.at(out, home, row)
-    return found
+    return assembled(items, home, packing.groups.level[old], domain, even=False)

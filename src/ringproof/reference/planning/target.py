@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from ringproof.reference.planning.costs import Items
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.groups import NO_LIMIT
 
+_FEW = 512
+"""Of so few sequences, single numbers are found faster in lists than in arrays."""
 _PRECISION = 500
 """The target is found to one part in this; packing rounds far more."""
 
@@ -44,12 +47,14 @@ class Targets:
     def __init__(self, items: Items, domain: Domain) -> None:
         self._items = items
         self._domain = domain
-        self._ascending = items.ticks[:, ::-1]
+        self._ascending = _rows(items.ticks[:, ::-1])
         budget = domain.max_tokens_per_rank
         self._fitting = [_first(row[::-1], budget) for row in items.tokens]
         sizes = np.array(items.sizes)[:, None]
-        self._work = np.zeros((len(items.sizes), len(items) + 1), np.int64)
-        np.cumsum(items.ticks * sizes, axis=1, out=self._work[:, 1:])
+        work = np.zeros((len(items.sizes), len(items) + 1), np.int64)
+        np.cumsum(items.ticks * sizes, axis=1, out=work[:, 1:])
+        self._work = _rows(work)
+        self._overhead = items.overhead.tolist()
         self._alone = items.ticks[:, 0] + items.overhead
 
     def shortest(self, base: int) -> Target | None:
@@ -64,7 +69,7 @@ class Targets:
         # The longest sequence at its fastest: larger groups may be slower, across nodes.
         usable = [level for level in range(base, len(self._fitting)) if not self._fitting[level]]
         low = int(self._alone[usable].min())
-        high = int(self._work[base, -1] // self._domain.ranks + self._alone[base]) + 1
+        high = int(self._work[base][-1]) // self._domain.ranks + int(self._alone[base]) + 1
         while not self._suffices(self.at(high, base)):
             low, high = high, 2 * high
         while high - low > max(1, low // _PRECISION):
@@ -87,7 +92,7 @@ class Targets:
     def at(self, ticks: int, base: int) -> Target:
         """The target of a given length."""
         ticks = min(ticks, NO_LIMIT)
-        count, overhead = len(self._items), self._items.overhead.tolist()
+        count, overhead = len(self._items), self._overhead
         starts = [count] * base
         for level in range(base, len(self._items.sizes)):
             first = _first(self._ascending[level], ticks - overhead[level])
@@ -100,13 +105,19 @@ class Targets:
             return False
         work = 0
         for level, (start, end) in enumerate(spans):
-            work += int(self._work[level, end] - self._work[level, start])
+            work += int(self._work[level][end] - self._work[level][start])
             if level > target.base:  # large groups hold few sequences: each brings its own overhead
-                extra = int(self._items.overhead[level]) * self._items.sizes[level]
+                extra = self._overhead[level] * self._items.sizes[level]
                 work += (end - start) * extra
         return work <= self._domain.ranks * target.ticks
 
 
-def _first(ascending: IntArray, limit: int) -> int:
+def _rows(table: IntArray) -> list[list[int]] | list[IntArray]:
+    return table.tolist() if table.shape[1] <= _FEW else list(table)
+
+
+def _first(ascending: list[int] | IntArray, limit: int) -> int:
     """The first of the sequences (longest first) that is within the limit."""
-    return len(ascending) - int(np.searchsorted(ascending, limit, side="right"))
+    if isinstance(ascending, list):
+        return len(ascending) - bisect_right(ascending, limit)
+    return len(ascending) - int(ascending.searchsorted(limit, side="right"))

@@ -5,7 +5,8 @@ and ``V`` (v):
 
     attention, forward   s^2 * H * (D + V) / d operations: 2 s^2 H (D + V) for both products, half
                          of it above the diagonal; zigzag gives every rank the same part of it
-    attention, backward  2.5 times as many: five products instead of two
+    attention, backward  s^2 * H * (3 D + 2 V) / d: five products instead of two, three of them of
+                         width D; 2.5 times as many where D is V
     at a rate of         peak * share * rows / (rows + half), rows being those of one call
     everything else      2 operations per weight and token forward, twice that backward
 
@@ -37,7 +38,6 @@ from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.shapes import ModelShape
 from ringproof.reference.planning.traffic import BACKWARD_RING, COMM_TYPES, Layout, layout
 
-ATTENTION_BACKWARD = 2.5
 LINEAR_BACKWARD = 2.0
 GRADIENT_BYTES = 4
 """Gradients are accumulated and reduced in fp32."""
@@ -123,7 +123,7 @@ class StepCost:
         how = self.layout(size)
         attention = self._attention(tokens, how)
         forward = self._layer(attention, tokens, how, 1)
-        backward = self._layer(attention * ATTENTION_BACKWARD, tokens, how, BACKWARD_RING)
+        backward = self._layer(attention * self.attention_backward, tokens, how, BACKWARD_RING)
         passes = forward + backward + (forward if self.recompute else 0.0)
         return passes * self.shape.attention_layers + tokens * (self._linear_seconds / size)
 
@@ -139,6 +139,13 @@ class StepCost:
     def attention_flops_factor(self) -> float:
         """``H * (D + V)`` of one rank: times ``s^2`` it is one layer's forward."""
         return self.shape.heads / self.tp * (self.shape.head_dim + self.shape.v_head_dim)
+
+    @property
+    def attention_backward(self) -> float:
+        """Operations backward over those forward: the scores again and the gradients of q and k
+        have width D, those of the weights and of v width V."""
+        qk, v = self.shape.head_dim, self.shape.v_head_dim
+        return (3 * qk + 2 * v) / (qk + v)
 
     @property
     def linear_flops(self) -> float:
@@ -208,19 +215,21 @@ def exchanged(node_ranks: int, inner: int) -> tuple[float, float]:
     return (together - 1) / inner, (inner - together) / inner
 
 
-def reduction_seconds(parameters: float, ranks: int, machine: Hardware) -> float:
+def reduction_seconds(parameters: float, ranks: int, machine: Hardware, *, tp: int = 1) -> float:
     """Time of the all-reduce of fp32 gradients over data times context parallel ranks.
 
-    A ring moves ``2 (n - 1) / n`` of the bytes through every link; across nodes, all cards of a
-    node carry a part of it each.
+    A ring moves ``2 (n - 1) / n`` of the bytes through every link; across nodes, the cards of all
+    of a node's ranks that reduce together carry a part of it each.
 
     Args:
-        parameters: Weights that one rank holds.
+        parameters: Weights that one GPU holds.
         ranks: Ranks that reduce together.
         machine: The hardware.
+        tp: GPUs of a node that hold different weights, so that each of them reduces with others.
     """
     moved = 2 * (ranks - 1) / ranks * parameters * GRADIENT_BYTES
-    near = moved / machine.intra_bytes_per_second
-    if ranks <= machine.gpus_per_node:
+    near, together = moved / machine.intra_bytes_per_second, machine.gpus_per_node // tp
+    if ranks <= together:
         return near
-    return max(near, moved / (machine.inter_bytes_per_second * machine.gpus_per_node))
+    far = moved / (machine.inter_bytes_per_second * together)
+    return far if together == 1 else max(near, far)
