@@ -2,8 +2,9 @@
 
 Read in this order: ``steps`` (which rows meet which, as integers), ``kernels`` (local math),
 ``merge`` (partial results into one), ``communicator`` and ``blocks`` (what moves, and when),
-``loop`` (the one loop), ``exchange`` (sequence to heads and back), ``attention`` (the four
-types put together: the entry point), ``dense`` and ``parity`` (the proof). Import from the
+``loop`` (the one loop), ``masks`` (steps whose masks are tensors, for captured graphs),
+``exchange`` (sequence to heads and back), ``attention`` (the four types put together: the entry
+point), ``dense`` and ``parity`` (the proof). Import from the
 modules; ``names``, ``heads``, ``steps`` and ``case`` do without torch.
 
 Shape letters: B batch, S local sequence, T key/value sequence, H query heads, G key/value heads,

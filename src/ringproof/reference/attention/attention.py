@@ -10,7 +10,8 @@ a2a+p2p     level 0              ring of level 1
 ==========  ===================  =========================
 
 The names are Megatron-LM's ``cp_comm_type``. Packing changes none of it: a pack is rows like any
-others, and which of them meet is in the step table.
+others, and which of them meet is in the step table; or, where a captured graph must serve many
+packs, in tensors (``masks``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
+from ringproof.reference.attention.masks import RowTable, masked_steps
 from ringproof.reference.attention.names import COMM_TYPES, check_name
-from ringproof.reference.attention.steps import step_table
+from ringproof.reference.attention.steps import Step, step_table
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.packing.shards import Sharding
 
@@ -63,6 +65,7 @@ def context_parallel_attention(
     comm_type: str,
     group: dist.ProcessGroup | Sequence[dist.ProcessGroup],
     packed: PackedSequences | None = None,
+    table: RowTable | None = None,
     options: AttentionOptions | None = None,
     traffic: Traffic | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +73,7 @@ def context_parallel_attention(
 
     Args:
         q: ``[B, S, H, D]`` (BSHD), this rank's rows in ascending order of position; with
-            ``packed`` ``[S, H, D]`` (THD).
+            ``packed`` or ``table`` ``[S, H, D]`` (THD).
         k: The same with ``G`` heads; ``G`` divides ``H``.
         v: The same with ``G`` heads of width ``V``.
         comm_type: One of :data:`COMM_TYPES`.
@@ -78,6 +81,8 @@ def context_parallel_attention(
             with index ``i`` in level 0 and ``o`` in level 1 holds the rows of flat rank
             ``o * size(level 0) + i``.
         packed: The sequences in the rows of the whole group. None sees another, nor padding.
+        table: The same as tensors, of all ranks' rows. ``packed`` and the partition are then not
+            looked at, and the tensors only by the kernels, forward and backward.
         options: Mask, partition, scale, kernel.
         traffic: Counts what is sent, when given.
 
@@ -93,28 +98,60 @@ def context_parallel_attention(
     options = options or AttentionOptions()
     inner, outer = _communicators(comm_type, group, traffic)
     _check_tensors(q, k, v)
-    _check_shapes(q, k, v, packed)
-    size = _size(inner) * _size(outer)
+    thd = packed is not None or table is not None
+    _check_shapes(q, k, v, thd=thd)
     check_heads(q.shape[-2], k.shape[-2], _size(inner), options.kv_replication)
+    if table is None:
+        steps, exchange = _of_pack(q, packed, inner, outer, options)
+    else:
+        steps, exchange = _of_table(q, table, inner, outer, options)
+    if thd:
+        q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
+    if options.kv_replication > 1:
+        k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
+    plan = LoopPlan(
+        steps=steps,
+        exchange=_block_exchange(comm_type, outer),
+        kernel=choose_kernel(options.kernel, q, v),
+        scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
+    )
+    out, lse = _attend(q, k, v, plan, exchange)
+    return (out.squeeze(0), lse.squeeze(0)) if thd else (out, lse)
+
+
+def _of_pack(
+    q: torch.Tensor,
+    packed: PackedSequences | None,
+    inner: Communicator | None,
+    outer: Communicator | None,
+    options: AttentionOptions,
+) -> tuple[tuple[Step, ...], HeadExchange | None]:
+    """Steps and head exchange by the numbers of a pack, or of one sequence."""
+    size = _size(inner) * _size(outer)
     if packed is None:
         sharding = Sharding.of_sequence(q.shape[1] * size, size, options.partition)
     else:
         sharding = Sharding.of_pack(packed, size, options.partition)
         _check_rows(q.shape[0], packed, size)
-        q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
-    if options.kv_replication > 1:
-        k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
-    plan = LoopPlan(
-        steps=step_table(sharding.gathered(_size(inner)), _rank(outer), causal=options.causal),
-        exchange=_block_exchange(comm_type, outer),
-        kernel=choose_kernel(options.kernel, q, v),
-        scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
-    )
     exchange = None
     if inner:
         exchange = HeadExchange.of(inner, sharding.neighbours(_size(inner), _rank(outer)))
-    out, lse = _attend(q, k, v, plan, exchange)
-    return (out, lse) if packed is None else (out.squeeze(0), lse.squeeze(0))
+    gathered = sharding.gathered(_size(inner))
+    return step_table(gathered, _rank(outer), causal=options.causal), exchange
+
+
+def _of_table(
+    q: torch.Tensor,
+    table: RowTable,
+    inner: Communicator | None,
+    outer: Communicator | None,
+    options: AttentionOptions,
+) -> tuple[tuple[Step, ...], HeadExchange | None]:
+    """Steps and head exchange by sizes alone."""
+    _check_table(q, table, _size(inner) * _size(outer), options.kernel)
+    exchange = HeadExchange.in_rank_order(inner, q.shape[0]) if inner else None
+    gathered = table.gathered(_size(inner))
+    return masked_steps(gathered, _rank(outer), causal=options.causal), exchange
 
 
 def _attend(
@@ -204,11 +241,21 @@ def _check_rows(rows: int, packed: PackedSequences, size: int) -> None:
         )
 
 
-def _check_shapes(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: PackedSequences | None
-) -> None:
+def _check_table(q: torch.Tensor, table: RowTable, size: int, kernel: str) -> None:
+    """The table is of these ranks' rows, and the kernel is one that masks."""
+    if kernel == "sdpa":
+        raise InputError("kernel", kernel, "takes no mask from a table", "use auto or reference")
+    for name, tensor in (("sequences", table.sequences), ("positions", table.positions)):
+        found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+        wanted = f"{(size, q.shape[0])} {torch.int64} on {q.device}"
+        if found != wanted:
+            remedy = "make the table for this group and capacity"
+            raise InputError(f"table.{name}", found, f"the group needs {wanted}", remedy)
+
+
+def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, thd: bool) -> None:
     shapes = [tuple(t.shape) for t in (q, k, v)]
-    layout = ("rows", "heads", "width") if packed else ("batch", "sequence", "heads", "width")
+    layout = ("rows", "heads", "width") if thd else ("batch", "sequence", "heads", "width")
     if any(len(shape) != len(layout) or 0 in shape for shape in shapes):
         raise InputError("q, k, v", shapes, f"not [{', '.join(layout)}]", "reshape them")
     if len({shape[:-2] for shape in shapes}) > 1 or k.shape[-2] != v.shape[-2]:

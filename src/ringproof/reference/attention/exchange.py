@@ -1,7 +1,8 @@
 """Sequence shards to head shards and back: the all-to-all of Ulysses (arXiv 2309.14509).
 
 Before: each rank holds its rows of all heads. After: each rank holds all rows, in ascending
-order, of its share of the heads.
+order, of its share of the heads. Where rows come with tensors that say what they are (``masks``),
+they may stay in the order of the ranks, which no pack changes, or be sorted by an index tensor.
 """
 
 from __future__ import annotations
@@ -24,15 +25,34 @@ class HeadExchange:
     Args:
         communicator: Of the exchanging group.
         segments: Runs of the group's shards in ascending order of position.
+        index: Sorts what the segments put together, and its inverse: ``[P * S]`` int64 each.
     """
 
     communicator: Communicator
     segments: tuple[Segment, ...]
+    index: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @classmethod
     def of(cls, communicator: Communicator, shards: Sequence[tuple[Span, ...]]) -> HeadExchange:
         """The exchange of a group whose ranks hold these positions."""
         return cls(communicator, segments_in_order(shards))
+
+    @classmethod
+    def in_rank_order(
+        cls,
+        communicator: Communicator,
+        rows: int,
+        index: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> HeadExchange:
+        """The exchange of a group whose ranks hold so many rows each; nothing is sorted by runs.
+
+        Args:
+            communicator: Of the exchanging group.
+            rows: ``S``, of each rank.
+            index: Which gathered row is each row in the order that is wanted, and the inverse.
+        """
+        runs = tuple(Segment(rank, Span(0, rows)) for rank in range(communicator.size))
+        return cls(communicator, runs, index)
 
     def to_heads(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Gather the sequence, scatter the heads: ``[B, S, H, D]`` to ``[B, P*S, H/P, D]``."""
@@ -72,10 +92,13 @@ def _gather_sequence(
     """Head block ``i`` to rank ``i``; what arrives is put in ascending order of position."""
     size = exchange.communicator.size
     sends = [t.unflatten(2, (size, -1)).movedim(2, 0).contiguous() for t in tensors]
-    return tuple(
+    gathered = (
         torch.cat([shards[s.shard][:, s.rows.rows] for s in exchange.segments], dim=1)
         for shards in _all_to_all(exchange.communicator, sends)
     )
+    if exchange.index is None:
+        return tuple(gathered)
+    return tuple(rows.index_select(1, exchange.index[0]) for rows in gathered)
 
 
 def _gather_heads(
@@ -85,6 +108,8 @@ def _gather_heads(
     size = exchange.communicator.size
     sends = []
     for tensor in tensors:
+        if exchange.index is not None:
+            tensor = tensor.index_select(1, exchange.index[1])
         batch, rows, heads, width = tensor.shape
         send = tensor.new_empty(size, batch, rows // size, heads, width)
         position = 0

@@ -61,7 +61,7 @@ class ReferenceKernel:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :class:`AttentionKernel`."""
-        scores = _scores(q, k, causal=causal, scale=scale)
+        scores = self.scores(q, k, causal=causal, scale=scale)
         lse = torch.logsumexp(scores, dim=-1)
         weights = torch.exp(scores - lse.unsqueeze(-1))
         out = torch.einsum("bhst,bthv->bshv", weights, _per_query_head(v, q).to(weights.dtype))
@@ -79,7 +79,7 @@ class ReferenceKernel:
     ) -> Gradients:
         """``dS = P * (dP - rowsum(dO * O))``, the flash attention backward (arXiv 2205.14135)."""
         q, k, v = inputs
-        scores = _scores(q, k, causal=causal, scale=scale)
+        scores = self.scores(q, k, causal=causal, scale=scale)
         weights = torch.exp(scores - lse.transpose(1, 2).unsqueeze(-1))
         grad = grad_out.to(weights.dtype)
         grad_weights = torch.einsum(
@@ -91,6 +91,12 @@ class ReferenceKernel:
         dk = torch.einsum("bhst,bshd->bthd", grad_scores, q.to(weights.dtype))
         dv = torch.einsum("bhst,bshv->bthv", weights, grad)
         return dq.to(q.dtype), _per_kv_head(dk, k), _per_kv_head(dv, v)
+
+    def scores(
+        self, q: torch.Tensor, k: torch.Tensor, *, causal: bool, scale: float
+    ) -> torch.Tensor:
+        """Scaled scores ``[B, H, S, T]`` in the accumulation type, hidden ones minus infinity."""
+        return _scores(q, k, causal=causal, scale=scale)
 
 
 class FlashKernel:

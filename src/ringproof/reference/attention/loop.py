@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ringproof.reference.attention.blocks import BlockExchange, BlockShape
 from ringproof.reference.attention.kernels import AttentionKernel, Gradients
+from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
 from ringproof.reference.attention.steps import Step, Tile
 
@@ -25,7 +26,7 @@ class LoopPlan:
     Args:
         steps: The step table of this rank.
         exchange: Delivers the blocks in the table's order.
-        kernel: Local math.
+        kernel: Local math of tiles without a mask of their own.
         scale: Softmax scale.
     """
 
@@ -79,7 +80,7 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 def _forward_tile(plan: LoopPlan, tile: Tile, block: Gradients, total: PartialSum) -> None:
     q, k, v = block
     rows, columns = tile.q.rows, tile.kv.rows
-    out, lse = plan.kernel.forward(
+    out, lse = _kernel(plan, tile).forward(
         q[:, rows], k[:, columns], v[:, columns], causal=tile.causal, scale=plan.scale
     )
     total.add(tile.q, out, lse)
@@ -118,7 +119,7 @@ def _backward_tile(
     rows, columns = tile.q.rows, tile.kv.rows
     q, k, v = block
     grad_out, out, lse = given
-    parts = plan.kernel.backward(
+    parts = _kernel(plan, tile).backward(
         grad_out[:, rows],
         (q[:, rows], k[:, columns], v[:, columns]),
         out[:, rows],
@@ -128,3 +129,7 @@ def _backward_tile(
     )
     for total, part, where in zip(sums, parts, (rows, columns, columns), strict=True):
         total[:, where] += part
+
+
+def _kernel(plan: LoopPlan, tile: Tile) -> AttentionKernel:
+    return plan.kernel if tile.mask is None else MaskedKernel(tile.mask)

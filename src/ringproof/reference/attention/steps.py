@@ -8,10 +8,14 @@ packing: a row of padding, or of another sequence, is simply in no tile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
+
+if TYPE_CHECKING:
+    from ringproof.reference.attention.masks import RowMask
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,13 @@ class Tile:
         q: Local query rows.
         kv: Rows of the key/value block.
         causal: Square lower-triangular mask; otherwise every row sees every column.
+        mask: Hides more, by tensors; see ``masks``. No step table has one.
     """
 
     q: Span
     kv: Span
     causal: bool
+    mask: RowMask | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,14 @@ def attend(
         kv_replication=kv_replication(k.shape[1], _exchanging(batch.comm_type, group)),
     )
     out, _ = context_parallel_attention(
-        q, k, v, comm_type=batch.comm_type, group=group, packed=batch.packed, options=options
+        q,
+        k,
+        v,
+        comm_type=batch.comm_type,
+        group=group,
+        packed=None if batch.metadata else batch.packed,
+        table=batch.metadata.table if batch.metadata else None,
+        options=options,
     )
     return out
 

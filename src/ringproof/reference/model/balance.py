@@ -37,6 +37,11 @@ def counting_groups(
     return (batch.group.flat,)
 
 
+def count_entries(batch: PackedBatch) -> int:
+    """Entries of the pack, or of its capacity: how many sequences are told apart."""
+    return batch.metadata.capacity.entries if batch.metadata else len(batch.packed.lengths)
+
+
 def balance_loss(
     probabilities: torch.Tensor,
     chosen: torch.Tensor,

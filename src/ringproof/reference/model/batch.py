@@ -2,6 +2,11 @@
 
 The group travels with the microbatch. No module keeps one, so none can use that of another
 microbatch, and nothing has to be restored afterwards.
+
+A microbatch says what its rows are twice over. ``packed`` and ``totals`` are integers, from which
+eager code takes the shortest way. ``metadata`` are the same facts as tensors of a fixed size. Where
+a microbatch has them, no layer looks at those integers, so that a graph captured with one pack
+computes any other of the same capacity once its tensors are copied in (``static``).
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from ringproof.errors import InputError
-from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.attention.masks import RowTable
+from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 IGNORED = -100
@@ -31,6 +37,39 @@ class Totals:
     predictions: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Metadata:
+    """A pack of fixed capacity, and the totals, as tensors; the same on all ranks of the CP group.
+
+    ``N`` ranks of ``R`` rows, ``E`` entries. Nothing but ``capacity`` may be baked into a graph.
+
+    Args:
+        capacity: ``N * R`` rows and ``E`` entries. Also the most rows that a sequence may have:
+            what a kernel is told as ``max_seqlen``.
+        table: Sequence and position of each row: ``[N, R]`` int64 each.
+        places: ``[N, R]`` int64, row of the pack of each row.
+        order: ``[N * R]`` int64, the inverse.
+        cu_seqlens: ``[E + 1]`` int32, as kernels take it. No layer here needs it.
+        cu_seqlens_padded: ``[E + 1]`` int32, likewise.
+        tokens: 0-dim int64, see :class:`Totals`.
+        predictions: ``[1 + depths]`` int64, see :class:`Totals`.
+    """
+
+    capacity: Capacity
+    table: RowTable
+    places: torch.Tensor
+    order: torch.Tensor
+    cu_seqlens: torch.Tensor
+    cu_seqlens_padded: torch.Tensor
+    tokens: torch.Tensor
+    predictions: torch.Tensor
+
+    @property
+    def segments(self) -> torch.Tensor:
+        """``[N * R]``, the sequence of each row of the pack; see ``segments``."""
+        return self.table.sequences.flatten().index_select(0, self.order)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
     """A microbatch on one rank: ``R`` rows of the pack that its CP group shares.
@@ -47,9 +86,11 @@ class PackedBatch:
         future: ``[1 + depths, R]`` int64, or ``None`` where no loss is computed: at depth ``d``
             the token ``1 + d`` places later in the same sequence, :data:`IGNORED` where it ends.
         totals: Of the global batch.
+        metadata: The pack and the totals as tensors, in place of which nothing of ``packed`` and
+            ``totals`` is used; ``None`` for eager code.
 
     Raises:
-        InputError: A tensor does not have the pack's rows.
+        InputError: A tensor does not have the pack's rows, or the metadata are another group's.
     """
 
     packed: PackedSequences
@@ -62,8 +103,18 @@ class PackedBatch:
     tokens: torch.Tensor | None
     future: torch.Tensor | None
     totals: Totals
+    metadata: Metadata | None = None
 
     def __post_init__(self) -> None:
+        if self.metadata is not None:
+            shape = tuple(self.metadata.table.sequences.shape)
+            if shape[0] != self.group.size or self.metadata.capacity.rows != self.packed.rows:
+                raise InputError(
+                    "metadata",
+                    shape,
+                    f"the pack has {self.packed.rows} rows on {self.group.size} ranks",
+                    "make them for this group and capacity",
+                )
         for name in ("positions", "sequences", "real", "tokens", "future"):
             tensor: torch.Tensor | None = getattr(self, name)
             if tensor is not None and tensor.shape[-1] != self.rows:

@@ -85,10 +85,7 @@ class Mamba(nn.Module):
         """
         tp, group = self.tensor_parallel, batch.group
         shares = HeadShares.of(self.shape, tp.size, group.size)
-        exchange = HeadExchange.of(
-            Communicator(group.flat),
-            Sharding.of_pack(batch.packed, group.size, batch.partition).shards,
-        )
+        exchange = _exchange(batch)
         projected = self.in_proj(blank(enter(x, tp), batch.real))
         inner, state, _ = shares.channels
         z, channels, dt = projected.split([inner, inner + 2 * state, shares.heads], dim=1)
@@ -99,7 +96,7 @@ class Mamba(nn.Module):
 
     def _mix(self, held: torch.Tensor, shares: HeadShares, batch: PackedBatch) -> torch.Tensor:
         """Rows in order, of this CP rank's heads: x, B, C and dt ``[T, …]`` to y ``[T, H, P]``."""
-        segments, rank = row_segments(batch.packed, held.device), batch.group.rank
+        segments, rank = _segments(batch, held.device), batch.group.rank
         weight = shares.deal(self.conv_weight.t())[:, rank].t()
         bias = shares.deal(self.conv_bias[None])[0, rank]
         channels, dt = held.split([len(bias), shares.heads // shares.ranks], dim=1)
@@ -115,3 +112,18 @@ class Mamba(nn.Module):
         groups = (self.whole.groups, -1)
         weight = self.norm_weight.unflatten(0, groups)
         return rms_norm(gated.unflatten(1, groups), weight, self.epsilon).flatten(1)
+
+
+def _exchange(batch: PackedBatch) -> HeadExchange:
+    """Between the rows of this rank and all rows of the pack in ascending order."""
+    communicator = Communicator(batch.group.flat)
+    if batch.metadata is not None:
+        index = batch.metadata.order, batch.metadata.places.flatten()
+        return HeadExchange.in_rank_order(communicator, batch.rows, index)
+    sharding = Sharding.of_pack(batch.packed, batch.group.size, batch.partition)
+    return HeadExchange.of(communicator, sharding.shards)
+
+
+def _segments(batch: PackedBatch, device: torch.device) -> torch.Tensor:
+    """The sequence of each row of the pack, in ascending order."""
+    return batch.metadata.segments if batch.metadata else row_segments(batch.packed, device)

@@ -13,7 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from ringproof.errors import InputError
-from ringproof.reference.model.balance import balance_loss, counting_groups
+from ringproof.reference.model.balance import (
+    balance_loss,
+    count_entries,
+    counting_groups,
+)
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ExpertsShape, ModelConfig, required
 from ringproof.reference.model.parameters import Builder
@@ -114,10 +118,13 @@ class Router(nn.Module):
             routing.chosen,
             scatter_rows(batch.sequences, tp),
             scatter_rows(batch.real, tp),
-            entries=len(batch.packed.lengths),
+            entries=count_entries(batch),
             groups=counting_groups(batch, tp),
         )
-        return routing, loss * (shape.auxiliary / batch.totals.tokens)
+        if batch.metadata is None:
+            return routing, loss * (shape.auxiliary / batch.totals.tokens)
+        weight = shape.auxiliary / batch.metadata.tokens.to(torch.float64)
+        return routing, loss * weight.to(loss.dtype)
 
 
 def _checked(config: ModelConfig) -> ExpertsShape:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 
+from ringproof.reference.packing import capacity
 from ringproof.reference.packing.sequences import PackedSequences
 
-PADDING = -1
+PADDING = capacity.PADDING
 """The number of rows that hold no token: nothing sees them and they see nothing."""
 
 

@@ -162,7 +162,9 @@ class Stage(nn.Module):
         head = self.embedding if self.config.tied else self.head
         labels = _labels(batch, 1 + depth)[depth]
         total = cross_entropy_sum(head.logits(x), labels, self.tensor_parallel)
-        return total / max(1, batch.totals.predictions[depth])
+        if batch.metadata is None:
+            return total / max(1, batch.totals.predictions[depth])
+        return total / batch.metadata.predictions[depth].clamp(min=1)
 
     def _sum_over_rows(self, share: torch.Tensor) -> torch.Tensor:
         """A share that counts a TP rank's own rows, over all of them: the same on every rank."""
@@ -244,7 +246,8 @@ def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:
 
 def _labels(batch: PackedBatch, depths: int) -> torch.Tensor:
     """``future [>= depths, R]``."""
-    if batch.future is None or min(len(batch.future), len(batch.totals.predictions)) < depths:
+    counts = batch.metadata.predictions if batch.metadata else batch.totals.predictions
+    if batch.future is None or min(len(batch.future), len(counts)) < depths:
         found = None if batch.future is None else tuple(batch.future.shape)
         raise InputError(
             "future", found, f"the model predicts {depths} tokens of each row", "give their labels"

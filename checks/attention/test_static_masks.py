@@ -1,0 +1,254 @@
+"""Masks from tensors against step tables and against the oracle, all ranks in one process.
+
+Rows of padding hold NaN in every input. Float64, so rounding stays near 1e-14.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks.attention.players import Board, play
+from checks.attention.test_packed import (
+    TENSORS,
+    TOLERANCE,
+    dense,
+    random_inputs,
+    visible,
+    worst,
+)
+from checks.packing.packs import build, packs, patient
+from ringproof.errors import InputError
+from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
+from ringproof.reference.attention.blocks import BlockShape
+from ringproof.reference.attention.dense import DenseResult
+from ringproof.reference.attention.kernels import choose_kernel
+from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
+from ringproof.reference.attention.masks import MaskedKernel, RowMask, RowTable, masked_steps
+from ringproof.reference.packing.capacity import RowArrays, row_arrays, to_capacity
+from ringproof.reference.packing.partition import PARTITIONS
+from ringproof.reference.packing.sequences import Capacity, pack
+from ringproof.reference.packing.shards import Sharding
+from smoke.model_batches import group_of_one
+
+
+def table_of(arrays: RowArrays) -> RowTable:
+    return RowTable(torch.from_numpy(arrays.sequences), torch.from_numpy(arrays.positions))
+
+
+def static_play(
+    inputs: Sequence[torch.Tensor],
+    places: torch.Tensor,
+    table: RowTable,
+    *,
+    causal: bool = True,
+) -> DenseResult:
+    """Every rank's loop over masked tiles, put together again.
+
+    Args:
+        inputs: q, k, v and the output's gradient, ``[1, T, heads, width]``, all rows.
+        places: ``[N, R]``, which of them each rank holds, in any order.
+        table: What those rows are said to be.
+        causal: Which mask.
+    """
+    q, k, v, grad_out = inputs
+    blocks = [BlockShape.pack(k[:, held], v[:, held]) for held in places]
+    gradients = [torch.zeros_like(block) for block in blocks]
+    whole = DenseResult(
+        torch.full_like(grad_out, torch.nan),
+        torch.full(q.shape[:3], torch.nan, dtype=q.dtype),
+        *(torch.full_like(tensor, torch.nan) for tensor in (q, k, v)),
+    )
+    for rank, held in enumerate(places):
+        plan = LoopPlan(
+            masked_steps(table, rank, causal=causal),
+            Board(rank, blocks, gradients),
+            choose_kernel("reference", q, v),
+            scale=q.shape[-1] ** -0.5,
+        )
+        local = [tensor[:, held].clone().requires_grad_() for tensor in (q, k, v)]
+        out, lse = BlockwiseAttention.apply(*local, plan)
+        out.backward(grad_out[:, held])
+        whole.out[:, held], whole.lse[:, held] = out.detach(), lse
+        whole.dq[:, held] = local[0].grad
+    for held, gradient in zip(places, gradients, strict=True):
+        shape = BlockShape.of(k[:, held], v[:, held])
+        whole.dk[:, held], whole.dv[:, held] = shape.split(gradient)
+    return whole
+
+
+@patient
+@given(st.integers(1, 5), st.data(), st.sampled_from(PARTITIONS), st.booleans())
+def test_every_visible_pair_meets_once_and_no_other(
+    size: int, data: st.DataObject, partition: str, causal: bool
+) -> None:
+    packed = data.draw(packs(2 * size))
+    arrays = row_arrays(packed, size, partition)
+    met: Counter[tuple[int, int]] = Counter()
+    for rank in range(size):
+        for step in masked_steps(table_of(arrays), rank, causal=causal):
+            (tile,) = step.tiles
+            assert tile.mask is not None
+            seen = (~tile.mask.hidden()).nonzero().tolist()
+            queries, keys = arrays.places[rank], arrays.places[step.source]
+            met.update((int(queries[query]), int(keys[key])) for query, key in seen)
+    assert met == visible(packed, causal=causal)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from([1, 2, 3, 4, 8]),
+    st.data(),
+    st.sampled_from(PARTITIONS),
+    st.booleans(),
+    st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+)
+def test_it_is_what_the_step_table_and_the_oracle_say(
+    size: int, data: st.DataObject, partition: str, causal: bool, heads: tuple[int, int]
+) -> None:
+    packed = data.draw(packs(2 * size))
+    inputs = random_inputs(packed, seed=packed.rows, heads=heads)
+    arrays = row_arrays(packed, size, partition)
+    found = static_play(inputs, torch.from_numpy(arrays.places), table_of(arrays), causal=causal)
+    sharding = Sharding.of_pack(packed, size, partition)
+    assert worst(found, play(inputs, sharding, causal=causal)) <= TOLERANCE
+    assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("inner", [1, 2, 4])
+def test_rows_may_stand_in_any_order(inner: int) -> None:
+    """What a head exchange relies on that does not sort what it gathers."""
+    packed = pack([13, 1, 32, 7], multiple=8)
+    inputs = random_inputs(packed, seed=1, heads=(4, 2))
+    arrays = row_arrays(packed, 4, "zigzag")
+    table, places = table_of(arrays), torch.from_numpy(arrays.places)
+    gathered = table.gathered(inner)
+    assert gathered.sequences.shape == (4 // inner, inner * places.shape[1])
+    mixed = torch.randperm(gathered.sequences.shape[1], generator=torch.Generator().manual_seed(2))
+    found = static_play(
+        inputs,
+        places.view(4 // inner, -1)[:, mixed],
+        RowTable(gathered.sequences[:, mixed], gathered.positions[:, mixed]),
+    )
+    assert worst(found, dense(packed, inputs, causal=True)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rows_that_see_nothing(dtype: torch.dtype) -> None:
+    """Zero output, an LSE of minus infinity, zero gradients; nothing is not a number."""
+    numbers = torch.tensor([-1, 0, 0, 1])
+    mask = RowMask((numbers, torch.arange(4)), (torch.tensor([-1, 1]), torch.tensor([0, 2])), True)
+    shapes = ((1, 4, 2, 8), (1, 2, 2, 8), (1, 2, 2, 8), (1, 4, 2, 8))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, grad = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+    for tensor in (q, k, v, grad):
+        tensor[:, 0] = torch.nan
+    kernel = MaskedKernel(mask)
+    out, lse = kernel.forward(q, k, v, causal=False, scale=0.5)
+    assert (out.dtype, lse.dtype) == (dtype, torch.promote_types(dtype, torch.float32))
+    assert (out[:, :3] == 0).all()
+    assert (lse[:, :3] == -torch.inf).all()
+    assert torch.equal(out[:, 3], v[:, 1])
+    dq, dk, dv = kernel.backward(grad, (q, k, v), out, lse, causal=False, scale=0.5)
+    assert (dq[:, :3] == 0).all()
+    assert (dk[:, 0] == 0).all()
+    assert (dv[:, 0] == 0).all()
+    assert torch.equal(dv[:, 1], grad[:, 3])
+    assert all(gradient.isfinite().all() for gradient in (dq, dk, dv))
+
+
+# Negative controls, of 64 rows over 2 ranks.
+CAPACITY = Capacity(rows=64, entries=5)
+BEFORE = to_capacity(build([(24, 24), (40, 40)], sequences=2, tail="none"), CAPACITY)
+NOW = to_capacity(build([(5, 8), (24, 24)], sequences=2, tail="none"), CAPACITY)
+
+
+def played_as(told: RowTable) -> tuple[DenseResult, DenseResult]:
+    inputs = random_inputs(NOW, seed=3, heads=(4, 2))
+    places = torch.from_numpy(row_arrays(NOW, 2, "zigzag").places)
+    return static_play(inputs, places, told), dense(NOW, inputs, causal=True)
+
+
+def right() -> RowTable:
+    return table_of(row_arrays(NOW, 2, "zigzag"))
+
+
+def stale() -> RowTable:
+    """The previous pack's: nobody copied the new one in."""
+    return table_of(row_arrays(BEFORE, 2, "zigzag"))
+
+
+def hidden_tail() -> RowTable:
+    """Copied in as far as the sequences go: no dummy owns the rest, which says what it said."""
+    table, before = right(), stale()
+    rows = sum(NOW.padded_lengths[:2]) // 2
+    table.sequences[:, rows:] = before.sequences[:, rows:]
+    table.positions[:, rows:] = before.positions[:, rows:]
+    return table
+
+
+def zeroed_tail() -> RowTable:
+    """Buffers made with zeros: each row of the tail is the first of the first sequence."""
+    table = right()
+    rows = sum(NOW.padded_lengths[:2]) // 2
+    table.sequences[:, rows:] = table.positions[:, rows:] = 0
+    return table
+
+
+@pytest.mark.parametrize("told", [stale, hidden_tail, zeroed_tail])
+def test_wrong_metadata_are_seen(told: Callable[[], RowTable]) -> None:
+    assert worst(*played_as(right())) <= TOLERANCE
+    assert worst(*played_as(told())) > 1e-2
+
+
+@pytest.mark.parametrize("wrong", ["of_queries", "of_keys"])
+def test_poison_in_padding_is_seen(wrong: str) -> None:
+    """Left in place, NaN gets through weights of zero."""
+    with patch.object(RowMask, wrong, lambda self, x: x):
+        found, wanted = played_as(right())
+    assert any(
+        (getattr(found, name) - getattr(wanted, name)).isnan().any()
+        for name in TENSORS
+        if name != "lse"
+    )
+
+
+def test_two_rows_of_padding_do_not_see_each_other() -> None:
+    """Their numbers are equal; a mask of equal numbers alone would let them."""
+    padding = torch.tensor([-1, -1])
+    mask = RowMask((padding, padding), (padding, padding), causal=True)
+    assert mask.hidden().all()
+    real = replace(mask, queries=(padding + 1, padding), keys=(padding + 1, padding))
+    assert not real.hidden().any()
+
+
+@pytest.mark.parametrize(
+    ("table", "kernel", "named"),
+    [
+        (right(), "auto", r"table\.sequences: the group needs \(1, 64\)"),
+        (RowTable(*(torch.zeros(1, 64, dtype=torch.int32),) * 2), "auto", r"table\.sequences"),
+        (RowTable(torch.zeros(1, 64).long(), torch.zeros(64).long()), "auto", r"table\.positions"),
+        (RowTable(*(torch.zeros(1, 64).long(),) * 2), "sdpa", "kernel: takes no mask"),
+    ],
+)
+def test_a_table_that_is_not_the_groups_is_refused(
+    table: RowTable, kernel: str, named: str
+) -> None:
+    q = torch.zeros(64, 2, 8)
+    with group_of_one() as group, pytest.raises(InputError, match=named):
+        context_parallel_attention(
+            q,
+            q,
+            q,
+            comm_type="p2p",
+            group=group.flat,
+            table=table,
+            options=AttentionOptions(kernel=kernel),
+        )

@@ -1,0 +1,271 @@
+"""Whole models on microbatches of fixed capacity: the same numbers, and nothing of a pack baked in.
+
+One rank, float64. The static way is compared with the eager one, which takes integers of the pack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+
+from checks.model.test_stage_capture import no_read_back
+from checks.model.whole_model import run, whole, worst
+from ringproof.errors import InputError
+from ringproof.reference.model import mamba, segments
+from ringproof.reference.model import stage as stage_module
+from ringproof.reference.model.batch import PackedBatch, Totals
+from ringproof.reference.model.config import ModelConfig, preset
+from ringproof.reference.model.static import (
+    batch_tensors,
+    load,
+    make_metadata,
+    static_batch,
+    with_metadata,
+)
+from ringproof.reference.packing.sequences import Capacity, pack
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import random_sequences, rank_batch
+from smoke.static_packs import Replay, capacity_batch, first_difference, op_stream
+
+TOLERANCE = 1e-10
+CAPACITY = Capacity(rows=112, entries=6)
+PACKS = ((13, 1, 32, 7), (40, 5, 21))
+"""Lengths of two packs; both leave a tail."""
+NAMES = ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
+CAPTURED = ("qwen3-tiny", "nemotron-h-tiny")  # a mixture of experts sends rows by data
+
+
+def model(name: str) -> ModelConfig:
+    return replace(preset(name), mtp_depths=1)
+
+
+def batch_of(lengths: tuple[int, ...], group: ContextParallelGroup, **options: Any) -> PackedBatch:
+    sequences = random_sequences(lengths, seed=sum(lengths))
+    return capacity_batch(sequences, group, options.pop("capacity", CAPACITY), depths=1, **options)
+
+
+def eager(lengths: tuple[int, ...], group: ContextParallelGroup) -> PackedBatch:
+    """The same sequences without capacity, tail and metadata."""
+    sequences = random_sequences(lengths, seed=sum(lengths))
+    return rank_batch(sequences, group, depths=1, multiple=16)
+
+
+def same(
+    found: tuple[float, dict[str, torch.Tensor]], wanted: tuple[float, dict[str, torch.Tensor]]
+) -> bool:
+    differs = abs(found[0] - wanted[0]) / wanted[0]
+    return differs <= TOLERANCE and worst(found[1], wanted[1]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_static_microbatch_computes_each_pack(
+    name: str, recompute: bool, alone: ContextParallelGroup
+) -> None:
+    """One set of tensors, filled with one pack after the other; no integer of a pack is left."""
+    static = static_batch(batch_of(PACKS[0], alone))
+    assert (static.packed.tokens, static.totals) == (0, Totals(0, (0, 0)))
+    for lengths in (*PACKS, (96,), (16,) * 5):
+        wanted = run(whole(model(name)), eager(lengths, alone))
+        load(static, batch_of(lengths, alone))
+        assert same(run(whole(model(name), recompute=recompute), static), wanted)
+
+
+def test_a_pack_without_a_token_is_computed(alone: ContextParallelGroup) -> None:
+    """A rank that has nothing to do in a microbatch: zero loss and zero gradients, no NaN."""
+    batch = replace(batch_of((), alone), totals=Totals(7, (5, 4)))
+    loss, found = run(whole(model("nemotron-h-tiny")), with_metadata(batch, CAPACITY))
+    assert loss == 0
+    assert all((gradient == 0).all() for gradient in found.values())
+
+
+def steps(
+    name: str, alone: ContextParallelGroup, *, static: bool = True
+) -> Iterator[tuple[nn.Module, PackedBatch, Callable[[], Any]]]:
+    """A model, a microbatch and a step over it, for two packs that differ in every number."""
+    stage = whole(model(name))
+    for lengths in PACKS:
+        batch = batch_of(lengths, alone)
+        given = batch if static else replace(batch, metadata=None)
+        stage.zero_grad()
+        yield stage, batch, lambda given=given: stage(given.tokens, given).value.backward()
+
+
+def streams(name: str, alone: ContextParallelGroup, *, static: bool = True) -> list[list[Any]]:
+    return [
+        op_stream(batch_tensors(batch).values(), call)
+        for _, batch, call in steps(name, alone, static=static)
+    ]
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_two_packs_are_the_same_operations(name: str, alone: ContextParallelGroup) -> None:
+    found = streams(name, alone)
+    assert len(found[0]) > 1000
+    assert first_difference(found) == ""
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_nothing_is_read_back(name: str, alone: ContextParallelGroup) -> None:
+    for _, _, call in steps(name, alone):
+        with no_read_back():
+            call()
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_operations_of_one_pack_compute_another(name: str, alone: ContextParallelGroup) -> None:
+    """What a CUDA graph does: recorded with one pack, run again over the tensors of another."""
+    stage, static = whole(model(name)), static_batch(batch_of(PACKS[0], alone))
+    with Replay() as recorded:
+        value = stage(static.tokens, static).value
+        value.backward()
+    for lengths in (*PACKS[::-1], (96,)):
+        load(static, batch_of(lengths, alone))
+        recorded.replay()
+        found = float(value.detach()), {n: p.grad for n, p in stage.named_parameters()}
+        assert same(found, run(whole(model(name)), eager(lengths, alone)))
+
+
+@pytest.mark.parametrize("part", ["router", "attention"])
+def test_parts_of_a_mixture_of_experts_can_be_captured(
+    part: str, alone: ContextParallelGroup
+) -> None:
+    """Router and attention; what the router's choice leads to cannot."""
+    config = model("moonlight-tiny")
+    layer = whole(config).layers["1"]
+    module = layer.moe.router if part == "router" else layer.attention
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, CAPACITY.rows, config.hidden, generator=generator, dtype=torch.float64)
+    found = []
+    for content, lengths in zip(x, PACKS, strict=True):
+        batch, rows = batch_of(lengths, alone), content.clone().requires_grad_()
+
+        def step(rows: torch.Tensor = rows, batch: PackedBatch = batch) -> None:
+            out = module(rows, batch)
+            total = out if part == "attention" else out[0].weights.square().sum() + out[1]
+            total.sum().backward()
+
+        module.zero_grad()
+        with no_read_back():
+            found.append(op_stream([rows, *batch_tensors(batch).values()], step))
+    assert first_difference(found) == ""
+
+
+# Negative controls: each puts one number of the pack back where a tensor should be.
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_operations_of_the_eager_way_differ(name: str, alone: ContextParallelGroup) -> None:
+    assert "operation" in first_difference(streams(name, alone, static=False))
+
+
+@contextmanager
+def baked(where: str) -> Iterator[None]:
+    changes = {
+        "segments": (
+            mamba,
+            "_segments",
+            lambda batch, device: segments.row_segments(batch.packed, device),
+        ),
+        "table": (
+            mamba,
+            "_segments",
+            lambda batch, device: batch.metadata.segments.new_tensor(
+                batch.metadata.table.sequences.flatten().tolist()
+            ),
+        ),
+        "divisor": (stage_module.Stage, "_mean", _mean_by_integers),
+    }
+    with patch.object(*changes[where]):
+        yield
+
+
+def _mean_by_integers(stage: Any, x: torch.Tensor, batch: PackedBatch, *, depth: int) -> Any:
+    return MEAN(stage, x, batch, depth=depth) * 7 / batch.totals.predictions[depth]
+
+
+MEAN = stage_module.Stage._mean
+
+
+@pytest.mark.parametrize("where", ["segments", "table", "divisor"])
+def test_a_number_that_is_baked_in_is_seen(where: str, alone: ContextParallelGroup) -> None:
+    with baked(where):
+        found = streams("nemotron-h-tiny", alone)
+    assert "operation" in first_difference(found)
+
+
+@pytest.mark.parametrize(
+    ("left", "name"),
+    [
+        ("positions", "qwen3-tiny"),
+        ("sequences", "moonlight-tiny"),
+        ("real", "nemotron-h-tiny"),
+        ("tokens", "qwen3-tiny"),
+        ("future", "qwen3-tiny"),
+        ("metadata.table", "qwen3-tiny"),
+        ("metadata.table", "nemotron-h-tiny"),
+        ("metadata.tokens", "moonlight-tiny"),
+        ("metadata.predictions", "qwen3-tiny"),
+    ],
+)
+def test_stale_tensors_are_seen(left: str, name: str, alone: ContextParallelGroup) -> None:
+    """One thing that the last microbatch left in place, and the same comparison is red."""
+    static = static_batch(batch_of(PACKS[0], alone))
+    tensors = batch_tensors(static)
+    kept = {key: value.clone() for key, value in tensors.items() if key.startswith(left)}
+    assert kept
+    load(static, batch_of(PACKS[1], alone))
+    wanted = run(whole(model(name)), eager(PACKS[1], alone))
+    assert same(run(whole(model(name)), static), wanted)
+    for key, value in kept.items():
+        tensors[key].copy_(value)
+    assert not same(run(whole(model(name)), static), wanted)
+
+
+# Bad input
+
+
+def test_microbatches_that_are_no_replay_are_refused(alone: ContextParallelGroup) -> None:
+    first = batch_of(PACKS[0], alone)
+    static = static_batch(first)
+    before = {name: tensor.clone() for name, tensor in batch_tensors(static).items()}
+    other = batch_of(PACKS[1], alone)
+    wrong = {
+        "group": replace(other, group=ContextParallelGroup(alone.flat)),
+        "comm_type": replace(other, comm_type="all_gather"),
+        "partition": replace(other, partition="contiguous"),
+        "capacity": batch_of(PACKS[1], alone, capacity=Capacity(rows=112, entries=7)),
+        "metadata": replace(other, metadata=None),
+        "batch.tokens": replace(other, tokens=None),
+        "batch.metadata.predictions": with_metadata(
+            replace(other, metadata=None, totals=Totals(9, (1, 2, 3))), CAPACITY
+        ),
+    }
+    for field, batch in wrong.items():
+        with pytest.raises(InputError, match=field):
+            load(static, batch)
+    for name, tensor in batch_tensors(static).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_pack_of_another_size_is_refused(alone: ContextParallelGroup) -> None:
+    """Its tail would be nobody's."""
+    packed, totals = pack([5, 3], multiple=4), Totals(8, (6,))
+    with pytest.raises(InputError, match="cover the tail with a dummy"):
+        make_metadata(
+            packed, totals, capacity=Capacity(rows=16, entries=2), size=1, partition="zigzag"
+        )
+    with pytest.raises(InputError, match=r"capacity\.rows: .*zigzag over 2"):
+        make_metadata(
+            packed, totals, capacity=Capacity(rows=14, entries=2), size=2, partition="zigzag"
+        )
+    batch = batch_of(PACKS[0], alone)
+    with pytest.raises(InputError, match="metadata"):
+        replace(batch, packed=pack([5], multiple=16), **dict.fromkeys(("tokens", "future")))

@@ -1,0 +1,164 @@
+"""Microbatches of fixed capacity: the static inputs of a captured graph, and how they are filled.
+
+    eager                  capacity                        static
+    pack and totals   ->   to_capacity, with_metadata  ->  static_batch (once), load (each replay)
+
+A captured graph holds on to the tensors of one :class:`PackedBatch`, the *static* one. Before each
+replay all of them are overwritten, also the rows behind the last sequence: a dummy without tokens
+owns those. What is not a tensor (group, communication type, partition, capacity) is a constant of
+the graph, and a microbatch of other constants is refused. The static tensors have to stay as they
+are until the backward has run, which reads the masks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import torch
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.masks import RowTable
+from ringproof.reference.model.batch import Metadata, PackedBatch, Totals
+from ringproof.reference.packing.capacity import check_capacity, hollow, row_arrays
+from ringproof.reference.packing.maps import Rows
+from ringproof.reference.packing.sequences import Capacity, PackedSequences
+
+PER_ROW = ("positions", "sequences", "real", "tokens", "future")
+"""Tensors of a microbatch that are about this rank's rows."""
+_TABLE_TENSORS = ("sequences", "positions")
+_METADATA_TENSORS = tuple(
+    field.name for field in fields(Metadata) if field.name not in ("capacity", "table")
+)
+
+
+def make_metadata(
+    packed: PackedSequences,
+    totals: Totals,
+    *,
+    capacity: Capacity,
+    size: int,
+    partition: str,
+    device: torch.device | None = None,
+) -> Metadata:
+    """A pack and its totals as tensors.
+
+    Args:
+        packed: Exactly as large as the capacity: see
+            :func:`~ringproof.reference.packing.capacity.to_capacity`.
+        totals: Of the global batch.
+        capacity: Rows and entries.
+        size: Ranks in the CP group.
+        partition: How rows are cut over it.
+        device: Where the tensors live.
+
+    Raises:
+        InputError: The pack has another size, or cannot be cut evenly.
+    """
+    check_capacity(capacity, size, partition)
+    found = Capacity(rows=packed.rows, entries=len(packed.lengths))
+    if found != capacity:
+        wanted = f"the capacity is {capacity.rows} rows, {capacity.entries} entries"
+        value = f"{found.rows} rows, {found.entries} entries"
+        raise InputError("packed", value, wanted, "cover the tail with a dummy (to_capacity)")
+    rows = row_arrays(packed, size, partition)
+
+    def on_device(array: Rows) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return Metadata(
+        capacity=capacity,
+        table=RowTable(on_device(rows.sequences), on_device(rows.positions)),
+        places=on_device(rows.places),
+        order=on_device(rows.order),
+        cu_seqlens=torch.tensor(packed.cu_seqlens, dtype=torch.int32, device=device),
+        cu_seqlens_padded=torch.tensor(packed.cu_seqlens_padded, dtype=torch.int32, device=device),
+        tokens=torch.tensor(totals.tokens, dtype=torch.int64, device=device),
+        predictions=torch.tensor(totals.predictions, dtype=torch.int64, device=device),
+    )
+
+
+def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
+    """The microbatch, from whose ``packed`` and ``totals`` no layer takes a number any more.
+
+    Raises:
+        InputError: See :func:`make_metadata`.
+    """
+    metadata = make_metadata(
+        batch.packed,
+        batch.totals,
+        capacity=capacity,
+        size=batch.group.size,
+        partition=batch.partition,
+        device=batch.positions.device,
+    )
+    return replace(batch, metadata=metadata)
+
+
+def static_batch(like: PackedBatch) -> PackedBatch:
+    """A microbatch of its own tensors, filled from another; its ``packed`` says nothing.
+
+    Raises:
+        InputError: The other has no metadata.
+    """
+    given = _metadata(like)
+    copies = {name: tensor.clone() for name, tensor in batch_tensors(like).items()}
+    metadata = Metadata(
+        capacity=given.capacity,
+        table=RowTable(*(copies.pop(f"metadata.table.{name}") for name in _TABLE_TENSORS)),
+        **{name: copies.pop(f"metadata.{name}") for name in _METADATA_TENSORS},
+    )
+    nothing = Totals(0, (0,) * len(like.totals.predictions))
+    return replace(like, packed=hollow(given.capacity), totals=nothing, metadata=metadata, **copies)
+
+
+def load(static: PackedBatch, batch: PackedBatch) -> None:
+    """Overwrite every tensor of a static microbatch with those of another.
+
+    Raises:
+        InputError: The other has no metadata, or differs in what a graph has baked in.
+    """
+    _check_constants(static, batch)
+    into, given = batch_tensors(static), batch_tensors(batch)
+    for name, tensor in into.items():
+        found = given.get(name)
+        if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
+            shape = None if found is None else tuple(found.shape)
+            problem = f"the static one is {tuple(tensor.shape)} {tensor.dtype}"
+            raise InputError(f"batch.{name}", shape, problem, "capture for such microbatches")
+    for name, tensor in into.items():
+        tensor.copy_(given[name])
+
+
+def batch_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """Every tensor of a microbatch by name; its metadata's begin with ``metadata.``.
+
+    Raises:
+        InputError: It has no metadata.
+    """
+    metadata = _metadata(batch)
+    per_row = {name: getattr(batch, name) for name in PER_ROW}
+    return {
+        **{name: tensor for name, tensor in per_row.items() if tensor is not None},
+        **{f"metadata.table.{name}": getattr(metadata.table, name) for name in _TABLE_TENSORS},
+        **{f"metadata.{name}": getattr(metadata, name) for name in _METADATA_TENSORS},
+    }
+
+
+def _metadata(batch: PackedBatch) -> Metadata:
+    if batch.metadata is None:
+        raise InputError("metadata", None, "the microbatch has none", "add them (with_metadata)")
+    return batch.metadata
+
+
+def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
+    """What is no tensor is a constant of a graph."""
+    if batch.group != static.group:
+        problem = f"the static microbatch is of another CP group, of {static.group.size} ranks"
+        raise InputError("group", f"{batch.group.size} ranks", problem, "capture for each group")
+    for name, found, wanted in (
+        ("comm_type", batch.comm_type, static.comm_type),
+        ("partition", batch.partition, static.partition),
+        ("capacity", _metadata(batch).capacity, _metadata(static).capacity),
+    ):
+        if found != wanted:
+            raise InputError(name, found, f"the static microbatch has {wanted}", "capture for it")

@@ -1,0 +1,125 @@
+"""Packs of one fixed size, and what their rows are as arrays of a fixed size.
+
+A captured graph has the shapes it was captured with. So every pack that it serves has the same
+rows and entries, and what differs between packs is in arrays that are copied in before a replay.
+Worked table, 5 and 3 tokens in 8 and 4 rows over 2 ranks, capacity of 16 rows and 4 entries:
+
+    entry   rows        real   what
+    0       [0, 8)      5      sequence
+    1       [8, 12)     3      sequence
+    2       [12, 16)    0      dummy: the tail
+    3       [16, 16)    0      unused
+
+    rank   sequences             positions             places
+    0      0  0 -1 -1  1 -1 ..   0  1 -1 -1  0 -1 ..   0 1 6 7 8 11 12 15
+    1      0  0  0 -1  1  1 ..   2  3  4 -1  1  2 ..   2 3 4 5 9 10 13 14
+
+Every row belongs to an entry, the dummy's too. A row that none covers is a *hidden tail*: what
+its place in the arrays says is left over from another pack. numpy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ringproof.errors import InputError
+from ringproof.reference.packing.maps import Rows, local_to_global
+from ringproof.reference.packing.partition import check_partition
+from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
+
+PADDING = -1
+"""Sequence and position of a row that holds no token: nothing sees it and it sees nothing."""
+
+
+@dataclass(frozen=True)
+class RowArrays:
+    """What the ``R`` rows of each of ``N`` ranks are; int64. The same on all ranks of the group.
+
+    Args:
+        sequences: ``[N, R]``, the entry that a row holds a token of, or :data:`PADDING`.
+        positions: ``[N, R]``, where in that entry, or :data:`PADDING`.
+        places: ``[N, R]``, row of the pack.
+        order: ``[N * R]``, its inverse: which of the flattened rows is each row of the pack.
+    """
+
+    sequences: Rows
+    positions: Rows
+    places: Rows
+    order: Rows
+
+
+def row_arrays(packed: PackedSequences, size: int, partition: str) -> RowArrays:
+    """The rows of all ranks of a CP group.
+
+    Raises:
+        InputError: The pack cannot be cut evenly.
+
+    >>> from ringproof.reference.packing.sequences import pack
+    >>> row_arrays(pack([5, 3], multiple=4), 2, "zigzag").sequences.tolist()
+    [[0, 0, -1, -1, 1, -1], [0, 0, 0, -1, 1, 1]]
+    """
+    places = np.stack([local_to_global(packed, size, rank, partition) for rank in range(size)])
+    starts = np.asarray(packed.cu_seqlens_padded)
+    # Among entries without rows the last one that starts here is meant: side="right".
+    entries = np.searchsorted(starts, places, side="right") - 1
+    positions = places - starts[entries]
+    real = positions < np.asarray(packed.lengths)[entries]
+    return RowArrays(
+        sequences=np.where(real, entries, PADDING),
+        positions=np.where(real, positions, PADDING),
+        places=places,
+        order=np.argsort(places, axis=None),
+    )
+
+
+def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
+    """The same sequences in a pack of exactly that size, its tail covered by a dummy.
+
+    A dummy that the pack has already grows or shrinks.
+
+    Raises:
+        InputError: The sequences, with a dummy where rows are left, do not fit.
+
+    >>> from ringproof.reference.packing.sequences import pack
+    >>> to_capacity(pack([5, 3], multiple=4), Capacity(rows=16, entries=4)).cu_seqlens_padded
+    (0, 8, 12, 16, 16)
+    """
+    count = packed.sequences
+    used, real = packed.cu_seqlens_padded[: count + 1], packed.cu_seqlens[: count + 1]
+    missing = capacity.rows - used[-1]
+    if missing < 0:
+        raise InputError(
+            "capacity.rows", capacity.rows, f"the sequences take {used[-1]} rows", "raise it"
+        )
+    unused = capacity.entries - count
+    if unused < (missing > 0):
+        needed = f"{count} sequences and a dummy" if missing else f"{count} sequences"
+        raise InputError("capacity.entries", capacity.entries, f"the pack has {needed}", "raise it")
+    return replace(
+        packed,
+        cu_seqlens=real + real[-1:] * unused,
+        cu_seqlens_padded=used + (capacity.rows,) * unused,
+        max_seqlen=capacity.rows,
+        tail="dummy" if missing else packed.tail,
+    )
+
+
+def hollow(capacity: Capacity) -> PackedSequences:
+    """A pack of that size without any sequence: one dummy, and unused entries."""
+    return pack((), multiple=capacity.rows, tail="dummy", capacity=capacity)
+
+
+def check_capacity(capacity: Capacity, size: int, partition: str) -> None:
+    """Refuse a capacity that a CP group cannot cut evenly.
+
+    Raises:
+        InputError: An unknown partition, or rows that are not a multiple of ``2 * size`` (zigzag
+            over more than one rank) or ``size``.
+    """
+    check_partition(partition)
+    multiple = 2 * size if partition == "zigzag" and size > 1 else size
+    if capacity.rows % multiple:
+        problem = f"{partition} over {size} CP ranks needs a multiple of {multiple}"
+        raise InputError("capacity.rows", capacity.rows, problem, f"give a multiple of {multiple}")
