@@ -25,6 +25,7 @@ class Attention(Recorder):
     def __init__(self, *args: object, **received: Any) -> None:
         super().__init__(*args, **received)
         self.cp_group = received.get("cp_group")
+        self.cp_global_ranks = received.get("cp_global_ranks")
         self.cp_stream = received.get("cp_stream")
         self.cp_comm_type = received.get("cp_comm_type")
 
@@ -32,7 +33,7 @@ class Attention(Recorder):
         self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
     ) -> None:
         """As upstream: four assignments."""
-        self.cp_group, self.cp_stream = cp_group, cp_stream
+        self.cp_group, self.cp_global_ranks, self.cp_stream = cp_group, cp_global_ranks, cp_stream
 
     def forward(self, *_: object, **__: object) -> Any:
         """The CP group that attention would run on."""

@@ -7,6 +7,7 @@ loader runs in a world of one gloo rank. Run by `fresh_process.measure`.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,13 +86,16 @@ def loaded() -> dict[str, Any]:
         "max_seqlen": torch.tensor(16),
     }
     config = SimpleNamespace(max_seqlen_per_dp_cp_rank=32)
-    samples, sample_ids = next(HybridCPDataLoaderWrapper(iter([[pack]]), config))
+    wrapper = HybridCPDataLoaderWrapper(iter([[pack]]), config)
+    samples, sample_ids = next(wrapper)
     bare = {name: pack[name] for name in ("tokens", "labels")}
     try:
         next(HybridCPDataLoaderWrapper(iter([[bare]]), config))
         missing = ""
     except KeyError as error:
         missing = str(error.args[0])
+    unwrapped = evaluated(iter([[pack]]))
+    rerun = sanitized(wrapper)
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()  # or gloo's threads may abort the interpreter at its end
     return {
@@ -100,7 +104,42 @@ def loaded() -> dict[str, Any]:
         "tokens": [samples[index]["tokens"].tolist() for index in sorted(samples)],
         "sample_ids": sample_ids,
         "missing": missing,
+        "unwrapped": unwrapped,
+        "rerun": rerun,
     }
+
+
+def evaluated(iterator: Any) -> str:
+    """What the hybrid loop says to an iterator that nobody wrapped, as evaluation has it."""
+    from megatron.core.pipeline_parallel import hybrid_cp_schedule
+
+    loop = hybrid_cp_schedule.hybrid_context_parallel_forward_backward
+    arguments = dict.fromkeys(inspect.signature(loop).parameters)
+    try:
+        loop(**{**arguments, "data_iterator": iterator})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def sanitized(wrapper: Any) -> dict[str, str]:
+    """What the rerun state machine says to the wrapper and to an iterator of its own, by mode."""
+    from megatron.core.rerun_state_machine import (
+        RerunDataIterator,
+        RerunMode,
+        RerunStateMachine,
+    )
+
+    found = {}
+    for mode in (RerunMode.VALIDATE_RESULTS, RerunMode.DISABLED):
+        machine = RerunStateMachine(mode=mode)
+        for name, iterator in (("hybrid", iter(wrapper)), ("own", RerunDataIterator(iter([])))):
+            try:
+                machine._sanitize_data_iterators(iterator)
+                found[f"{mode.value}, {name}"] = ""
+            except AssertionError as error:
+                found[f"{mode.value}, {name}"] = str(error)
+    return found
 
 
 def observe() -> dict[str, Any]:

@@ -105,3 +105,18 @@ def test_loader_yields_bare_samples_of_one_dimension(world):
 
 def test_samples_without_boundaries_are_a_key_error(world):
     assert world["loaded"]["missing"] == "cu_seqlens"
+
+
+def test_an_iterator_that_nobody_wrapped_fails_in_the_schedule(world):
+    """Evaluation takes the same schedule, and only the training iterator is wrapped."""
+    assert world["loaded"]["unwrapped"].startswith("IndexError"), "it asks for a pair"
+
+
+def test_the_wrapper_is_no_rerun_iterator(world):
+    said = world["loaded"]["rerun"]
+    assert said == {
+        "validate_results, hybrid": "data iterator is not wrapped with RerunDataIterator",
+        "validate_results, own": "",
+        "disabled, hybrid": "",
+        "disabled, own": "",
+    }

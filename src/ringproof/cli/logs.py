@@ -46,9 +46,13 @@ def groups(
         bool,
         typer.Option("--require-traffic", help="Groups that were only created are no proof."),
     ] = False,
+    dynamic: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Expected CP sizes of Dynamic CP, such as 1,2,4."),
+    ] = None,
 ) -> None:
     """Say whether hierarchical, flat or no context parallelism was active in a run."""
-    expectation = parse_expectation(expect, hcp, require_traffic)
+    expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
     report = read_groups(files, expectation, stdin=sys.stdin.buffer if sys.stdin else None)
     if json_path is not None:
         write_json(as_json(report), json_path)

@@ -52,7 +52,8 @@ def _about_logs(facts: Facts, decision: Decision) -> list[str]:
     dynamic = sorted({group.name for group in facts.groups if is_dynamic(group.name)})
     if dynamic:
         found.append(
-            f"dynamic CP groups are there ({dynamic[0]}, ...); the verdict leaves them out"
+            f"dynamic CP groups are there ({dynamic[0]}, ...); the verdict leaves them out,"
+            f" --dynamic SIZES checks them"
         )
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from itertools import pairwise
 from math import prod
 
+from ringproof.harness.logs.dynamic import dynamic_findings
 from ringproof.harness.logs.expectation import Expectation
 from ringproof.harness.logs.facts import Facts
 from ringproof.harness.logs.groups import FLAT_GROUP, Group, level_name, level_of
@@ -24,6 +25,7 @@ def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tupl
         *_misplaced(facts.groups),
         *_swapped_roles(facts, decision),
         *_uneven_ranks(facts, decision),
+        *dynamic_findings(facts, expectation),
     )
 
 

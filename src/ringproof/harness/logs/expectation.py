@@ -10,26 +10,35 @@ from ringproof.harness.logs.verdict import Verdict
 
 @dataclass(frozen=True)
 class Expectation:
-    """The expected verdict, level sizes (inner first), and whether creation is too weak a proof."""
+    """The expected verdict, level sizes (inner first), and whether creation is too weak a proof.
+
+    Attributes:
+        dynamic_sizes: CP sizes among which Dynamic CP chooses, ascending.
+    """
 
     verdict: Verdict | None = None
     level_sizes: tuple[int, ...] | None = None
     require_traffic: bool = False
+    dynamic_sizes: tuple[int, ...] | None = None
 
     @property
     def given(self) -> bool:
         """Whether there is anything to compare with."""
-        return self.verdict is not None
+        return self.verdict is not None or self.dynamic_sizes is not None
 
 
 def parse_expectation(
-    expect: str | None, hcp: str | None, require_traffic: bool = False
+    expect: str | None,
+    hcp: str | None,
+    require_traffic: bool = False,
+    dynamic: str | None = None,
 ) -> Expectation:
     """From the words of the command line. Level sizes alone expect ``hierarchical``.
 
     Raises:
         InputError: an unknown verdict, sizes that are no list of whole numbers or no hierarchy,
-            sizes together with an expectation other than ``hierarchical``.
+            sizes together with an expectation other than ``hierarchical``, dynamic sizes that are
+            no ascending list.
     """
     words = tuple(verdict.value for verdict in Verdict if verdict is not Verdict.UNKNOWN)
     if expect is not None and expect not in words:
@@ -41,14 +50,27 @@ def parse_expectation(
         )
     if expect is None and sizes is not None:
         expect = Verdict.HIERARCHICAL.value
-    return Expectation(None if expect is None else Verdict(expect), sizes, require_traffic)
+    verdict = None if expect is None else Verdict(expect)
+    dynamic_sizes = None if dynamic is None else _dynamic_sizes(dynamic)
+    return Expectation(verdict, sizes, require_traffic, dynamic_sizes)
+
+
+def _dynamic_sizes(text: str) -> tuple[int, ...]:
+    sizes = _whole_numbers("--dynamic", text)
+    if sizes != tuple(sorted(set(sizes))) or sizes[0] < 1:
+        raise InputError("--dynamic", text, "not ascending CP sizes from 1 on", "write it as 1,2,4")
+    return sizes
+
+
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise InputError(option, text, "not a list of whole numbers", "write it as 2,4")
+    return tuple(int(part) for part in parts)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise InputError("--hcp", text, "not a list of whole numbers", "write it as 2,4")
-    sizes = tuple(int(part) for part in parts)
+    sizes = _whole_numbers("--hcp", text)
     if sum(size > 1 for size in sizes) < 2 or 0 in sizes:
         raise InputError(
             "--hcp",

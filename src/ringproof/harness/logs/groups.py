@@ -47,8 +47,14 @@ def is_context_parallel(name: str) -> bool:
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether the name is one of dynamic CP's groups, which are listed and not judged."""
-    return _DYNAMIC.fullmatch(name) is not None
+    """Whether the name is one of dynamic CP's groups, which the verdict leaves out."""
+    return dynamic_size(name) is not None
+
+
+def dynamic_size(name: str) -> int | None:
+    """The CP size in the name of one of dynamic CP's groups, ``None`` for any other name."""
+    match = _DYNAMIC.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ringproof.harness.logs.groups import Group, is_context_parallel
+from ringproof.harness.logs.groups import Group, is_context_parallel, is_dynamic
 from ringproof.harness.logs.reader import GroupsReport
 from ringproof.reference.topology.census_line import format_ranks
 
@@ -31,6 +31,7 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
         "expected": None if expected is None else expected.value,
         "as_expected": report.as_expected,
         "level_sizes": list(decision.level_sizes) or None,
+        "expected_dynamic_sizes": _listed(report.expectation.dynamic_sizes),
         "groups": [_group(group) for group in told_groups],
         "groups_omitted": len(facts.groups) - len(told_groups),
         "configuration": {
@@ -67,8 +68,9 @@ def as_text(report: GroupsReport) -> Iterator[str]:
     sizes = "x".join("?" if size is None else str(size) for size in decision.level_sizes)
     levels = f"  level sizes {sizes} (inner first)" if sizes else ""
     yield f"verdict: {decision.verdict.value}  proof: {decision.proof.value}{levels}"
-    yield from _table([group for group in report.facts.groups if is_context_parallel(group.name)])
-    others = [group for group in report.facts.groups if not is_context_parallel(group.name)]
+    shown = [group for group in report.facts.groups if _is_shown(group.name)]
+    yield from _table(shown)
+    others = [group for group in report.facts.groups if not _is_shown(group.name)]
     if others:
         names = len({group.name for group in others})
         yield f"  other groups: {len(others)} under {names} names"
@@ -82,6 +84,10 @@ def as_text(report: GroupsReport) -> Iterator[str]:
     yield from (f"finding: {finding}" for finding in report.findings)
     if report.as_expected:
         yield "as expected"
+
+
+def _is_shown(name: str) -> bool:
+    return is_context_parallel(name) or is_dynamic(name)
 
 
 def _table(groups: list[Group]) -> Iterator[str]:

@@ -65,11 +65,11 @@ class AnchorProver:
         except UpstreamError as error:
             return _always(ProofState.FAILED, str(error))
         if given is not None:
-            _refuse_other_version(name, given, upstream, tree)
+            refuse_other_version(name, given, upstream, tree)
         return _looked_up(AnchorResolver(tree))
 
 
-def _refuse_other_version(
+def refuse_other_version(
     name: str, spec: str, upstream: PackageUpstream | RepositoryUpstream, tree: UpstreamTree
 ) -> None:
     """A verdict is about the version that the card names; `anchors check` is for others.

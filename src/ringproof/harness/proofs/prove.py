@@ -34,6 +34,7 @@ from ringproof.harness.proofs.verdicts import (
     judge_tests,
 )
 from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.specs import absolute_spec
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def _run_suites(
         problem = f"cannot be created: {error.strerror}"
         raise InputError("--out", request.out, problem, "name a writable folder") from error
     deadline = time.monotonic() + request.timeout
+    upstreams = {name: absolute_spec(spec) for name, spec in request.upstreams.items()}
     suites = {}
     for folder in PROOF_FOLDERS:
         suite = SuiteRequest(
@@ -206,6 +208,7 @@ def _run_suites(
             scratch=request.out.resolve(),
             deadline=deadline,
             seconds=request.timeout,
+            upstreams=MappingProxyType(upstreams),
         )
         suites[folder] = run_suite(suite, progress)
     return MappingProxyType(suites)

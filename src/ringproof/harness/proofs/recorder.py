@@ -3,7 +3,9 @@
 Loaded with ``-p ringproof.harness.proofs.recorder``. ``--ringproof-select FILE`` is a JSON object
 ``{"ids": [...], "quick": bool}``: a test is run when an id names it, its function, class or file;
 with ``quick`` tests marked ``slow`` are left out. ``--ringproof-events FILE`` receives one JSON
-object per line, flushed at once, so that a run that dies is told apart from one that ends:
+object per line, flushed at once, so that a run that dies is told apart from one that ends.
+``--ringproof-upstream NAME=SPEC`` tells tests where a checkout of an upstream is; a test that needs
+one and is given none skips, with `UpstreamChoice`'s words as its reason. The events:
 
     {"event": "collect", "id": FILE, "outcome": "failed" | "skipped", "detail": TEXT}
     {"event": "selected", "ids": [...], "left_out": [...]}
@@ -26,16 +28,21 @@ from typing import TextIO
 import pytest
 
 from ringproof.harness.cards.proof import covers
+from ringproof.harness.proofs.given import UPSTREAM_OPTION
 
 _TAIL_CHARACTERS = 4000
 _OUTPUT_CHARACTERS = 1500
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the two options."""
+    """Declare the options."""
     group = parser.getgroup("ringproof")
     group.addoption("--ringproof-events", metavar="FILE", default=None, help="write events here")
     group.addoption("--ringproof-select", metavar="FILE", default=None, help="tests to run")
+    help_text = "where a checkout of an upstream is, for tests that run its code"
+    group.addoption(
+        UPSTREAM_OPTION, metavar="NAME=SPEC", action="append", default=[], help=help_text
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

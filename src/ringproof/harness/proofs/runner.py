@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TextIO
 
 from ringproof.harness.cards.proof import Proof
+from ringproof.harness.proofs.given import UPSTREAM_OPTION
 from ringproof.harness.proofs.outcomes import EventLog, SuiteResult
 from ringproof.harness.proofs.processes import contained, wait_until
 
@@ -41,6 +43,7 @@ class SuiteRequest:
         scratch: A folder for the event file and pytest's own output.
         deadline: On the monotonic clock.
         seconds: What the deadline was made from, for the message.
+        upstreams: Specs of the checkouts that tests may use, by name; no relative paths.
     """
 
     root: Path
@@ -50,6 +53,7 @@ class SuiteRequest:
     scratch: Path
     deadline: float
     seconds: float
+    upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def run_suite(request: SuiteRequest, progress: Progress) -> SuiteResult:
@@ -116,6 +120,7 @@ def _command(request: SuiteRequest, events: Path, selection: Path) -> list[str]:
         # One word each: pytest takes a separate path for a test and seeks its settings there.
         f"--ringproof-events={events}",
         f"--ringproof-select={selection}",
+        *(f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in request.upstreams.items()),
         *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no", "--", *files),
     ]
 

@@ -83,6 +83,24 @@ def split_git(text: str) -> tuple[Path, str | None]:
     raise InputError("git", shown, "no such folder", "name a clone or a bare repository")
 
 
+def absolute_spec(spec: str) -> str:
+    """The same spec for a process in another working directory.
+
+    >>> absolute_spec("pip:torch==2.6.0")
+    'pip:torch==2.6.0'
+
+    Raises:
+        InputError: As `split_git`.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind == "dir" and rest:
+        return f"dir:{Path(rest).resolve()}"
+    if kind != "git":
+        return spec
+    path, ref = split_git(rest)
+    return f"git:{path.resolve()}" + ("" if ref is None else f"@{ref}")
+
+
 def _git(
     path: Path, ref: str, submodules: SubmoduleSources | None, name: str | None
 ) -> UpstreamTree:

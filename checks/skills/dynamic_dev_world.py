@@ -1,0 +1,221 @@
+"""What Megatron-LM's dev branch does around dynamic CP, observed without GPUs.
+
+Run in a fresh interpreter with the branch on its path. Groups come from worlds of the fake
+backend, as in `dynamic_world`.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from checks.skills import dynamic_batches as batches
+from checks.skills.dynamic_dev import prepare
+from checks.skills.dynamic_dev_plan import outcome
+
+SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+
+
+def said(action: Callable[[], Any]) -> str:
+    """What an action raises, or nothing."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def configs() -> dict[str, str]:
+    """What `ModelParallelConfig` says to settings; nothing where it takes them."""
+    from megatron.core.model_parallel_config import ModelParallelConfig
+
+    tried: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "smallest 3": {"min_dynamic_context_parallel_size": 3},
+        "smallest 0": {"min_dynamic_context_parallel_size": 0},
+        "both names": {"hybrid_context_parallel": True},
+        "alignment without budget": {"pad_packed_seq_alignment": "max"},
+        "alignment with budget": {
+            "pad_packed_seq_alignment": "max",
+            "max_seqlen_per_dp_cp_rank": 64,
+        },
+    }
+    return {
+        name: said(lambda o=options: ModelParallelConfig(dynamic_context_parallel=True, **o))
+        for name, options in tried.items()
+    }
+
+
+def transformer_configs() -> dict[str, Any]:
+    """What `TransformerConfig` takes, with a Transformer Engine that is new enough."""
+    from megatron.core.transformer import transformer_config
+
+    options = {**SMALL, "dynamic_context_parallel": True, "context_parallel_size": 4}
+    hierarchical = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [2, 2]}
+    make = transformer_config.TransformerConfig
+    old_engine = said(lambda: make(**options))
+    transformer_config.is_te_min_version = lambda *_, **__: True
+    made = make(**options, **hierarchical, max_seqlen_per_dp_cp_rank=None)
+    return {
+        "old engine": old_engine,
+        "a2a+p2p": made.cp_comm_type,
+        "per token": made.calculate_per_token_loss,
+        "budget": made.max_seqlen_per_dp_cp_rank,
+        "wrong dispatcher": said(lambda: make(**options, num_moe_experts=4)),
+    }
+
+
+def alias() -> dict[str, Any]:
+    """The old name given to the model's config."""
+    from megatron.core.model_parallel_config import ModelParallelConfig
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = ModelParallelConfig(hybrid_context_parallel=True)
+    return {
+        "dynamic": config.dynamic_context_parallel,
+        "scheduler": config.sequence_packing_scheduler,
+        "warned": [str(item.message) for item in caught],
+    }
+
+
+@contextmanager
+def world(size: int, rank: int, **layout: Any) -> Iterator[Any]:
+    """One rank's view of an initialised world."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **layout)
+        yield parallel_state
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+def groups(size: int, rank: int, **layout: Any) -> dict[int, Any]:
+    """Every CP size that this rank can look up, and what is left after the layout is gone."""
+    import torch.distributed as dist
+
+    found: dict[int, Any] = {}
+    with world(size, rank, dynamic_context_parallel=True, **layout) as state:
+        for wanted in range(1, size + 1):
+            try:
+                group = state.get_dynamic_data_context_parallel_groups(group_size=wanted)
+            except KeyError:
+                continue
+            ranks = dist.get_process_group_ranks(group)
+            found[wanted] = {"desc": group.group_desc, "ranks": ranks}
+        state.destroy_model_parallel()
+        found[0] = sorted(state._DYNAMIC_DP_CP_GROUPS)
+    return found
+
+
+class Group:
+    """A process group as Mamba's split asks it: its size and this rank's place."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self) -> int:
+        """Ranks in it."""
+        return self._size
+
+    def rank(self) -> int:
+        """The first place."""
+        return 0
+
+
+def mamba() -> dict[str, str]:
+    """Eight heads and four groups, switched from one group to the next."""
+    from megatron.core.ssm.mamba_context_parallel import MambaContextParallel
+
+    def switch(size: int) -> None:
+        cut = object.__new__(MambaContextParallel)
+        cut.nheads_local_tp, cut.ngroups_local_tp, cut.d_inner_local_tp = 8, 4, 32
+        cut.d_state = 4
+        cut.set_context_parallel_group(Group(size))
+
+    return {str(size): said(lambda s=size: switch(s)) for size in (1, 2, 4, 8, 16)}
+
+
+def captured() -> dict[str, Any]:
+    """What is left of a microbatch's packing on the way through a captured layer."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+
+    config = types.SimpleNamespace(
+        max_seqlen_per_dp_cp_rank=16, context_parallel_size=2, cp_partition_mode="zigzag"
+    )
+    given = PackedSeqParams(qkv_format="thd", local_cp_size=4, cp_group=Group(4), max_seqlen_q=64)
+    arguments: dict[str, Any] = {"packed_seq_params": given}
+    TransformerLayer._decompose_packed_seq_params_to_kwargs(arguments)
+    kept = sorted(arguments)
+    layer = types.SimpleNamespace(config=config)
+    TransformerLayer._reconstruct_packed_seq_params_from_kwargs(layer, arguments)
+    after = arguments["packed_seq_params"]
+    return {
+        "kept": kept,
+        "local_cp_size": after.local_cp_size,
+        "has_group": after.cp_group is not None,
+        "max_seqlen_q": after.max_seqlen_q,
+    }
+
+
+def static_packer(samples: int, multiple: int) -> str:
+    """What the packer of static CP says to few samples under virtual stages."""
+    from megatron.core.datasets.data_schedule import DpBalancedScheduler
+
+    scheduler = DpBalancedScheduler(1024, 2, 2, multiple)
+    return said(lambda: scheduler.get_groups_and_subsamples([(i, 100) for i in range(samples)]))
+
+
+def seconds() -> list[float]:
+    """Processor time of planning, for more sequences and ranks each time."""
+    timed = (
+        batches.Batch(tuple(batches.lognormal(count).tolist()), ranks=ranks, budget=2048)
+        for count, ranks in batches.TIMED
+    )
+    return [outcome(batch, limit=60.0)["seconds"] for batch in timed]
+
+
+def observe() -> dict[str, Any]:
+    """Every observation."""
+    import torch
+    from megatron.core.datasets.data_schedule_utils import _unpack_batch
+
+    found: dict[str, Any] = {
+        "plans": {name: outcome(batch) for name, batch in batches.PLANNED_BY_DEV.items()},
+        "seconds": seconds(),
+        "static packer": {"few": static_packer(3, 4), "enough": static_packer(8, 4)},
+        "configs": configs(),
+        "transformer configs": transformer_configs(),
+        "alias": alias(),
+        "bare sample": said(lambda: _unpack_batch([{"tokens": torch.arange(8)}])),
+        "mamba": mamba(),
+        "captured": captured(),
+    }
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.synchronize = lambda *_: None
+    found["groups"] = {
+        "eight": groups(8, 5),
+        "eight, smallest 4": groups(8, 5, min_dynamic_context_parallel_size=4),
+        "ten": groups(10, 9),
+    }
+    return found
+
+
+def main() -> None:
+    """Print the observations as one JSON line."""
+    prepare()
+    print(json.dumps(observe()))
+
+
+if __name__ == "__main__":
+    main()

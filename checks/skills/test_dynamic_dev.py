@@ -1,0 +1,265 @@
+"""What Megatron-LM's dev branch really does with dynamic CP: its pitfalls, executed.
+
+Its code is read out of a checkout (`checks/skills/conftest.py` says how to give one) and run as it
+is, without GPUs. What fails there is shown to our own planner in `test_dynamic_planner.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from checks.skills.dynamic_batches import TIMED, lognormal
+from checks.skills.dynamic_dev_plan import LIMIT
+from checks.skills.fresh_process import measure
+from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
+
+UTILS = "megatron/core/datasets/data_schedule_utils.py"
+SCHEDULE = "megatron/core/datasets/data_schedule.py"
+ARGUMENTS = "megatron/training/arguments.py"
+FULL = "DATA_PARALLEL_GROUP_WITH_CP"
+
+
+@pytest.fixture(scope="module")
+def dev(dev_folder):
+    return measure("checks.skills.dynamic_dev_world", first_on_path=dev_folder)
+
+
+def error(dev, name):
+    return dev["plans"][name]["error"]
+
+
+def test_too_few_sequences_for_virtual_stages(dev):
+    message = "AssertionError: align_sample_id_groups: no tail microbatch has enough ids to split"
+    assert error(dev, "too few") == message
+    without = dev["plans"]["too few, no virtual stages"]
+    assert len(without["microbatches"]) == 1, "one group over all ranks"
+    assert dev["static packer"] == {
+        "few": "AssertionError: Not enough samples to move",
+        "enough": "",
+    }
+
+
+def test_a_domain_of_twenty_four_plans_for_ever(dev):
+    assert error(dev, "loops") == "StillPlanning: "
+    assert dev["plans"]["loops"]["seconds"] > 0.9 * LIMIT
+    larger = dev["plans"]["loops, 32 ranks"]
+    assert len(larger["microbatches"]) % 4 == 0
+    assert larger["seconds"] < LIMIT / 50
+
+
+def test_an_odd_smallest_size_is_an_index_error(dev):
+    assert dev["configs"]["smallest 3"] == "", "the config takes it"
+    assert error(dev, "smallest 3").startswith("IndexError")
+    assert [error(dev, f"smallest {size}") for size in (2, 4)] == ["", ""]
+
+
+def test_a_sequence_that_fits_is_refused_where_sizes_round_up(dev):
+    """3,000 tokens fit six ranks of 512, and a power of two that holds them is eight."""
+    said = error(dev, "rounded past the domain")
+    assert "Sequence length 3000 requires CP size 8, but only 6" in said
+
+
+def test_groups_are_aligned_where_the_release_misaligns(dev):
+    found = dev["plans"]["misaligned"]["microbatches"]
+    for microbatch in found:
+        for sample in {sample for ids in microbatch for sample in ids}:
+            ranks = [rank for rank, ids in enumerate(microbatch) if sample in ids]
+            size = len(ranks)
+            assert ranks == list(range(ranks[0], ranks[0] + size))
+            assert ranks[0] % size == 0
+            assert size & (size - 1) == 0
+
+
+def test_ranks_have_lists_of_their_own_until_virtual_stages_align_them(dev):
+    plan = dev["plans"]["shared lists"]
+    assert plan["microbatches"] == [[[0]] * 4 + [[1]] * 4]
+    assert plan["shared"] is False
+    assert dev["plans"]["loops, 32 ranks"]["shared"] is True
+
+
+def test_groups_of_dev(dev):
+    found = {int(size): entry for size, entry in dev["groups"]["eight"].items()}
+    assert found.pop(0) == [], "destroy_model_parallel clears them"
+    assert {size: entry["ranks"] for size, entry in found.items()} == {
+        1: [5],
+        2: [4, 5],
+        4: [4, 5, 6, 7],
+        8: list(range(8)),
+    }
+    named = {size: entry["desc"] for size, entry in found.items()}
+    assert named == {size: f"DYNAMIC_DP_CP_GROUP_{size}" for size in (1, 2, 4)} | {8: FULL}
+    assert set(dev["groups"]["eight, smallest 4"]) == {"0", "4", "8"}
+    assert dev["groups"]["ten"]["4"]["ranks"] == [8, 9], "two ranks under the size of four"
+
+
+def test_the_old_name_reaches_the_config_and_not_the_command_line(dev, dynamic_upstream):
+    assert dev["alias"]["dynamic"] is True
+    assert dev["alias"]["scheduler"] == "default_dynamic_cp"
+    assert dev["alias"]["warned"][0].startswith("hybrid_context_parallel is deprecated")
+    tree = dynamic_upstream("megatron-lm-dev")
+    training = [path for path in tree.paths("megatron/training/") if path.endswith(".py")]
+    texts = {path: tree.read(path) for path in (*training, "pretrain_gpt.py")}
+    reads = {name: [path for path, text in texts.items() if name in text] for name in NAMES}
+    assert reads[b"hybrid_context_parallel"] == []
+    assert ARGUMENTS in reads[b"dynamic_context_parallel"]
+
+
+NAMES = (b"hybrid_context_parallel", b"dynamic_context_parallel")
+
+
+def test_what_the_configs_refuse_and_take(dev):
+    said = dev["configs"]
+    assert said["plain"] == ""
+    assert "must be >= 1, got 0" in said["smallest 0"]
+    assert "Cannot set both" in said["both names"]
+    model = dev["transformer configs"]
+    assert model["a2a+p2p"] == "a2a+p2p", "taken, although one group is handed over"
+    assert model["per token"] is False
+    assert model["budget"] is None
+    assert "Transformer Engine >= 2.9.0" in model["old engine"]
+    assert "moe_token_dispatcher_type" in model["wrong dispatcher"]
+
+
+def test_alignment_needs_a_budget(dev):
+    said = dev["configs"]
+    assert said["alignment without budget"].startswith("ValueError: max_seqlen_per_dp_cp_rank must")
+    assert said["alignment with budget"] == ""
+
+
+def test_a_sample_without_lengths_is_a_key_error(dev):
+    assert dev["bare sample"] == "KeyError: 'cu_seqlens'"
+
+
+def test_mamba_fails_at_the_first_large_group(dev):
+    said = dev["mamba"]
+    assert [said[size] for size in ("1", "2", "4", "8")] == [""] * 4, "eight heads"
+    assert "nheads must be evenly divisible" in said["16"]
+
+
+def test_a_captured_layer_forgets_its_group(dev):
+    found = dev["captured"]
+    assert all(name.startswith("cu_seqlens") for name in found["kept"])
+    assert len(found["kept"]) == 4
+    assert found["local_cp_size"] is None
+    assert found["has_group"] is False
+    assert found["max_seqlen_q"] == 16 * 2, "budget times the static size, not times four"
+
+
+def test_only_a_static_size_above_one_takes_the_group_back(dev_folder):
+    """Passes: static, dynamic, static, size 1, static."""
+    found = measure("checks.skills.dynamic_dev_hand_over", first_on_path=dev_folder)
+    used = {name: [step["group"] for step in found[name]["passes"]] for name in found}
+    assert used["static_four"] == ["static", "dynamic", "static", "none", "static"]
+    assert used["static_one"] == ["none", "dynamic", "dynamic", "none", "none"]
+    assert found["static_one"]["passes"][1]["stream"] == "a stream", "made on first use"
+
+
+def functions(source, name):
+    return [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+
+
+def compiled(node):
+    space = {}
+    exec(compile(ast.Module([node], []), UTILS, "exec"), space)
+    return space[node.name]
+
+
+def with_condition(source, change):
+    """Upstream's `fill_empty`, its one loop over two conditions changed."""
+    (node,) = functions(source, "fill_empty")
+    loops = [
+        inner.test
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.While) and isinstance(inner.test, ast.BoolOp)
+    ]
+    assert [ast.unparse(test) for test in loops] == ["sid0 in sample_id_group[i] and i >= 0"]
+    change(loops[0].values)
+    return compiled(node)
+
+
+def result(function, table):
+    try:
+        return function([list(ids) for ids in table])
+    except Exception as error:
+        return type(error).__name__
+
+
+def test_the_negative_index_miscounts_nothing(dynamic_upstream):
+    """Index -1 is read, and the second condition ends the loop whatever stands there."""
+    source = dynamic_upstream("megatron-lm-dev").read(UTILS)
+    as_it_is = with_condition(source, lambda values: None)
+    swapped = with_condition(source, lambda values: values.reverse())
+    unguarded = with_condition(source, lambda values: values.append(values[0]) or values.pop(1))
+    tables = [
+        table
+        for ranks in (2, 3, 4, 5)
+        for table in itertools.product(((), (0,), (1,), (2,)), repeat=ranks)
+    ]
+    assert len(tables) == 4**2 + 4**3 + 4**4 + 4**5
+    assert [table for table in tables if result(as_it_is, table) != result(swapped, table)] == []
+    assert [table for table in tables if result(as_it_is, table) != result(unguarded, table)]
+
+
+def test_planning_time_grows_with_sequences_times_ranks(dev, record_property):
+    """Processor seconds; what doubles both takes three times as long at least."""
+    for (count, ranks), seconds in zip(TIMED, dev["seconds"], strict=True):
+        record_property(f"seconds_{count}_sequences_{ranks}_ranks", round(seconds, 3))
+    assert dev["seconds"][2] > 8 * dev["seconds"][0], "sixteen times sequences times ranks"
+    count, ranks = TIMED[-1]
+    domain = Domain(ranks=ranks, max_tokens_per_rank=2048, cp_sizes=choose_cp_sizes("pow2", ranks))
+    started = time.process_time()
+    make_plan(lognormal(count), domain, AttentionOnly())
+    ours = time.process_time() - started
+    record_property("our_seconds", round(ours, 3))
+    assert dev["seconds"][2] > 5 * ours
+
+
+@pytest.mark.parametrize("version", ["megatron-lm-r0.17", "megatron-lm-r0.18", "megatron-lm-r0.19"])
+def test_backward_calls_do_not_fit_two_releases(dynamic_upstream, version):
+    tree = dynamic_upstream(version)
+    loop = tree.read("megatron/core/pipeline_parallel/hybrid_cp_schedule.py")
+    (taker,) = functions(tree.read("megatron/core/pipeline_parallel/schedules.py"), "backward_step")
+    calls = [
+        node
+        for node in ast.walk(ast.parse(loop))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "backward_step"
+    ]
+    assert len(calls) == 3
+    given = {len(call.args) for call in calls}
+    assert len(taker.args.args) == 4
+    assert given == ({4} if version == "megatron-lm-r0.19" else {5})
+
+
+def sized(source, name, value):
+    """What batch preparation makes of one number: the branch of upstream's function, alone."""
+    (prepare,) = functions(source, "get_batch_on_this_rank_for_sequence_packing")
+    (branch,) = (
+        node
+        for node in ast.walk(prepare)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == f"type(batch['{name}']) == int"
+    )
+    batch = {name: value}
+    space = {"torch": torch, "dev": "cpu", "batch": batch}
+    exec(compile(ast.Module([branch], []), SCHEDULE, "exec"), space)
+    return batch[name]
+
+
+@pytest.mark.parametrize("name", ["local_cp_size", "max_seqlen"])
+def test_numbers_of_numpy_are_refused(dynamic_upstream, name):
+    source = dynamic_upstream("megatron-lm-dev").read(SCHEDULE)
+    for value in (4, torch.tensor(4, dtype=torch.int32)):
+        assert sized(source, name, value).item() == 4
+    for value in (np.int32(4), np.int64(4)):
+        with pytest.raises(AssertionError) as caught:
+            sized(source, name, value)
+        assert str(caught.value) == "", "without a word"

@@ -1,0 +1,42 @@
+"""The upstream checkouts that a user gave, for tests that run upstream's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringproof.harness.cards.model import Card
+from ringproof.harness.proofs.anchoring import refuse_other_version
+from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
+from ringproof.harness.upstreams.tree import UpstreamTree
+
+UPSTREAM_OPTION = "--ringproof-upstream"
+"""How `prove` hands them to pytest: ``NAME=SPEC``, as often as needed; see `recorder`."""
+
+
+def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
+    """An upstream repository of a card, at the commit that the card names.
+
+    Args:
+        entries: What was given, ``NAME=SPEC`` each.
+        name: The upstream's key in the card.
+
+    Raises:
+        UpstreamUnavailable: None was given for it; the message says which checkout is needed.
+        InputError: What was given is no repository, or is at another commit.
+    """
+    upstream = card.upstreams[name]
+    choice = UpstreamChoice(
+        parse_overrides(entries, option=UPSTREAM_OPTION), cache=Path(), offline=True
+    )
+    tree = choice.open(name, upstream)
+    refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
+    return tree
+
+
+def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
+    """Write the files whose path starts with ``under`` below a folder, so that they can be run."""
+    for path in tree.paths(under):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(tree.read(path))
