@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ringproof.errors import InputError
+from ringproof.harness.cluster import Cluster, RankContext
+from ringproof.reference.training.agreement import refuse_together
+from ringproof.reference.training.assembly import assembly
+from smoke.training_matrix import Spread, options_of
 
 SHORT = (
     *("--data", "synthetic", "--global-batch", "4", "--dtype", "float64"),
@@ -84,3 +97,57 @@ def test_torchrun_with_another_number_of_ranks_is_refused() -> None:
     done = ringproof("train", "--cp", "4", "--steps", "1", *SHORT, launcher=launcher)
     assert done.returncode != 0
     assert "torchrun made 2 ranks" in done.stderr
+
+
+def test_a_run_that_diverges_stops_and_keeps_the_last_sound_checkpoint(tmp_path: Path) -> None:
+    log, kept = tmp_path / "run.jsonl", tmp_path / "kept"
+    saving = ("--save", str(kept), "--save-every", "1", "--log", str(log))
+    lost = ("--learning-rate", "1e6", "--steps", "9")
+    done = ringproof("train", "--dp", "2", *SHORT, "--dtype", "float32", *lost, *saving)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "no finite number in step" in done.stderr
+    assert done.stderr.count("\n") == 1
+    last = steps(log)[-1]  # the step is reported, and is not kept
+    assert not math.isfinite(last["loss"] + last["grad_norm"])
+    assert (kept / "latest").read_text() == f"step-{last['step'] - 1:06}\n"
+
+
+def rank_one_refuses(rank: RankContext) -> None:
+    def read() -> int:
+        if rank.rank == 1:
+            raise InputError("b.txt", 3, "cannot be read", "leave it out")
+        return rank.rank
+
+    assert dist.group.WORLD is not None
+    refuse_together(read, dist.group.WORLD)
+
+
+def nobody_refuses(rank: RankContext) -> int:
+    assert dist.group.WORLD is not None
+    return refuse_together(lambda: rank.rank, dist.group.WORLD)
+
+
+def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:
+    """So it ends as one line: a rank that refused alone would be a failure with a traceback."""
+    with pytest.raises(InputError, match=r"^b.txt: cannot be read \(got 3\); leave it out$"):
+        cluster.run(rank_one_refuses, world_size=3)
+    assert cluster.run(nobody_refuses, world_size=3).values == (0, 1, 2)
+
+
+def limits(rank: RankContext, *, seconds: float | None) -> list[float]:
+    """The limits of the collectives of every group that a run makes."""
+    options = options_of("qwen3-tiny", Spread({"cp": 2, "pp": 2}))
+    timeout = None if seconds is None else timedelta(seconds=seconds)
+    with assembly(options, rank.device, timeout):
+        made = [g for g in distributed_c10d._world.pg_map if g is not dist.group.WORLD]
+        backends = [g._get_backend(torch.device("cpu")) for g in made]
+        return [backend.options._timeout.total_seconds() for backend in backends]
+
+
+def test_the_timeout_is_that_of_every_group(cluster: Cluster) -> None:
+    """Under torchrun nobody else notices that ranks wait for each other."""
+    for found in cluster.run(limits, world_size=4, seconds=77).values:
+        assert len(found) > 4
+        assert set(found) == {77.0}
+    assert 77.0 not in cluster.run(limits, world_size=4, seconds=None).values[0]

@@ -108,7 +108,7 @@ def _curves(cluster: Cluster, steps: int) -> dict[str, dict[str, Any]]:
             "padding_fraction": 1
             - sum(record["tokens"] for record in found) / sum(record["rows"] for record in found),
             "mean_cp_size": statistics.fmean(sizes),
-            "microbatches": statistics.fmean(record["microbatches"] for record in found),
+            "microbatches": statistics.fmean(len(record["microbatches"]) for record in found),
         }
     return curves
 

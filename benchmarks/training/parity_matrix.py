@@ -37,13 +37,17 @@ def main() -> int:
     arguments = _arguments()
     rows: list[dict[str, Any]] = []
     with Cluster(8, ClusterOptions(timeout_seconds=600, log_sink=drop)) as cluster:
-        for preset, mtp in itertools.product(arguments.presets, arguments.mtp):
-            for row in _rows(cluster, preset, mtp, arguments.steps):
-                rows.append(row)
-                print(_line(row), flush=True)
-                if arguments.json:
-                    _write(Path(arguments.json), rows, arguments.steps)
+        for row in _every_row(cluster, arguments):
+            rows.append(row)
+            print(_line(row), flush=True)
+            if arguments.json:
+                _write(Path(arguments.json), rows, arguments.steps)
     return 0 if all(row["difference"] <= TOLERANCE for row in rows) else 1
+
+
+def _every_row(cluster: Cluster, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for preset, mtp in itertools.product(arguments.presets, arguments.mtp):
+        yield from _rows(cluster, preset, mtp, arguments.steps)
 
 
 def _rows(cluster: Cluster, preset: str, mtp: int, steps: int) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,9 @@ NEEDS_TORCH = (
     "ringproof.reference.topology.census",
     "ringproof.reference.topology.dynamic",
 )
-TENSORS_BELOW = tuple(f"ringproof.reference.{part}." for part in ("attention", "model", "training"))
+TENSORS_BELOW = tuple(
+    f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")
+)
 INTEGERS = (
     *(f"attention.{name}" for name in ("case", "heads", "names", "steps")),
     "model.config",

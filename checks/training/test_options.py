@@ -63,6 +63,7 @@ def test_mtp_is_part_of_the_model() -> None:
         ({"parallel": {"vpp": 2}}, "vpp"),
         ({"parallel": {"comm_type": "nccl"}}, "comm_type"),
         ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": 3}}, "ranks_per_node"),
+        ({"layout": {"cp": 4}, "parallel": {"ranks_per_node": -2}}, "ranks_per_node"),
         ({"layout": {"pp": 5}}, "pp"),
         ({"layout": {"pp": 2}, "parallel": {"vpp": 3}}, "pp"),
         ({"layout": {"cp": 3}, "batch": {"forced_sizes": (2,)}}, "forced_sizes"),
@@ -122,6 +123,10 @@ def test_a_size_that_the_heads_cannot_serve_is_found_at_once(
         (["--log-format", "csv"], "--log-format"),
         (["--log", "/nowhere/run.jsonl"], "--log"),
         (["--save", "/dev/null/x"], "--save"),
+        (["--json", "/nowhere/run.json"], "--json"),
+        (["--json", "/"], "--json"),
+        (["--cp", "3", "--schedule", "packed", "--comm", "a2a"], "--cp"),
+        (["--cp", "3", "--cp-sizes", "3", "--comm", "a2a"], "--cp-sizes"),
     ],
 )
 def test_the_command_names_the_option(arguments: list[str], option: str) -> None:

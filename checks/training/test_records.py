@@ -12,6 +12,7 @@ import pytest
 
 from ringproof.cli.train_log import LogFile
 from ringproof.errors import InputError
+from ringproof.reference.planning.samples import Step, parse_samples
 from ringproof.reference.training.records import (
     EvaluationRecord,
     RunRecord,
@@ -30,7 +31,7 @@ STEP = StepRecord(
     rows=1000,
     step_seconds=0.5,
     planning_seconds=0.01,
-    microbatches=3,
+    microbatches=(((4, (200, 300)),), ((1, (50,)), (1, (350,)))),
     cp_histogram={4: 2, 1: 6},
 )
 
@@ -41,8 +42,19 @@ def test_a_line_is_read_back_bit_by_bit() -> None:
     assert (found["loss"], found["grad_norm"]) == (STEP.loss, STEP.grad_norm)
     assert found["cp_histogram"] == {"1": 6, "4": 2}
     assert found["tokens_per_second"] == 1800
+    assert found["microbatches"] == [
+        [{"cp_size": 4, "lengths": [200, 300]}],
+        [{"cp_size": 1, "lengths": [50]}, {"cp_size": 1, "lengths": [350]}],
+    ]
     assert found["padding_fraction"] == pytest.approx(0.1)
     assert "\n" not in json_line(STEP)
+
+
+def test_the_planner_can_be_calibrated_from_it() -> None:
+    (sample,) = parse_samples(json_line(STEP))
+    assert isinstance(sample, Step)
+    assert sample.microbatches == STEP.microbatches
+    assert sample.seconds == pytest.approx(STEP.step_seconds - STEP.planning_seconds)
 
 
 def test_a_loss_that_is_no_number_is_said_and_not_hidden() -> None:
@@ -51,7 +63,15 @@ def test_a_loss_that_is_no_number_is_said_and_not_hidden() -> None:
 
 def test_the_line_to_watch_says_what_runs() -> None:
     line = STEP.progress_line(300)
-    for part in ("step   7/300", "0.333333", "3.1416", "1,800 tokens/s", "10%", "CP 1:6 4:2"):
+    for part in (
+        "step   7/300",
+        "0.333333",
+        "3.1416",
+        "1,800 tokens/s",
+        "10%",
+        "microbatches 2",
+        "CP 1:6 4:2",
+    ):
         assert part in line
 
 
@@ -92,7 +112,7 @@ def test_a_log_starts_anew_unless_the_run_goes_on(tmp_path: Path) -> None:
     LogFile.opened(str(path), "jsonl", append=True, first=True).add("two")
     LogFile.opened(str(path), "jsonl", append=False, first=False).add("three")
     assert path.read_text() == "one\ntwo\nthree\n"
-    LogFile.opened(str(path), "jsonl", append=False, first=True)
+    LogFile.opened(str(path), "jsonl", append=False, first=True).begin()
     assert path.read_text() == ""
 
 

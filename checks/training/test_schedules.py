@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,20 +13,20 @@ from hypothesis import strategies as st
 from checks.training.steps import patient, random_lengths, random_schedule, random_step
 from ringproof.errors import InputError
 from ringproof.reference.model.config import PRESETS
-from ringproof.reference.planning import Group, Microbatch, Pipeline, make_plan, violations
+from ringproof.reference.planning import Group, Microbatch, Pipeline
 from ringproof.reference.training.agreement import outliers
 from ringproof.reference.training.costs import MultiplyAdds
-from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
+from ringproof.reference.training.schedules import (
+    Schedule,
+    StepPlan,
+    check_plan,
+    plan_digest,
+    plan_step,
+)
 
 
-def problems(step: StepPlan, schedule: Schedule) -> list[str]:
-    """Of the plan as it is computed: under ``padded`` every sequence has the common length."""
-    computed = replace(step.plan, lengths=step.computed)
-    return violations(
-        computed.as_json(),
-        rank_multiple=schedule.rank_multiple,
-        multiple=schedule.microbatch_multiple,
-    )
+def checked(step: StepPlan, schedule: Schedule) -> None:
+    check_plan(step, "plan", multiple=schedule.microbatch_multiple)
 
 
 @patient
@@ -35,7 +36,7 @@ def test_every_schedule_makes_legal_plans(seed: int) -> None:
     schedule = random_schedule(draw)
     lengths = random_lengths(draw, schedule.domain.longest)
     step = plan_step(lengths, schedule)
-    assert problems(step, schedule) == []
+    checked(step, schedule)
     assert list(step.plan.lengths) == lengths
     assert {g.size for m in step.plan.microbatches for g in m.groups} <= set(schedule.sizes)
     assert 0 <= step.plan.metrics.padding_fraction < 1
@@ -77,7 +78,7 @@ def test_forced_sizes_take_turns_and_all_have_sequences() -> None:
 def test_a_forced_sequence_waits_for_a_group_that_holds_it() -> None:
     schedule = Schedule(name="dynamic", ranks=4, max_tokens_per_rank=16, forced_sizes=(1, 4))
     step = plan_step([64, 64, 64], schedule)
-    assert problems(step, schedule) == []
+    checked(step, schedule)
     assert step.plan.metrics.cp_histogram == {4: 3}
     assert len(step.plan.microbatches) == 6
 
@@ -174,11 +175,27 @@ def test_outliers_are_the_minority_and_with_two_alike_the_later() -> None:
     assert outliers(["a", "b"]) == (1,)
 
 
-def test_the_validator_sees_a_fault() -> None:
-    """The proof above can fail: a plan for other rows is no legal one."""
-    schedule = Schedule(name="dynamic", ranks=4, max_tokens_per_rank=64, cp_sizes=(1, 2, 4))
-    step = plan_step([64, 64, 64, 64], schedule)
-    assert problems(step, replace(schedule, row_shards=2)) == []
-    crowded = plan_step([63, 62, 61, 60], replace(schedule, max_tokens_per_rank=64))
-    assert problems(replace(crowded, computed=(65, 62, 61, 60)), schedule) != []
-    assert make_plan([63], schedule.domain, schedule.model).lengths == (63,)
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"computed": (65, 62, 61, 60)}, "66 tokens per rank, more than 64"),
+        ({"rank_multiple": 48}, "96 tokens per rank, more than 64"),
+    ],
+)
+def test_a_plan_for_other_rows_is_refused(broken: dict[str, Any], message: str) -> None:
+    schedule = Schedule(name="dynamic", ranks=4, max_tokens_per_rank=64, cp_sizes=(1,))
+    step = plan_step([63, 62, 61, 60], schedule)
+    checked(step, schedule)
+    with pytest.raises(InputError, match=message):
+        checked(replace(step, **broken), schedule)
+
+
+def test_a_group_at_an_offset_that_does_not_exist_is_refused() -> None:
+    """Ranks 1 and 2 would wait for each other in a group that nobody made."""
+    schedule = Schedule(name="dynamic", ranks=4, max_tokens_per_rank=64, cp_sizes=(1, 2))
+    groups = (Group(0, 1, (0,)), Group(1, 2, (1,)), Group(3, 1, (2,)))
+    step = plan_step([8, 100, 8], schedule)
+    moved = replace(step, plan=replace(step.plan, microbatches=(Microbatch(groups),)))
+    checked(step, schedule)
+    with pytest.raises(InputError, match="starts at rank 1, no multiple of its size 2"):
+        checked(moved, schedule)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ringproof.cli.output import write_json
 from ringproof.cli.train_log import LogFile, on_rank
-from ringproof.cli.train_options import named_by_option, train_options
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions
 from ringproof.harness.cluster.torchrun import launched_world, run_launched
-from ringproof.reference.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from ringproof.reference.training.options import TrainOptions
 
 EXAMPLE = (
     "Example: ringproof train --preset qwen3-tiny --tp 2 --pp 2 --vpp 2 --cp 2 "
@@ -100,6 +101,8 @@ def train(
     Starts tp x pp x cp x dp ranks itself, or runs on those of torchrun:
     torchrun --nproc-per-node 4 -m ringproof train --cp 4 --log-file run.jsonl
     """
+    from ringproof.cli.train_options import named_by_option, train_options  # imports numpy
+
     options = train_options(context.params)  # reads most of the above
     world = launched_world()
     ranks = options.parallel.layout.world_size
@@ -110,6 +113,7 @@ def train(
     quiet = json_path == "-"
     with named_by_option(context.params):
         _make_folder(save)
+        _check_place(json_path)
         result = _run(
             options, world, file, quiet=quiet, backend=backend, timeout=timeout, rank_log=rank_log
         )
@@ -127,6 +131,12 @@ def _make_folder(path: str) -> None:
         raise InputError("save", path, problem, "name another folder") from error
 
 
+def _check_place(path: str) -> None:
+    """Refuse a place of the result before a run is spent on it."""
+    if path not in ("", "-") and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+        raise InputError("--json", path, "no file can be written there", "name another")
+
+
 def _run(
     options: TrainOptions,
     world: tuple[int, int] | None,
@@ -138,7 +148,7 @@ def _run(
     rank_log: bool,
 ) -> dict[str, Any]:
     """Run on the launched ranks or on ranks of our own; rank 0's lines go to standard output."""
-    arguments: dict[str, Any] = {"options": options, "file": file}
+    arguments: dict[str, Any] = {"options": options, "file": file, "timeout": timeout}
 
     def sink(rank: int, line: str) -> None:
         if rank == 0 and not quiet and LogFile.is_progress(line):

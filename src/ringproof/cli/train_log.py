@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
-from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.records import (
     EvaluationRecord,
     Record,
@@ -17,6 +18,9 @@ from ringproof.reference.training.records import (
     StepRecord,
     json_line,
 )
+
+if TYPE_CHECKING:
+    from ringproof.reference.training.options import TrainOptions
 
 FORMATS = ("jsonl", "megatron")
 _PROGRESS = "[ringproof train] "
@@ -29,34 +33,42 @@ class LogFile:
     Args:
         path: Empty: none is kept.
         format: One of :data:`FORMATS`.
+        append: Whether an earlier part of the same run stays.
     """
 
     path: str
     format: str
+    append: bool
 
     @classmethod
     def opened(cls, path: str, kind: str, *, append: bool, first: bool) -> LogFile:
-        """Start the file, before any rank does.
+        """Find out whether the file can be written, before any rank starts. It stays as it is.
 
         Args:
             path: Empty for none.
             kind: One of :data:`FORMATS`.
             append: Whether an earlier part of the same run stays.
-            first: Whether this process is the one that starts it.
+            first: Whether this process is the one that finds out.
 
         Raises:
             InputError: An unknown format, or a file that cannot be written.
         """
         if kind not in FORMATS:
             raise InputError("--log-format", kind, "unknown", f"use one of {', '.join(FORMATS)}")
-        file = cls(str(Path(path).absolute()) if path else "", kind)
+        file = cls(str(Path(path).absolute()) if path else "", kind, append)
         if path and first:
             try:
-                with Path(path).open("a" if append else "w", encoding="utf-8"):
-                    pass
+                Path(path).open("ab").close()
             except OSError as error:
                 raise InputError("--log", path, str(error.strerror), "name another") from error
         return file
+
+    def begin(self) -> None:
+        """Make room for a run that has got as far as its first step; on one rank."""
+        if self.path and self.append:
+            _end_last_line(Path(self.path))
+        elif self.path:
+            Path(self.path).open("wb").close()
 
     def add(self, line: str) -> None:
         """Append one line, whole."""
@@ -75,21 +87,63 @@ class LogFile:
         return line[len(_PROGRESS) :]
 
 
-def on_rank(rank: RankContext, *, options: TrainOptions, file: LogFile) -> dict[str, Any]:
-    """The case: train, report, and return what the run came to."""
+def _end_last_line(path: Path) -> None:
+    """What a killed run left of its last line must not swallow the first one of this run."""
+    if not path.is_file():  # a pipe or a device has no past
+        return
+    with path.open("rb+") as stream:
+        if stream.seek(0, os.SEEK_END):
+            stream.seek(-1, os.SEEK_END)
+            if stream.read() != b"\n":
+                stream.write(b"\n")
+
+
+def on_rank(
+    rank: RankContext, *, options: TrainOptions, file: LogFile, timeout: float
+) -> dict[str, Any]:
+    """The case: train, report, and return what the run came to.
+
+    Args:
+        rank: Which.
+        options: Of the run.
+        file: Its log.
+        timeout: Seconds that a collective may take.
+
+    Raises:
+        InputError: A loss or a gradient norm is no number. The step is reported, but no checkpoint
+            takes the place of the last sound one.
+    """
     from ringproof.reference.training.trainer import train  # imports torch
 
     steps = options.optimiser.steps
 
     def report(record: Record) -> None:
-        if rank.rank != 0:
-            return
-        if line := _file_line(record, file.format, steps):
-            file.add(line)
-        if line := _progress_line(record, steps):
-            print(_PROGRESS + line, flush=True)
+        if rank.rank == 0:
+            _show(record, file, steps)
+        _check_finite(record)
 
-    return asdict(train(options, rank.device, report))
+    limit = timedelta(seconds=timeout)
+    return asdict(train(options, rank.device, report, timeout=limit))
+
+
+def _show(record: Record, file: LogFile, steps: int) -> None:
+    if isinstance(record, RunRecord):
+        file.begin()
+    if line := _file_line(record, file.format, steps):
+        file.add(line)
+    if line := _progress_line(record, steps):
+        print(_PROGRESS + line, flush=True)
+
+
+def _check_finite(record: Record) -> None:
+    """Refuse to go on with parameters that are lost; all ranks have the same numbers."""
+    if not isinstance(record, StepRecord):
+        return
+    for name in ("loss", "grad_norm"):
+        value = getattr(record, name)
+        if not math.isfinite(value):
+            problem = f"no finite number in step {record.step}"
+            raise InputError(name, value, problem, "lower --learning-rate or use another --dtype")
 
 
 def _file_line(record: Record, kind: str, steps: int) -> str:

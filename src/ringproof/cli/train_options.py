@@ -24,6 +24,7 @@ OPTION_OF_FIELD = MappingProxyType(
         "comm_type": "--comm",
         "forced_sizes": "--force-cp",
         "max_sequence_length": "--max-length",
+        "padded_length": "--max-length",
         "warmup_steps": "--warmup",
         "tensor parallel size": "--tp",
     }

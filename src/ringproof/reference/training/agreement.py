@@ -1,11 +1,18 @@
-"""That all ranks made the same plan: compared before anything else moves."""
+"""That all ranks go on together: with the same plan, or not at all."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
+
+Result = TypeVar("Result")
+Refusal = tuple[str, str, str, str]
+"""The arguments of an ``InputError``, its value as text: what can be sent to other ranks."""
 
 _HALF = 8  # hexadecimal digits that fit in an int64 without its sign
 
@@ -38,6 +45,41 @@ def check_agreement(
         problem = f"rank {ranks} made another than the other {len(digests) - len(different)} ranks"
         remedy = "give every rank the same seed, data and options"
         raise InputError(what, None, problem, remedy)
+
+
+def refuse_together(
+    function: Callable[[], Result], group: dist.ProcessGroup, *, device: torch.device | None = None
+) -> Result:
+    """What a function returns; where it refuses on any rank, all ranks refuse.
+
+    A collective. Without it the other ranks would wait for one that has left.
+
+    Args:
+        function: Called on every rank. It communicates with none.
+        group: The ranks that go on together.
+        device: Where the backend wants tensors; the CPU when ``None``.
+
+    Raises:
+        InputError: The function raised it on some rank; of several, the lowest one's.
+    """
+    results: list[Result] = []
+    refusal: Refusal | None = None
+    try:
+        results.append(function())
+    except InputError as error:
+        refusal = refusal_of(error)
+    refusals = torch.tensor([refusal is not None], dtype=torch.int32, device=device)
+    dist.all_reduce(refusals, group=group)
+    if not refusals.item():
+        return results[0]
+    found: list[Refusal | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, refusal, group=group)
+    raise InputError(*next(refused for refused in found if refused))
+
+
+def refusal_of(error: InputError) -> Refusal:
+    """What another rank needs to refuse the same."""
+    return error.field, str(error.value), error.problem, error.remedy
 
 
 def outliers(digests: list[str]) -> tuple[int, ...]:

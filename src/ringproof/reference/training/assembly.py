@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ringproof.reference.model.config import ModelConfig
@@ -21,6 +23,7 @@ from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.costs import MultiplyAdds
 from ringproof.reference.training.data import Data, read_data
+from ringproof.reference.training.documents import Documents
 from ringproof.reference.training.gradients import (
     ReductionGroups,
     TrainedParameter,
@@ -32,7 +35,7 @@ from ringproof.reference.training.optimizer import make_optimiser
 from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.routing import Recipient
 from ringproof.reference.training.sampler import Sampler
-from ringproof.reference.training.schedules import Schedule
+from ringproof.reference.training.schedules import Schedule, check_fit
 from ringproof.reference.training.sharded import domain_mesh, reduce_with_last, shard_stage
 from ringproof.reference.training.stages import Message, StageCall
 
@@ -88,23 +91,33 @@ class Assembly:
     def state(self) -> TrainingState:
         """What a checkpoint holds of this rank."""
         return TrainingState(
-            self.parameters, self.optimiser, _identity(self.options), self.place, self.device
+            self.parameters,
+            self.optimiser,
+            identity_of(self.options, self.data.training),
+            self.place,
+            self.device,
         )
 
 
 @contextmanager
-def assembly(options: TrainOptions, device: torch.device) -> Iterator[Assembly]:
+def assembly(
+    options: TrainOptions, device: torch.device, timeout: timedelta | None = None
+) -> Iterator[Assembly]:
     """Make one rank's part of a run; a collective over the world.
 
     Args:
         options: The same on every rank.
         device: Of this rank.
+        timeout: Of each collective; the backend's own when ``None``.
 
     Raises:
         InputError: The layout does not fill the world, or data, model and layout do not fit.
     """
     schedule = make_schedule(options)
     data = read_data(options.batch.data, longest=options.batch.max_sequence_length)
+    check_longest(data.training, schedule)
+    if options.keeping.evaluate_every:
+        check_longest(data.evaluation, schedule)
     sampler = Sampler(
         seed=options.batch.seed,
         global_batch=options.batch.global_batch,
@@ -112,11 +125,15 @@ def assembly(options: TrainOptions, device: torch.device) -> Iterator[Assembly]:
     )
     parallel = options.parallel
     with (
-        parallel_context(parallel.layout) as context,
+        parallel_context(parallel.layout, timeout=timeout) as context,
         dynamic_groups(
-            context, schedule.sizes, comm_type=parallel.comm_type, ranks_per_node=parallel.node
+            context,
+            schedule.sizes,
+            comm_type=parallel.comm_type,
+            ranks_per_node=parallel.node,
+            timeout=timeout,
         ) as groups,
-        reduction_groups(context) as reduction,
+        reduction_groups(context, timeout=timeout) as reduction,
     ):
         stages = _stages(options, context, device)
         runner = _runner(options, stages, groups, reduction, device)
@@ -163,6 +180,16 @@ def make_schedule(options: TrainOptions) -> Schedule:
         pipeline=PipelineShape(parallel.layout.pp, parallel.vpp),
         model=MultiplyAdds.of_model(options.model.config),
     )
+
+
+def check_longest(documents: Documents, schedule: Schedule) -> None:
+    """Refuse now what would be refused in the step that draws it, hours into a run.
+
+    Raises:
+        InputError: The longest document does not fit.
+    """
+    longest = int(np.argmax(documents.lengths))
+    check_fit(documents.lengths[[longest]], schedule, [documents.name(longest)])
 
 
 def _stages(
@@ -218,14 +245,19 @@ def _message(options: TrainOptions, config: ModelConfig, device: torch.device) -
     )
 
 
-def _identity(options: TrainOptions) -> Identity:
-    """What must be the same when a run goes on: all but how long it is and what it keeps."""
-    flat = {
+def identity_of(options: TrainOptions, documents: Documents) -> Identity:
+    """What must be the same when a run goes on: all but what it keeps and when it evaluates.
+
+    The number of steps is part of it, since the learning rate depends on it; so is whatever
+    decides how tokens are packed, since sums round by it.
+    """
+    lengths = documents.lengths
+    return {
         **asdict(options.model),
         **asdict(options.parallel.layout),
         **{k: v for k, v in asdict(options.parallel).items() if k != "layout"},
         **asdict(options.batch),
         **asdict(options.optimiser),
         "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),
+        "documents": f"{len(lengths):,} of {int(lengths.sum()):,} tokens",
     }
-    return {name: value for name, value in flat.items() if name != "max_tokens_per_rank"}

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint import CheckpointException
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.agreement import refusal_of
 from ringproof.reference.training.gradients import TrainedParameter
 
 Result = TypeVar("Result")
@@ -106,13 +107,13 @@ def load(folder: Path, state: TrainingState) -> int:
         InputError: There is none, it is damaged, or it is of a run with other arguments; the
             first of them is named. On every rank.
     """
-    chosen, description = _on_first_rank(lambda: _newest(folder))
-    _check_identity(folder, description["identity"], dict(state.identity))
+    chosen, step, identity = _on_first_rank(lambda: _newest(folder))
+    _check_identity(folder, identity, dict(state.identity))
     tensors = _tensors(state)
     with _refusing("resume", chosen, "is damaged", "remove it and name an older one in latest"):
         distributed_checkpoint.load(tensors, checkpoint_id=str(chosen))
     _set_random_state(state.device, tensors)
-    return int(description["step"])
+    return step
 
 
 def exists(folder: Path) -> bool:
@@ -191,8 +192,8 @@ def _flush(folder: Path) -> None:
         os.close(handle)
 
 
-def _newest(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint and its description."""
+def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
+    """The newest checkpoint, the step to go on with, and the identity of its run."""
     if not exists(folder):
         raise InputError("resume", folder, "there is no finished checkpoint", "name its folder")
     with _refusing("resume", folder, "the newest checkpoint cannot be read", "restore it"):
@@ -203,7 +204,7 @@ def _newest(folder: Path) -> tuple[Path, dict[str, Any]]:
         if description["format"] != FORMAT:
             problem = "is of another version of ringproof"
             raise InputError("resume", folder / name, problem, "resume with that version")
-        return folder / name, {key: description[key] for key in ("step", "identity")}
+        return folder / name, int(description["step"]), dict(description["identity"])
 
 
 def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -230,7 +231,7 @@ def _on_first_rank(function: Callable[[], Result]) -> Result:
         try:
             outcome[0] = function()
         except InputError as error:
-            outcome[0] = (error.field, str(error.value), error.problem, error.remedy)
+            outcome[0] = refusal_of(error)
             dist.broadcast_object_list([False, *outcome])
             raise
         dist.broadcast_object_list([True, *outcome])
@@ -250,7 +251,7 @@ def _refusing(field: str, place: Path, problem: str, remedy: str) -> Iterator[No
     """
     try:
         yield
-    except (OSError, KeyError, ValueError, CheckpointException) as error:
+    except (OSError, KeyError, TypeError, ValueError, CheckpointException) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(field, place, problem, remedy) from error

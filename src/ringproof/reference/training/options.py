@@ -10,8 +10,8 @@ from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.planning.domain import choose_cp_sizes
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.fit import check_sizes
+from ringproof.reference.training.schedules import SCHEDULES
 
-SCHEDULES = ("padded", "packed", "dynamic")
 DTYPES = ("float64", "float32", "bfloat16")
 
 
@@ -66,6 +66,7 @@ class ParallelOptions:
     def __post_init__(self) -> None:
         check_name("comm_type", self.comm_type, COMM_TYPES)
         _at_least("vpp", self.vpp, 1)
+        _at_least("ranks_per_node", self.ranks_per_node, 0)
         if self.vpp > 1 and self.layout.pp == 1:
             raise InputError("vpp", self.vpp, "interleaves stages, and there is one", "raise pp")
         if self.ranks_per_node and self.domain % self.ranks_per_node:
@@ -93,7 +94,7 @@ class BatchOptions:
     """What each step trains on.
 
     Args:
-        data: ``stdlib``, ``folder:PATH`` or ``synthetic``.
+        data: See `ringproof.reference.training.data`.
         seed: Of the data, its order and the parameters.
         global_batch: Sequences of a step.
         max_sequence_length: Documents are cut to it.
@@ -202,6 +203,7 @@ class TrainOptions:
             tp=self.parallel.layout.tp,
             comm_type=self.parallel.comm_type,
             ranks_per_node=self.parallel.node,
+            field="cp_sizes" if self.batch.schedule == "dynamic" else "cp",
         )
 
     @property

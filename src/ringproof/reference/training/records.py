@@ -33,7 +33,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One optimiser step, the same numbers on every rank.
+    """One optimiser step; the same numbers on every rank, but for its own clock.
 
     Args:
         step: Counted from 1.
@@ -46,7 +46,8 @@ class StepRecord:
         rows: Rows that the ranks of the domain computed, padding included.
         step_seconds: Wall time of the step, planning and routing included.
         planning_seconds: Of it, the planner's.
-        microbatches: Of each rank.
+        microbatches: Which groups each had: CP size, and tokens of each of its sequences. What
+            `ringproof plan calibrate` fits costs from.
         cp_histogram: Sequences by the size of their CP group.
     """
 
@@ -60,7 +61,7 @@ class StepRecord:
     rows: int
     step_seconds: float
     planning_seconds: float
-    microbatches: int
+    microbatches: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
     cp_histogram: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -78,6 +79,10 @@ class StepRecord:
         return {
             "kind": "step",
             **asdict(self),
+            "microbatches": [
+                [{"cp_size": size, "lengths": list(lengths)} for size, lengths in groups]
+                for groups in self.microbatches
+            ],
             "cp_histogram": {str(size): n for size, n in sorted(self.cp_histogram.items())},
             "tokens_per_second": self.tokens_per_second,
             "padding_fraction": self.padding_fraction,
@@ -93,7 +98,8 @@ class StepRecord:
         return (
             f"step {self.step:>{len(str(steps))}}/{steps}  loss {self.loss:.6f}  "
             f"grad norm {self.grad_norm:.4f}  {self.tokens_per_second:,.0f} tokens/s  "
-            f"padding {self.padding_fraction:.0%}  microbatches {self.microbatches}  CP {sizes}"
+            f"padding {self.padding_fraction:.0%}  microbatches {len(self.microbatches)}  "
+            f"CP {sizes}"
         )
 
     def megatron_line(self, steps: int, now: datetime) -> str:

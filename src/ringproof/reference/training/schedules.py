@@ -32,6 +32,7 @@ from ringproof.reference.planning import (
     Pipeline,
     Plan,
     make_plan,
+    violations,
 )
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.domain import IntArray
@@ -149,6 +150,17 @@ class StepPlan:
         """Rows that the ranks of the domain compute, padding and dummies included."""
         return sum(self.pack(group).rows for m in self.plan.microbatches for group in m.groups)
 
+    @property
+    def groups(self) -> tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]:
+        """Of each microbatch its groups: size, and rows of each sequence as they are computed."""
+        return tuple(
+            tuple(
+                (group.size, tuple(self.computed[sequence] for sequence in group.sequences))
+                for group in microbatch.groups
+            )
+            for microbatch in self.plan.microbatches
+        )
+
     def pack(self, group: Group) -> PackedSequences:
         """The rows that a group shares; padding alone where it is a dummy."""
         multiple = group.size * self.rank_multiple
@@ -182,7 +194,7 @@ def plan_step(
         InputError: No sequences, or one that does not fit, by its name.
     """
     values = np.asarray(lengths, dtype=np.int64)
-    _check_fit(values, schedule, names)
+    check_fit(values, schedule, names)
     computed = values
     if schedule.name == "padded":
         longest = schedule.padded_length or int(values.max(initial=1))
@@ -195,6 +207,23 @@ def plan_step(
         partition=schedule.partition,
         rank_multiple=schedule.rank_multiple,
     )
+
+
+def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
+    """Refuse a plan that the independent validator finds fault with.
+
+    Args:
+        step: The plan.
+        what: The batch, for the message.
+        multiple: The number of microbatches has to be a multiple of this.
+
+    Raises:
+        InputError: Names the first fault.
+    """
+    computed = replace(step.plan, lengths=step.computed)  # under padded, longer than what is real
+    problems = violations(computed.as_json(), rank_multiple=step.rank_multiple, multiple=multiple)
+    if problems:
+        raise InputError(what, None, problems[0], "report it with its lengths")
 
 
 def plan_digest(step: StepPlan) -> str:
@@ -229,8 +258,17 @@ def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Dom
     return replace(plan, lengths=tuple(lengths.tolist()), metrics=metrics)
 
 
-def _check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str]) -> None:
-    """Refuse by name what no group can hold."""
+def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) -> None:
+    """Refuse by name what no group can hold.
+
+    Args:
+        lengths: Tokens of each sequence.
+        schedule: How they would be planned.
+        names: Of the documents, for the message.
+
+    Raises:
+        InputError: A sequence, or the length that all are padded to, does not fit.
+    """
     longest = schedule.domain.longest
     padded = schedule.padded_length
     if padded is not None and padded > longest:

@@ -12,13 +12,15 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
-from ringproof.reference.training.agreement import check_agreement
+from ringproof.reference.training.agreement import check_agreement, refuse_together
 from ringproof.reference.training.assembly import Assembly, assembly
 from ringproof.reference.training.documents import Documents
 from ringproof.reference.training.gradients import (
@@ -38,7 +40,7 @@ from ringproof.reference.training.records import (
 )
 from ringproof.reference.training.routing import owned_documents, route
 from ringproof.reference.training.sampler import Sampler
-from ringproof.reference.training.schedules import StepPlan, plan_digest, plan_step
+from ringproof.reference.training.schedules import StepPlan, check_plan, plan_digest, plan_step
 
 Report = Callable[[Record], None]
 
@@ -59,18 +61,25 @@ class Summary:
     tokens_per_second: float
 
 
-def train(options: TrainOptions, device: torch.device, report: Report) -> Summary:
+def train(
+    options: TrainOptions,
+    device: torch.device,
+    report: Report,
+    *,
+    timeout: timedelta | None = None,
+) -> Summary:
     """Run as many steps as asked for. A collective over the world.
 
     Args:
         options: The same on every rank.
         device: Of this rank.
         report: Called with each record, on every rank.
+        timeout: Of each collective; the backend's own when ``None``.
 
     Raises:
         InputError: Options, data or checkpoint cannot be used, or ranks do not agree on a plan.
     """
-    with assembly(options, device) as parts:
+    with assembly(options, device, timeout) as parts:
         start = _start(parts)
         report(_run_record(options, device))
         records = []
@@ -95,7 +104,8 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
         InputError: A sequence does not fit, or ranks do not agree on the plan.
     """
     started = time.perf_counter()
-    plan = agreed_plan(parts, parts.data.training, parts.sampler, step)
+    what = f"plan of step {step + 1}"
+    plan = agreed_plan(parts, parts.data.training, parts.sampler.indices(step), what)
     losses = run_microbatches(parts.runner, _batches(parts, plan, parts.data.training))
     reduce_gradients(parts.parameters, parts.reduction)
     norm = gradient_norm(parts.parameters, parts.reduction)
@@ -114,13 +124,15 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
         rows=plan.rows,
         step_seconds=time.perf_counter() - started,
         planning_seconds=metrics.planning_seconds,
-        microbatches=len(plan.plan.microbatches),
+        microbatches=plan.groups,
         cp_histogram=metrics.cp_histogram,
     )
 
 
 def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     """The objective on held-out documents: the same ones each time, planned like a step's.
+
+    The mean over global batches, each of which is divided by its own count of valid tokens.
 
     Args:
         parts: Of this rank.
@@ -134,7 +146,8 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     )
     totals = [0.0] * len(parts.loss_names)
     for batch in range(count):
-        plan = agreed_plan(parts, documents, sampler, batch)
+        what = f"plan of evaluation batch {batch + 1}"
+        plan = agreed_plan(parts, documents, sampler.indices(batch), what)
         losses = evaluate_microbatches(parts.runner, _batches(parts, plan, documents))
         values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
         totals = [total + value / count for total, value in zip(totals, values, strict=True)]
@@ -145,28 +158,40 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     )
 
 
-def agreed_plan(parts: Assembly, documents: Documents, sampler: Sampler, step: int) -> StepPlan:
-    """The plan of a step's documents: made by each rank, from lengths alone, and then compared.
+def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: str) -> StepPlan:
+    """The plan of a global batch: made by each rank, from lengths alone, and then compared.
+
+    Args:
+        parts: Of this rank.
+        documents: What the indices are of.
+        indices: Of the batch.
+        what: The batch, for the message.
 
     Raises:
-        InputError: A document does not fit, or ranks have different plans; they are named.
+        InputError: A document does not fit, the plan is not legal (a group that does not exist
+            would be a hang), or ranks have different plans; they are named.
     """
-    indices = sampler.indices(step)
     plan = plan_step(
         documents.lengths[indices],
         parts.schedule,
         documents=indices,
         names=[documents.name(index) for index in indices.tolist()],
     )
-    check_agreement(
-        plan_digest(plan), _world(), what=f"plan of step {step + 1}", device=parts.device
-    )
+    check_plan(plan, what, multiple=parts.schedule.microbatch_multiple)
+    check_agreement(plan_digest(plan), _world(), what=what, device=parts.device)
     return plan
 
 
 def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[PackedBatch]:
-    """This rank's microbatches: what it loaded goes where it is computed, in one exchange."""
-    owned = owned_documents(documents, plan, parts.groups.domain_rank)
+    """This rank's microbatches: what it loaded goes where it is computed, in one exchange.
+
+    Raises:
+        InputError: A rank cannot read a document. On every rank.
+    """
+    rank = parts.groups.domain_rank
+    owned = refuse_together(
+        lambda: owned_documents(documents, plan, rank), _world(), device=parts.device
+    )
     return route(plan, owned, parts.groups, parts.recipient)
 
 
