@@ -1,0 +1,1 @@
+"""What the tape costs, on which captures are tested without a GPU."""

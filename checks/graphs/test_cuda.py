@@ -1,0 +1,118 @@
+"""CUDA graphs on a GPU: what the tape promises, on the device that it speaks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import dropout
+
+from checks.graphs.captures import equal, perceptron, results, tensor
+from ringproof.errors import InputError
+from ringproof.reference.graphs.backend import Capture, CaptureBackend
+from ringproof.reference.graphs.choose import choose_backend
+from ringproof.reference.graphs.order import Pass
+from ringproof.reference.graphs.replaying import Graphed
+from ringproof.reference.graphs.transformer_engine import is_installed
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+BACKENDS = [
+    "cuda",
+    pytest.param(
+        "transformer-engine",
+        marks=pytest.mark.skipif(not is_installed(), reason="needs Transformer Engine"),
+    ),
+]
+PIPELINE = [Pass(0, "forward"), Pass(1, "forward"), Pass(0, "backward"), Pass(1, "backward")]
+
+
+def rows(seed: int = 0) -> torch.Tensor:
+    return tensor(5, 4, seed=seed).to(GPU).requires_grad_()
+
+
+def captures(module: torch.nn.Module, count: int = 1) -> list[Capture]:
+    return [
+        Capture(
+            name=f"slot {slot}",
+            function=module,
+            inputs=(rows(),),
+            parameters=dict(module.named_parameters()),
+        )
+        for slot in range(count)
+    ]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> CaptureBackend:
+    return choose_backend(request.param, GPU)
+
+
+def test_replays_equal_eager(backend: CaptureBackend) -> None:
+    module = perceptron().to(GPU)
+    parameters = list(module.parameters())
+    (graphed,) = backend.capture(captures(module))
+    for seed in (1, 2):
+        expected = results_on_gpu(module, seed, parameters)
+        assert equal(results_on_gpu(graphed, seed, parameters), expected)
+    assert (graphed.replays.forward, graphed.replays.backward) == (2, 2)
+    assert graphed.memory.inputs == 5 * 4 * 8
+    graphed.reset()
+    with pytest.raises(InputError, match="the graph was reset"):
+        graphed(rows())
+
+
+def results_on_gpu(
+    function: object, seed: int, parameters: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    return results(function, [rows(seed)], parameters)  # type: ignore[arg-type]
+
+
+def test_two_in_flight_in_one_pool(backend: CaptureBackend) -> None:
+    module = perceptron().to(GPU)
+    graphed = backend.capture(captures(module, 2), order=PIPELINE)
+    found = []
+    for functions in ([module, module], graphed):
+        module.zero_grad()
+        outputs = [function(rows(seed)) for seed, function in enumerate(functions)]
+        for output in outputs:
+            output.sum().backward()
+        found.append([parameter.grad.clone() for parameter in module.parameters()])
+    assert equal(*found)
+
+
+def test_registered_generators_go_on() -> None:
+    backend, generator = choose_backend("cuda", GPU), torch.Generator(GPU)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=GPU)
+        return dropout(x, 0.5) + noise
+
+    found = []
+    for graphed in (False, True):
+        torch.cuda.manual_seed(1)
+        generator.manual_seed(2)
+        one: Any = function
+        if graphed:
+            capture = Capture(name="noise", function=function, inputs=(rows(),))
+            (one,) = backend.capture([capture], generators=[generator])
+        found.append([one(rows()).detach().clone() for _ in range(2)])
+    assert equal(*found)
+
+
+def test_what_the_tape_refuses_is_refused() -> None:
+    module = perceptron().to(GPU)
+    backend = choose_backend("cuda", GPU)
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+    good = captures(module)[0]
+    bad = Capture(name="reads", function=reads, inputs=(rows(),))
+    with pytest.raises(InputError, match="reads, forward: cannot be captured"):
+        backend.capture([good, bad])
+    assert module(rows()).isfinite().all()
+    (graphed,) = backend.capture([good])
+    assert isinstance(graphed, Graphed)
+    assert equal([graphed(rows(3))], [module(rows(3))])

@@ -1,0 +1,82 @@
+"""Random numbers: registered generators go on from replay to replay, others repeat themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
+
+from checks.graphs.captures import equal, graph, results, tensor
+from ringproof.errors import InputError
+from ringproof.reference.graphs.tape.backend import TapeBackend
+
+
+def dropped(x: torch.Tensor) -> torch.Tensor:
+    return dropout(x * 2, 0.5)
+
+
+def several(function: Callable[[torch.Tensor], torch.Tensor], times: int = 3) -> list[torch.Tensor]:
+    return [part for _ in range(times) for part in results(function, [tensor(64, grad=True)])]
+
+
+def test_replays_draw_what_eager_would_have_drawn() -> None:
+    torch.manual_seed(5)
+    expected = several(dropped)
+    torch.manual_seed(5)
+    graphed = graph(dropped, tensor(64, grad=True))  # leaves the generator where it was
+    assert equal(several(graphed), expected)
+    assert not equal(expected[:2], expected[2:4])
+
+
+def test_a_registered_generator_goes_on() -> None:
+    generator = torch.Generator()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+
+    generator.manual_seed(3)
+    expected = several(function)
+    generator.manual_seed(3)
+    graphed = graph(function, tensor(64, grad=True), generators=[generator])
+    assert equal(several(graphed), expected)
+
+
+def seeded_by_the_host(x: torch.Tensor) -> torch.Tensor:
+    """As kernels that take their seed as a number."""
+    generator = torch.Generator().manual_seed(torch.initial_seed())
+    return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+
+
+def test_an_unregistered_generator_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"graphs/test_random.py:\d+ draws from a generator that is not registered"
+    ):
+        graph(seeded_by_the_host, tensor(64))
+
+
+def test_an_unregistered_generator_repeats_itself() -> None:
+    graphed = graph(seeded_by_the_host, tensor(64), backend=TapeBackend(repeat_unregistered=True))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append([graphed(tensor(64)).clone()])
+    assert equal(*found)
+    assert not equal([seeded_by_the_host(tensor(64))], found[0])
+
+
+def test_a_seed_set_in_the_capture_is_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(1)
+        return dropped(x)
+
+    with pytest.raises(InputError, match="state of a random generator was set before"):
+        graph(function, tensor(64))
+
+
+def test_recompute_that_sets_the_state_is_refused() -> None:
+    """Activation checkpointing replays its random numbers by setting the state: no graph does."""
+    with pytest.raises(InputError, match="part, backward: the state of a random generator"):
+        graph(lambda x: checkpoint(dropped, x, use_reentrant=False), tensor(64, grad=True))

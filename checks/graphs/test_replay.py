@@ -1,0 +1,221 @@
+"""A replay on the tape is the eager computation, bit by bit, for values that it never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from checks.graphs.captures import equal, graph, perceptron, results, tensor
+from checks.model.whole_model import whole
+from ringproof.errors import InputError
+from ringproof.reference.model.config import preset
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import group_of_one, random_sequences, rank_batch
+
+
+class InPlace(nn.Module):
+    """Writes into parts of fresh memory, reads views of it, and returns two results and a gap."""
+
+    def forward(self, x: torch.Tensor, rows: torch.Tensor) -> tuple[Any, ...]:
+        out = torch.zeros(6, 4, dtype=x.dtype)
+        out[rows] = x * 2
+        out[1:3] += x[:2].exp()
+        left, right = out.chunk(2, dim=1)
+        total = torch.stack([left, right]).sum(0)
+        total.mul_(torch.where(total.detach() > 0, 2.0, 0.5))
+        return total, None, rows + 1
+
+
+def recomputed(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(module, x, use_reentrant=False, preserve_rng_state=False)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_perceptron(recompute: bool) -> None:
+    module = perceptron()
+    function = partial(recomputed, module) if recompute else module
+    parameters = dict(module.named_parameters())
+    graphed = graph(function, tensor(5, 4, grad=True), parameters=parameters)
+    for seed in range(1, 4):
+        given = [tensor(5, 4, seed=seed, grad=True)]
+        expected = results(module, given, list(parameters.values()))
+        assert equal(results(graphed, given, list(parameters.values())), expected)
+        with torch.no_grad():  # an optimizer's step needs no new capture
+            for parameter in parameters.values():
+                parameter.add_(0.1 * parameter.grad)
+    assert (graphed.replays.forward, graphed.replays.backward) == (3, 3)
+
+
+def test_writes_in_place_and_several_outputs() -> None:
+    module = InPlace()
+    graphed = graph(module, tensor(4, 4, grad=True), torch.tensor([0, 1, 2, 3]))
+    for rows in ([0, 1, 2, 3], [5, 0, 3, 2]):
+        given = [tensor(4, 4, seed=rows[0] + 1, grad=True), torch.tensor(rows)]
+        assert equal(results(graphed, given), results(module, given))
+    outputs = graphed(*given)
+    assert outputs[1] is None
+    assert not outputs[2].requires_grad
+
+
+def test_python_is_not_run_again() -> None:
+    calls = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x * (3 if len(calls) < 2 else 2)
+
+    graphed = graph(function, tensor(3), warm_up=0)
+    assert equal([graphed(tensor(3, seed=1))], [3 * tensor(3, seed=1)])
+    assert len(calls) == 1
+
+
+def test_a_branch_is_baked_in() -> None:
+    """What a comparison with eager must find: the graph keeps the way that the capture took."""
+    switch = {"pad_between_seqs": False}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x - 1 if switch["pad_between_seqs"] else x + 1
+
+    graphed = graph(function, tensor(3))
+    assert equal([graphed(tensor(3))], [function(tensor(3))])
+    switch["pad_between_seqs"] = True
+    assert equal([graphed(tensor(3))], [tensor(3) + 1])
+    assert not equal([graphed(tensor(3))], [function(tensor(3))])
+
+
+def test_a_tensor_from_outside_is_read_where_it_is() -> None:
+    table = tensor(3)
+    graphed = graph(lambda x: x * table, tensor(3))
+    table.add_(1)
+    assert equal([graphed(tensor(3, seed=1))], [tensor(3, seed=1) * table])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["qwen3-tiny", "moonlight-tiny"])
+def test_layer(name: str, recompute: bool, alone: ContextParallelGroup) -> None:
+    """A layer with attention over a pack; metadata are static inputs like the rows."""
+    config = preset(name)
+    layer = whole(config).layers["0"]
+    batch = rank_batch(random_sequences(), alone)
+    fields = ("positions", "sequences", "real")
+
+    def function(x: torch.Tensor, *metadata: torch.Tensor) -> Any:
+        own = replace(batch, **dict(zip(fields, metadata, strict=True)))
+        if recompute:
+            return checkpoint(layer, x, own, use_reentrant=False, preserve_rng_state=False)
+        return layer(x, own)
+
+    static = [getattr(batch, field).clone() for field in fields]
+    parameters = dict(layer.named_parameters())
+    graphed = graph(
+        function, tensor(batch.rows, config.hidden, grad=True), *static, parameters=parameters
+    )
+    for shift in range(2):
+        given = [
+            tensor(batch.rows, config.hidden, seed=shift + 1, grad=True),
+            batch.positions + shift,
+            batch.sequences,
+            batch.real,
+        ]
+        expected = results(function, given, list(parameters.values()))
+        assert equal(results(graphed, given, list(parameters.values())), expected)
+        assert len(expected) == 2 + len(parameters)
+
+
+def test_the_gradient_of_a_parameter_is_not_the_graphs_memory() -> None:
+    """Two backwards of one callable add up: autograd must not keep the static gradient."""
+    module = perceptron()
+    graphed = graph(module, tensor(5, 4, grad=True))
+    for seed in (1, 2):
+        graphed(tensor(5, 4, seed=seed)).sum().backward()
+    found = [parameter.grad.clone() for parameter in module.parameters()]
+    module.zero_grad()
+    for seed in (1, 2):
+        module(tensor(5, 4, seed=seed)).sum().backward()
+    assert equal(found, [parameter.grad for parameter in module.parameters()])
+
+
+@pytest.fixture
+def alone() -> Any:
+    with group_of_one() as group:
+        yield group
+
+
+@pytest.mark.parametrize("through", [lambda x: x, lambda x: x.view(5, 4), lambda x: x * 1])
+def test_the_gradient_of_an_input_is_not_the_graphs_memory(through: Callable[..., Any]) -> None:
+    graphed = graph(perceptron(), tensor(5, 4, grad=True))
+    leaf = tensor(5, 4, grad=True)
+    graphed(through(leaf)).sum().backward()
+    kept = leaf.grad.clone()
+    graphed(tensor(5, 4, seed=8, grad=True)).sum().backward()
+    assert equal([leaf.grad], [kept])
+
+
+def test_graphs_in_a_row() -> None:
+    """The gradient goes from one graph's memory to the next one's without a copy between."""
+    square = nn.Linear(4, 4).double()
+    parameters = list(square.parameters())
+    first, second = (graph(square, tensor(5, 4, grad=True)) for _ in range(2))
+    for seed in (1, 2):
+        given = [tensor(5, 4, seed=seed, grad=True)]
+        expected = results(lambda x: square(square(x)), given, parameters)
+        assert equal(results(lambda x: second(first(x)), given, parameters), expected)
+
+
+def test_values_that_an_operation_cannot_use() -> None:
+    graphed = graph(InPlace(), tensor(4, 4), torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(
+        InputError, match=r"part, forward: aten::index_put.* at graphs/test_replay.py:\d+ fails"
+    ):
+        graphed(tensor(4, 4), torch.tensor([0, 1, 2, 6]))
+
+
+def test_router_and_not_what_follows_it(alone: ContextParallelGroup) -> None:
+    """A mixture of experts: its choice can be captured, its dispatch reads counts on the host."""
+    config = preset("moonlight-tiny")
+    layers = whole(config).layers.values()
+    experts = next(layer.moe for layer in layers if layer.kind.feed_forward == "experts")
+    batch = rank_batch(random_sequences(), alone)
+    router, parameters = experts.router, dict(experts.router.named_parameters())
+
+    def route(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        routing, auxiliary = router(x, batch)
+        return routing.chosen, routing.weights, routing.probabilities, auxiliary
+
+    static = tensor(batch.rows, config.hidden, grad=True)
+    graphed = graph(route, static, parameters=parameters)
+    given = [tensor(batch.rows, config.hidden, seed=3, grad=True)]
+    expected = results(route, given, list(parameters.values()))
+    assert equal(results(graphed, given, list(parameters.values())), expected)
+    assert len(expected) == 4 + 2
+    with pytest.raises(InputError, match=r"part, forward: torch.bincount at model/moe.py:\d+: "):
+        graph(lambda x: experts(x, batch), static, parameters=dict(experts.named_parameters()))
+
+
+def broken(break_it: Callable[[Any], None]) -> bool:
+    """Whether a replay still equals the eager call after the tape was changed."""
+    module = perceptron()
+    graphed = graph(module, tensor(5, 4, grad=True))
+    break_it(graphed)
+    given = [tensor(5, 4, seed=1, grad=True)]
+    parameters = list(module.parameters())
+    return equal(results(graphed, given, parameters), results(module, given, parameters))
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+@pytest.mark.parametrize("lost", [0, 2, -1])
+def test_a_lost_operation_is_seen(segment: int, lost: int) -> None:
+    def lose(graphed: Any) -> None:
+        operations = list(graphed._segments[segment]._operations)
+        operations.pop(lost)
+        graphed._segments[segment]._operations = tuple(operations)
+
+    assert broken(lambda _: None)
+    assert not broken(lose)

@@ -1,0 +1,8 @@
+"""Capture a computation once, replay it without Python: on CUDA, and by the same rules on a CPU.
+
+Read in this order: ``backend`` (what is asked for, and what comes back), ``order`` (in which order
+passes are captured, and why memory depends on it), ``capturing`` (warm-up, forward, backward: the
+same for every backend), ``replaying`` (the captured callable under autograd), ``refusals`` (what
+no device can capture). Then the backends: ``cuda``, ``transformer_engine``, and the folder
+``tape``, which has a reading order of its own. ``choose`` picks one.
+"""

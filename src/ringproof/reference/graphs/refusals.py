@@ -1,0 +1,141 @@
+"""What no device can capture, and what to do instead.
+
+Shapes that depend on data, and values that the host reads, make the device wait for the host; a
+stream that is being captured has nothing to wait for. On CUDA that is an error of the driver; here
+it has a name and a line. Two views of the same program are searched:
+
+* operations (:func:`why_refused`), which are the same on every device;
+* Python calls (:func:`why_call_refused`), because a copy to the host is no operation on a CPU.
+
+What cannot be seen on a CPU: copies to pinned memory, ``.to(device)`` where the device is held in
+a variable, streams and events, ``torch.cuda.synchronize()``, the device's own limits, and transfers
+that the program never waits for. ``torch.tensor`` is refused wherever its result would go, since
+all memory is host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Refusal(NamedTuple):
+    """Why something cannot be captured.
+
+    Args:
+        what: The call, as people write it.
+        why: What it does.
+        remedy: What to do instead.
+    """
+
+    what: str
+    why: str
+    remedy: str
+
+
+READS = "the host reads a value, which synchronises the device during capture"
+SHAPE = "its shape depends on data, which synchronises the device during capture"
+COPIES = "copies from device to host, which synchronises the device during capture"
+BRINGS = "copies from host to device, which synchronises the device during capture"
+MOVES = "moves a tensor to another address, and graphs keep addresses"
+
+KEEP = "keep the value on the device, or leave the call out of the graph"
+MASK = "use torch.where or masked_fill, or leave the call out of the graph"
+MAKE = "make the tensor before the capture and keep it, or pass it as a static input"
+FIXED = "make it with its final size before the capture"
+WAITS = "leave it out: a graph's operations are in order already"
+
+# Operations whose tags (torch.Tag) do not say it.
+OPERATIONS = MappingProxyType(
+    {
+        "aten::_local_scalar_dense": Refusal(".item()", READS, KEEP),
+        "aten::equal": Refusal("torch.equal", READS, KEEP),
+        "aten::lift_fresh": Refusal("a tensor from host data", BRINGS, MAKE),
+        "aten::_pin_memory": Refusal(".pin_memory()", COPIES, MAKE),
+        "aten::set_": Refusal(".set_()", MOVES, FIXED),
+        "aten::resize_": Refusal(".resize_()", MOVES, FIXED),
+        "c10d::barrier": Refusal("barrier", "the host waits for other ranks", WAITS),
+        "c10d::monitored_barrier_": Refusal("barrier", "the host waits for other ranks", WAITS),
+    }
+)
+CALLS = MappingProxyType(
+    {
+        "item": Refusal(".item()", READS, KEEP),
+        "__bool__": Refusal("bool(tensor), as in `if tensor:`", READS, KEEP),
+        "__int__": Refusal("int(tensor)", READS, KEEP),
+        "__float__": Refusal("float(tensor)", READS, KEEP),
+        "__index__": Refusal("a tensor as a Python index", READS, KEEP),
+        "tolist": Refusal(".tolist()", COPIES, KEEP),
+        "numpy": Refusal(".numpy()", COPIES, KEEP),
+        "__array__": Refusal("numpy.asarray(tensor)", COPIES, KEEP),
+        "cpu": Refusal(".cpu()", COPIES, KEEP),
+        "cuda": Refusal(".cuda()", BRINGS, MAKE),
+        "pin_memory": Refusal(".pin_memory()", COPIES, MAKE),
+        "tensor": Refusal("torch.tensor", BRINGS, MAKE),
+        "as_tensor": Refusal("torch.as_tensor", BRINGS, MAKE),
+        "asarray": Refusal("torch.asarray", BRINGS, MAKE),
+    }
+)
+FROM_TENSORS_TOO = frozenset({"as_tensor", "asarray"})
+"""Calls that do nothing when they are given a tensor."""
+
+INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
+
+
+def why_refused(
+    operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Refusal | None:
+    """Whether an operation synchronises a device.
+
+    Args:
+        operation: An ``OpOverload``.
+        arguments: Of the call.
+        keywords: Of the call.
+    """
+    name = operation.name().partition(".")[0]
+    if name in OPERATIONS:
+        return OPERATIONS[name]
+    if name in INDEXING:
+        return _mask_refusal(arguments)
+    if name == "aten::repeat_interleave" and keywords.get("output_size") is not None:
+        return None
+    short = name.partition("::")[2].strip("_0123456789")
+    if torch.Tag.dynamic_output_shape in operation.tags:
+        return Refusal(f"torch.{short}", SHAPE, MASK)
+    if torch.Tag.data_dependent_output in operation.tags:
+        return Refusal(f"torch.{short}", READS, KEEP)
+    return None
+
+
+def why_call_refused(
+    name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Refusal | None:
+    """Whether a Python call synchronises a device.
+
+    Args:
+        name: Of the function or method of torch.
+        arguments: Of the call.
+        keywords: Of the call.
+    """
+    if name in FROM_TENSORS_TOO and arguments and isinstance(arguments[0], torch.Tensor):
+        return None
+    if name == "to":
+        places = (*arguments[1:2], keywords.get("device"))
+        if any(isinstance(place, str) and place.startswith("cpu") for place in places):
+            return Refusal('.to("cpu")', COPIES, KEEP)
+        return None
+    return CALLS.get(name)
+
+
+def _mask_refusal(arguments: Sequence[Any]) -> Refusal | None:
+    """Indexing by a mask counts its ones, except where one number is written to all of them."""
+    masks = [
+        index
+        for index in arguments[1]
+        if index is not None and index.dtype in (torch.bool, torch.uint8)
+    ]
+    one_number = len(arguments) > 2 and arguments[2].numel() == 1
+    return Refusal("indexing by a mask", SHAPE, MASK) if masks and not one_number else None

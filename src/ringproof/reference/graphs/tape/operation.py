@@ -1,0 +1,129 @@
+"""One operation as it is written down, and how it is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ringproof.reference.graphs.tape.chance import Frozen
+from ringproof.reference.graphs.tape.memory import Address, Block
+from ringproof.reference.graphs.tape.transfers import Touch, Transfers
+
+FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation, with addresses in place of tensors.
+
+    Args:
+        function: The ``OpOverload``.
+        arguments: Of the call.
+        keywords: Of the call.
+        results: Where its new tensors go, in order; ``None`` for results that are arguments.
+        touch: What it reads and writes.
+        frozen: The state that it draws from, if not from a registered generator.
+        place: The line that called it.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    results: tuple[Any, ...]
+    touch: Touch
+    frozen: Frozen | None
+    place: str
+
+    def bound(self, tensor_at: Callable[[Address], Any]) -> Operation:
+        """The same with tensors in place of (some) addresses."""
+        return replace(
+            self,
+            arguments=replaced(self.arguments, Address, tensor_at),
+            keywords=replaced(dict(self.keywords), Address, tensor_at),
+            results=replaced(self.results, Address, tensor_at),
+        )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether no address is left."""
+        parts = (self.arguments, self.keywords, self.results)
+        return not any(isinstance(leaf, Address) for leaf in leaves(parts))
+
+    def run(self, transfers: Transfers) -> None:
+        """Run it again, its results to where they were."""
+        transfers.make_way_for(self.touch)
+        if self.frozen is None:
+            result = self.function(*self.arguments, **self.keywords)
+        else:
+            result = self._run_frozen(*self.frozen)
+        if self.function.namespace == "c10d":
+            work = result[-1] if isinstance(result, tuple) else result
+            if work is not None:
+                transfers.start(work, self.touch)
+            return
+        found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        if self.function.namespace in FUNCTIONAL:
+            found = [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in found]
+        for place, tensor in zip(self.results, found, strict=True):
+            if place is not None:
+                place.copy_(tensor)
+
+    def _run_frozen(self, generator: torch.Generator, state: torch.Tensor) -> Any:
+        current = generator.get_state()
+        generator.set_state(state)
+        try:
+            return self.function(*self.arguments, **self.keywords)
+        finally:
+            generator.set_state(current)
+
+
+def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch:
+    """What an operation reads and writes, from its schema.
+
+    Schemas of c10d do not say what they write. It is the first argument, except of a send.
+    """
+    if function.namespace == "c10d":
+        sends = function.name().startswith("c10d::send")
+        first, rest = blocks(arguments[:1]), blocks(arguments[1:])
+        return Touch(first, frozenset()) if sends else Touch(rest, first)
+    named = dict(zip((one.name for one in function._schema.arguments), arguments, strict=False))
+    named |= keywords
+    written = {
+        one.name
+        for one in function._schema.arguments
+        if one.alias_info is not None and one.alias_info.is_write
+    }
+    return Touch(
+        blocks([value for name, value in named.items() if name not in written]),
+        blocks([value for name, value in named.items() if name in written]) | blocks(results),
+    )
+
+
+def blocks(tree: Any) -> frozenset[Block]:
+    """The blocks of all addresses in nested lists, tuples and dictionaries."""
+    return frozenset(leaf.block for leaf in leaves(tree) if isinstance(leaf, Address))
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """What nested lists, tuples and dictionaries hold."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            yield from leaves(part)
+    else:
+        yield tree
+
+
+def replaced(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """The same nesting with every leaf of a kind replaced."""
+    if isinstance(tree, kind):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: replaced(value, kind, change) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(replaced(part, kind, change) for part in tree)
+    return tree
