@@ -87,9 +87,20 @@ def parallel_context(
         group = _create(planned, timeout)
         if rank in planned.ranks:
             groups[planned.description] = group
+    wait_for_connections()
     yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
     for group in groups.values():
         dist.destroy_process_group(group)
+
+
+def wait_for_connections() -> None:
+    """Return when every rank has its groups. A collective over the world, after groups were made.
+
+    Gloo connects a group's ranks when it is made, and a rank is done when its own side is. One that
+    goes on at once, and leaves, would break connections that others are still making.
+    """
+    if dist.get_backend() == "gloo":
+        dist.barrier()
 
 
 def _create(planned: PlannedGroup, timeout: timedelta | None) -> dist.ProcessGroup:

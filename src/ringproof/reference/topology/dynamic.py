@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.topology.context import ParallelContext
+from ringproof.reference.topology.context import ParallelContext, wait_for_connections
 from ringproof.reference.topology.dynamic_catalogue import (
     DOMAIN,
     DOMAIN_AXES,
@@ -141,6 +141,7 @@ def dynamic_groups(
         group = dist.new_group(list(planned.ranks), timeout=timeout, group_desc=planned.description)
         if context.rank in planned.ranks:
             made[planned.ranks] = group
+    wait_for_connections()
     yield _held({**given, **made}, domain, context.rank, wanted, per_node)
     for group in made.values():
         dist.destroy_process_group(group)

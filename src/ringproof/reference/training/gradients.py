@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ringproof.reference.model.parameters import ParameterKind
-from ringproof.reference.topology.context import ParallelContext
+from ringproof.reference.topology.context import ParallelContext, wait_for_connections
 
 EMBEDDING_GROUP = "EMBEDDING_GROUP"
 """Upstream's ``group_desc`` of the stages that share the embedding (Megatron-LM core_v0.16.1)."""
@@ -106,6 +106,7 @@ def reduction_groups(
         group = dist.new_group(ends, timeout=timeout, group_desc=EMBEDDING_GROUP)
         if context.rank in ends:
             embedding = group
+    wait_for_connections()
     yield ReductionGroups(
         tensor=context.groups["TENSOR_MODEL_PARALLEL_GROUP"],
         pipeline=context.groups["PIPELINE_MODEL_PARALLEL_GROUP"],
