@@ -5,16 +5,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove test lint evidence benchmark docs clean
+.PHONY: prove test test-slow lint evidence benchmark docs clean
 
 # Prove what the cards say. QUICK=1 leaves the slow proofs out.
 prove: $(STAMP)
 	$(BIN)/ringproof prove $(if $(QUICK),--quick)
 
-# Everything that can fail: lint, types, checks in one process each, smoke tests on many ranks.
+# Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint
 	$(BIN)/python -m pytest checks src -n 2 --doctest-modules
-	$(BIN)/python -m pytest smoke
+	$(BIN)/python -m pytest smoke -m "not slow"
+
+# The tests on many ranks for which `make test` has no time.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest smoke -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -102,7 +102,9 @@ def test_work_that_shows_progress_may_take_longer_than_the_limit(four: Cluster) 
     assert caught.value.rank == 3
 
 
-@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize(
+    "comm_type", ["p2p", *(pytest.param(c, marks=pytest.mark.slow) for c in ("all_gather", "a2a"))]
+)
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_a_rank_that_never_enters_attention_is_named(
     four: Cluster, comm_type: str, backward: bool

@@ -46,6 +46,7 @@ def spoil_last_loss(log: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_commands_of_the_skill_show_parity(tmp_path: Path) -> None:
     for name in ("train-one", "train-dynamic"):
         done = ringproof(as_written(name), tmp_path)

@@ -59,7 +59,10 @@ def test_the_same_under_torchrun(tmp_path: Path) -> None:
     assert found.report["proof"] == "traffic"
 
 
-@pytest.mark.parametrize(("comm", "verdict"), [("p2p", "flat"), ("a2a", "flat")])
+@pytest.mark.parametrize(
+    ("comm", "verdict"),
+    [pytest.param("p2p", "flat", marks=pytest.mark.slow), ("a2a", "flat")],
+)
 def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
     tmp_path: Path, comm: str, verdict: str
 ) -> None:
@@ -71,6 +74,7 @@ def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
     assert (found.verdict, found.exit_code) == (verdict, 1)
 
 
+@pytest.mark.slow
 def test_a_log_starts_anew(tmp_path: Path) -> None:
     """An older run in the same file must not speak for this one."""
     log = tmp_path / "ranks.log"

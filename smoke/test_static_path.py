@@ -148,7 +148,9 @@ def test_a_step_on_stale_tensors_is_seen(
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a", "a2a+p2p"])
+@pytest.mark.parametrize(
+    "comm_type", ["p2p", *(pytest.param(c, marks=slow) for c in ("all_gather", "a2a")), "a2a+p2p"]
+)
 def test_two_packs_are_the_same_operations_on_every_rank(
     cluster: Cluster, comm_type: str, partition: str
 ) -> None:

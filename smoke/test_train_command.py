@@ -52,6 +52,7 @@ def test_ranks_are_started_and_say_the_same_as_torchruns(tmp_path: Path) -> None
     assert found.returncode == 0, found.stdout
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
     """Negative control of the comparison above and of the log."""
     logs = []
@@ -62,6 +63,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
     assert ringproof("logs", "parity", *logs, "--tol", "1e-3").returncode == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     common = ("train", "--cp", "2", *SHORT, "--evaluate-every", "2")
@@ -82,6 +84,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_megatrons_lines_are_read_by_the_log_tools(tmp_path: Path) -> None:
     ours, megatrons = tmp_path / "run.jsonl", tmp_path / "run.log"
     common = ("train", "--steps", "3", *SHORT)

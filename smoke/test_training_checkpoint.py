@@ -87,7 +87,8 @@ def test_another_layout_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "moment", ["writing", "naming", pytest.param("renaming", marks=pytest.mark.slow)]
+    "moment",
+    ["writing", *(pytest.param(m, marks=pytest.mark.slow) for m in ("naming", "renaming"))],
 )
 def test_a_killed_save_never_counts(cluster: Cluster, tmp_path: Path, moment: str) -> None:
     """Killed in the second save, the run goes on with the first; the next save succeeds."""

@@ -105,6 +105,7 @@ def test_a_rank_that_hangs_in_step_two_is_named(three: Ranks) -> None:
     assert_gone(before)
 
 
+@pytest.mark.slow
 def test_a_rank_with_another_seed_is_named(three: Ranks) -> None:
     started, before = time.monotonic(), three.cluster.process_ids
     with pytest.raises(InputError) as refusal:

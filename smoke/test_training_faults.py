@@ -63,6 +63,7 @@ def test_a_fault_is_seen(laboratory: Laboratory, fault: Fault) -> None:
         assert broken.red == (fault.proof,), "the steps of the training are as they should be"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", named(STOPPING))
 def test_a_fault_that_stops_the_run_is_reported(others: Cluster, fault: Fault) -> None:
     broken = sees(Laboratory(others, STEPS), fault)

@@ -1,7 +1,7 @@
-"""Thirty optimiser steps of each kind of training against one rank: the part of the matrix that
-runs every time.
+"""Thirty optimiser steps of each kind of training against one rank: a choice of the matrix.
 
-The whole matrix (every preset, with and without MTP, in every layout) is recorded by
+Those that take longest are marked slow; the others cover every model and every axis, too. The
+whole matrix (every preset, with and without MTP, in every layout) is recorded by
 `benchmarks/training/parity_matrix.py`.
 """
 
@@ -69,9 +69,27 @@ def references(cluster: Cluster) -> References:
     return References(cluster)
 
 
-@pytest.mark.parametrize(
-    ("preset", "mtp", "name"), CHOSEN, ids=[f"{p}+{m}-{name}" for p, m, name in CHOSEN]
+SLOW = frozenset(
+    {
+        "dynamic on 8, sizes 1, 2, 4, 8",
+        "TP 2",
+        "dynamic on 4, a2a",
+        "dynamic on 4, all_gather",
+    }
 )
+VARIANTS = [
+    pytest.param(
+        preset,
+        mtp,
+        name,
+        id=f"{preset}+{mtp}-{name}",
+        marks=pytest.mark.slow if name in SLOW else (),
+    )
+    for preset, mtp, name in CHOSEN
+]
+
+
+@pytest.mark.parametrize(("preset", "mtp", "name"), VARIANTS)
 def test_a_training_is_that_of_one_rank(
     cluster: Cluster,
     references: References,

@@ -25,7 +25,7 @@ def write_picture(result: Comparison, destination: str) -> None:
     try:
         from matplotlib.figure import Figure  # no backend, no window, no state
     except ImportError as error:
-        remedy = "install matplotlib, or use --html"
+        remedy = "pip install 'ringproof[plots]', or use --html"
         raise InputError("--png", None, "needs the package matplotlib", remedy) from error
     drawn = curves(result)
     figure = Figure(figsize=(6.4 * len(drawn), 6.0), layout="constrained")
