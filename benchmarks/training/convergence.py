@@ -4,6 +4,7 @@
 
 trains three times 300 steps of float64 on four ranks, compares the losses, then measures the
 speed of each schedule in float32 in turns, so that all three see the same machine.
+Each curve is also written as a table beside the JSON, for ``ringproof logs parity``.
 ``--speed-only`` keeps the curves of an earlier record. ``--png`` draws them (needs matplotlib).
 """
 
@@ -90,6 +91,8 @@ def main() -> int:
         "curves": curves,
     }
     write_atomically(path, json.dumps(result) + "\n", field="--json")
+    for schedule, curve in curves.items():
+        write_atomically(path.with_name(f"{path.stem}-{schedule}.csv"), _table(curve))
     if arguments.png:
         _draw(result, arguments.png)
     return 0 if result["largest_relative_difference"] <= TOLERANCE else 1
@@ -131,6 +134,14 @@ def _speeds(cluster: Cluster) -> dict[str, dict[str, float]]:
         }
         for schedule, times in seconds.items()
     }
+
+
+def _table(curve: dict[str, Any]) -> str:
+    """A curve as `ringproof logs parity` reads it."""
+    rows = enumerate(zip(curve["loss"], curve["grad_norm"], strict=True), start=1)
+    return "step,loss,grad_norm\n" + "".join(
+        f"{step},{loss!r},{norm!r}\n" for step, (loss, norm) in rows
+    )
 
 
 def _mean_size(histogram: dict[str, int]) -> float:

@@ -166,7 +166,7 @@ def test_bfloat16_stays_near(alone: ContextParallelGroup) -> None:
 
 def test_tensor_parallel_ranks_without_whole_groups_are_refused() -> None:
     tp = TensorParallel(group=torch.distributed.ProcessGroup(0, 4), size=4)
-    with pytest.raises(InputError, match=r"mamba groups: the 8 heads' groups .*TP 4"):
+    with pytest.raises(InputError, match=r"mamba groups: the 24 heads' groups .*TP 4"):
         Mamba(CONFIG, Builder(3, torch.float64, torch.device("cpu"), tp, {}))
 
 

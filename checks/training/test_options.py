@@ -95,8 +95,8 @@ def test_what_cannot_be_is_refused_by_name(parts: dict[str, Any], field: str) ->
         ("qwen3-tiny", (6, 12), {"comm_type": "a2a+p2p", "ranks_per_node": 2}, None),
         ("qwen3-tiny", (6, 12), {"comm_type": "a2a+p2p", "ranks_per_node": 6}, 6),
         ("moonlight-tiny", (3,), {"comm_type": "a2a"}, 3),
-        ("nemotron-h-tiny", (1, 2, 4, 8), {}, None),
-        ("nemotron-h-tiny", (2, 3), {}, 3),
+        ("nemotron-h-tiny", (1, 2, 3, 4, 6, 8), {}, None),
+        ("nemotron-h-tiny", (2, 5), {}, 5),
         ("nemotron-h-tiny", (4, 8), {"tp": 2}, 8),
     ],
 )

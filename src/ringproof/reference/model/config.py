@@ -232,6 +232,6 @@ _NEMOTRON = ModelConfig(
     )
     * 2,
     attention=AttentionShape(heads=8, kv_heads=4, head_width=16, rotary=False),
-    mamba=MambaShape(heads=8, head_width=16, state_width=16, groups=2),
+    mamba=MambaShape(heads=24, head_width=8, state_width=16, groups=2),
 )
 PRESETS = MappingProxyType({config.name: config for config in (_QWEN3, _MOONLIGHT, _NEMOTRON)})
