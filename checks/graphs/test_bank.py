@@ -146,7 +146,7 @@ def test_a_slot_in_flight_is_not_given_away(slots: int, alone: ContextParallelGr
         entered.append(bank.enter(batch))
         waiting.append(stage(batch.tokens, entered[-1]).value)
     assert len({id(one) for one in entered}) == slots
-    with pytest.raises(InputError, match=rf"--graph-slots: as many microbatches .*got {slots}"):
+    with pytest.raises(InputError, match=rf"graph_slots: as many microbatches .*got {slots}"):
         bank.enter(given[-1])
     waiting.pop(0).backward()
     assert bank.enter(given[-1]) is entered[0]
@@ -223,11 +223,11 @@ def test_reset_frees(alone: ContextParallelGroup) -> None:
 
 def test_scopes_that_cannot_be() -> None:
     moonlight = whole(preset("moonlight-tiny"))
-    with pytest.raises(InputError, match="--graph-scope: layer 1 has experts"):
+    with pytest.raises(InputError, match="graph_scope: layer 1 has experts"):
         parts_of(moonlight, "layer")
-    with pytest.raises(InputError, match="--graph-scope: unknown"):
+    with pytest.raises(InputError, match="graph_scope: unknown"):
         parts_of(moonlight, "whole")
-    with pytest.raises(InputError, match="--recompute runs whole layers again"):
+    with pytest.raises(InputError, match="whole layers are computed again"):
         parts_of(whole(preset("qwen3-tiny"), recompute=True), "attn")
     assert parts_of(whole(preset("qwen3-tiny")), "router") == ()
 

@@ -60,7 +60,7 @@ class BankOptions:
 
     def __post_init__(self) -> None:
         if self.slots < 1:
-            raise InputError("--graph-slots", self.slots, "is less than 1", "give 1 or more")
+            raise InputError("graph_slots", self.slots, "is less than 1", "give 1 or more")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class GraphBank:
         slot = next((slot for slot in self._slots if not slot.taken), None)
         if slot is None:
             problem = "as many microbatches wait for their backwards already"
-            return self._refused(batch, "--graph-slots", len(self._slots), problem)
+            return self._refused(batch, "graph_slots", len(self._slots), problem)
         static = slot.batches[size]
         load(static, batch)
         self._taken[size] = self._taken.get(size, 0) + 1

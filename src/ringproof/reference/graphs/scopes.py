@@ -13,7 +13,7 @@ The router's balance loss counts choices over the CP group, so its graph has a C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Outputs
-from ringproof.reference.graphs.names import SCOPES
+from ringproof.reference.graphs.names import check_scope
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.layer import Layer
 from ringproof.reference.model.router import Router, Routing
@@ -65,15 +64,10 @@ def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
     """What is captured of a stage, in the order of its forward; perhaps nothing.
 
     Raises:
-        InputError: An unknown scope; a whole layer that has experts; parts of layers that are
-            computed again, each of which would be replayed twice for one backward.
+        InputError: See :func:`~ringproof.reference.graphs.names.check_scope`.
     """
-    if scope not in SCOPES:
-        raise InputError("--graph-scope", scope, "unknown", f"use one of {', '.join(SCOPES)}")
-    check_scope([layer.kind.feed_forward for layer in _layers(stage).values()], scope)
-    if stage.recompute and scope != "layer":
-        problem = "--recompute runs whole layers again"
-        raise InputError("--graph-scope", scope, problem, "use layer, or do not recompute")
+    feed_forwards = [layer.kind.feed_forward for layer in _layers(stage).values()]
+    check_scope(feed_forwards, scope, recompute=stage.recompute)
     if scope == "layer":
         return tuple(
             Part(name, layer, _same, _same, stage.recompute)
@@ -90,17 +84,6 @@ def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
         for name, module in stage.named_modules()
         if isinstance(module, Router) and name.startswith("layers.")
     )
-
-
-def check_scope(feed_forwards: Sequence[str | None], scope: str) -> None:
-    """Refuse a scope that a layer does not allow, by the layer's place.
-
-    Raises:
-        InputError: See above.
-    """
-    if scope == "layer" and "experts" in feed_forwards:
-        problem = f"layer {feed_forwards.index('experts')} has experts, read back on the host"
-        raise InputError("--graph-scope", scope, problem, "use attn or router")
 
 
 def _layers(stage: Stage) -> dict[str, Layer]:
