@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,6 +183,18 @@ def test_another_group_or_capacity_is_refused(alone: ContextParallelGroup) -> No
         bank.enter(batches(other)[0])
     with pytest.raises(InputError, match=r"capacity: the static microbatch has Capacity\(rows=64"):
         bank.enter(batches(alone, replace(CAPACITY, rows=128))[0])
+
+
+def test_a_cp_size_that_was_not_captured(alone: ContextParallelGroup) -> None:
+    of_two: Any = SimpleNamespace(group=SimpleNamespace(size=2), metadata=object())
+    stage = whole(preset("qwen3-tiny"))
+    bank, _ = banked(stage, "attn", alone)
+    with pytest.raises(InputError, match=r"cp_size: graphs were captured for 1 \(got 2\)"):
+        bank.enter(of_two)
+    bank.reset()
+    bank, _ = banked(stage, "attn", alone, overflow="eager")
+    assert bank.enter(of_two) is of_two
+    assert bank.eager == 1
 
 
 class Failing(TapeBackend):

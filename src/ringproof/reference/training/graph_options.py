@@ -65,7 +65,8 @@ class GraphOptions:
                 and getattr(self, field.name) != field.default
             ):
                 problem = f"has no effect with --graphs {self.graphs}"
-                raise InputError(field.name, getattr(self, field.name), problem, "use bank")
+                remedy = "use bank" if field.name not in _OF_CAPACITY else "use static or bank"
+                raise InputError(field.name, getattr(self, field.name), problem, remedy)
 
 
 def microbatches_in_flight(microbatches: int, *, pp: int, vpp: int) -> int:
