@@ -78,6 +78,26 @@ def train(
     save: Annotated[str, typer.Option(help="Folder for checkpoints.")] = "",
     save_every: Annotated[int, typer.Option(help="Steps between them; 0: at the end.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest one.")] = False,
+    graphs: Annotated[
+        str, typer.Option(help="off, static (packs of fixed capacity) or bank (replay them).")
+    ] = "off",
+    graph_backend: Annotated[
+        str, typer.Option(help="auto, cuda, transformer-engine or tape (CPU).")
+    ] = "auto",
+    graph_scope: Annotated[str, typer.Option(help="layer, attn or router.")] = "layer",
+    graph_warmup: Annotated[int, typer.Option(help="Runs before a capture.")] = 3,
+    graph_rows: Annotated[
+        int, typer.Option(help="Rows of a pack on a rank; 0: --max-tokens-per-rank.")
+    ] = 0,
+    graph_sequences: Annotated[
+        int, typer.Option(help="Entries of a pack, a dummy included; 0: enough for any.")
+    ] = 0,
+    graph_slots: Annotated[
+        int, typer.Option(help="Microbatches in flight; 0: what the pipeline needs.")
+    ] = 0,
+    graphs_overflow: Annotated[
+        str, typer.Option(help="What does not fit a graph is an error, or eager.")
+    ] = "error",
     backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
     timeout: Annotated[
         float, typer.Option(help="Seconds of silence until a run counts as hung.")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
 from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.graph_options import GraphOptions
 from ringproof.reference.training.options import (
     BatchOptions,
     KeepingOptions,
@@ -62,6 +64,7 @@ def train_options(given: Mapping[str, Any]) -> TrainOptions:
                 **_picked(given, "save", "save_every", "resume"),
                 **_picked(given, "evaluate_every", "evaluate_batches"),
             ),
+            graphs=GraphOptions(**_picked(given, *(f.name for f in fields(GraphOptions)))),
         )
 
 

@@ -5,4 +5,7 @@ passes are captured, and why memory depends on it), ``capturing`` (warm-up, forw
 same for every backend), ``replaying`` (the captured callable under autograd), ``refusals`` (what
 no device can capture). Then the backends: ``cuda``, ``transformer_engine``, and the folder
 ``tape``, which has a reading order of its own. ``choose`` picks one.
+
+On top of them: ``scopes`` (which parts of a model), ``key`` (what a graph of one is for), and
+``bank`` (one graph for each part, slot and CP size, and which of them a microbatch gets).
 """

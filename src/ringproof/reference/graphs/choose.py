@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.cuda import CudaBackend
+from ringproof.reference.graphs.names import DEVICES, NAMES
 from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.graphs.transformer_engine import TransformerEngineBackend, is_installed
-
-DEVICES = MappingProxyType({"cuda": "cuda", "transformer-engine": "cuda", "tape": "cpu"})
-"""Name of a backend to the type of device that it works on."""
-
-NAMES = ("auto", *DEVICES)
 
 
 def choose_backend(name: str, device: torch.device) -> CaptureBackend:
     """A backend by name; ``auto`` is ``cuda`` on a GPU and ``tape`` on the CPU.
 
     Args:
-        name: One of :data:`NAMES`.
+        name: One of ``names.NAMES``.
         device: Where the captured functions run.
 
     Raises:

@@ -43,6 +43,9 @@ class Layer(nn.Module):
         InputError: The model lacks a shape, or TP cannot cut one.
     """
 
+    recomputes = False
+    """Whether it sees to its own recomputation, as one does that a graph replays."""
+
     def __init__(self, config: ModelConfig, builder: Builder, kind: LayerKind) -> None:
         super().__init__()
         self.kind = kind

@@ -129,7 +129,8 @@ class Stage(nn.Module):
         self, module: nn.Module, balance: list[torch.Tensor], *arguments: object
     ) -> torch.Tensor:
         """A layer or a prediction module; its auxiliary loss goes with the result."""
-        if self.recompute and torch.is_grad_enabled():
+        again = self.recompute and not getattr(module, "recomputes", False)
+        if again and torch.is_grad_enabled():
             x, auxiliary = checkpoint(
                 module, *arguments, use_reentrant=False, preserve_rng_state=False
             )

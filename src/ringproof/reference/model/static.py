@@ -12,6 +12,7 @@ are until the backward has run, which reads the masks again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import torch
@@ -100,15 +101,25 @@ def static_batch(like: PackedBatch) -> PackedBatch:
     Raises:
         InputError: The other has no metadata.
     """
-    given = _metadata(like)
     copies = {name: tensor.clone() for name, tensor in batch_tensors(like).items()}
-    metadata = Metadata(
-        capacity=given.capacity,
-        table=RowTable(*(copies.pop(f"metadata.table.{name}") for name in _TABLE_TENSORS)),
-        **{name: copies.pop(f"metadata.{name}") for name in _METADATA_TENSORS},
-    )
     nothing = Totals(0, (0,) * len(like.totals.predictions))
-    return replace(like, packed=hollow(given.capacity), totals=nothing, metadata=metadata, **copies)
+    packed = hollow(_metadata(like).capacity)
+    return with_tensors(replace(like, packed=packed, totals=nothing), copies)
+
+
+def with_tensors(batch: PackedBatch, tensors: Mapping[str, torch.Tensor]) -> PackedBatch:
+    """The microbatch on other tensors, all of them; names as of :func:`batch_tensors`.
+
+    Raises:
+        InputError: It has no metadata.
+    """
+    given = dict(tensors)
+    metadata = Metadata(
+        capacity=_metadata(batch).capacity,
+        table=RowTable(*(given.pop(f"metadata.table.{name}") for name in _TABLE_TENSORS)),
+        **{name: given.pop(f"metadata.{name}") for name in _METADATA_TENSORS},
+    )
+    return replace(batch, metadata=metadata, **given)
 
 
 def load(static: PackedBatch, batch: PackedBatch) -> None:

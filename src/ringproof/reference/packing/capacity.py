@@ -26,6 +26,7 @@ import numpy as np
 
 from ringproof.errors import InputError
 from ringproof.reference.packing.maps import Rows, local_to_global
+from ringproof.reference.packing.padding import round_up
 from ringproof.reference.packing.partition import check_partition
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 
@@ -109,6 +110,71 @@ def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
 def hollow(capacity: Capacity) -> PackedSequences:
     """A pack of that size without any sequence: one dummy, and unused entries."""
     return pack((), multiple=capacity.rows, tail="dummy", capacity=capacity)
+
+
+@dataclass(frozen=True)
+class RankCapacity:
+    """A fixed size for the packs of every CP size: so many rows on each rank.
+
+    Args:
+        rows: On each rank of a group.
+        entries: Of a pack, a dummy included.
+        overflow: ``error``, or ``eager``: a pack that does not fit stays as it is.
+    """
+
+    rows: int
+    entries: int
+    overflow: str = "error"
+
+    def of_group(self, size: int) -> Capacity:
+        """What a pack over so many ranks has."""
+        return Capacity(rows=self.rows * size, entries=self.entries)
+
+    def has(self, packed: PackedSequences, size: int) -> bool:
+        """Whether a pack over so many ranks is of that size."""
+        return self.of_group(size) == Capacity(rows=packed.rows, entries=len(packed.lengths))
+
+    def check_longest(self, longest: int, size: int, multiple: int) -> None:
+        """Refuse to begin with a sequence that could only be refused later.
+
+        Args:
+            longest: Its tokens.
+            size: Of the largest CP group.
+            multiple: Of a sequence's rows on one rank.
+
+        Raises:
+            InputError: It does not fit, and that is an error.
+        """
+        rows = round_up(longest, size * multiple) // size
+        if rows > self.rows and self.overflow == "error":
+            problem = f"the longest sequence has {rows:,} rows on each of {size} CP ranks"
+            remedy = "raise it, or use --graphs-overflow eager"
+            raise InputError("graph_rows", self.rows, problem, remedy)
+
+    def fitted(self, packed: PackedSequences, size: int) -> PackedSequences | None:
+        """The pack at capacity, or ``None`` if it does not fit and that is no error.
+
+        Args:
+            packed: Of a group.
+            size: Its ranks.
+
+        Raises:
+            InputError: It does not fit; names what is too small.
+        """
+        used = packed.cu_seqlens_padded[packed.sequences]
+        entries = packed.sequences + (used < self.rows * size)
+        large = (
+            ("graph_rows", self.rows, used // size, "rows on a rank"),
+            ("graph_sequences", self.entries, entries, "entries, a dummy included"),
+        )
+        for name, capacity, needed, what in large:
+            if needed <= capacity:
+                continue
+            if self.overflow == "eager":
+                return None
+            problem = f"a pack of CP size {size} has {needed:,} {what}"
+            raise InputError(name, capacity, problem, "raise it, or use --graphs-overflow eager")
+        return to_capacity(packed, self.of_group(size))
 
 
 def check_capacity(capacity: Capacity, size: int, partition: str) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.stage import Stage, build_stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.planning import Pipeline as PipelineShape
 from ringproof.reference.topology.context import ParallelContext, parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
+from ringproof.reference.training.banks import graph_banks
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.costs import MultiplyAdds
 from ringproof.reference.training.data import Data, read_data
@@ -57,6 +59,7 @@ class Assembly:
         optimiser: Over them.
         recipient: What this rank takes of a step's tokens.
         place: This rank's part in checkpoint keys.
+        banks: The graphs of its stages; empty without.
     """
 
     options: TrainOptions
@@ -71,6 +74,7 @@ class Assembly:
     optimiser: torch.optim.AdamW
     recipient: Recipient
     place: str
+    banks: tuple[GraphBank, ...] = ()
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -136,29 +140,26 @@ def assembly(
         reduction_groups(context, timeout=timeout) as reduction,
     ):
         stages = _stages(options, context, device)
-        runner = _runner(options, stages, groups, reduction, device)
-        parameters = trained_parameters(stages)
-        weight_decay = options.optimiser.weight_decay
-        yield Assembly(
-            options=options,
-            device=device,
-            schedule=schedule,
-            data=data,
-            sampler=sampler,
-            groups=groups,
-            reduction=reduction,
-            runner=runner,
-            parameters=parameters,
-            optimiser=make_optimiser(parameters, weight_decay=weight_decay),
-            recipient=Recipient(
-                comm_type=parallel.comm_type,
-                depths=options.model.mtp,
-                embeds=stages[0].first,
-                predicts=stages[-1].last,
+        recipient = _recipient(options, stages, device)
+        with graph_banks(options, schedule, stages, groups, recipient) as banks:
+            runner = _runner(options, stages, banks, groups, reduction, device=device)
+            parameters = trained_parameters(stages)
+            weight_decay = options.optimiser.weight_decay
+            yield Assembly(
+                options=options,
                 device=device,
-            ),
-            place=place_of(parallel.layout, context.rank),
-        )
+                schedule=schedule,
+                data=data,
+                sampler=sampler,
+                groups=groups,
+                reduction=reduction,
+                runner=runner,
+                parameters=parameters,
+                optimiser=make_optimiser(parameters, weight_decay=weight_decay),
+                recipient=recipient,
+                place=place_of(parallel.layout, context.rank),
+                banks=banks,
+            )
 
 
 def make_schedule(options: TrainOptions) -> Schedule:
@@ -179,6 +180,7 @@ def make_schedule(options: TrainOptions) -> Schedule:
         padded_length=batch.max_sequence_length if batch.schedule == "padded" else None,
         pipeline=PipelineShape(parallel.layout.pp, parallel.vpp),
         model=MultiplyAdds.of_model(options.model.config),
+        capacity=options.capacity,
     )
 
 
@@ -190,6 +192,10 @@ def check_longest(documents: Documents, schedule: Schedule) -> None:
     """
     longest = int(np.argmax(documents.lengths))
     check_fit(documents.lengths[[longest]], schedule, [documents.name(longest)])
+    if schedule.capacity is not None:
+        computed = schedule.padded_length or int(documents.lengths[longest])
+        size, multiple = max(schedule.sizes), schedule.rank_multiple
+        schedule.capacity.check_longest(computed, size, multiple)
 
 
 def _stages(
@@ -218,17 +224,31 @@ def _stages(
     )
 
 
+def _recipient(options: TrainOptions, stages: tuple[Stage, ...], device: torch.device) -> Recipient:
+    return Recipient(
+        comm_type=options.parallel.comm_type,
+        depths=options.model.mtp,
+        embeds=stages[0].first,
+        predicts=stages[-1].last,
+        device=device,
+    )
+
+
 def _runner(
     options: TrainOptions,
     stages: tuple[Stage, ...],
+    banks: tuple[GraphBank, ...],
     groups: DynamicGroups,
     reduction: ReductionGroups,
+    *,
     device: torch.device,
 ) -> Runner:
     message = _message(options, options.model.config, device)
     pipeline = reduction.pipeline
     if not options.parallel.fully_sharded:
-        return make_runner([StageCall(stage) for stage in stages], message, pipeline)
+        of_stage = banks or (None,) * len(stages)
+        unsharded = [StageCall(*pair) for pair in zip(stages, of_stage, strict=True)]
+        return make_runner(unsharded, message, pipeline)
     mesh = domain_mesh(groups.domain, device)
     calls = [shard_stage(stage, stage.layers.values(), mesh) for stage in stages]
     return make_runner(calls, message, pipeline, [reduce_with_last(call) for call in calls])
@@ -259,5 +279,6 @@ def identity_of(options: TrainOptions, documents: Documents) -> Identity:
         **asdict(options.batch),
         **asdict(options.optimiser),
         "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),
+        **({"capacity": str(options.capacity)} if options.capacity else {}),
         "documents": f"{len(lengths):,} of {int(lengths.sum()):,} tokens",
     }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.names import COMM_TYPES, check_name
+from ringproof.reference.graphs.names import check_scope
 from ringproof.reference.model.config import ModelConfig, preset
+from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.planning.domain import choose_cp_sizes
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.fit import check_sizes
+from ringproof.reference.training.graph_options import GraphOptions
 from ringproof.reference.training.schedules import SCHEDULES
 
 DTYPES = ("float64", "float32", "bfloat16")
@@ -190,8 +193,12 @@ class TrainOptions:
     batch: BatchOptions
     optimiser: OptimiserOptions
     keeping: KeepingOptions
+    graphs: GraphOptions = field(default_factory=GraphOptions)
 
     def __post_init__(self) -> None:
+        if self.graphs.graphs == "bank":
+            self._check_bank()
+        _ = self.capacity
         chunks = self.parallel.layout.pp * self.parallel.vpp
         layers = len(self.model.config.layers)
         if chunks > layers:
@@ -205,6 +212,34 @@ class TrainOptions:
             ranks_per_node=self.parallel.node,
             field="cp_sizes" if self.batch.schedule == "dynamic" else "cp",
         )
+
+    @property
+    def capacity(self) -> RankCapacity | None:
+        """The fixed size of packs, for graphs; ``None`` without them.
+
+        Raises:
+            InputError: Rows that cannot be cut, or more than a microbatch may have.
+        """
+        graphs, most = self.graphs, self.batch.max_tokens_per_rank
+        if graphs.graphs == "off":
+            return None
+        multiple = 2 * self.parallel.row_shards  # zigzag's two chunks
+        rows = graphs.graph_rows or most // multiple * multiple
+        if rows % multiple or not 0 < rows <= most:
+            problem = f"is no multiple of {multiple} up to max_tokens_per_rank"
+            raise InputError("graph_rows", rows, problem, f"give one, {most:,} at most")
+        entries = graphs.graph_sequences or self.batch.global_batch + 1
+        return RankCapacity(rows, entries, graphs.graphs_overflow)
+
+    def _check_bank(self) -> None:
+        config, scope = self.model.config, self.graphs.graph_scope
+        kinds = [kind.feed_forward for kind in config.layers]
+        check_scope(kinds, scope, recompute=self.model.recompute)
+        if scope == "router" and config.experts is None:
+            raise InputError("graph_scope", scope, f"{config.name} has no experts", "use layer")
+        if self.parallel.fully_sharded:
+            problem = "FSDP gathers parameters at new addresses"
+            raise InputError("graphs", "bank", problem, "use --graphs static, or no --fsdp")
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

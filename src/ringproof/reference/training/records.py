@@ -49,6 +49,8 @@ class StepRecord:
         microbatches: Which groups each had: CP size, and tokens of each of its sequences. What
             `ringproof plan calibrate` fits costs from.
         cp_histogram: Sequences by the size of their CP group.
+        graph_replays: By CP size, how often a rank took a microbatch through a stage by graphs.
+        graph_eager: How often it did so without, because no graph could take the microbatch.
     """
 
     step: int
@@ -63,6 +65,8 @@ class StepRecord:
     planning_seconds: float
     microbatches: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
     cp_histogram: Mapping[int, int] = field(default_factory=dict)
+    graph_replays: Mapping[int, int] = field(default_factory=dict)
+    graph_eager: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -84,6 +88,7 @@ class StepRecord:
                 for groups in self.microbatches
             ],
             "cp_histogram": {str(size): n for size, n in sorted(self.cp_histogram.items())},
+            "graph_replays": {str(size): n for size, n in sorted(self.graph_replays.items())},
             "tokens_per_second": self.tokens_per_second,
             "padding_fraction": self.padding_fraction,
         }
@@ -99,8 +104,15 @@ class StepRecord:
             f"step {self.step:>{len(str(steps))}}/{steps}  loss {self.loss:.6f}  "
             f"grad norm {self.grad_norm:.4f}  {self.tokens_per_second:,.0f} tokens/s  "
             f"padding {self.padding_fraction:.0%}  microbatches {len(self.microbatches)}  "
-            f"CP {sizes}"
+            f"CP {sizes}{self._graphs}"
         )
+
+    @property
+    def _graphs(self) -> str:
+        if not self.graph_replays:
+            return ""
+        counts = " ".join(f"{size}:{count}" for size, count in sorted(self.graph_replays.items()))
+        return f"  graphs {counts} eager {self.graph_eager}"
 
     def megatron_line(self, steps: int, now: datetime) -> str:
         """The step as Megatron-LM's trainer prints it, field by field (``training_log``).

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
+from ringproof.reference.model.static import with_metadata
 from ringproof.reference.topology.census_line import field_word
 from ringproof.reference.topology.dynamic import DynamicGroups
 from ringproof.reference.training.documents import Documents, Tokens
@@ -216,20 +217,22 @@ def build_batches(
         packed = step.pack(planned)
         local = local_rows(step, planned, packed, groups.domain_rank - planned.first_rank)
         tokens, future = _columns(rows, local, recipient)
-        batches.append(
-            PackedBatch(
-                packed=packed,
-                group=group,
-                comm_type=recipient.comm_type,
-                partition=step.partition,
-                positions=_tensor(local.positions, recipient),
-                sequences=_tensor(local.entries, recipient),
-                real=_tensor(local.real, recipient),
-                tokens=tokens,
-                future=future,
-                totals=counts,
-            )
+        batch = PackedBatch(
+            packed=packed,
+            group=group,
+            comm_type=recipient.comm_type,
+            partition=step.partition,
+            positions=_tensor(local.positions, recipient),
+            sequences=_tensor(local.entries, recipient),
+            real=_tensor(local.real, recipient),
+            tokens=tokens,
+            future=future,
+            totals=counts,
         )
+        capacity = step.capacity
+        if capacity is not None and capacity.has(packed, group.size):
+            batch = with_metadata(batch, capacity.of_group(group.size))
+        batches.append(batch)
     return batches
 
 

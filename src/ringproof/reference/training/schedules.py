@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ringproof.errors import InputError
+from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.packing.partition import check_partition
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 from ringproof.reference.planning import (
@@ -62,6 +63,7 @@ class Schedule:
         pipeline: Stages, and virtual stages on each; interleaved ones want a number of
             microbatches that the stages divide.
         model: What a sequence costs on a group.
+        capacity: Fixed size of packs, for graphs; ``None``: each is as large as its sequences.
 
     Raises:
         InputError: An unknown name, or sizes that are no divisors of ``ranks``.
@@ -78,6 +80,7 @@ class Schedule:
     padded_length: int | None = None
     pipeline: Pipeline = field(default_factory=Pipeline)
     model: CostModel = field(default_factory=AttentionOnly)
+    capacity: RankCapacity | None = None
 
     def __post_init__(self) -> None:
         if self.name not in SCHEDULES:
@@ -126,7 +129,7 @@ class StepPlan:
         documents: Of the data set, as the sampler gave them.
         computed: Rows that count as real in ``cu_seqlens``, by sequence: its length, or under
             ``padded`` the length that all have.
-        partition, rank_multiple: See :class:`Schedule`.
+        partition, rank_multiple, capacity: See :class:`Schedule`.
     """
 
     plan: Plan
@@ -134,6 +137,7 @@ class StepPlan:
     computed: tuple[int, ...]
     partition: str
     rank_multiple: int
+    capacity: RankCapacity | None = None
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -162,7 +166,16 @@ class StepPlan:
         )
 
     def pack(self, group: Group) -> PackedSequences:
-        """The rows that a group shares; padding alone where it is a dummy."""
+        """The rows that a group shares, at capacity if there is one and it fits.
+
+        Raises:
+            InputError: It does not fit, and that is an error.
+        """
+        packed = self._packed(group)
+        return (self.capacity and self.capacity.fitted(packed, group.size)) or packed
+
+    def _packed(self, group: Group) -> PackedSequences:
+        """The rows of a group's sequences; padding alone where it is a dummy."""
         multiple = group.size * self.rank_multiple
         if group.dummy:
             capacity = Capacity(rows=multiple, entries=1)
@@ -206,6 +219,7 @@ def plan_step(
         computed=tuple(computed.tolist()),
         partition=schedule.partition,
         rank_multiple=schedule.rank_multiple,
+        capacity=schedule.capacity,
     )
 
 
@@ -218,9 +232,10 @@ def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
         multiple: The number of microbatches has to be a multiple of this.
 
     Raises:
-        InputError: Names the first fault.
+        InputError: Names the first fault, or what capacity is too small for a pack.
     """
     computed = replace(step.plan, lengths=step.computed)  # under padded, longer than what is real
+    _ = step.rows  # every pack fits the capacity: refused by all ranks, not by those that hold it
     problems = violations(computed.as_json(), rank_multiple=step.rank_multiple, multiple=multiple)
     if problems:
         raise InputError(what, None, problems[0], "report it with its lengths")
@@ -232,7 +247,7 @@ def plan_digest(step: StepPlan) -> str:
     del content["metrics"]
     content["documents"] = step.documents
     content["computed"] = step.computed
-    content["cut"] = [step.partition, step.rank_multiple]
+    content["cut"] = [step.partition, step.rank_multiple, str(step.capacity)]
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from ringproof.errors import InputError
+from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.batch import PackedBatch
 
 Losses = dict[str, torch.Tensor]
@@ -90,15 +91,19 @@ class StageCall(nn.Module):
     """Calls a stage and returns tuple and dictionary instead of its ``StageOutput``.
 
     FSDP2 finds the tensors whose gradients announce a backward in these, not in a dataclass.
+
+    Args:
+        stage: The stage.
+        bank: Of its graphs, which then gives each microbatch its slot.
     """
 
-    def __init__(self, stage: nn.Module) -> None:
+    def __init__(self, stage: nn.Module, bank: GraphBank | None = None) -> None:
         super().__init__()
-        self.stage = stage
+        self.stage, self.bank = stage, bank
 
     def forward(self, x: torch.Tensor, batch: PackedBatch) -> tuple[torch.Tensor, Losses]:
         """Rows or tokens to hidden rows, or to the loss on the last stage."""
-        output: Any = self.stage(x, batch)
+        output: Any = self.stage(x, batch if self.bank is None else self.bank.enter(batch))
         return output.value, dict(output.losses)
 
 

@@ -22,6 +22,7 @@ from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
 from ringproof.reference.training.agreement import check_agreement, refuse_together
 from ringproof.reference.training.assembly import Assembly, assembly
+from ringproof.reference.training.banks import check_slots, replayed_in_step
 from ringproof.reference.training.documents import Documents
 from ringproof.reference.training.gradients import (
     clip_gradients,
@@ -106,7 +107,11 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
     started = time.perf_counter()
     what = f"plan of step {step + 1}"
     plan = agreed_plan(parts, parts.data.training, parts.sampler.indices(step), what)
+    check_slots(parts.options, plan)
+    for bank in parts.banks:
+        bank.begin()
     losses = run_microbatches(parts.runner, _batches(parts, plan, parts.data.training))
+    replayed, eager = replayed_in_step(parts.banks, parts.schedule.sizes, parts.device)
     reduce_gradients(parts.parameters, parts.reduction)
     norm = gradient_norm(parts.parameters, parts.reduction)
     clip_gradients(parts.parameters, norm, parts.options.optimiser.clip)
@@ -126,6 +131,8 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
         planning_seconds=metrics.planning_seconds,
         microbatches=plan.groups,
         cp_histogram=metrics.cp_histogram,
+        graph_replays=replayed,
+        graph_eager=eager,
     )
 
 

@@ -1,0 +1,110 @@
+"""What a run by graphs may be asked for, and which of its packs and plans have room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.reference.packing.capacity import RankCapacity
+from ringproof.reference.packing.sequences import Capacity, pack
+from ringproof.reference.training.banks import check_slots, slots_of
+from ringproof.reference.training.graph_options import GraphOptions, microbatches_in_flight
+from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.schedules import Schedule, plan_digest, plan_step
+from smoke.training_matrix import LONGEST, Spread, options_of
+
+ROOM = RankCapacity(rows=16, entries=3)
+
+
+def bank(spread: Spread | None = None, preset: str = "qwen3-tiny", **graphs: Any) -> TrainOptions:
+    run = options_of(preset, spread or Spread())
+    return replace(run, graphs=GraphOptions(**{"graphs": "bank", **graphs}))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "message"),
+    [
+        ({"graphs": "yes"}, "graphs: unknown"),
+        ({"graph_backend": "rocm"}, "graph_backend: unknown"),
+        ({"graph_scope": "mlp"}, "graph_scope: unknown"),
+        ({"graphs_overflow": "drop"}, "graphs_overflow: unknown"),
+        ({"graph_warmup": -1}, "graph_warmup: is negative"),
+        ({"graphs": "static", "graph_slots": 2}, "graph_slots: has no effect with --graphs static"),
+        ({"graphs": "off", "graph_rows": 2}, "graph_rows: has no effect with --graphs off"),
+        ({"graph_rows": 17}, "graph_rows: is no multiple of 2"),
+        ({"graph_rows": 2 * LONGEST}, "graph_rows: is no multiple of 2 up to max_tokens_per_rank"),
+        ({"graph_scope": "router"}, "graph_scope: qwen3-tiny has no experts"),
+        ({"preset": "moonlight-tiny"}, "graph_scope: layer 1 has experts"),
+        ({"spread": Spread({"dp": 2}, {"fully_sharded": True})}, "graphs: FSDP gathers"),
+        (
+            {"spread": Spread(model={"recompute": True}), "graph_scope": "attn"},
+            "graph_scope: whole layers are computed again",
+        ),
+    ],
+)
+def test_what_cannot_be(graphs: dict[str, Any], message: str) -> None:
+    assert bank().capacity == RankCapacity(LONGEST, 9)
+    with pytest.raises(InputError, match=message):
+        bank(**graphs)
+
+
+def test_rows_are_a_multiple_of_what_ranks_cut_them_by() -> None:
+    """Two chunks of zigzag for each of two tensor parallel ranks: 60 of 63 rows."""
+    run = bank(Spread({"tp": 2}))
+    assert run.capacity == RankCapacity(64, 9)
+    cut = replace(run, batch=replace(run.batch, max_tokens_per_rank=63))
+    assert cut.capacity == RankCapacity(60, 9)
+    assert options_of("qwen3-tiny", Spread()).capacity is None
+
+
+def test_a_pack_is_fitted_or_refused_or_left_as_it_is() -> None:
+    packed = pack([13, 5], multiple=8)
+    fitted = ROOM.fitted(packed, 2)
+    assert fitted is not None
+    assert ROOM.has(fitted, 2)
+    assert not ROOM.has(packed, 2)
+    assert (fitted.rows, fitted.sequences) == (32, 2)
+    assert ROOM.of_group(2) == Capacity(rows=32, entries=3)
+    for large, message in (
+        (pack([40], multiple=8), r"graph_rows: a pack of CP size 2 has 20 rows on a rank"),
+        (pack([1, 1, 1], multiple=8), r"graph_sequences: a pack of CP size 2 has 4 entries"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ROOM.fitted(large, 2)
+        assert replace(ROOM, overflow="eager").fitted(large, 2) is None
+
+
+def test_the_longest_sequence_is_refused_before_the_first_step() -> None:
+    ROOM.check_longest(32, 2, 2)
+    with pytest.raises(InputError, match="graph_rows: the longest sequence has 18 rows on each"):
+        ROOM.check_longest(33, 2, 2)
+    replace(ROOM, overflow="eager").check_longest(33, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "vpp", "slots"), [({}, 1, 1), ({"pp": 2}, 1, 2), ({"pp": 2}, 2, 4)]
+)
+def test_slots_are_what_the_pipeline_needs(layout: dict[str, int], vpp: int, slots: int) -> None:
+    assert slots_of(bank(Spread(layout, {"vpp": vpp}))) == slots
+    assert slots_of(bank(Spread(layout, {"vpp": vpp}), graph_slots=7)) == 7
+
+
+def test_fewer_microbatches_need_fewer_slots() -> None:
+    assert microbatches_in_flight(3, pp=4, vpp=1) == 3
+    assert microbatches_in_flight(4, pp=4, vpp=2) == 4
+
+
+def test_a_plan_with_more_microbatches_than_slots() -> None:
+    schedule = Schedule(name="packed", ranks=1, max_tokens_per_rank=16, capacity=ROOM)
+    plan = plan_step([16, 16, 16], schedule)
+    short = bank(Spread({"pp": 2}), graph_slots=1)
+    with pytest.raises(InputError, match=r"graph_slots: a plan of 3 microbatches has 2 in flight"):
+        check_slots(short, plan)
+    check_slots(bank(Spread({"pp": 2})), plan)
+    check_slots(bank(Spread({"pp": 2}), graph_slots=1, graphs_overflow="eager"), plan)
+    assert plan.rows == 3 * 16
+    other = plan_step([16, 16, 16], replace(schedule, capacity=None))
+    assert plan_digest(plan) != plan_digest(other)

@@ -1,0 +1,105 @@
+"""How much of a model one graph holds.
+
+=======  ===============================  ========================================================
+scope    a graph is                       models
+=======  ===============================  ========================================================
+layer    a layer, norms and residuals in  without experts: their dispatch reads counts back
+attn     attention (GQA, MLA), no norm    with attention; Mamba layers stay eager
+router   scores, choice, balance loss     with experts; the dispatch that follows is eager
+=======  ===============================  ========================================================
+
+The router's balance loss counts choices over the CP group, so its graph has a CP size, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ringproof.reference.graphs.backend import Outputs
+from ringproof.reference.graphs.names import check_scope
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.layer import Layer
+from ringproof.reference.model.router import Router, Routing
+from ringproof.reference.model.stage import Stage
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that is captured. It is called with rows and the microbatch.
+
+    Args:
+        name: As its parameters begin.
+        module: The module.
+        flat: From what it returns to what a graph returns.
+        restored: The inverse.
+        recompute: Whether the graph's backward runs the forward again.
+    """
+
+    name: str
+    module: nn.Module
+    flat: Callable[[Any], Outputs]
+    restored: Callable[[Any], Any]
+    recompute: bool = False
+
+    def run(self, call: Callable[..., Any], x: torch.Tensor, batch: PackedBatch) -> Outputs:
+        """What is captured.
+
+        Args:
+            call: The module, or its own forward.
+            x: Rows.
+            batch: What they are.
+        """
+        if not (self.recompute and torch.is_grad_enabled()):
+            return self.flat(call(x, batch))
+        return self.flat(checkpoint(call, x, batch, use_reentrant=False, preserve_rng_state=False))
+
+
+def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
+    """What is captured of a stage, in the order of its forward; perhaps nothing.
+
+    Raises:
+        InputError: See :func:`~ringproof.reference.graphs.names.check_scope`.
+    """
+    feed_forwards = [layer.kind.feed_forward for layer in _layers(stage).values()]
+    check_scope(feed_forwards, scope, recompute=stage.recompute)
+    if scope == "layer":
+        return tuple(
+            Part(name, layer, _same, _same, stage.recompute)
+            for name, layer in _layers(stage).items()
+        )
+    if scope == "attn":
+        return tuple(
+            Part(f"{name}.attention", layer.get_submodule("attention"), _same, _same)
+            for name, layer in _layers(stage).items()
+            if layer.kind.mixer in ("attention", "latent")
+        )
+    return tuple(
+        Part(name, module, _flat_routing, _restored_routing)
+        for name, module in stage.named_modules()
+        if isinstance(module, Router) and name.startswith("layers.")
+    )
+
+
+def _layers(stage: Stage) -> dict[str, Layer]:
+    layers: dict[str, Any] = {f"layers.{i}": layer for i, layer in stage.layers.items()}
+    return layers
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _flat_routing(found: tuple[Routing, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    routing, auxiliary = found
+    return routing.chosen, routing.weights, routing.probabilities, auxiliary
+
+
+def _restored_routing(found: tuple[torch.Tensor, ...]) -> tuple[Routing, torch.Tensor]:
+    chosen, weights, probabilities, auxiliary = found
+    return Routing(chosen, weights, probabilities), auxiliary

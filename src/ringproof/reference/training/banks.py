@@ -1,0 +1,145 @@
+"""The graph banks of a run: one for each stage of this rank, captured before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ringproof.errors import InputError
+from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
+from ringproof.reference.graphs.choose import choose_backend
+from ringproof.reference.graphs.scopes import parts_of
+from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
+from ringproof.reference.model.stage import Stage
+from ringproof.reference.model.static import with_metadata
+from ringproof.reference.packing.capacity import hollow
+from ringproof.reference.packing.sequences import Capacity
+from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
+from ringproof.reference.training.agreement import refuse_together
+from ringproof.reference.training.graph_options import microbatches_in_flight
+from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.routing import Recipient
+from ringproof.reference.training.schedules import Schedule, StepPlan
+
+
+@contextmanager
+def graph_banks(
+    options: TrainOptions,
+    schedule: Schedule,
+    stages: Sequence[Stage],
+    groups: DynamicGroups,
+    recipient: Recipient,
+) -> Iterator[tuple[GraphBank, ...]]:
+    """Capture every CP size for each stage of this rank; free all graphs after.
+
+    A collective over the world. What one rank refuses all refuse, so that no pipeline stage goes
+    on to wait for one that could not capture. Without ``--graphs bank`` there are none.
+
+    Args:
+        options: Of the run.
+        schedule: Of its steps: CP sizes and capacity.
+        stages: Of this rank.
+        groups: Of every CP size.
+        recipient: What this rank takes of a step's tokens.
+
+    Raises:
+        InputError: No such backend here, or a part cannot be captured.
+    """
+    if options.graphs.graphs != "bank":
+        yield ()
+        return
+    capacity, device = schedule.capacity, recipient.device or torch.device("cpu")
+    assert capacity is not None, "graphs have one, see TrainOptions"
+    world = dist.group.WORLD
+    assert world is not None, "the default process group is initialised by whoever starts ranks"
+    made = BankOptions(
+        backend=choose_backend(options.graphs.graph_backend, device),
+        slots=slots_of(options),
+        warm_up=options.graphs.graph_warmup,
+        shape=(capacity.rows // options.parallel.row_shards, options.model.config.hidden),
+        dtype=getattr(torch, options.model.dtype),
+        device=device,
+        overflow=options.graphs.graphs_overflow,
+    )
+    with ExitStack() as stack:
+
+        def capture() -> tuple[GraphBank, ...]:
+            banks = []
+            for stage in stages:
+                parts = parts_of(stage, options.graphs.graph_scope)
+                samples = [
+                    hollow_batch(capacity.of_group(size), groups.group(size), recipient, schedule)
+                    for size in schedule.sizes
+                ]
+                banks.append(capture_bank(parts, samples, made))
+                stack.callback(banks[-1].reset)
+            return tuple(banks)
+
+        yield refuse_together(capture, world, device=device)
+
+
+def slots_of(options: TrainOptions) -> int:
+    """Microbatches for which there is room between forward and backward."""
+    layout, vpp = options.parallel.layout, options.parallel.vpp
+    most = microbatches_in_flight(
+        options.batch.global_batch * vpp * layout.pp, pp=layout.pp, vpp=vpp
+    )
+    return options.graphs.graph_slots or most
+
+
+def check_slots(options: TrainOptions, step: StepPlan) -> None:
+    """Refuse a plan that keeps more microbatches in flight than there are slots.
+
+    Raises:
+        InputError: See above, unless what has no slot is computed eagerly.
+    """
+    graphs, layout = options.graphs, options.parallel.layout
+    if graphs.graphs != "bank" or graphs.graphs_overflow == "eager":
+        return
+    count, slots = len(step.plan.microbatches), slots_of(options)
+    needed = microbatches_in_flight(count, pp=layout.pp, vpp=options.parallel.vpp)
+    if needed > slots:
+        problem = f"a plan of {count} microbatches has {needed} in flight"
+        remedy = "raise it, or use --graphs-overflow eager"
+        raise InputError("graph_slots", slots, problem, remedy)
+
+
+def hollow_batch(
+    capacity: Capacity, group: ContextParallelGroup, recipient: Recipient, schedule: Schedule
+) -> PackedBatch:
+    """A microbatch without a sequence: valid for every layer, and what captures run on."""
+    rows, device = capacity.rows // group.size, recipient.device
+    nothing = torch.zeros(rows, dtype=torch.int64, device=device)
+    shape = (1 + recipient.depths, rows)
+    batch = PackedBatch(
+        packed=hollow(capacity),
+        group=group,
+        comm_type=recipient.comm_type,
+        partition=schedule.partition,
+        positions=nothing,
+        sequences=nothing,
+        real=nothing.bool(),
+        tokens=nothing if recipient.embeds else None,
+        future=torch.full(shape, IGNORED, device=device) if recipient.predicts else None,
+        totals=Totals(0, (0,) * (1 + recipient.depths)),
+    )
+    return with_metadata(batch, capacity)
+
+
+def replayed_in_step(
+    banks: Sequence[GraphBank], sizes: Sequence[int], device: torch.device
+) -> tuple[dict[int, int], int]:
+    """How many passes of a microbatch through a stage had graphs, by CP size, and how many had not.
+
+    Summed over the world. A collective, unless there are no banks.
+    """
+    if not banks:
+        return {}, 0
+    counts = [sum(bank.replayed.get(size, 0) for bank in banks) for size in sizes]
+    found = torch.tensor([*counts, sum(bank.eager for bank in banks)], device=device)
+    dist.all_reduce(found)
+    *replayed, eager = found.tolist()
+    return dict(zip(sizes, replayed, strict=True)), eager
