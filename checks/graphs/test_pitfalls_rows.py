@@ -125,7 +125,8 @@ def test_clearing_rows_by_a_number_of_the_device_is_refused() -> None:
     line = ClearsBySlice.backward.__code__.co_firstlineno + 4
     with pytest.raises(
         InputError,
-        match=rf"part, backward: \.item\(\) at graphs/test_pitfalls_rows.py:{line}: "
+        match=r"part, backward: (\.item\(\)|a tensor as a Python index) at "
+        rf"graphs/test_pitfalls_rows.py:{line}: "
         "the host reads a value, which synchronises",
     ):
         graph(ClearsBySlice.apply, *static)
