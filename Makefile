@@ -14,7 +14,7 @@ prove: $(STAMP)
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint
 	$(BIN)/python -m pytest checks src -n 2 --doctest-modules
-	$(BIN)/python -m pytest smoke -m "not slow"
+	$(BIN)/python -m pytest smoke -m "not slow" -n 2 --dist loadfile
 
 # The tests on many ranks for which `make test` has no time.
 test-slow: $(STAMP)

@@ -17,6 +17,8 @@ from smoke import bank_cases
 from smoke.bank_cases import STATIC, Trained, bank_options
 from smoke.training_matrix import Spread
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 SIZES_OF_FOUR = {"forced_sizes": (4, 1, 2)}
 TP2 = Spread({"tp": 2, "cp": 2}, batch={"forced_sizes": (2, 1)})
 PP2 = Spread({"pp": 2, "cp": 2}, batch={"forced_sizes": (2, 1)})

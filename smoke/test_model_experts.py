@@ -15,6 +15,8 @@ from ringproof.harness.cluster import Cluster
 from smoke import expert_cases
 from smoke.expert_cases import PartCase
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 slow = pytest.mark.slow  # left out of the quick form of `make prove`
 LAYOUTS = {
     "one rank": PartCase(part=""),

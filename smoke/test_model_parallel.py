@@ -17,6 +17,8 @@ from ringproof.reference.model.config import preset
 from smoke import model_cases
 from smoke.model_cases import ModelCase, Step
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 TOLERANCE = 1e-10
 QWEN3, MOONLIGHT, NEMOTRON = (
     replace(preset(name), mtp_depths=1)

@@ -19,6 +19,8 @@ from smoke.model_cases import ModelCase, Step
 from smoke.static_cases import AttentionCase, largest
 from smoke.test_model_parallel import MOONLIGHT, NEMOTRON, QWEN3, differences
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 TOLERANCE = 1e-10
 Record = Callable[[str, object], None]
 slow = pytest.mark.slow  # left out of the quick form of `make prove`

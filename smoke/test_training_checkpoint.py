@@ -14,6 +14,8 @@ from ringproof.reference.topology.layout import RankLayout
 from smoke import training_resume
 from smoke.training_steps import Run
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 RUNS = [
     pytest.param(Run(layout=RankLayout(dp=2)), id="replicated"),
     pytest.param(Run(layout=RankLayout(dp=2), sharded=True), id="fsdp"),

@@ -9,6 +9,8 @@ from ringproof.reference.topology.layout import RankLayout
 from smoke.training_proof import Record, compare, must_differ, prove
 from smoke.training_steps import Run
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 LAYOUTS = [
     pytest.param(RankLayout(dp=2), id="dp2"),
     pytest.param(RankLayout(cp=2), id="cp2"),

@@ -10,6 +10,8 @@ from smoke import training_steps
 from smoke.training_proof import Record, must_differ, prove
 from smoke.training_steps import Run
 
+pytestmark = pytest.mark.slow  # `make test` has no time for them
+
 slow = pytest.mark.slow
 LAYOUTS = [
     pytest.param(RankLayout(dp=2), 1, id="dp2"),

@@ -133,3 +133,10 @@ def test_the_command_names_the_option(arguments: list[str], option: str) -> None
     result = CliRunner().invoke(app, ["train", *arguments])
     assert isinstance(result.exception, InputError)
     assert result.exception.field == option
+
+
+def test_without_torch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["train"])
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception).startswith("ringproof train: needs the package torch; run: pip")

@@ -72,7 +72,8 @@ class Observed:
         wanted: The same on one rank, without a fault.
         unbroken, resumed: Of a resumed run: the steps after the break, without one and with it.
         said: What stopped the run.
-        stopped_by: ``plan agreement``, ``refusal``, ``hang`` or ``failure``; empty: nothing.
+        stopped_by: ``plan agreement``, ``plan validator``, ``refusal``, ``hang`` or ``failure``;
+            empty: nothing.
     """
 
     trace: Trace | None
@@ -149,8 +150,7 @@ class Laboratory:
                 return Observed(None, wanted, said=str(failure).splitlines()[0], stopped_by=kind)
         if first.refused:
             field, said = first.refused
-            kind = "plan agreement" if field.startswith("plan of ") else "refusal"
-            return Observed(None, wanted, said=said, stopped_by=kind)
+            return Observed(None, wanted, said=said, stopped_by=_who_refused(field, said))
         return Observed(first, wanted, unbroken, resumed)
 
     def _reference(self, name: str, setup: Setup) -> Trace:
@@ -256,3 +256,10 @@ def problems_of(step: StepPlan, options: TrainOptions) -> list[str]:
         rank_multiple=2 * parallel.row_shards,
         multiple=parallel.layout.pp if parallel.vpp > 1 else 1,
     )
+
+
+def _who_refused(field: str, said: str) -> str:
+    """Of plans two proofs speak: other ranks' plans, and the rules that every plan keeps."""
+    if not field.startswith("plan of "):
+        return "refusal"
+    return "plan agreement" if "made another" in said else "plan validator"

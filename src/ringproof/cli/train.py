@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,6 +122,9 @@ def train(
     Starts tp x pp x cp x dp ranks itself, or runs on those of torchrun:
     torchrun --nproc-per-node 4 -m ringproof train --cp 4 --log-file run.jsonl
     """
+    if importlib.util.find_spec("torch") is None:
+        remedy = "run: pip install 'ringproof[reference]'"
+        raise InputError("ringproof train", None, "needs the package torch", remedy)
     from ringproof.cli.train_options import named_by_option, train_options  # imports numpy
 
     options = train_options(context.params)  # reads most of the above
