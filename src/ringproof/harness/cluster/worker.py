@@ -6,6 +6,7 @@ The only module of the harness that imports torch when it is loaded; the parent 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -148,5 +149,7 @@ def run_in_launched_world(
     context = RankContext(dist.get_rank(), world_size, backend, device)
     values: list[Any] = [None] * world_size
     dist.all_gather_object(values, function(context, **arguments))
+    gc.collect()  # groups in cycles, whose threads would otherwise end with the interpreter: abort
+    dist.barrier()  # nobody hangs up while another is still reading
     dist.destroy_process_group()
     return values
