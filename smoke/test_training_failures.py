@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,10 @@ class Ranks:
         if line == failing.FAILING:
             self.failed.append(time.monotonic())
 
-    def failure(self, how: str, **limits: object) -> RankFailure:
+    def failure(self, how: str, **limits: Any) -> RankFailure:
         """Train until rank 1 fails; the report is in time."""
         with pytest.raises(RankFailure) as caught:
-            self.cluster.run(failing.train_and_fail, options=OPTIONS, culprit=1, how=how, **limits)  # type: ignore[arg-type]
+            self.cluster.run(failing.train_and_fail, options=OPTIONS, culprit=1, how=how, **limits)
         assert len(self.failed) == 1
         assert time.monotonic() - self.failed[0] < REPORTED_WITHIN_SECONDS
         return caught.value

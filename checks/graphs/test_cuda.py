@@ -63,10 +63,8 @@ def test_replays_equal_eager(backend: CaptureBackend) -> None:
         graphed(rows())
 
 
-def results_on_gpu(
-    function: object, seed: int, parameters: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    return results(function, [rows(seed)], parameters)  # type: ignore[arg-type]
+def results_on_gpu(function: Any, seed: int, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    return results(function, [rows(seed)], parameters)
 
 
 def test_two_in_flight_in_one_pool(backend: CaptureBackend) -> None:

@@ -29,6 +29,13 @@ def parity(*arguments: object, data: bytes | None = None) -> Any:
     return CliRunner().invoke(app, ["parity", *map(str, arguments)], input=data)
 
 
+def embedded_data(page: str) -> Any:
+    """What the page's script reads."""
+    found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> dict[str, Path]:
     made = {
@@ -177,7 +184,7 @@ def test_the_page_needs_nothing_and_escapes_all(logs: dict[str, Path], tmp_path:
     assert page.count("<svg") == page.count("</svg>") == 2
     assert not re.findall(r"https?://|src=|@import|url\(", page)
     assert "$" not in re.sub(r"\$\{", "", page)  # no placeholder was left; JavaScript has its own
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    data = embedded_data(page)
     assert [len(panel["steps"]) for panel in data["panels"]] == [100, 100]
     assert data["panels"][1]["b"][36] == repr(FAULT[36][2])
     for curve in "abd":
@@ -196,7 +203,7 @@ def test_a_long_page_stays_small_and_keeps_its_peak(tmp_path: Path) -> None:
     a, b = write_jsonl(tmp_path / "a", rows), write_jsonl(tmp_path / "b", spike)
     page = parity(a, b, "--html", "-").stdout
     assert len(page) < 400_000
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    data = embedded_data(page)
     panel = data["panels"][0]
     assert panel["b"][panel["steps"].index(12_345)] == "9.0"
     assert "Too many steps to draw all" in page

@@ -122,7 +122,10 @@ def test_a_changed_seed_is_no_constant_ratio() -> None:
 @pytest.mark.parametrize("tolerance", [1e-12, 1e-9, 1e-6])
 @pytest.mark.parametrize("seed", range(5))
 def test_exponential_growth_is_drift(decades_per_step: float, tolerance: float, seed: int) -> None:
-    level = lambda k: min(1e-16 * 10 ** (decades_per_step * k), 0.1)  # noqa: E731
+
+    def level(k: int) -> float:
+        return min(1e-16 * 10 ** (decades_per_step * k), 0.1)
+
     found = made(CURVE, noisy(CURVE, level, seed), tolerance)
     reached = level(len(CURVE)) > 10 * tolerance
     assert found.judgement.kind in ((Kind.DRIFT,) if reached else (Kind.WITHIN, Kind.DRIFT))

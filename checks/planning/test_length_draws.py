@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,10 +109,10 @@ def test_what_cannot_be_opened_is_left_out_and_counted(
 
     opened = Path.open
 
-    def refusing(path: Path, *arguments: object, **options: object) -> object:
+    def refusing(path: Path, *arguments: Any, **options: Any) -> Any:
         if path.name == "a.py":
             raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments, **options)  # type: ignore[call-overload]
+        return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refusing)
     found = read_lengths(f"folder:{documents},glob=*.py,bytes-per-token=3.6")

@@ -62,7 +62,7 @@ def received(rows: int) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_only_real_rows_are_computed(rows: int) -> None:
     stage, ledger, toy, _ = middle()
-    ledger.begin([Batch(rows)])  # type: ignore[list-item]
+    ledger.begin([Batch(rows)])
     message = received(rows)
     sent = stage(message, microbatch=torch.tensor([0]))
     assert sent.shape == (8, 3)
@@ -81,14 +81,14 @@ def test_only_real_rows_are_computed(rows: int) -> None:
 def test_the_proof_notices_computed_padding() -> None:
     """Negative control: the stage takes all rows of a message for real."""
     stage, ledger, toy, _ = middle(last=True)
-    ledger.begin([Batch(8)])  # type: ignore[list-item]
+    ledger.begin([Batch(8)])
     stage(received(5), microbatch=torch.tensor([0])).backward()
     assert not any(p.grad.isfinite().all() for p in toy.parameters())
 
 
 def test_the_last_microbatch_is_announced_before_its_backward() -> None:
     stage, ledger, _, announced = middle(last=True)
-    ledger.begin([Batch(2), Batch(3)])  # type: ignore[list-item]
+    ledger.begin([Batch(2), Batch(3)])
     losses = [stage(received(rows), microbatch=torch.tensor([i])) for i, rows in ((0, 2), (1, 3))]
     assert announced == []
     for loss in losses:
@@ -102,7 +102,7 @@ def test_the_last_microbatch_is_announced_before_its_backward() -> None:
 def test_rows_that_do_not_fit_are_refused(rows: int, shards: int, match: str) -> None:
     message = Message(8, 3, torch.float64, torch.device("cpu"), shards)
     with pytest.raises(InputError, match=match):
-        message.rows(Batch(rows))  # type: ignore[arg-type]
+        message.rows(Batch(rows))
 
 
 def test_loop_adds_losses_and_gradients_of_microbatches() -> None:

@@ -137,9 +137,9 @@ def test_a_sequence_that_does_not_fit_is_named(name: str) -> None:
         ({"name": "dynamic", "max_tokens_per_rank": 1}, "max_tokens_per_rank: not even one"),
     ],
 )
-def test_bad_schedules_are_refused(fields: dict[str, object], message: str) -> None:
+def test_bad_schedules_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Schedule(**{"ranks": 4, "max_tokens_per_rank": 64, **fields})  # type: ignore[arg-type]
+        Schedule(**{"ranks": 4, "max_tokens_per_rank": 64, **fields})
 
 
 def test_padded_lengths_that_do_not_fit_are_refused() -> None:

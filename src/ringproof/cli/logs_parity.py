@@ -95,9 +95,10 @@ def _compared(a: str, b: str, columns: Columns, tol: float, format_name: str | N
 
 def _draw(result: Comparison, html: str | None, png: str | None) -> None:
     if html is not None:
-        from ringproof.cli.logs_parity_page import write_page
+        from ringproof.cli.logs_parity_page import page
+        from ringproof.cli.page import write_page
 
-        write_page(result, html)
+        write_page(page(result), html)
     if png is not None:
         from ringproof.cli.logs_parity_picture import write_picture
 

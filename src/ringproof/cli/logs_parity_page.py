@@ -3,56 +3,34 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
-import typer
-
 from ringproof.cli.logs_parity_curves import LEFT, WIDTH, picture
 from ringproof.cli.logs_parity_text import described, headline, rows, shown
-from ringproof.files import write_atomically
+from ringproof.cli.page import asset, embedded
 from ringproof.harness.logs.training.comparison import Comparison
 from ringproof.harness.logs.training.drawing import Curves, curves
 from ringproof.harness.logs.training.remarks import cautions, readings
 from ringproof.harness.reports.printable import showable
 
 
-def write_page(result: Comparison, destination: str) -> None:
-    """Write the page to a file, or to standard output for ``-``.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    text = page(result)
-    if destination == "-":
-        typer.echo(text, nl=False)
-    else:
-        write_atomically(Path(destination), text, field="--html")
-
-
 def page(result: Comparison) -> str:
     """The page's text. Everything that came from outside is escaped."""
     drawn = curves(result)
     lead = "\n".join(f"{log.role}  {described(log)}" for log in (result.a, result.b))
-    return Template(_asset("parity.html")).substitute(
+    return Template(asset("parity.html")).substitute(
         title=_safe(f"Training logs: {headline(result)}"),
         mood="within" if result.within else "beyond",
-        style=_asset("parity.css"),
-        script=_asset("parity.js"),
+        style=asset("parity.css"),
+        script=asset("parity.js"),
         lead=html.escape(lead),
         panels="\n".join(_panels(result, drawn)),
         remarks="\n".join(_remarks(result)),
         rows="\n".join(_rows(result)),
-        data=_embedded(_data(drawn)),
+        data=embedded(_data(drawn)),
     )
-
-
-def _asset(name: str) -> str:
-    return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def _safe(text: str) -> str:
@@ -109,11 +87,3 @@ def _data(drawn: Sequence[Curves]) -> dict[str, Any]:
         for one in drawn
     ]
     return {"left": LEFT, "width": WIDTH, "panels": panels}
-
-
-def _embedded(value: Any) -> str:
-    """JSON that cannot end the script it stands in."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

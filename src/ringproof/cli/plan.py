@@ -116,12 +116,13 @@ def _flags(result: Result, target: str) -> list[str]:
 
 
 def _write(result: Result, json_path: str, html: str) -> None:
-    from ringproof.cli.plan_page import write_page
+    from ringproof.cli.page import write_page
+    from ringproof.cli.plan_page import page
 
     if json_path:
         write_json(result.plan.as_json(), json_path)
     if html:
-        write_page(result, html)
+        write_page(page(result), html)
 
 
 def _print(result: Result) -> None:

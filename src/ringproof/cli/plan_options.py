@@ -89,7 +89,7 @@ def with_batch_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**{name: given[name] for name in own.parameters})
 
     together = [context.replace(kind=context.KEYWORD_ONLY), *shared.values(), *rest]
-    run.__signature__ = own.replace(parameters=together)  # type: ignore[attr-defined]
+    vars(run)["__signature__"] = own.replace(parameters=together)  # what typer reads
     run.__annotations__ = {item.name: item.annotation for item in together}
     return run
 

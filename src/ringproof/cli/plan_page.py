@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
-import typer
-
+from ringproof.cli.page import asset, embedded
 from ringproof.cli.plan_blocks import Drawing, drawing
 from ringproof.cli.plan_flags import megatron_flags
 from ringproof.cli.plan_result import Result, idle_fraction, wanted
 from ringproof.cli.plan_text import amount
-from ringproof.files import write_atomically
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.timeline import Timeline
@@ -29,28 +24,15 @@ _FAR = 4.0
 """A baseline this much slower than the plan is folded: it would squeeze the other pictures."""
 
 
-def write_page(result: Result, destination: str) -> None:
-    """Write the page to a file, or to standard output for ``-``.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    text = page(result)
-    if destination == "-":
-        typer.echo(text, nl=False)
-    else:
-        write_atomically(Path(destination), text, field="--html")
-
-
 def page(result: Result) -> str:
     """The page's text. Everything that came from outside is escaped."""
     parts = _parts(result)
     drawings = [drawing(line, result.lengths.values, sizes(result)) for _, _, line in parts]
     title = f"Dynamic CP plan: {len(result.lengths):,} sequences on {result.plan.ranks:,} ranks"
-    return Template(_asset("plan.html")).substitute(
+    return Template(asset("plan.html")).substitute(
         title=html.escape(title),
-        style=_asset("plan.css"),
-        script=_asset("plan.js"),
+        style=asset("plan.css"),
+        script=asset("plan.js"),
         lead=html.escape(plain(f"{result.lengths.source}; {result.setting}")),
         numbers="\n".join(_numbers(result)),
         legend="\n".join(_legend(result)),
@@ -60,7 +42,7 @@ def page(result: Result) -> str:
         heads="".join(f"<th>{name}</th>" for name, _, _ in parts),
         compared="\n".join(_compared(parts)),
         flags=html.escape("\n".join(megatron_flags(_wanted(result), "dev"))),
-        data=_embedded(_data(result, drawings)),
+        data=embedded(_data(result, drawings)),
     )
 
 
@@ -74,21 +56,9 @@ def _wanted(result: Result) -> Any:
     return wanted(result.options, result.domain, result.lengths)
 
 
-def _asset(name: str) -> str:
-    return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
-
-
 def _parts(result: Result) -> list[_Part]:
     others = [(item.name, item.plan, item.line) for item in result.baselines]
     return [("dynamic", result.plan, result.line), *others]
-
-
-def _embedded(value: Any) -> str:
-    """JSON that cannot end the script it stands in."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _data(result: Result, drawings: Sequence[Drawing]) -> dict[str, Any]:

@@ -164,6 +164,7 @@ class PlanOptions:
     def goal(self) -> Goal:
         """Objective and pipeline."""
         pipeline = Pipeline(stages=self.pp, virtual=self.vpp)
+        # Any text: `Goal` refuses what is neither.
         return Goal(objective=self.objective, pipeline=pipeline)  # type: ignore[arg-type]
 
     def read(self) -> Lengths:

@@ -1,0 +1,41 @@
+"""What every self-contained HTML page shares: its files, its data, where it goes."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ringproof.files import write_atomically
+
+
+def write_page(text: str, destination: str) -> None:
+    """Write a page to a file, or to standard output for ``-``.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    if destination == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(Path(destination), text, field="--html")
+
+
+def asset(name: str) -> str:
+    """A template, style or script of ``cli/pages``."""
+    return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def embedded(value: Any) -> str:
+    """JSON that cannot end the script it stands in.
+
+    Raises:
+        ValueError: A number that JSON cannot say.
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
