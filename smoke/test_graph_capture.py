@@ -27,8 +27,8 @@ def test_hierarchical_attention(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("comm_type", "lost"), [("all_gather", "c10d::_allgather_base_"), ("p2p", "aten::add_.Tensor")]
 )
-def test_a_lost_operation_is_seen(comm_type: str, lost: str, cluster: Cluster) -> None:
-    outcome = cluster.run(graph_cases.attention, world_size=2, comm_type=comm_type, lost=lost)
+def test_a_lost_operation_is_seen(comm_type: str, lost: str, cpu_cluster: Cluster) -> None:
+    outcome = cpu_cluster.run(graph_cases.attention, world_size=2, comm_type=comm_type, lost=lost)
     assert not any(value["replay 10"] for value in outcome.values)
 
 
@@ -56,6 +56,6 @@ def test_functional_collectives(cluster: Cluster) -> None:
     assert outcome.values == ({"replay": True},) * 2
 
 
-def test_a_barrier_is_refused(cluster: Cluster) -> None:
+def test_a_barrier_is_refused(cpu_cluster: Cluster) -> None:
     with pytest.raises(InputError, match=r"part, forward: barrier at smoke/graph_cases.py:\d+: "):
-        cluster.run(graph_cases.host_waits, world_size=2)
+        cpu_cluster.run(graph_cases.host_waits, world_size=2)

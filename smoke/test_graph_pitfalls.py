@@ -14,27 +14,29 @@ SOON = 15.0
 """Seconds; the default limit of a process group is minutes."""
 
 
-def test_the_group_of_the_capture_is_replayed(cluster: Cluster) -> None:
+def test_the_group_of_the_capture_is_replayed(cpu_cluster: Cluster) -> None:
     """An entry of the static size computes a microbatch of another, wrong and without a word."""
-    outcome = cluster.run(graph_pitfalls.group_of_the_capture, world_size=2)
+    outcome = cpu_cluster.run(graph_pitfalls.group_of_the_capture, world_size=2)
     assert [value["own size"] for value in outcome.values] == [True, True]
     assert [value["static size is finite"] for value in outcome.values] == [True, True]
     assert not any(value["static size"] for value in outcome.values)
 
 
-def test_a_microbatch_of_another_group_is_refused(cluster: Cluster) -> None:
-    outcome = cluster.run(graph_pitfalls.refused_groups, world_size=2)
-    start = "group: the static microbatch is of another CP group, of 2 ranks"
+def test_a_microbatch_of_another_group_is_refused(cpu_cluster: Cluster) -> None:
+    outcome = cpu_cluster.run(graph_pitfalls.refused_groups, world_size=2)
+    start = "group: the static microbatch is of another CP group, of"
     for said in outcome.values:
         assert said["same"] == ""
-        assert said["own"] == f"{start} (got 1 ranks); capture for each group"
-        assert said["twin"] == f"{start} (got 2 ranks); capture for each group"
+        assert said["own"] == f"{start} 2 ranks (got 1 ranks); capture for each group"
+        assert said["twin"] == (
+            f"{start} the same ranks (got ranks 0, 1); use the group of the capture"
+        )
 
 
 @pytest.mark.parametrize("way", ["sound", "together"])
-def test_stages_that_refuse_together_go_on(cluster: Cluster, way: str) -> None:
+def test_stages_that_refuse_together_go_on(cpu_cluster: Cluster, way: str) -> None:
     """The same exception on every stage, so all of them run eager and none waits."""
-    outcome = cluster.run(graph_pitfalls.capture_of_stages, world_size=3, way=way)
+    outcome = cpu_cluster.run(graph_pitfalls.capture_of_stages, world_size=3, way=way)
     assert (outcome.values[2] != outcome.values[1]) == (way == "together")
 
 
@@ -48,8 +50,8 @@ def failure(cluster: Cluster, way: str, **options: float) -> RankFailure:
     return caught.value
 
 
-def test_a_capture_that_one_stage_cannot_do_is_reported_by_rank(cluster: Cluster) -> None:
-    found = failure(cluster, "raises")
+def test_a_capture_that_one_stage_cannot_do_is_reported_by_rank(cpu_cluster: Cluster) -> None:
+    found = failure(cpu_cluster, "raises")
     assert found.rank == 2
     assert re.search(
         r"stage, CP size 2, forward: \.item\(\) at smoke/graph_pitfalls.py:\d+: the host reads a "
@@ -58,9 +60,9 @@ def test_a_capture_that_one_stage_cannot_do_is_reported_by_rank(cluster: Cluster
     )
 
 
-def test_a_stage_that_goes_on_eager_alone_is_a_deadlock(cluster: Cluster) -> None:
+def test_a_stage_that_goes_on_eager_alone_is_a_deadlock(cpu_cluster: Cluster) -> None:
     """The others stay in the barrier between two sizes, and it waits for them in the next step."""
-    found = failure(cluster, "goes on eager", timeout_seconds=3)
+    found = failure(cpu_cluster, "goes on eager", timeout_seconds=3)
     said, _, stack = str(found).partition("\n")
     assert re.search(r"rank 0 failed first: not finished after 3 s, at \S+ in barrier; every", said)
     assert re.search(

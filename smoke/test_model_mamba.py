@@ -47,15 +47,17 @@ def both_partitions(cases: Sequence[MixerCase]) -> list[MixerCase]:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_context_parallel_is_exact(cluster: Cluster, world: int, record_property: Record) -> None:
-    found = differences(cluster, world, both_partitions(CP[world]))
+def test_context_parallel_is_exact(
+    cpu_cluster: Cluster, world: int, record_property: Record
+) -> None:
+    found = differences(cpu_cluster, world, both_partitions(CP[world]))
     record_property("max_abs_error", max(found))
     assert max(found) <= TOLERANCE, found
 
 
 @pytest.mark.parametrize("world", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_tensor_parallel_is_exact_with_it(
-    cluster: Cluster, world: int, record_property: Record
+    cpu_cluster: Cluster, world: int, record_property: Record
 ) -> None:
     """TP 2 with CP 1, 2 and 4, with and without sequence parallelism."""
     cases = [
@@ -63,15 +65,17 @@ def test_tensor_parallel_is_exact_with_it(
         for sequence_parallel in (False, True)
         for groups in (2, 4)
     ]
-    found = differences(cluster, world, cases)
+    found = differences(cpu_cluster, world, cases)
     record_property("max_abs_error", max(found))
     assert max(found) <= TOLERANCE, found
 
 
-def test_each_microbatch_brings_its_own_group(cluster: Cluster, record_property: Record) -> None:
+def test_each_microbatch_brings_its_own_group(
+    cpu_cluster: Cluster, record_property: Record
+) -> None:
     """Dynamic CP: sizes change back and forth between forwards and backwards of one mixer."""
     sizes = (2, 8, 1, 4)
-    values = cluster.run(mamba_cases.switch, case=MixerCase(), sizes=sizes).values
+    values = cpu_cluster.run(mamba_cases.switch, case=MixerCase(), sizes=sizes).values
     assert all(len(errors) == 9 for errors in values)
     worst = max(value for errors in values for value in errors.values())
     record_property("max_abs_error", worst)
@@ -79,13 +83,13 @@ def test_each_microbatch_brings_its_own_group(cluster: Cluster, record_property:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault])
-def test_the_proof_notices_a_broken_mixer(cluster: Cluster, fault: str) -> None:
+def test_the_proof_notices_a_broken_mixer(cpu_cluster: Cluster, fault: str) -> None:
     """Negative control: one thing wrong, and the same measurement is red."""
-    sound, broken = differences(cluster, 4, [MixerCase(), MixerCase(fault=fault)])
+    sound, broken = differences(cpu_cluster, 4, [MixerCase(), MixerCase(fault=fault)])
     assert sound <= TOLERANCE
     assert broken > 1e-2
 
 
-def test_ranks_that_cannot_share_the_heads_are_refused(cluster: Cluster) -> None:
+def test_ranks_that_cannot_share_the_heads_are_refused(cpu_cluster: Cluster) -> None:
     with pytest.raises(InputError, match=r"mamba heads: a TP rank has 8, .*\(TP 1, CP 3\)"):
-        cluster.run(mamba_cases.refuse, world_size=3, case=MixerCase())
+        cpu_cluster.run(mamba_cases.refuse, world_size=3, case=MixerCase())

@@ -16,6 +16,7 @@ from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import Part, parts_of
 from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.model import static
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.stage import Stage
@@ -150,7 +151,7 @@ def test_a_slot_in_flight_is_not_given_away(slots: int, alone: ContextParallelGr
     with pytest.raises(InputError, match=rf"graph_slots: as many microbatches .*got {slots}"):
         bank.enter(given[-1])
     waiting.pop(0).backward()
-    assert bank.enter(given[-1]) is entered[0]
+    assert bank.enter(given[-1]).metadata is entered[0].metadata
     if slots == 3:
         for one in waiting:
             one.backward()
@@ -179,10 +180,30 @@ def test_another_group_or_capacity_is_refused(alone: ContextParallelGroup) -> No
     stage = whole(preset("qwen3-tiny"))
     bank, _ = banked(stage, "layer", alone)
     other = ContextParallelGroup(alone.flat)  # the same ranks, but not what was captured
-    with pytest.raises(InputError, match="group: the static microbatch is of another CP group"):
+    with pytest.raises(InputError, match=r"group: .* another CP group, of the same ranks \(got"):
         bank.enter(batches(other)[0])
     with pytest.raises(InputError, match=r"capacity: the static microbatch has Capacity\(rows=64"):
         bank.enter(batches(alone, replace(CAPACITY, rows=128))[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([0], "of another CP group, of 2 ranks (got 1 ranks); capture for each group"),
+        ([2, 3], "of another CP group, of ranks 0, 1 (got ranks 2, 3); capture for each group"),
+        (
+            [0, 1],
+            "of another CP group, of the same ranks (got ranks 0, 1); use the group of the cap",
+        ),
+    ],
+)
+def test_what_tells_two_groups_apart(
+    given: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static.dist, "get_process_group_ranks", lambda ranks: ranks)
+    captured, other = (SimpleNamespace(size=len(one), flat=one) for one in ([0, 1], given))
+    found: Any = static._of_another_group
+    assert said in str(found(captured, other))
 
 
 def test_a_cp_size_that_was_not_captured(alone: ContextParallelGroup) -> None:

@@ -106,11 +106,46 @@ def test_what_the_tape_refuses_is_refused() -> None:
     def reads(x: torch.Tensor) -> torch.Tensor:
         return x * x.sum().item()
 
+    stream = torch.cuda.current_stream()
     good = captures(module)[0]
     bad = Capture(name="reads", function=reads, inputs=(rows(),))
     with pytest.raises(InputError, match="reads, forward: cannot be captured"):
         backend.capture([good, bad])
+    assert torch.cuda.current_stream() == stream
     assert module(rows()).isfinite().all()
     (graphed,) = backend.capture([good])
     assert isinstance(graphed, Graphed)
     assert equal([graphed(rows(3))], [module(rows(3))])
+
+
+def by_a_slice(x: torch.Tensor) -> None:
+    x[1:] = 2
+
+
+def by_a_mask(x: torch.Tensor) -> None:
+    x[x > 0] = 2
+
+
+def by_rows(x: torch.Tensor) -> None:
+    x[torch.arange(2, device=x.device)] = 2
+
+
+def by_a_mask_from_the_device(x: torch.Tensor) -> None:
+    x[x > 0] = torch.ones((), dtype=x.dtype, device=x.device)
+
+
+@pytest.mark.parametrize("write", [by_a_slice, by_a_mask, by_rows, by_a_mask_from_the_device])
+def test_numbers_are_written_as_the_tape_has_it(write: Any) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        out = x * 1
+        write(out)
+        return out
+
+    backend = choose_backend("cuda", GPU)
+    capture = Capture(name="writes", function=function, inputs=(rows(),))
+    if write in (by_rows, by_a_mask_from_the_device):
+        with pytest.raises(InputError, match="writes, forward: cannot be captured"):
+            backend.capture([capture])
+        return
+    (graphed,) = backend.capture([capture])
+    assert equal(results_on_gpu(graphed, 3, []), results_on_gpu(function, 3, []))

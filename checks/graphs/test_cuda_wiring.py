@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from checks.graphs.captures import perceptron, tensor
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.cuda import CudaBackend
+from ringproof.reference.graphs.cuda import CudaBackend, CudaSegment
 from ringproof.reference.graphs.order import one_after_another
 
 
@@ -22,24 +23,46 @@ class Device:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.graphs = 0
+        self.current = "main"
+        self.collects: list[bool] = []
 
     def graph(self) -> Any:
         number, self.graphs = self.graphs, self.graphs + 1
         return Graph(self, number)
 
-    @contextmanager
-    def recording(self, graph: Any, *, pool: Any, capture_error_mode: str) -> Iterator[None]:
-        self.events.append(f"record {graph.number} {pool} {capture_error_mode}")
-        try:
-            yield
-        except RuntimeError:  # as the end of a broken capture does
-            raise RuntimeError("operation failed due to a previous error") from None
+    def recording(self, graph: Any, **options: Any) -> Any:
+        return Recording(self, graph, **options)
 
     @contextmanager
-    def stream(self, _: Any) -> Iterator[None]:
-        self.events.append("side stream")
-        yield
-        self.events.append("own stream")
+    def stream(self, one: str) -> Iterator[None]:
+        before, self.current = self.current, one
+        if one != before:
+            self.events.append(f"on {one}")
+        try:
+            yield
+        finally:
+            self.current = before
+
+
+class Recording:
+    """As ``torch.cuda.graph``: where the end of a capture raises, it stays on its stream."""
+
+    def __init__(
+        self, device: Device, graph: Any, *, pool: Any = None, capture_error_mode: str = ""
+    ) -> None:
+        self.device, self.number, self.options = device, graph.number, (pool, capture_error_mode)
+        self.capture_stream, self.before = Stream("capture"), device.current
+
+    def __enter__(self) -> None:
+        pool, mode = self.options
+        self.device.events.append(f"record {self.number} {pool} {mode}")
+        self.device.collects.append(gc.isenabled())
+        self.before, self.device.current = self.device.current, "capture"
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, RuntimeError | KeyError):
+            raise RuntimeError("operation failed due to a previous error")
+        self.device.current = self.before
 
 
 class Graph:
@@ -56,7 +79,11 @@ class Graph:
         self.device.events.append(f"register {self.number}")
 
 
-class Stream:
+class Stream(str):
+    """Its name."""
+
+    __slots__ = ()
+
     def wait_stream(self, _: Any) -> None:
         """Nothing to wait for."""
 
@@ -71,9 +98,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     made = Device()
     stand_ins = {
         "CUDAGraph": made.graph,
-        "Stream": Stream,
         "current_device": lambda: 0,
-        "current_stream": Stream,
+        "current_stream": lambda: Stream(made.current),
         "default_generators": (torch.default_generator,),
         "device": nowhere,
         "empty_cache": lambda: None,
@@ -85,7 +111,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
     return made
 
 
@@ -107,35 +133,94 @@ def test_capture_and_replay(device: Device) -> None:
     graphed = BACKEND.capture(
         captures(frozen(), frozen()), order=one_after_another(2), generators=[torch.Generator()]
     )
-    records = [f"record {number} pool thread_local" for number in range(4)]
-    registered = [f"register {number}" for number in range(4)]
+    numbers = range(1, 5)  # 0 was asked for its stream only
+    records = [f"record {number} pool thread_local" for number in numbers]
+    registered = [f"register {number}" for number in numbers]
     pairs = [event for pair in zip(registered, records, strict=True) for event in pair]
-    assert device.events == ["side stream", "own stream", *pairs]
+    assert device.events == ["on capture", *pairs]
+    assert device.collects == [False] * 4
+    assert gc.isenabled()
     device.events.clear()
     graphed[1](tensor(5, 4, grad=True)).sum().backward()
-    assert device.events == ["replay 2", "replay 3"]
+    assert device.events == ["replay 3", "replay 4"]
     graphed[1].reset()
-    assert device.events[2:] == ["reset 2", "reset 3"]
+    assert device.events[2:] == ["reset 3", "reset 4"]
 
 
 def test_a_pool_is_shared_when_given(device: Device) -> None:
-    BACKEND.capture(captures(frozen()), pool="mine", warm_up=0)
-    assert device.events[2:] == ["record 0 mine thread_local", "record 1 mine thread_local"]
+    BACKEND.capture(captures(frozen()), pool="mine", warm_up=1)
+    assert device.events[1:] == ["record 1 mine thread_local", "record 2 mine thread_local"]
 
 
-def test_a_broken_capture_is_undone(device: Device) -> None:
-    def breaks(x: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
+class Breaks:
+    """Works in the warm-up, and raises in the capture."""
 
-    with pytest.raises(
-        InputError,
-        match=r"slot 1, forward: cannot be captured: operation not permitted .*; capture",
-    ):
-        BACKEND.capture(captures(frozen(), breaks), warm_up=0)
-    assert device.events[-2:] == ["reset 0", "reset 1"]
+    def __init__(self, error: Exception) -> None:
+        self.error, self.runs = error, 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        if self.runs > 1:
+            raise self.error
+        return x * 2
 
 
-def test_a_tensor_on_the_host_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "is_cuda", False)
-    with pytest.raises(InputError, match="static input 0 of slot 0: not on the GPU"):
+REFUSED = RuntimeError("operation not permitted when stream is capturing\nmore lines")
+FULL = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore lines")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (REFUSED, InputError, "cannot be captured: operation not permitted when .*; capture it on"),
+        (FULL, InputError, "cannot be captured: CUDA out of memory.*; lower the capacity"),
+        (KeyError("of the function"), KeyError, "of the function"),
+        (InputError("x", None, "bad", "do not"), InputError, "^x: bad; do not$"),
+    ],
+)
+def test_a_broken_capture_is_undone(
+    error: Exception, kind: type[Exception], said: str, device: Device
+) -> None:
+    """What the function raised is reported, whatever the end of the capture raises after it."""
+    with pytest.raises(kind, match=said):
+        BACKEND.capture(captures(frozen(), Breaks(error)), warm_up=1)
+    assert device.events[-2:] == ["reset 1", "reset 2"]
+    assert device.current == "main"
+    assert gc.isenabled()
+
+
+def test_a_broken_warm_up_is_undone(device: Device) -> None:
+    with pytest.raises(ZeroDivisionError):
+        BACKEND.capture(captures(lambda x: x / (1 // 0)), warm_up=1)
+    assert device.events == ["on capture"]
+    assert device.current == "main"
+
+
+def test_no_warm_up_is_refused(device: Device) -> None:
+    with pytest.raises(InputError, match=r"graph_warmup: handles and communicators .*got 0"):
+        BACKEND.capture(captures(frozen()), warm_up=0)
+    assert device.events == []
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_a_tensor_elsewhere_is_refused(
+    index: int, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the host, or on another GPU."""
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: index)
+    with pytest.raises(InputError, match="static input 0 of slot 0: not on the GPU of the capture"):
         BACKEND.capture(captures(frozen()))
+
+
+@pytest.mark.parametrize(("checked", "kind"), [(True, InputError), (False, RuntimeError)])
+def test_a_replay_that_fails_is_bad_input_only_where_torch_looks_for_it(
+    checked: bool, kind: type[Exception], device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = CudaSegment("slot 0", checked=checked)
+
+    def fails() -> None:
+        raise RuntimeError("a tensor is gone\nmore lines")
+
+    monkeypatch.setattr(segment.graph, "replay", fails)
+    with pytest.raises(kind, match="a tensor is gone"):
+        segment.replay()

@@ -35,6 +35,10 @@ READS = {
     "torch.tensor": lambda x: x * torch.tensor([1.0, 2.0, 3.0]),
     "torch.as_tensor": lambda x: x * torch.as_tensor([1.0, 2.0, 3.0]),
     "a tensor from host data": lambda x: x[[0, 1]],
+    "print(tensor)": lambda x: x * len(str(x)),
+    "torch.multinomial": lambda x: x * torch.multinomial(x.exp(), 1),
+    "a check of a decomposition": lambda x: torch.linalg.inv(torch.diag(x)),
+    "a tensor from host data ": lambda x: x.clone().__setitem__(torch.arange(2), 1.5),
 }
 SHAPES = {
     "torch.nonzero": lambda x: x[torch.nonzero(x)[0]],
@@ -44,6 +48,7 @@ SHAPES = {
     "torch.bincount": lambda x: torch.bincount(torch.arange(3)).sum() * x,
     "torch.repeat_interleave": lambda x: x.repeat_interleave(torch.arange(3)),
     "indexing by a mask": lambda x: x[x > 0].sum(),
+    "indexing by a mask ": lambda x: x.clone().index_put_((x > 0,), torch.zeros((), dtype=x.dtype)),
 }
 MOVES = {
     ".resize_()": lambda x: torch.empty(3, dtype=x.dtype).resize_(5).zero_(),
@@ -57,14 +62,29 @@ def test_refused_with_the_line(what: str) -> None:
     with pytest.raises(InputError) as caught:
         graph(CASES[what], tensor(3), warm_up=0)
     line = CASES[what].__code__.co_firstlineno
-    expected = rf"part, forward: {re.escape(what)}.* at graphs/test_refusals.py:{line}: "
+    expected = rf"part, forward: {re.escape(what.strip())}.* at graphs/test_refusals.py:{line}: "
     assert re.search(expected, str(caught.value))
+
+
+def written(where: Callable[[torch.Tensor], Any], number: Any = 2) -> Callable[..., torch.Tensor]:
+    """A number of Python written into a copy: a fill on every device, with the number baked in."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        copied = x * 1
+        copied[where(x)] = number
+        return copied
+
+    return function
 
 
 ALLOWED: dict[str, Callable[[torch.Tensor], Any]] = {
     "where": lambda x: torch.where(x > 0, x, 0.0),
-    "one number by a mask": lambda x: x.clone().index_put_(
-        (x > 0,), torch.zeros((), dtype=x.dtype)
+    "a number by a slice": written(lambda x: slice(1, None)),
+    "a number by an integer": written(lambda x: 0, 0.1),
+    "a number everywhere": written(lambda x: ..., False),
+    "a number by a mask": written(lambda x: x > 0),
+    "a matrix product of conjugates": lambda x: (
+        (torch.complex(x, x * 2).conj() @ torch.complex(x, x * 3)).imag
     ),
     "masked_fill": lambda x: x.masked_fill(x > 0, 2.0),
     "index": lambda x: x[torch.arange(2)],

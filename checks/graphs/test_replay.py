@@ -169,6 +169,24 @@ def test_graphs_in_a_row() -> None:
         assert equal(results(lambda x: second(first(x)), given, parameters), expected)
 
 
+@pytest.mark.parametrize("way", ["retained", "hooked"])
+def test_a_gradient_between_graphs_that_is_looked_at_is_a_copy(way: str) -> None:
+    square = nn.Linear(4, 4).double()
+    first, second = (graph(square, tensor(5, 4, grad=True)) for _ in range(2))
+    seen = []
+    for seed in (1, 2):
+        between = first(tensor(5, 4, seed=seed))
+        if way == "retained":
+            between.retain_grad()
+        else:
+            between.register_hook(seen.append)
+        second(between).square().sum().backward()
+        seen += [between.grad] if way == "retained" else []
+        seen.append(seen[-1].clone())
+    assert equal(seen[::2], seen[1::2])
+    assert not equal(seen[:1], seen[2:3])
+
+
 def test_values_that_an_operation_cannot_use() -> None:
     graphed = graph(InPlace(), tensor(4, 4), torch.tensor([0, 1, 2, 3]))
     with pytest.raises(

@@ -31,15 +31,17 @@ class Capture:
 
     Args:
         name: For messages: ``layer 3, slot 0, CP size 4``.
-        function: Takes the inputs in order. It runs ``warm_up`` times before the capture and once
-            in it, for real: what it writes to memory that outlives it is written that often.
+        function: Takes the inputs in order. It runs ``warm_up`` times before the capture, and what
+            it writes to memory that outlives it, as batch normalisation its averages, is written
+            that often. In the capture only its Python runs.
         inputs: The static inputs. The captured callable keeps them and copies its arguments into
-            them; one that already is the static input is not copied. Plain, contiguous, distinct
-            leaves; a gradient is captured for each that requires one. Their content at capture
-            time must be valid (offsets within bounds), because the function runs on it.
+            them; one that already is the static input is not copied. Plain, contiguous leaves that
+            share no memory; a gradient is captured for each that requires one. Their content at
+            capture time must be valid (offsets within bounds), because the function runs on it.
         parameters: By name; those of the modules inside the function. They are read where they
-            are: an optimizer that updates in place needs no new capture. Each that requires a
-            gradient gets one.
+            are: an optimizer that updates in place needs no new capture, one that puts others in
+            their place does. Each that requires a gradient gets one. No hooks on gradients yet:
+            they run when autograd gets the gradient from the callable, not in the graph.
     """
 
     name: str
@@ -76,7 +78,10 @@ class GraphedCallable(Protocol):
     """A captured function; called like the function itself, under autograd or without.
 
     The tensors it returns lie in the graph's memory: the next replay of the same callable
-    overwrites them. Gradients are copies, except of what comes straight out of another callable.
+    overwrites them. Gradients are copies, except of what comes straight out of another callable
+    and has no hooks. They cannot be differentiated again. A result that is not used further gets a
+    gradient of zeros, and each gets it in the layout of the result: where that is not so without
+    graphs, sums may run in another order and round in another way.
     """
 
     @property
@@ -101,7 +106,7 @@ class GraphedCallable(Protocol):
 
     @property
     def in_flight(self) -> bool:
-        """Whether a forward under autograd has been replayed whose backward has not."""
+        """Whether a forward has been replayed whose backward has not, and still may be."""
         ...
 
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
@@ -109,8 +114,8 @@ class GraphedCallable(Protocol):
 
         Raises:
             InputError: Arguments unlike the static inputs in number, shape, type, device or need
-                of a gradient; a callable that was reset; and, on the tape, whatever would be
-                undefined on a device.
+                of a gradient; a callable that was reset; a call during a capture; and, on the tape,
+                whatever would be undefined on a device.
         """
         ...
 
@@ -133,7 +138,7 @@ class CaptureBackend(Protocol):
         Two captures of one pool share addresses where the first had freed memory when the second
         was captured. So they must be replayed in the order of their capture, and a pass that is
         replayed while another one waits for its backward must have been captured while that one
-        was waiting. Different CP sizes of one slot never wait for each other; see ``order``.
+        was waiting; see ``order``. Different CP sizes of one slot never wait for each other.
         """
         ...
 
@@ -150,14 +155,16 @@ class CaptureBackend(Protocol):
 
         The state of the random generators afterwards is that before; parameters keep their
         ``.grad``. If anything raises, nothing of the capture remains and the functions still work
-        without graphs. A collective inside makes the capture a collective; a rank that raises
-        leaves the others waiting, so all ranks should agree on what cannot be captured before.
+        without graphs, unless the driver broke it off (see ``cuda``). A collective inside makes the
+        capture a collective; a rank that raises leaves the others waiting, so all ranks should
+        agree on what cannot be captured before.
 
         Args:
             captures: What to capture.
             order: In which order, each forward before its backward; see ``order.default_order``.
             pool: To share with earlier captures; a new one if ``None``.
-            warm_up: Runs of each function, forward and backward, before the first capture.
+            warm_up: Runs of each function, forward and backward, before the first capture; at least
+                one on a GPU.
             generators: Random generators that advance at each replay, beside the device's own.
 
         Returns:
@@ -165,6 +172,7 @@ class CaptureBackend(Protocol):
 
         Raises:
             InputError: A function that cannot be captured, with the line of it that is at fault;
-                inputs that cannot be static; an order that is none; autocast with its cache on.
+                inputs that cannot be static; an order that is none; autocast with its cache on;
+                inference mode; anomaly detection; a capture inside of another one.
         """
         ...

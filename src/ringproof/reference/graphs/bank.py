@@ -5,8 +5,8 @@ part of. A microbatch of capacity (``model.static``) takes a *slot*: the static 
 size there are overwritten, and each captured part that is called with these replays. Whoever calls
 a part with any other microbatch gets the eager computation, unchanged.
 
-A slot is taken from the first replay of a microbatch's forward to the replay of its last backward.
-No slot is given away before: not by numbering microbatches, but by asking the graphs themselves.
+A slot is taken from the moment a microbatch enters it to the replay of its last backward. No slot
+is given away before: not by numbering microbatches, but by asking the graphs themselves.
 
 Memory: one pool for each slot. Within it CP sizes overlay each other, since a slot holds one
 microbatch at a time, and the largest size is captured first. Slots share nothing.
@@ -15,8 +15,8 @@ microbatch at a time, and the largest size is captured first. Slots share nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -30,8 +30,10 @@ from ringproof.reference.graphs.backend import (
     Pool,
     Replays,
 )
+from ringproof.reference.graphs.installed import Installed, Places, check_free
 from ringproof.reference.graphs.key import GraphKey, key_of
 from ringproof.reference.graphs.scopes import Part
+from ringproof.reference.graphs.slots import Slot
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load, static_batch, with_tensors
 
@@ -63,24 +65,8 @@ class BankOptions:
             raise InputError("graph_slots", self.slots, "is less than 1", "give 1 or more")
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Room for one microbatch between its forward and its backward.
-
-    Args:
-        batches: CP size to the static microbatch.
-        rows: Static rows of each part; CP sizes share them.
-        graphs: Of each size, those of all parts.
-    """
-
-    batches: Mapping[int, PackedBatch]
-    rows: Mapping[str, torch.Tensor]
-    graphs: dict[GraphKey, GraphedCallable] = field(default_factory=dict)
-
-    @property
-    def taken(self) -> bool:
-        """Whether a microbatch in it waits for its backward."""
-        return any(graph.in_flight for graph in self.graphs.values())
+Fingerprint: TypeAlias = "dict[str, tuple[int, int, bool]]"
+"""Of each parameter: which object it is, where it lies, and whether it gets a gradient."""
 
 
 class GraphBank:
@@ -94,6 +80,8 @@ class GraphBank:
 
     def __init__(self, parts: Sequence[Part], slots: Sequence[Slot], *, overflow: str) -> None:
         self._parts, self._slots, self._overflow = tuple(parts), tuple(slots), overflow
+        self._installed: list[Installed] = []
+        self._captured = [_fingerprint(part) for part in parts]
         self._taken: dict[int, int] = {}
         self._eager = 0
 
@@ -118,19 +106,33 @@ class GraphBank:
         return {key: graph.memory for key, graph in self._graphs()}
 
     def begin(self) -> None:
-        """Count from zero."""
+        """Begin a step: count from zero.
+
+        Raises:
+            InputError: A parameter is not the one of the capture any more. A graph would go on with
+                the memory that it knows, and nothing would tell.
+        """
         self._taken, self._eager = {}, 0
+        for part, captured in zip(self._parts, self._captured, strict=True):
+            found = _fingerprint(part)
+            names = sorted(captured.keys() | found.keys())
+            changed = [name for name in names if found.get(name) != captured.get(name)]
+            if changed:
+                problem = "is not what it was at the capture: replaced, moved, frozen or added"
+                raise InputError(f"{part.name}.{changed[0]}", None, problem, "capture it anew")
 
     def enter(self, batch: PackedBatch) -> PackedBatch:
         """The static microbatch of a free slot, filled from this one.
 
-        What is called with it replays. It stays filled until the last backward.
+        What is called with it replays. Its tensors stay as they are until the last backward; or,
+        if nothing is called with it, as long as it is held.
 
         Args:
             batch: One of fixed capacity; one without metadata is left as it is, and counted.
 
         Returns:
-            The static one, or the same where no graph can take it and that is no error.
+            A new object around the static tensors, or the same microbatch where no graph can take
+            it and that is no error.
 
         Raises:
             InputError: It has another group, capacity or the like than the graphs of its CP size;
@@ -149,31 +151,29 @@ class GraphBank:
         if slot is None:
             problem = "as many microbatches wait for their backwards already"
             return self._refused(batch, "graph_slots", len(self._slots), problem)
-        static = slot.batches[size]
-        load(static, batch)
+        load(slot.batches[size], batch)
         self._taken[size] = self._taken.get(size, 0) + 1
-        return static
+        return slot.enter(size)
 
     def install(self) -> None:
-        """Let the parts replay when they are called with a static microbatch."""
+        """Let the parts replay when they are called with the microbatch of a slot."""
         for part in self._parts:
-            graphs = {
-                slot.batches[key.cp_size]: graph
+            places: Places = {
+                metadata: (slot, graph)
                 for slot in self._slots
                 for key, graph in slot.graphs.items()
                 if key.layer == part.name
+                and (metadata := slot.batches[key.cp_size].metadata) is not None
             }
-            part.module.forward = _replaying(part, graphs)
-            if part.recompute:
-                part.module.recomputes = True
+            self._installed.append(Installed(part, places))
 
     def reset(self) -> None:
-        """Free all graphs; the parts compute eagerly from now on."""
-        for part in self._parts:
-            for name in ("forward", "recomputes"):
-                part.module.__dict__.pop(name, None)
+        """Free all graphs; the parts compute as they did before the capture."""
+        for installed in self._installed:
+            installed.remove()
         for _, graph in self._graphs():
             graph.reset()
+        self._installed, self._captured = [], []
         self._parts, self._slots = (), ()
 
     def _graphs(self) -> list[tuple[GraphKey, GraphedCallable]]:
@@ -203,8 +203,11 @@ def capture_bank(
         options: See :class:`BankOptions`.
 
     Raises:
-        InputError: A part cannot be captured, with the line at fault; two samples of one size.
+        InputError: A part cannot be captured, with the line at fault, or has graphs already; two
+            samples of one size.
     """
+    for part in parts:
+        check_free(part)
     ordered = sorted(samples, key=lambda batch: -batch.group.size)
     sizes = [batch.group.size for batch in ordered]
     if not sizes or len(set(sizes)) < len(sizes):
@@ -219,10 +222,10 @@ def capture_bank(
             pool = options.backend.new_pool()
             for size in sizes:
                 slot.graphs.update(_capture(parts, slot, number, size, options, pool=pool))
+        bank.install()
     except BaseException:
         bank.reset()
         raise
-    bank.install()
     return bank
 
 
@@ -268,21 +271,14 @@ def _function(part: Part, batch: PackedBatch) -> Callable[..., Outputs]:
 
     def function(x: torch.Tensor, *tensors: torch.Tensor) -> Outputs:
         own = with_tensors(batch, dict(zip(names, tensors, strict=True)))
-        return part.run(part.module, x, own)
+        # Not the module itself: its own hooks run around each replay, and would run twice.
+        return part.run(part.module.forward, x, own)
 
     return function
 
 
-def _replaying(
-    part: Part, graphs: Mapping[PackedBatch, GraphedCallable]
-) -> Callable[[torch.Tensor, PackedBatch], Any]:
-    """The part's forward: a replay for a static microbatch, itself for any other."""
-    eager = part.module.forward
-
-    def forward(x: torch.Tensor, batch: PackedBatch) -> Any:
-        graph = graphs.get(batch)
-        if graph is None:
-            return part.restored(part.run(eager, x, batch))
-        return part.restored(graph(x, *batch_tensors(batch).values()))
-
-    return forward
+def _fingerprint(part: Part) -> Fingerprint:
+    return {
+        name: (id(parameter), parameter.data_ptr(), parameter.requires_grad)
+        for name, parameter in part.module.named_parameters()
+    }

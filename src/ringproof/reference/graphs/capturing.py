@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Protocol
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import Capture, Outputs
+from ringproof.reference.graphs.backend import Capture
+from ringproof.reference.graphs.conditions import check_inputs, check_modes, checked_outputs
 from ringproof.reference.graphs.order import Pass, checked_order
 from ringproof.reference.graphs.replaying import Graphed, Segment, Surface
 
@@ -66,7 +65,7 @@ def capture_in_order(
         InputError: See ``CaptureBackend.capture``.
     """
     passes = checked_order(order, len(captures))
-    _check_autocast()
+    check_modes()
     for capture in captures:
         check_inputs(capture)
     drafts = [_Draft(capture) for capture in captures]
@@ -75,6 +74,7 @@ def capture_in_order(
             _capture(session, drafts, passes, warm_up)
     except BaseException:
         session.abort()
+        drafts.clear()  # the traceback would keep them, and the memory of their autograd graphs
         raise
     return tuple(draft.graphed(checked=session.checked) for draft in drafts)
 
@@ -98,12 +98,19 @@ def _capture(
 @contextmanager
 def unchanged_state(generators: Sequence[torch.Generator]) -> Iterator[None]:
     """Give random generators back the state that they came with."""
-    states = [generator.get_state() for generator in generators]
+    states = [(generator, generator.get_state()) for generator in generators]
     try:
         yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+    except BaseException:
+        with suppress(RuntimeError):  # of a device that broke off; what was raised first says more
+            _set_states(states)
+        raise
+    _set_states(states)
+
+
+def _set_states(states: Sequence[tuple[torch.Generator, torch.Tensor]]) -> None:
+    for generator, state in states:
+        generator.set_state(state)
 
 
 class _Draft:
@@ -169,7 +176,7 @@ class _Draft:
         with torch.enable_grad(), recording as segment:
             outputs = self.capture.function(*self.capture.inputs)
         self.single = isinstance(outputs, torch.Tensor)
-        self.outputs = _checked_outputs(self.capture.name, outputs)
+        self.outputs = checked_outputs(self.capture.name, outputs)
         if segment is not None:
             self.segments.append(segment)
 
@@ -191,55 +198,3 @@ class _Draft:
             )
         if segment is not None:
             self.segments.append(segment)
-
-
-def check_inputs(capture: Capture) -> None:
-    """Refuse inputs whose memory cannot stand for any value of them.
-
-    Raises:
-        InputError: See above.
-    """
-    named = {f"input {index}": tensor for index, tensor in enumerate(capture.inputs)}
-    for name, tensor in {**named, **capture.parameters}.items():
-        if is_traceable_wrapper_subclass(tensor):
-            raise InputError(
-                capture.name,
-                type(tensor).__name__,
-                f"{name} is a tensor subclass, whose parts have no fixed address",
-                "pass its local tensor, and wrap it inside of the function",
-            )
-    wanted = [id(t) for t in (*capture.inputs, *capture.parameters.values())]
-    if len(set(wanted)) < len(wanted):
-        raise InputError(
-            capture.name, None, "a tensor is there twice", "name each input and parameter once"
-        )
-    for name, tensor in named.items():
-        if not tensor.is_leaf or not tensor.is_contiguous():
-            raise InputError(
-                capture.name, tuple(tensor.shape), f"{name} is a view or a result", "make a copy"
-            )
-
-
-def _checked_outputs(name: str, outputs: Outputs) -> tuple[torch.Tensor | None, ...]:
-    found = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
-    plain = isinstance(found, tuple) and all(
-        o is None or (isinstance(o, torch.Tensor) and not is_traceable_wrapper_subclass(o))
-        for o in found
-    )
-    if not plain:
-        kinds = [type(o).__name__ for o in found] if isinstance(found, tuple) else type(found)
-        raise InputError(
-            name, kinds, "a graph returns plain tensors only", "return a tensor or a tuple of them"
-        )
-    return found
-
-
-def _check_autocast() -> None:
-    for kind in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(kind) and torch.is_autocast_cache_enabled():
-            raise InputError(
-                "autocast",
-                kind,
-                "its cache would hand weights of the capture to every replay",
-                "capture under torch.autocast(..., cache_enabled=False)",
-            )

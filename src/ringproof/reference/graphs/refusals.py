@@ -8,9 +8,11 @@ it has a name and a line. Two views of the same program are searched:
 * Python calls (:func:`why_call_refused`), because a copy to the host is no operation on a CPU.
 
 What cannot be seen on a CPU: copies to pinned memory, ``.to(device)`` where the device is held in
-a variable, streams and events, ``torch.cuda.synchronize()``, the device's own limits, and transfers
-that the program never waits for. ``torch.tensor`` is refused wherever its result would go, since
-all memory is host memory.
+a variable, streams and events, ``torch.cuda.synchronize()``, the device's own limits, transfers
+that the program never waits for, and kernels that are launched without torch's dispatcher. All
+memory is host memory here. So ``torch.tensor`` is refused wherever its result would go, and a
+tensor without dimensions that a model keeps on the host is read at each replay, where a kernel on
+a GPU would have got its value as a number of the capture.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ KEEP = "keep the value on the device, or leave the call out of the graph"
 MASK = "use torch.where or masked_fill, or leave the call out of the graph"
 MAKE = "make the tensor before the capture and keep it, or pass it as a static input"
 FIXED = "make it with its final size before the capture"
+UNCHECKED = "use the variant that returns its status, as torch.linalg.inv_ex"
 WAITS = "leave it out: a graph's operations are in order already"
 
 # Operations whose tags (torch.Tag) do not say it.
@@ -54,6 +57,8 @@ OPERATIONS = MappingProxyType(
         "aten::_local_scalar_dense": Refusal(".item()", READS, KEEP),
         "aten::equal": Refusal("torch.equal", READS, KEEP),
         "aten::lift_fresh": Refusal("a tensor from host data", BRINGS, MAKE),
+        "aten::multinomial": Refusal("torch.multinomial", READS, KEEP),  # checks the weights
+        "aten::_linalg_check_errors": Refusal("a check of a decomposition", READS, UNCHECKED),
         "aten::_pin_memory": Refusal(".pin_memory()", COPIES, MAKE),
         "aten::set_": Refusal(".set_()", MOVES, FIXED),
         "aten::resize_": Refusal(".resize_()", MOVES, FIXED),
@@ -70,6 +75,7 @@ CALLS = MappingProxyType(
         "__index__": Refusal("a tensor as a Python index", READS, KEEP),
         "tolist": Refusal(".tolist()", COPIES, KEEP),
         "numpy": Refusal(".numpy()", COPIES, KEEP),
+        "__repr__": Refusal("print(tensor)", COPIES, KEEP),
         "__array__": Refusal("numpy.asarray(tensor)", COPIES, KEEP),
         "cpu": Refusal(".cpu()", COPIES, KEEP),
         "cuda": Refusal(".cuda()", BRINGS, MAKE),
@@ -83,6 +89,7 @@ FROM_TENSORS_TOO = frozenset({"as_tensor", "asarray"})
 """Calls that do nothing when they are given a tensor."""
 
 INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
+"""By a mask they count its ones, also where one value of the device is written to all of them."""
 
 
 def why_refused(
@@ -99,7 +106,9 @@ def why_refused(
     if name in OPERATIONS:
         return OPERATIONS[name]
     if name in INDEXING:
-        return _mask_refusal(arguments)
+        kinds = [index.dtype for index in arguments[1] if index is not None]
+        counts = torch.bool in kinds or torch.uint8 in kinds
+        return Refusal("indexing by a mask", SHAPE, MASK) if counts else None
     if name == "aten::repeat_interleave" and keywords.get("output_size") is not None:
         return None
     short = name.partition("::")[2].strip("_0123456789")
@@ -128,14 +137,3 @@ def why_call_refused(
             return Refusal('.to("cpu")', COPIES, KEEP)
         return None
     return CALLS.get(name)
-
-
-def _mask_refusal(arguments: Sequence[Any]) -> Refusal | None:
-    """Indexing by a mask counts its ones, except where one number is written to all of them."""
-    masks = [
-        index
-        for index in arguments[1]
-        if index is not None and index.dtype in (torch.bool, torch.uint8)
-    ]
-    one_number = len(arguments) > 2 and arguments[2].numel() == 1
-    return Refusal("indexing by a mask", SHAPE, MASK) if masks and not one_number else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import GraphMemory, Outputs, Replays
@@ -50,25 +51,9 @@ class Surface:
     gradients: tuple[torch.Tensor | None, ...]
     single: bool
 
-    def check(self, name: str, arguments: Sequence[torch.Tensor]) -> None:
-        """Refuse arguments that the static inputs cannot stand for."""
-        if len(arguments) != len(self.inputs):
-            raise InputError(
-                name, len(arguments), f"captured with {len(self.inputs)} inputs", "pass as many"
-            )
-        for index, (static, given) in enumerate(zip(self.inputs, arguments, strict=True)):
-            wanted, found = _likeness(static), _likeness(given)
-            if wanted != found:
-                raise InputError(
-                    name, found, f"input {index} was captured as {wanted}", "capture it anew"
-                )
-            if given.requires_grad and not static.requires_grad and torch.is_grad_enabled():
-                raise InputError(
-                    name,
-                    f"input {index} that requires a gradient",
-                    "captured without",
-                    "let the static input require one, or detach",
-                )
+
+class Turn:
+    """A replayed forward whose backward is to come. Gone as soon as nothing can ask for it."""
 
 
 class Graphed:
@@ -91,7 +76,8 @@ class Graphed:
         self._segments = segments
         self._checked = checked
         self._replays = [0, 0]
-        self._waiting: int | None = None  # the forward replay whose backward is to come
+        # Autograd holds the turn. So a result that is dropped, by an exception too, waits no more.
+        self._waiting: weakref.ref[Turn] | None = None
 
     @property
     def surface(self) -> Surface:
@@ -117,7 +103,11 @@ class Graphed:
     @property
     def in_flight(self) -> bool:
         """See ``GraphedCallable``."""
-        return self._waiting is not None
+        return self._turn is not None
+
+    @property
+    def _turn(self) -> Turn | None:
+        return None if self._waiting is None else self._waiting()
 
     @property
     def memory(self) -> GraphMemory:
@@ -133,9 +123,10 @@ class Graphed:
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
         """See ``GraphedCallable``."""
         surface = self.surface
-        surface.check(self.name, arguments)
+        check_arguments(self.name, surface.inputs, arguments)
         tensors = (*arguments, *surface.parameters)
-        follows = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        differentiable = torch.is_grad_enabled() and len(self._segments) > 1
+        follows = differentiable and any(tensor.requires_grad for tensor in tensors)
         outputs: tuple[torch.Tensor | None, ...] = _Replay.apply(self, follows, *tensors)
         return outputs[0] if surface.single else outputs
 
@@ -145,36 +136,38 @@ class Graphed:
             segment.reset()
         self._segments, self._surface, self._waiting = (), None, None
 
-    def replay_forward(self, arguments: Sequence[torch.Tensor], *, backward_follows: bool) -> int:
-        """Copy the arguments in and replay; the number of this replay."""
-        with torch.no_grad():
-            for static, given in zip(self.surface.inputs, arguments, strict=True):
-                _fill(static, given)
+    def replay_forward(self, arguments: Sequence[torch.Tensor], *, backward_follows: bool) -> Turn:
+        """Copy the arguments in and replay; whose backward may follow."""
+        turn = Turn()
+        self._waiting = None  # from here on its memory is overwritten, also if this replay fails
+        copy_in(self.surface.inputs, arguments)
         self._segments[0].replay()
         self._replays[0] += 1
-        self._waiting = self._replays[0] if backward_follows else None
-        return self._replays[0]
+        self._waiting = weakref.ref(turn) if backward_follows else None
+        return turn
 
     def replay_backward(
-        self, number: int, output_gradients: Sequence[torch.Tensor | None]
+        self, turn: Turn, output_gradients: Sequence[torch.Tensor | None]
     ) -> tuple[torch.Tensor | None, ...]:
         """Copy the gradients of the outputs in and replay; those of inputs and parameters."""
         surface = self.surface
-        if self._checked and self._waiting != number:
+        if self._checked and self._turn is not turn:
             raise InputError(
                 self.name,
                 None,
                 "its activations are gone: replayed again since this forward",
                 "give each microbatch in flight a slot of its own, and one backward",
             )
-        pairs = zip(surface.output_gradients, output_gradients, strict=True)
-        for static, given in pairs:
-            if static is not None:
-                _fill(static, torch.zeros_like(static) if given is None else given)
-        if len(self._segments) > 1:
+        try:
+            for static, given in zip(surface.output_gradients, output_gradients, strict=True):
+                if static is not None and given is None:
+                    static.zero_()
+                elif static is not None and given is not None:
+                    _fill(static, given)
             self._segments[1].replay()
+        finally:
+            self._waiting = None  # one that failed half way cannot be tried again
         self._replays[1] += 1
-        self._waiting = None
         return surface.gradients
 
 
@@ -189,11 +182,11 @@ class _Replay(torch.autograd.Function):
         surface = graphed.surface
         ctx.set_materialize_grads(False)
         ctx.graphed = graphed
-        # Another graph copies the gradient that it is given. Anything else may keep it: autograd
-        # takes what reaches a leaf for its ``.grad``, and must not be left with the graph's memory.
-        ctx.kept = tuple(not _is_replayed(tensor) for tensor in tensors)
+        # Another graph copies the gradient that it is given. Anything else may keep it: a hook, or
+        # autograd, which takes what reaches a leaf for its ``.grad``.
+        ctx.kept = tuple(not _is_replayed(t) or bool(t._backward_hooks) for t in tensors)
         arguments = tensors[: len(surface.inputs)]
-        ctx.number = graphed.replay_forward(arguments, backward_follows=follows)
+        ctx.turn = graphed.replay_forward(arguments, backward_follows=follows)
         outputs = tuple(None if o is None else o.detach() for o in surface.outputs)
         pairs = zip(outputs, surface.output_gradients, strict=True)
         constant = [o for o, gradient in pairs if o is not None and gradient is None]
@@ -201,10 +194,17 @@ class _Replay(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of the arguments and the parameters."""
-        found = ctx.graphed.replay_backward(ctx.number, gradients)
+        """Gradients of the arguments and the parameters.
+
+        Raises:
+            InputError: These are to be differentiated again. Autograd would take them for constants
+                if nothing but the arguments required a gradient, so it is no help here.
+        """
+        if torch.is_grad_enabled():
+            problem = "its gradients cannot be differentiated again"
+            raise InputError(ctx.graphed.name, None, problem, "compute without create_graph=True")
+        found = ctx.graphed.replay_backward(ctx.turn, gradients)
         return (
             None,
             None,
@@ -215,17 +215,74 @@ class _Replay(torch.autograd.Function):
         )
 
 
+def check_arguments(
+    name: str, inputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]
+) -> None:
+    """Refuse arguments that the static inputs cannot stand for.
+
+    Raises:
+        InputError: See above.
+    """
+    if len(arguments) != len(inputs):
+        raise InputError(
+            name, len(arguments), f"captured with {len(inputs)} inputs", "pass as many"
+        )
+    for index, (static, given) in enumerate(zip(inputs, arguments, strict=True)):
+        wanted, found = _likeness(static), _likeness(given)
+        if wanted != found:
+            raise InputError(
+                name, found, f"input {index} was captured as {wanted}", "capture it anew"
+            )
+        if given.requires_grad and not static.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                name,
+                f"input {index} that requires a gradient",
+                "captured without",
+                "let the static input require one, or detach",
+            )
+
+
+def copy_in(inputs: Sequence[torch.Tensor], arguments: Sequence[torch.Tensor]) -> None:
+    """Fill the static inputs. Arguments may lie in them, in another order too."""
+    pairs = [
+        (static, given)
+        for static, given in zip(inputs, arguments, strict=True)
+        if not _is_there(static, given)
+    ]
+    memory = {static.untyped_storage().data_ptr() for static in inputs} if pairs else set()
+    with torch.no_grad():
+        apart = [
+            given.clone() if given.untyped_storage().data_ptr() in memory else given
+            for _, given in pairs
+        ]
+        for (static, _), given in zip(pairs, apart, strict=True):
+            static.copy_(given)
+
+
 def _fill(static: torch.Tensor, given: torch.Tensor) -> None:
-    if static.data_ptr() != given.data_ptr() or static.stride() != given.stride():
+    if not _is_there(static, given):
         static.copy_(given)
+
+
+def _is_there(static: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type are the same memory, read in the same way."""
+    return (
+        static.data_ptr() == given.data_ptr()
+        and static.stride() == given.stride()
+        and static.is_conj() == given.is_conj()
+        and static.is_neg() == given.is_neg()
+    )
 
 
 def _is_replayed(tensor: torch.Tensor) -> bool:
     """Whether it came out of a graph, into whose backward its gradient goes."""
-    return type(tensor.grad_fn).__name__ == f"{_Replay.__name__}Backward"
+    node: Any = _Replay
+    return type(tensor.grad_fn) is node._backward_cls
 
 
-def _likeness(tensor: torch.Tensor) -> str:
+def _likeness(tensor: Any) -> str:
+    if not isinstance(tensor, torch.Tensor) or is_traceable_wrapper_subclass(tensor):
+        return type(tensor).__name__
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} {list(tensor.shape)} on {tensor.device}"
 

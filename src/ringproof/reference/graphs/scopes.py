@@ -51,7 +51,7 @@ class Part:
         """What is captured.
 
         Args:
-            call: The module, or its own forward.
+            call: The module's own forward.
             x: Rows.
             batch: What they are.
         """

@@ -1,12 +1,21 @@
 """Transformer Engine's ``make_graphed_callables``, which Megatron-LM uses, as a backend.
 
 It takes an order of passes and knows Transformer Engine's own state (FP8 scales, caches of
-weights). This wraps it so that the graph bank need not know the difference.
+weights). This wraps it so that the graph bank need not know the difference:
+
+* arguments are checked, and gradients copied, as the other backends do. Releases up to 2.18 hand
+  out the graph's own memory as the gradient of a parameter, and autograd makes that its ``.grad``;
+* what it leaves behind when a capture raises is put right: ``.grad`` of the inputs, Python's
+  garbage collection, and its flag that a capture is under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+import inspect
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,8 +26,15 @@ from torch import nn
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture, GraphMemory, Outputs, Replays
-from ringproof.reference.graphs.capturing import check_inputs, unchanged_state
+from ringproof.reference.graphs.capturing import unchanged_state
+from ringproof.reference.graphs.conditions import check_inputs, check_modes, check_warm_up
+from ringproof.reference.graphs.cuda import refused
 from ringproof.reference.graphs.order import Pass, checked_order
+from ringproof.reference.graphs.replaying import Turn, check_arguments
+
+PACKAGE = "transformer_engine.pytorch"
+OWN_COPIES = "clone_param_grads_on_return"
+"""Argument of versions that copy gradients themselves."""
 
 
 def is_installed() -> bool:
@@ -56,7 +72,7 @@ class TransformerEngineBackend:
         """See ``CaptureBackend``. Generators are those of Transformer Engine's own tracker.
 
         Raises:
-            InputError: Generators are given; or see ``CaptureBackend``.
+            InputError: Generators are given, or no warm-up; or see ``CaptureBackend``.
         """
         if generators:
             raise InputError(
@@ -66,26 +82,67 @@ class TransformerEngineBackend:
                 "add them to its CudaRNGStatesTracker",
             )
         passes = checked_order(order, len(captures))
+        check_warm_up(warm_up)
+        check_modes()
         for capture in captures:
             check_inputs(capture)
-        make_graphed_callables = import_module("transformer_engine.pytorch").make_graphed_callables
+        if not captures:
+            return ()
         with torch.cuda.device(self.device):
-            own = torch.cuda.default_generators[torch.cuda.current_device()]
             before = torch.cuda.memory_reserved()
-            with unchanged_state((own,)):
-                graphed = make_graphed_callables(
-                    tuple(_Module(capture.function, capture.parameters) for capture in captures),
-                    tuple(capture.inputs for capture in captures),
-                    num_warmup_iters=warm_up,
-                    allow_unused_input=True,
-                    _order=[_signed(one) for one in passes],
-                    pool=self.new_pool() if pool is None else pool,
-                )
+            memory = self.new_pool() if pool is None else pool
+            graphed = _graphed(captures, passes, memory, warm_up)
             grown = max(0, torch.cuda.memory_reserved() - before)
         return tuple(
             TransformerEngineCallable(capture, function, grown // len(captures))
             for capture, function in zip(captures, graphed, strict=True)
         )
+
+
+def _graphed(
+    captures: Sequence[Capture], passes: Sequence[Pass], pool: Any, warm_up: int
+) -> Sequence[Any]:
+    make_graphed_callables = import_module(PACKAGE).make_graphed_callables
+    known = inspect.signature(make_graphed_callables).parameters
+    options = {OWN_COPIES: False} if OWN_COPIES in known else {}
+    own = torch.cuda.default_generators[torch.cuda.current_device()]
+    with _put_right_if_broken(captures), unchanged_state((own,)):
+        graphed: Sequence[Any] = make_graphed_callables(
+            tuple(_Module(capture.function, capture.parameters) for capture in captures),
+            tuple(capture.inputs for capture in captures),
+            num_warmup_iters=warm_up,
+            allow_unused_input=True,
+            _order=[_signed(one) for one in passes],
+            pool=pool,
+            **options,
+        )
+    return graphed
+
+
+@contextmanager
+def _put_right_if_broken(captures: Sequence[Capture]) -> Iterator[None]:
+    """Undo what a capture that raises leaves behind; it has none of this in a ``finally``.
+
+    Raises:
+        InputError: In place of an error of the driver or of torch.
+    """
+    leaves = [t for one in captures for t in (*one.inputs, *one.parameters.values())]
+    gradients = [(leaf, leaf.grad) for leaf in leaves]
+    collects, stream = gc.isenabled(), torch.cuda.current_stream()
+    try:
+        yield
+    except Exception as error:
+        torch.cuda.set_stream(stream)
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
+        if collects:
+            gc.enable()
+        if "__call__" in vars(_Module):  # wrapped, for FP8
+            del _Module.__call__
+        import_module(f"{PACKAGE}.graph").set_capture_end()
+        if isinstance(error, RuntimeError):
+            raise refused(", ".join(one.name for one in captures), error, "captured") from error
+        raise
 
 
 class TransformerEngineCallable:
@@ -101,12 +158,17 @@ class TransformerEngineCallable:
         self.name, self.inputs = capture.name, capture.inputs
         self._function, self._private_bytes = function, private_bytes
         self._forward = self._backward = 0
-        self.in_flight = False
+        self._waiting: weakref.ref[Turn] | None = None
 
     @property
     def replays(self) -> Replays:
         """See ``GraphedCallable``."""
         return Replays(self._forward, self._backward)
+
+    @property
+    def in_flight(self) -> bool:
+        """See ``GraphedCallable``."""
+        return self._waiting is not None and self._waiting() is not None
 
     @property
     def memory(self) -> GraphMemory:
@@ -120,24 +182,36 @@ class TransformerEngineCallable:
         """See ``GraphedCallable``."""
         if self._function is None:
             raise InputError(self.name, None, "the graph was reset", "capture it anew")
+        check_arguments(self.name, self.inputs, arguments)
+        self._waiting = None
         outputs: Outputs = self._function(*arguments)
         self._forward += 1
         results = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
-        waiting = [o for o in results if o is not None and o.requires_grad]
-        self.in_flight = bool(waiting)
-        if waiting:
-            waiting[0].register_hook(self._count_backward)
+        nodes = [o.grad_fn for o in results if o is not None and o.grad_fn is not None]
+        if nodes:
+            nodes[0].register_hook(self._awaited())
         return outputs
 
     def reset(self) -> None:
         """See ``GraphedCallable``."""
-        if self._function is not None:
-            self._function.reset()
-        self._function = None
+        free = getattr(self._function, "reset", None)  # since 2.10
+        if free is not None:
+            free()
+        self._function, self._waiting, self.inputs = None, None, ()
 
-    def _count_backward(self, _: torch.Tensor) -> None:
-        self._backward += 1
-        self.in_flight = False
+    def _awaited(self) -> Callable[[Any, Any], tuple[torch.Tensor | None, ...]]:
+        """A hook of the node whose backward is to come; it lives as long as that may be called."""
+        turn = Turn()
+        self._waiting = weakref.ref(turn)
+
+        def after_the_backward(
+            gradients: Sequence[torch.Tensor | None], _: object, turn: Turn = turn
+        ) -> tuple[torch.Tensor | None, ...]:
+            self._backward += 1
+            self._waiting = None
+            return tuple(None if gradient is None else gradient.clone() for gradient in gradients)
+
+        return after_the_backward
 
 
 class _Module(nn.Module):
@@ -148,9 +222,9 @@ class _Module(nn.Module):
     ) -> None:
         super().__init__()
         self._function = function
-        for index, parameter in enumerate(parameters.values()):
-            if parameter.requires_grad:
-                self.register_parameter(str(index), parameter)
+        trained = (one for one in parameters.values() if one.requires_grad)
+        # Not register_parameter, which takes no plain tensors.
+        self._parameters.update({str(index): one for index, one in enumerate(trained)})
 
     def forward(self, *arguments: torch.Tensor) -> Outputs:
         return self._function(*arguments)

@@ -12,10 +12,11 @@ are until the backward has run, which reads the masks again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 import torch
+import torch.distributed as dist
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.masks import RowTable
@@ -23,6 +24,7 @@ from ringproof.reference.model.batch import Metadata, PackedBatch, Totals
 from ringproof.reference.packing.capacity import check_capacity, hollow, row_arrays
 from ringproof.reference.packing.maps import Rows
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
+from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 PER_ROW = ("positions", "sequences", "real", "tokens", "future")
 """Tensors of a microbatch that are about this rank's rows."""
@@ -133,9 +135,9 @@ def load(static: PackedBatch, batch: PackedBatch) -> None:
     for name, tensor in into.items():
         found = given.get(name)
         if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-            shape = None if found is None else tuple(found.shape)
-            problem = f"the static one is {tuple(tensor.shape)} {tensor.dtype}"
-            raise InputError(f"batch.{name}", shape, problem, "capture for such microbatches")
+            value = None if found is None else _likeness(found)
+            problem = f"the static one is {_likeness(tensor)}"
+            raise InputError(f"batch.{name}", value, problem, "capture for such microbatches")
     for name, tensor in into.items():
         tensor.copy_(given[name])
 
@@ -164,8 +166,7 @@ def _metadata(batch: PackedBatch) -> Metadata:
 def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
     """What is no tensor is a constant of a graph."""
     if batch.group != static.group:
-        problem = f"the static microbatch is of another CP group, of {static.group.size} ranks"
-        raise InputError("group", f"{batch.group.size} ranks", problem, "capture for each group")
+        raise _of_another_group(static.group, batch.group)
     for name, found, wanted in (
         ("comm_type", batch.comm_type, static.comm_type),
         ("partition", batch.partition, static.partition),
@@ -173,3 +174,25 @@ def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
     ):
         if found != wanted:
             raise InputError(name, found, f"the static microbatch has {wanted}", "capture for it")
+
+
+def _of_another_group(static: ContextParallelGroup, given: ContextParallelGroup) -> InputError:
+    """By what tells them apart: the size, the ranks, or only the communicator."""
+    problem = "the static microbatch is of another CP group, of"
+    if given.size != static.size:
+        value, problem = f"{given.size} ranks", f"{problem} {static.size} ranks"
+        return InputError("group", value, problem, "capture for each group")
+    ranks, captured = (dist.get_process_group_ranks(one.flat) for one in (given, static))
+    if ranks != captured:
+        value, problem = f"ranks {_listed(ranks)}", f"{problem} ranks {_listed(captured)}"
+        return InputError("group", value, problem, "capture for each group")
+    value, problem = f"ranks {_listed(ranks)}", f"{problem} the same ranks"
+    return InputError("group", value, problem, "use the group of the capture")
+
+
+def _likeness(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -12,10 +12,10 @@ from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.capturing import capture_in_order
 from ringproof.reference.graphs.order import Pass
 from ringproof.reference.graphs.replaying import Graphed
+from ringproof.reference.graphs.tape.calls import HostCalls
 from ringproof.reference.graphs.tape.chance import Chance
 from ringproof.reference.graphs.tape.memory import TapePool
-from ringproof.reference.graphs.tape.operation import Operation
-from ringproof.reference.graphs.tape.recorder import HostCalls, Recorder
+from ringproof.reference.graphs.tape.recorder import Recorder, refuse_while_recording
 from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
 
 
@@ -47,8 +47,10 @@ class TapeBackend:
         generators: Sequence[torch.Generator] = (),
     ) -> tuple[Graphed, ...]:
         """See ``CaptureBackend``."""
+        refuse_while_recording(", ".join(capture.name for capture in captures))
         registered = (torch.default_generator, *generators)
-        session = _TapeSession(self, pool or TapePool(), registered)
+        memory = self.new_pool() if pool is None else pool
+        session = _TapeSession(self, memory, registered)
         return capture_in_order(session, captures, order, warm_up)
 
 
@@ -61,7 +63,7 @@ class _TapeSession:
         self.generators = generators
         self.checked = not backend.realism.faithful
         self._backend, self._pool = backend, pool
-        self._recorded: list[tuple[TapeSegment, list[Operation]]] = []
+        self._recorded: list[tuple[TapeSegment, Recorder]] = []
 
     def warming_up(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -74,18 +76,27 @@ class _TapeSession:
         chance = Chance(name, self.generators, repeat=self._backend.repeat_unregistered)
         segment = TapeSegment(name, self._pool, self._backend.realism)
         recorder = Recorder(name, self._pool, segment.number, chance, trained)
-        self._recorded.append((segment, recorder.operations))
+        self._recorded.append((segment, recorder))
+        self._pool.bury(segment.number - 1)  # what was let go between two passes
         self._pool.passes += 1
-        with HostCalls(name), recorder:
+        with HostCalls(name, recorder), recorder:
             yield segment
         chance.check("the end")
         self._pool.bury(segment.number)
 
     def finish(self) -> None:
-        for segment, operations in self._recorded:
-            segment.load(operations)
+        for segment, recorder in self._recorded:
+            segment.load(recorder.operations)
+        self._undo()
+        for segment, _ in self._recorded:
+            segment.leave_nothing()
 
     def abort(self) -> None:
+        self._undo()
         for segment, _ in self._recorded:
             segment.reset()
         self._recorded.clear()
+
+    def _undo(self) -> None:
+        for _, recorder in reversed(self._recorded):
+            recorder.undo()

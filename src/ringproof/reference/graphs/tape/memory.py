@@ -37,7 +37,7 @@ class Block:
         born: int | None = None,
     ) -> None:
         self.storage = storage if owned else None
-        self.bytes = storage.nbytes()
+        self.start, self.bytes = storage.data_ptr(), storage.nbytes()
         self.dtype, self.label = dtype, label
         self.born, self.died = born, NEVER
         self.bound = 0  # tensors of the tape that hold it
@@ -56,10 +56,12 @@ class Block:
         return bool(self._weak.expired())
 
     def find(self) -> torch.UntypedStorage | None:
-        """The allocation, if it still is."""
+        """The allocation, if it still is, and where it was: resizing a storage moves its bytes."""
         if self.storage is not None:
             return self.storage
-        return torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)
+        found = torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)
+        stays = found is not None and found.data_ptr() == self.start
+        return found if stays and found.nbytes() >= self.bytes else None
 
     def may_be_overwritten_by(self, one: int) -> bool:
         """Whether replaying a pass leaves nothing certain in it.
@@ -77,18 +79,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a tensor is: a block, and what of it."""
+    """Where a tensor is: a block, what of it, and whether to read conjugates or negatives there."""
 
     block: Block
     dtype: torch.dtype
     offset: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
+    conjugate: bool = False
+    negative: bool = False
 
     def tensor(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """The tensor at this address, without history."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.size, self.stride)
+        found = empty.set_(storage, self.offset, self.size, self.stride)
+        found = torch._conj(found) if self.conjugate else found
+        return torch._neg_view(found) if self.negative else found
 
 
 class TapePool:
@@ -117,7 +123,7 @@ class TapePool:
         return self._blocks[storage._cdata]
 
     def bury(self, one: int) -> None:
-        """Note which blocks nothing holds any more at the end of a pass."""
+        """Note which blocks nothing holds any more: this pass was the last that they lived in."""
         for block in self:
             if block.born is not None and block.died == NEVER and not block.held_elsewhere:
                 block.died = one
@@ -133,7 +139,13 @@ class TapePool:
 def address_of(tensor: torch.Tensor, block: Block) -> Address:
     """Where in the block the tensor lies."""
     return Address(
-        block, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        block,
+        tensor.dtype,
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.is_conj(),
+        tensor.is_neg(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from ringproof.reference.graphs.tape.memory import Address, Block
 from ringproof.reference.graphs.tape.transfers import Touch, Transfers
 
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
+
+ALSO_WRITTEN = MappingProxyType({"aten::native_batch_norm": ("running_mean", "running_var")})
+"""Arguments that an operation writes and its schema does not say so."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch
         one.name
         for one in function._schema.arguments
         if one.alias_info is not None and one.alias_info.is_write
-    }
+    } | set(ALSO_WRITTEN.get(function.name(), ()))
     return Touch(
         blocks([value for name, value in named.items() if name not in written]),
         blocks([value for name, value in named.items() if name in written]) | blocks(results),

@@ -7,20 +7,24 @@ would replay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass,
+)
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.refusals import Refusal, why_call_refused, why_refused
+from ringproof.reference.graphs.refusals import Refusal, why_refused
 from ringproof.reference.graphs.tape.chance import Chance, draws
 from ringproof.reference.graphs.tape.memory import Address, Block, TapePool, address_of
 from ringproof.reference.graphs.tape.operation import Operation, leaves, replaced, touched
-from ringproof.reference.graphs.tape.source import name_of, place
+from ringproof.reference.graphs.tape.source import name_of, place, user_frame
 
 ALLOCATES_ONLY = frozenset(
     {
@@ -61,6 +65,17 @@ class Recorder(TorchDispatchMode):
         self.name, self.operations = name, list[Operation]()
         self._pool, self._pass, self._chance = pool, one, chance
         self._trained = None if trained is None else {t.untyped_storage()._cdata for t in trained}
+        self._before: dict[Block, torch.UntypedStorage] = {}
+        self._fills = False
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """While a number is written by a mask, which on a device is a fill."""
+        self._fills = True
+        try:
+            yield
+        finally:
+            self._fills = False
 
     def __torch_dispatch__(
         self,
@@ -80,19 +95,25 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             raise self._refusal(Refusal(str(func), "is no single operation", "leave it out"))
-        found = (
-            None
-            if func.name() == "aten::lift_fresh" and self._pool.find(args[0]) is not None
-            else why_refused(func, args, kwargs)
-        )
+        found = None if self._is_harmless(func, args) else why_refused(func, args, kwargs)
         if found is not None:
             raise self._refusal(found)
         return self._record(func, args, kwargs)
+
+    def _is_harmless(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether an operation that is refused otherwise does here what a device can do."""
+        if func.name() == "aten::lift_fresh":
+            return self._pool.find(args[0]) is not None  # no data of the host
+        if func.name() not in ("aten::index_put", "aten::index_put_") or args[2].dim() > 0:
+            return False
+        # Torch's own backward writes a zero where a number was written, and by the same mask.
+        return self._fills or (self._trained is None and user_frame() is None)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         where = place()
         arguments = replaced(args, torch.Tensor, self._address)
         keywords = replaced(kwargs, torch.Tensor, self._address)
+        self._keep(touched(func, arguments, keywords, ()).writes)
         frozen = self._chance.before((*args, *kwargs.values()), where) if draws(func) else None
         result = func(*args, **kwargs)
         if draws(func):
@@ -110,9 +131,22 @@ class Recorder(TorchDispatchMode):
             self.operations.append(operation)
         return result
 
+    def undo(self) -> None:
+        """Give memory outside the values that it had: on a device a capture computes nothing."""
+        for block, before in self._before.items():
+            storage = block.find()
+            if storage is not None:
+                storage.copy_(before)
+
+    def _keep(self, written: Iterable[Block]) -> None:
+        for block in written:
+            storage = block.find() if block.born is None and block not in self._before else None
+            if storage is not None:
+                self._before[block] = storage.clone()
+
     def _address(self, tensor: torch.Tensor) -> Address:
         """Where an argument is; one from outside is noted, and not kept alive."""
-        if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+        if tensor.layout != torch.strided:
             raise self._refusal(
                 Refusal(name_of(tensor), "is not a plain strided tensor", "make it one")
             )
@@ -158,31 +192,18 @@ class Recorder(TorchDispatchMode):
         return InputError(self.name, None, problem, refusal.remedy)
 
 
-class HostCalls(TorchFunctionMode):
-    """Refuses Python calls that copy between host and device, which on a CPU do nothing.
+def refuse_while_recording(name: str) -> None:
+    """No device captures or replays a graph while it captures another one.
 
     Args:
-        name: Of the pass.
+        name: Of what is to be captured or replayed.
+
+    Raises:
+        InputError: See above.
     """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Look at the call's name, then let it through."""
-        kwargs = dict(kwargs or {})
-        refusal = why_call_refused(getattr(func, "__name__", ""), args, kwargs)
-        if refusal is not None:
-            problem = f"{refusal.what} at {place()}: {refusal.why}"
-            raise InputError(self._name, None, problem, refusal.remedy)
-        return func(*args, **kwargs)
+    if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
+        problem = f"is inside of a capture at {place()}"
+        raise InputError(name, None, problem, "leave it out, or capture what it computes instead")
 
 
 def _has_no_memory(tree: Any) -> bool:

@@ -16,6 +16,7 @@ from ringproof.reference.graphs.tape.memory import (
     fill_with_poison,
 )
 from ringproof.reference.graphs.tape.operation import Operation, blocks
+from ringproof.reference.graphs.tape.recorder import refuse_while_recording
 from ringproof.reference.graphs.tape.transfers import Transfers
 
 
@@ -89,13 +90,21 @@ class TapeSegment:
         self._operations = tuple(operation.bound(tensor_at) for operation in operations)
         self._storages()
 
+    def leave_nothing(self) -> None:
+        """Destroy what the capture computed: on a device nothing is there before a replay."""
+        if self._realism.poison:
+            for block in self._pool:
+                if block.born == self.number:
+                    block.poison()
+
     def replay(self) -> None:
         """Run every operation again.
 
         Raises:
-            InputError: A tensor from outside was freed, and nothing has run; or an operation
-                cannot use the values that it finds.
+            InputError: Another capture runs, or a tensor from outside was freed, and nothing has
+                run; or an operation cannot use the values that it finds.
         """
+        refuse_while_recording(self.name)
         storages = self._storages()
         if self._realism.poison:
             for block in self._pool:
