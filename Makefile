@@ -5,7 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove test test-slow lint evidence benchmark docs clean
+.PHONY: prove test test-slow lint evidence benchmark gpu docs clean
+
+# One thread in each process: several run side by side already.
+prove test test-slow evidence: export OMP_NUM_THREADS ?= 1
 
 # Prove what the cards say. QUICK=1 leaves the slow proofs out.
 prove: $(STAMP)
@@ -31,6 +34,28 @@ evidence: $(STAMP)
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/ring_attention.py --json build/ring_attention.json
+
+# All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
+GPU := build/gpu
+GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_cuda.py
+TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
+	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900
+# As torchrun would start it, so that the sanitizer has one process to follow.
+ALONE := RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29511
+gpu: SHELL := bash
+gpu: $(STAMP)
+	$(BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available() and "no GPU")'
+	mkdir -p $(GPU)
+	set -o pipefail; failed=; \
+	$(BIN)/python -m pytest $(GPU_TESTS) -v --junitxml $(GPU)/tests.xml 2>&1 \
+		| tee $(GPU)/tests.txt || failed="$$failed tests"; \
+	$(BIN)/python -m benchmarks.graphs.cuda 2>&1 | tee $(GPU)/cuda.txt || failed="$$failed benchmark"; \
+	if command -v compute-sanitizer; then \
+		$(ALONE) compute-sanitizer --tool memcheck --error-exitcode 1 \
+			$(BIN)/python -m $(TRAINING) 2>&1 | tee $(GPU)/sanitizer.txt || failed="$$failed sanitizer"; \
+	else echo "not run: compute-sanitizer is not installed" | tee $(GPU)/sanitizer.txt; fi; \
+	$(BIN)/ringproof prove --record evidence || failed="$$failed prove"; \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 docs: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'

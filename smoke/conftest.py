@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
+import torch
 
 from ringproof.harness.cluster import Cluster, ClusterOptions, drop
 
 LARGEST_WORLD = 8
+GPU_SECONDS = 900.0
+"""Of a case whose ranks share a GPU: each collective waits for its turns."""
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+GPUS_FOR_ALL = torch.cuda.device_count() >= LARGEST_WORLD
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Eight ranks: gloo, or NCCL for the cases that fit on the GPUs at hand."""
-    with Cluster(LARGEST_WORLD, ClusterOptions(timeout_seconds=60, log_sink=drop)) as workers:
+    """Eight ranks: NCCL where each can have a GPU of its own, otherwise gloo, in every case."""
+    backend = "nccl" if GPUS_FOR_ALL else "gloo"
+    options = ClusterOptions(backend=backend, timeout_seconds=60, log_sink=drop)
+    with Cluster(LARGEST_WORLD, options) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="session")
+def cpu_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Eight ranks on the CPU, wherever there are GPUs."""
+    if not GPUS_FOR_ALL:
+        yield request.getfixturevalue("cluster")
+        return
+    options = ClusterOptions(backend="gloo", timeout_seconds=60, log_sink=drop)
+    with Cluster(LARGEST_WORLD, options) as workers:
+        yield workers
+
+
+@pytest.fixture(scope="session")
+def gpu_cluster() -> Iterator[Cluster]:
+    """Eight NCCL ranks on the GPUs at hand, which they share where there are fewer."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    options = ClusterOptions(
+        backend="nccl", timeout_seconds=GPU_SECONDS, log_sink=drop, share_gpus=True
+    )
+    # cuBLAS promises the same bits on every stream only with a fixed workspace.
+    with (
+        mock.patch.dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8"),
+        Cluster(LARGEST_WORLD, options) as workers,
+    ):
         yield workers

@@ -60,6 +60,10 @@ def attention(
     kv_replication: Annotated[int, typer.Option(help="Copies of each kv head before a2a.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
+    share_gpus: Annotated[
+        bool,
+        typer.Option("--share-gpus", help="NCCL ranks share GPUs where these are fewer: slow."),
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds until a case counts as hung.")] = 120.0,
     rank_log: Annotated[str, typer.Option(help="Write the ranks' log here; - is stderr.")] = "",
     json_path: Annotated[str, typer.Option("--json", help="Write JSON here; - is stdout.")] = "",
@@ -71,7 +75,9 @@ def attention(
     """
     world = launched_world()
     case = attention_case(context, world[1] if world else None)  # reads most of the above
-    result = _measure(case, world, backend=backend, timeout=timeout, log=rank_log)
+    result = _measure(
+        case, world, backend=backend, share_gpus=share_gpus, timeout=timeout, log=rank_log
+    )
     if world is None or world[0] == 0:
         if json_path:
             write_json(result, json_path)
@@ -86,6 +92,7 @@ def _measure(
     world: tuple[int, int] | None,
     *,
     backend: str,
+    share_gpus: bool,
     timeout: float,
     log: str,
 ) -> dict[str, Any]:
@@ -96,7 +103,9 @@ def _measure(
         _empty(log)  # before any rank can write: joining the world takes this one, too
     arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
     with _log_stream(log) as stream:
-        options = ClusterOptions(backend=backend, timeout_seconds=timeout, log_sink=_sink(stream))
+        options = ClusterOptions(
+            backend=backend, timeout_seconds=timeout, log_sink=_sink(stream), share_gpus=share_gpus
+        )
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
                 return run_launched(_on_rank, options, arguments)[0]

@@ -1,7 +1,8 @@
 """SPMD workers: start N ranks once, run many cases on them, say which rank failed and why.
 
 Read in this order: ``case`` (what a case sees and how it fails), ``worker`` (one rank),
-``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks).
+``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks), ``gpus``
+(which rank gets which GPU, and how several share one).
 """
 
 from ringproof.harness.cluster.case import (

@@ -39,21 +39,27 @@ class ClusterOptions:
         threads: Compute threads of each rank.
         timeout_seconds: Default limit of one case.
         log_sink: Called with each line that a rank writes, as it arrives.
+        share_gpus: Whether NCCL ranks share GPUs where there are fewer than ranks: slow, and only
+            to see that something works; see ``gpus``.
 
     Raises:
-        InputError: An unknown backend, no thread, or a limit that is not a positive number.
+        InputError: An unknown backend, no thread, or a limit that is not a positive number; GPUs
+            to be shared by gloo, which has none.
     """
 
     backend: str = "auto"
     threads: int = 1
     timeout_seconds: float = 120.0
     log_sink: LogSink = forward_to_stderr
+    share_gpus: bool = False
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise InputError("backend", self.backend, "unknown", f"use one of {BACKENDS}")
         if self.threads < 1:
             raise InputError("threads", self.threads, "below 1", "give 1 or more")
+        if self.share_gpus and self.backend == "gloo":
+            raise InputError("share_gpus", True, "gloo uses none", "use nccl or auto")
         check_timeout(self.timeout_seconds)
 
 
@@ -112,6 +118,7 @@ class Assignment:
         store_path: A file that only this case uses.
         timeout_seconds: Of each collective.
         module_path: The parent's ``sys.path``, so that the function can be found.
+        sharing: Ranks of the whole cluster, where they may share GPUs; otherwise 0.
     """
 
     payload: bytes
@@ -120,6 +127,7 @@ class Assignment:
     store_path: str
     timeout_seconds: float
     module_path: tuple[str, ...]
+    sharing: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class RankReport:
     error: str = ""
     traceback: str = ""
     failed_at: float | None = None
-    refused: tuple[str, str, str, str] | None = None
+    refused: tuple[str, str | None, str, str] | None = None
 
 
 class RankFailure(RuntimeError):

@@ -154,6 +154,7 @@ class Cluster:
             store_path=str(Path(self._folder.name) / f"store{self._cases}"),
             timeout_seconds=limit,
             module_path=tuple(sys.path),
+            sharing=self.world_size if self.options.share_gpus else 0,
         )
         for worker in self._workers[:size]:
             with suppress(OSError):  # a worker that has died since is reported by the watch

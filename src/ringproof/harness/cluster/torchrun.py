@@ -23,9 +23,9 @@ def run_launched(
 
     Args:
         function: Called as ``function(context, **arguments)``.
-        options: Backend and time limit of each collective.
+        options: Backend, time limit of each collective, and whether ranks may share GPUs.
         arguments: Of the function.
     """
     from ringproof.harness.cluster.worker import run_in_launched_world  # imports torch
 
-    return run_in_launched_world(function, arguments, options.backend, options.timeout_seconds)
+    return run_in_launched_world(function, arguments, options)

@@ -22,7 +22,14 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster.case import Assignment, CaseFunction, RankContext, RankReport
+from ringproof.harness.cluster.case import (
+    Assignment,
+    CaseFunction,
+    ClusterOptions,
+    RankContext,
+    RankReport,
+)
+from ringproof.harness.cluster.gpus import choose_backend, gpu_of, prepare_sharing
 
 
 def serve(
@@ -72,8 +79,7 @@ def _run(rank: int, assignment: Assignment, control: connection.Connection) -> N
         function, arguments = pickle.loads(assignment.payload)
         context = _join(rank, assignment)
         report = pickle.dumps(RankReport(rank, value=function(context, **arguments)))
-        dist.barrier()  # nobody hangs up while another is still reading
-        dist.destroy_process_group()
+        _leave(context)
     except Exception as error:
         report = pickle.dumps(_failure(rank, error))
     sys.stdout.flush()
@@ -86,7 +92,8 @@ def _failure(rank: int, error: Exception) -> RankReport:
     text = " ".join(str(error).split())
     refused = None
     if isinstance(error, InputError):
-        refused = (error.field, str(error.value), error.problem, error.remedy)
+        value = None if error.value is None else str(error.value)
+        refused = (error.field, value, error.problem, error.remedy)
     return RankReport(
         rank,
         error=f"{type(error).__name__}: {text}" if text else type(error).__name__,
@@ -98,43 +105,52 @@ def _failure(rank: int, error: Exception) -> RankReport:
 
 def _join(rank: int, assignment: Assignment) -> RankContext:
     """A fresh default group: what one case leaves behind cannot touch the next."""
-    backend = resolve_backend(assignment.backend, assignment.world_size)
-    context = RankContext(rank, assignment.world_size, backend, _device(backend, rank))
+    world_size = assignment.world_size
+    backend, device = _place(assignment.backend, rank, world_size, sharing=assignment.sharing)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(assignment.store_path, assignment.world_size),
+        store=dist.FileStore(assignment.store_path, world_size),
         rank=rank,
-        world_size=assignment.world_size,
+        world_size=world_size,
         timeout=timedelta(seconds=assignment.timeout_seconds),
     )
-    return context
+    return RankContext(rank, world_size, backend, device)
 
 
-def _device(backend: str, local_rank: int) -> torch.device:
-    if backend != "nccl":
-        return torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+def _place(
+    asked: str, local_rank: int, local_ranks: int, *, sharing: int
+) -> tuple[str, torch.device]:
+    """Backend and device of a rank.
 
-
-def resolve_backend(asked: str, local_ranks: int) -> str:
-    """``auto`` is NCCL where each rank can have a GPU of its own, and gloo elsewhere.
-
-    Raises:
-        InputError: NCCL was asked for and there are fewer GPUs than ranks.
+    Args:
+        asked: ``auto``, ``gloo`` or ``nccl``.
+        local_rank: On this host.
+        local_ranks: Of the case, on this host.
+        sharing: Ranks on this host that may share GPUs, in any case; 0: none may.
     """
     gpus = torch.cuda.device_count()
-    if asked == "nccl" and gpus < local_ranks:
-        raise InputError(
-            "backend", asked, f"{local_ranks} ranks and {gpus} GPUs", "use gloo or fewer ranks"
-        )
-    if asked != "auto":
-        return asked
-    return "nccl" if gpus >= local_ranks else "gloo"
+    backend = choose_backend(asked, local_ranks, gpus, share=sharing > 0)
+    if backend != "nccl":
+        return backend, torch.device("cpu")
+    if sharing:
+        prepare_sharing(local_rank, sharing, gpus)
+    device = torch.device("cuda", gpu_of(local_rank, gpus))
+    torch.cuda.set_device(device)
+    return backend, device
+
+
+def _leave(context: RankContext) -> None:
+    """Wait for all, then hang up."""
+    nccl = context.backend == "nccl"
+    if nccl:
+        gc.collect()  # graphs in cycles: NCCL ends no communicator that a captured graph still has
+    # Nobody hangs up while another is still reading. NCCL would guess the device.
+    dist.barrier(device_ids=[context.device.index] if nccl else None)
+    dist.destroy_process_group()
 
 
 def run_in_launched_world(
-    function: CaseFunction, arguments: dict[str, Any], backend: str, timeout_seconds: float
+    function: CaseFunction, arguments: dict[str, Any], options: ClusterOptions
 ) -> list[Any]:
     """Run a case on the ranks that a launcher such as torchrun made; every rank gets all values.
 
@@ -142,14 +158,13 @@ def run_in_launched_world(
     for each other could take for ever.
     """
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    backend = resolve_backend(backend, local_world)
-    device = _device(backend, local_rank)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    sharing = local_world if options.share_gpus else 0
+    backend, device = _place(options.backend, local_rank, local_world, sharing=sharing)
+    dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout_seconds))
     world_size = dist.get_world_size()
     context = RankContext(dist.get_rank(), world_size, backend, device)
     values: list[Any] = [None] * world_size
     dist.all_gather_object(values, function(context, **arguments))
     gc.collect()  # groups in cycles, whose threads would otherwise end with the interpreter: abort
-    dist.barrier()  # nobody hangs up while another is still reading
-    dist.destroy_process_group()
+    _leave(context)
     return values

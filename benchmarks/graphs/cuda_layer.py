@@ -1,0 +1,211 @@
+"""One layer on one rank: eager, and replayed by a bank of one slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.graphs.cuda_device import compare, median, outside_of_torch
+from ringproof.errors import InputError
+from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
+from ringproof.reference.graphs.choose import choose_backend
+from ringproof.reference.graphs.scopes import parts_of
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.config import AttentionShape, ModelConfig, preset
+from ringproof.reference.model.stage import Stage, build_stage
+from ringproof.reference.model.static import load
+from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.packing.sequences import Capacity
+from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_batches import group_of_one, random_sequences
+from smoke.static_packs import capacity_batch
+
+WAYS = ("plain", "eager", "replay", "load")
+"""Pack as it is (flash attention), pack of capacity (masks), its replay, filling its slot."""
+MULTIPLE, ENTRIES, SLOPE = 16, 6, 1e-3
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is measured.
+
+    Args:
+        hidden: Width.
+        rows: Of each rank.
+        head_width: Of attention; a quarter of the query heads are key/value heads.
+        dtype: ``bfloat16`` or ``float64``.
+    """
+
+    hidden: int
+    rows: int
+    head_width: int = 128
+    dtype: str = "bfloat16"
+
+    @property
+    def config(self) -> ModelConfig:
+        """A model like Qwen3, with one such layer."""
+        small, heads = preset("qwen3-tiny"), self.hidden // self.head_width
+        shape = AttentionShape(
+            heads=heads,
+            kv_heads=max(1, heads // 4),
+            head_width=self.head_width,
+            normalise=True,
+        )
+        return replace(
+            small,
+            name=f"qwen3-like, hidden {self.hidden}",
+            hidden=self.hidden,
+            feed_forward=3 * self.hidden,
+            layers=small.layers[:1],
+            attention=shape,
+        )
+
+    def stage(self, device: torch.device) -> Stage:
+        """The layer, without embedding or loss."""
+        return build_stage(
+            self.config,
+            layers=range(1),
+            first=False,
+            last=False,
+            seed=0,
+            dtype=getattr(torch, self.dtype),
+            device=device,
+            tensor_parallel=TensorParallel(),
+        )
+
+    def batch(
+        self, group: ContextParallelGroup, device: torch.device, *, captured: bool = False
+    ) -> PackedBatch:
+        """A pack of three sequences, with padding and a dummy tail of an eighth of its rows.
+
+        Args:
+            group: Its ranks.
+            device: Where it lies.
+            captured: Whether it is the one to capture with; replays compute another one.
+        """
+        rows = self.rows * group.size
+        lengths = [rows // 2 - 5, rows // 4 - 3, rows // 8 - 1]
+        lengths = lengths[::-1] if captured else lengths
+        room = Capacity(rows=rows, entries=ENTRIES)
+        return capacity_batch(
+            random_sequences(lengths), group, room, multiple=MULTIPLE, device=device
+        )
+
+    def bank(
+        self, stage: Stage, groups: list[ContextParallelGroup], backend: str, device: torch.device
+    ) -> GraphBank:
+        """A bank of one slot, for these groups."""
+        samples = [self.batch(group, device, captured=True) for group in groups]
+        options = BankOptions(
+            backend=choose_backend(backend, device),
+            slots=1,
+            warm_up=3,
+            shape=(self.rows, self.hidden),
+            dtype=getattr(torch, self.dtype),
+            device=device,
+        )
+        return capture_bank(parts_of(stage, "layer"), samples, options)
+
+
+def measure(layer: Layer, backend: str, device: torch.device, rounds: int) -> dict[str, Any]:
+    """Times and memory of a layer; or why there are none."""
+    found: dict[str, Any] = {**asdict(layer), "backend": backend}
+    try:
+        with group_of_one() as alone:
+            return {**found, **_measure(layer, alone, backend, device, rounds=rounds)}
+    except (InputError, torch.cuda.OutOfMemoryError) as error:
+        return {**found, "not measured": str(error).partition("\n")[0]}
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _measure(
+    layer: Layer, alone: ContextParallelGroup, backend: str, device: torch.device, *, rounds: int
+) -> dict[str, Any]:
+    stage, batch = layer.stage(device), layer.batch(alone, device)
+    for run in ways(layer, stage, batch, batch).values():
+        run()  # what is loaded at first use is loaded before the graphs are
+    before = outside_of_torch(device)
+    bank = layer.bank(stage, [alone], backend, device)
+    try:
+        memory = [asdict(held) for held in bank.memory.values()]
+        driver = outside_of_torch(device) - before
+        runs = ways(layer, stage, batch, bank.enter(batch))
+        same = _same_bits(stage, runs["eager"], runs["replay"])
+        for run in runs.values():
+            run()
+        times = compare(runs, device, rounds)
+    finally:
+        bank.reset()
+    return {
+        "milliseconds": times,
+        **ratios(times),
+        "same bits": same,
+        "memory": memory,
+        "driver bytes": driver,
+    }
+
+
+def ways(
+    layer: Layer, stage: Stage, batch: PackedBatch, static: PackedBatch
+) -> dict[str, Callable[[], Any]]:
+    """What is compared: forward and backward, and the copies before them.
+
+    Args:
+        layer: Its size.
+        stage: Whose only layer replays for the static batch.
+        batch: Of capacity.
+        static: Of a slot, filled from it.
+    """
+    (module,) = stage.layers.values()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(layer.rows, layer.hidden, generator=generator, dtype=torch.float64)
+    x = drawn.to(batch.positions.device, getattr(torch, layer.dtype)).requires_grad_()
+    gradient = torch.full_like(x, SLOPE)
+    step = partial(_step, module, x, gradient)
+    runs = (
+        partial(step, replace(batch, metadata=None)),
+        partial(step, batch),
+        partial(step, static),
+        partial(load, static, batch),
+    )
+    return dict(zip(WAYS, runs, strict=True))
+
+
+def ratios(times: dict[str, Any]) -> dict[str, float]:
+    """How often a replay fits into the time of the other; below 1 a replay is slower."""
+    replay = median(times, "replay")
+    return {
+        "eager / replay": round(median(times, "eager") / replay, 4),
+        "plain / replay": round(median(times, "plain") / replay, 4),
+        "eager / replay, host": round(
+            median(times, "eager", "host") / median(times, "replay", "host"), 4
+        ),
+    }
+
+
+def _step(
+    module: nn.Module, x: torch.Tensor, gradient: torch.Tensor, batch: PackedBatch
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Forward and backward; gradients add up in the parameters, as in a step of microbatches."""
+    x.grad = None
+    output = module(x, batch)[0]
+    output.backward(gradient)
+    return output, x.grad
+
+
+def _same_bits(stage: Stage, eager: Callable[[], Any], replay: Callable[[], Any]) -> bool:
+    """Whether outputs and all gradients are equal."""
+    found = []
+    for run in (eager, replay):
+        stage.zero_grad()
+        output, gradient = run()
+        parameters = [p.grad.clone() for p in stage.parameters()]
+        found.append([output.detach().clone(), gradient.clone(), *parameters])
+    return all(torch.equal(*pair) for pair in zip(*found, strict=True))

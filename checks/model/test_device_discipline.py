@@ -1,0 +1,110 @@
+"""No tensor of the host meets one of the GPU: in the model, and in a whole training step.
+
+On a machine without a GPU nothing else would notice; see ``device_labels``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from checks.model.device_labels import GPU, PretendedGpu
+from checks.model.whole_model import whole
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.model import rope
+from ringproof.reference.model.config import PRESETS, preset
+from ringproof.reference.packing.sequences import Capacity
+from ringproof.reference.training import banks
+from ringproof.reference.training.graph_options import GraphOptions
+from ringproof.reference.training.options import KeepingOptions
+from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
+from ringproof.reference.training.trainer import train
+from smoke.bank_cases import bank_options
+from smoke.model_batches import group_of_one, random_sequences, rank_batch
+from smoke.static_packs import capacity_batch
+from smoke.training_matrix import ONE_RANK
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
+    monkeypatch.setattr(banks, "choose_backend", lambda name, device: TapeBackend())
+    with PretendedGpu() as pretended:
+        yield pretended
+
+
+def step(name: str, *, static: bool) -> torch.Tensor:
+    """Forward and backward of a model."""
+    config = preset(name)
+    stage = whole(config, device=GPU)
+    with group_of_one() as alone:
+        if static:
+            room = Capacity(rows=128, entries=6)
+            batch = capacity_batch(random_sequences(), alone, room, device=GPU)
+        else:
+            batch = rank_batch(random_sequences(), alone, device=GPU)
+        loss: torch.Tensor = stage(batch.tokens, batch).value
+        loss.backward()
+    return loss
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["pack", "capacity"])
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_model_stays_on_its_device(name: str, static: bool, gpu: PretendedGpu) -> None:
+    loss = step(name, static=static)
+    assert loss.device == GPU
+    assert loss.isfinite()
+
+
+def test_a_tensor_left_on_the_host_is_seen(
+    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: frequencies of RoPE that nobody sent to the device."""
+    arange = torch.arange
+
+    def on_host(*arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
+        return arange(*arguments, **options)
+
+    monkeypatch.setattr(rope.torch, "arange", on_host)
+    with pytest.raises(AssertionError, match="a tensor on the host"):
+        step("qwen3-tiny", static=True)
+
+
+def test_nccl_takes_no_tensor_of_the_host(gpu: PretendedGpu) -> None:
+    """Negative control; objects are sent from the device."""
+    with group_of_one():
+        dist.all_reduce(torch.ones(2, device=GPU))
+        found = [None]
+        dist.all_gather_object(found, "object")
+        assert found == ["object"]
+        with pytest.raises(AssertionError, match="NCCL takes no tensor of the host"):
+            dist.all_reduce(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "graphs"),
+    [("qwen3-tiny", "bank"), ("moonlight-tiny", "bank"), ("nemotron-h-tiny", "off")],
+)
+def test_a_training_stays_on_its_device(
+    name: str, graphs: str, gpu: PretendedGpu, tmp_path: Path
+) -> None:
+    """From loading to evaluation and checkpoint; several ranks are in ``smoke``."""
+    scope = {"graph_scope": "attn", "graph_warmup": 1} if graphs == "bank" else {}
+    options = replace(
+        bank_options(name, ONE_RANK, GraphOptions(graphs=graphs, **scope), steps=1),
+        keeping=KeepingOptions(save=str(tmp_path), evaluate_every=1),
+    )
+    found: list[Record] = []
+    with group_of_one():
+        train(options, GPU, found.append)
+    (step,) = (one for one in found if isinstance(one, StepRecord))
+    assert math.isfinite(step.loss)
+    assert bool(step.graph_replays) == (graphs == "bank")
+    assert (tmp_path / "latest").exists()
+    assert any(isinstance(one, EvaluationRecord) for one in found)
