@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ringproof.cli.output import write_json
-from ringproof.cli.train_log import LogFile, on_rank
+from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions
+from ringproof.harness.cluster.case import LogSink
 from ringproof.harness.cluster.torchrun import launched_world, run_launched
+from ringproof.harness.cluster.watch_failures import RankRefusal
 
 if TYPE_CHECKING:
     from ringproof.reference.training.options import TrainOptions
@@ -86,7 +88,9 @@ def train(
         str, typer.Option(help="auto, cuda, transformer-engine or tape (CPU).")
     ] = "auto",
     graph_scope: Annotated[str, typer.Option(help="layer, attn or router.")] = "layer",
-    graph_warmup: Annotated[int, typer.Option(help="Runs before a capture.")] = 3,
+    graph_warmup: Annotated[
+        int, typer.Option(help="Runs before a capture; on a GPU at least 1.")
+    ] = 3,
     graph_rows: Annotated[
         int, typer.Option(help="Rows of a pack on a rank; 0: --max-tokens-per-rank.")
     ] = 0,
@@ -100,6 +104,10 @@ def train(
         str, typer.Option(help="What does not fit a graph is an error, or eager.")
     ] = "error",
     backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
+    share_gpus: Annotated[
+        bool,
+        typer.Option("--share-gpus", help="NCCL ranks share GPUs where these are fewer: slow."),
+    ] = False,
     timeout: Annotated[
         float, typer.Option(help="Seconds of silence until a run counts as hung.")
     ] = 120.0,
@@ -138,9 +146,13 @@ def train(
     with named_by_option(context.params):
         _make_folder(save)
         _check_place(json_path)
-        result = _run(
-            options, world, file, quiet=quiet, backend=backend, timeout=timeout, rank_log=rank_log
+        started = ClusterOptions(
+            backend=backend,
+            timeout_seconds=timeout,
+            log_sink=_sink(quiet=quiet, rank_log=rank_log),
+            share_gpus=share_gpus,
         )
+        result = _run(options, world, file, started, quiet=quiet)
     if json_path and (world is None or world[0] == 0):
         write_json(result, json_path)
 
@@ -165,14 +177,33 @@ def _run(
     options: TrainOptions,
     world: tuple[int, int] | None,
     file: LogFile,
+    started: ClusterOptions,
     *,
     quiet: bool,
-    backend: str,
-    timeout: float,
-    rank_log: bool,
 ) -> dict[str, Any]:
-    """Run on the launched ranks or on ranks of our own; rank 0's lines go to standard output."""
-    arguments: dict[str, Any] = {"options": options, "file": file, "timeout": timeout}
+    """Run on the launched ranks or on ranks of our own; rank 0's lines go to standard output.
+
+    Raises:
+        InputError: Some rank refused what the run was given.
+    """
+    arguments: dict[str, Any] = {
+        "options": options,
+        "file": file,
+        "timeout": started.timeout_seconds,
+    }
+    if world is not None:
+        arguments["mark"] = None if quiet else ""  # this process's own output: nothing to sort out
+        return run_launched(on_rank, started, arguments)[0]
+    arguments["mark"] = PROGRESS
+    try:
+        with Cluster(options.parallel.layout.world_size, started) as cluster:
+            return cluster.run(on_rank, renewed_by_output=True, **arguments).values[0]
+    except RankRefusal as refusal:
+        raise refusal.input_error() from None
+
+
+def _sink(*, quiet: bool, rank_log: bool) -> LogSink:
+    """What becomes of the lines that ranks write."""
 
     def sink(rank: int, line: str) -> None:
         if rank == 0 and not quiet and LogFile.is_progress(line):
@@ -181,8 +212,4 @@ def _run(
         elif rank_log:
             sys.stderr.write(f"[rank{rank}]: {line}\n")
 
-    cluster_options = ClusterOptions(backend=backend, timeout_seconds=timeout, log_sink=sink)
-    if world is not None:
-        return run_launched(on_rank, cluster_options, arguments)[0]
-    with Cluster(options.parallel.layout.world_size, cluster_options) as cluster:
-        return cluster.run(on_rank, renewed_by_output=True, **arguments).values[0]
+    return sink

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ringproof.reference.training.options import TrainOptions
 
 FORMATS = ("jsonl", "megatron")
-_PROGRESS = "[ringproof train] "
+PROGRESS = "[ringproof train] "
+"""What marks a rank's line for whoever watches, among others that ranks of our own write."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ class LogFile:
     @staticmethod
     def is_progress(line: str) -> bool:
         """Whether a rank's line is meant for whoever watches."""
-        return line.startswith(_PROGRESS)
+        return line.startswith(PROGRESS)
 
     @staticmethod
     def text(line: str) -> str:
         """What such a line says."""
-        return line[len(_PROGRESS) :]
+        return line[len(PROGRESS) :]
 
 
 def _end_last_line(path: Path) -> None:
@@ -99,7 +100,7 @@ def _end_last_line(path: Path) -> None:
 
 
 def on_rank(
-    rank: RankContext, *, options: TrainOptions, file: LogFile, timeout: float
+    rank: RankContext, *, options: TrainOptions, file: LogFile, timeout: float, mark: str | None
 ) -> dict[str, Any]:
     """The case: train, report, and return what the run came to.
 
@@ -108,6 +109,7 @@ def on_rank(
         options: Of the run.
         file: Its log.
         timeout: Seconds that a collective may take.
+        mark: What a line for whoever watches begins with; ``None``: there are no such lines.
 
     Raises:
         InputError: A loss or a gradient norm is no number. The step is reported, but no checkpoint
@@ -117,22 +119,27 @@ def on_rank(
 
     steps = options.optimiser.steps
 
+    def say(line: str) -> None:
+        if line and mark is not None and rank.rank == 0:
+            print(mark + line, flush=True)
+
     def report(record: Record) -> None:
         if rank.rank == 0:
-            _show(record, file, steps)
+            _keep(record, file, steps)
+        say(_progress_line(record, steps))
         _check_finite(record)
 
-    limit = timedelta(seconds=timeout)
-    return asdict(train(options, rank.device, report, timeout=limit))
+    summary = train(options, rank.device, report, timeout=timedelta(seconds=timeout))
+    if summary.steps == summary.resumed_at:
+        say(f"already at step {summary.steps} of {steps}: nothing to do")
+    return summary.as_json()
 
 
-def _show(record: Record, file: LogFile, steps: int) -> None:
+def _keep(record: Record, file: LogFile, steps: int) -> None:
     if isinstance(record, RunRecord):
         file.begin()
     if line := _file_line(record, file.format, steps):
         file.add(line)
-    if line := _progress_line(record, steps):
-        print(_PROGRESS + line, flush=True)
 
 
 def _check_finite(record: Record) -> None:

@@ -24,6 +24,7 @@ from ringproof.reference.training.options import (
 OPTION_OF_FIELD = MappingProxyType(
     {
         "comm_type": "--comm",
+        "cp-sizes": "--cp-sizes",
         "forced_sizes": "--force-cp",
         "max_sequence_length": "--max-length",
         "padded_length": "--max-length",

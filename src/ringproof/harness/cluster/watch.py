@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster.case import CaseOutcome, LogSink, RankFailure, RankReport
+from ringproof.harness.cluster.watch_failures import Death, RankRefusal, same_refusal
 
 # After the first failure the others get this long to tell how they ended: a rank that raised
 # because its neighbour went away must not be taken for the first.
@@ -48,31 +49,6 @@ class Worker:
     process: BaseProcess
     control: Connection
     output: Connection
-
-
-@dataclass(frozen=True)
-class Death:
-    """A process that ended without a report.
-
-    Args:
-        noticed: ``time.monotonic()`` when its channel closed.
-        code: Exit code, negative for a signal.
-    """
-
-    noticed: float
-    code: int | None
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether it ended without a signal."""
-        return self.code is not None and self.code >= 0
-
-    @property
-    def reason(self) -> str:
-        """What ended it."""
-        if self.code is not None and self.code < 0:
-            return f"killed by {signal.Signals(-self.code).name}"
-        return f"exited with code {self.code}"
 
 
 class Watch:
@@ -111,6 +87,7 @@ class Watch:
 
         Raises:
             InputError: Every rank refused the same input.
+            RankRefusal: A rank refused its input, before anything else failed.
             RankFailure: A rank raised, died or hung.
         """
         self._wait_for_ranks()
@@ -226,7 +203,7 @@ class Watch:
 
     def _failure(self) -> Exception:
         raised = [report for report in self._reports.values() if report.error]
-        if len(raised) == len(self._workers) and (refused := _same_refusal(raised)):
+        if len(raised) == len(self._workers) and (refused := same_refusal(raised)):
             return InputError(*refused)
         # A rank that raised because another died can be heard before the death is.
         deaths = {rank: death.noticed - NOTICE_SECONDS for rank, death in self._deaths.items()}
@@ -238,6 +215,8 @@ class Watch:
                 reason += f" before it wrote anything; {GUARD_HINT}"
             return RankFailure(first, reason, self._tail(first), self._others(first))
         report = self._reports[first]
+        if report.refused:
+            return RankRefusal(report, self._others(first))
         return RankFailure(first, report.error, report.traceback, self._others(first))
 
     def _hang(self, hung: Sequence[int]) -> RankFailure:
@@ -275,10 +254,3 @@ class Watch:
 
 def _communicates(frame: str) -> bool:
     return any(place in frame for place in COMMUNICATION)
-
-
-def _same_refusal(reports: Sequence[RankReport]) -> tuple[str, str, str, str] | None:
-    """What all ranks refused, if it is the same field for the same reason everywhere."""
-    first = reports[0].refused
-    reasons = {r.refused and (r.refused[0], r.refused[2]) for r in reports}
-    return first if len(reasons) == 1 else None

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 
 Result = TypeVar("Result")
-Refusal = tuple[str, str, str, str]
+Refusal = tuple[str, str | None, str, str]
 """The arguments of an ``InputError``, its value as text: what can be sent to other ranks."""
 
 _HALF = 8  # hexadecimal digits that fit in an int64 without its sign
@@ -79,7 +79,8 @@ def refuse_together(
 
 def refusal_of(error: InputError) -> Refusal:
     """What another rank needs to refuse the same."""
-    return error.field, str(error.value), error.problem, error.remedy
+    value = None if error.value is None else str(error.value)
+    return error.field, value, error.problem, error.remedy
 
 
 def outliers(digests: list[str]) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from ringproof.reference.training.gradients import (
     reduction_groups,
     trained_parameters,
 )
+from ringproof.reference.training.graph_records import GraphsRecord
 from ringproof.reference.training.microbatches import Runner, make_runner
 from ringproof.reference.training.optimizer import make_optimiser
 from ringproof.reference.training.options import TrainOptions
@@ -60,6 +61,7 @@ class Assembly:
         recipient: What this rank takes of a step's tokens.
         place: This rank's part in checkpoint keys.
         banks: The graphs of its stages; empty without.
+        graphs: What was captured, on all ranks; none without.
     """
 
     options: TrainOptions
@@ -75,6 +77,7 @@ class Assembly:
     recipient: Recipient
     place: str
     banks: tuple[GraphBank, ...] = ()
+    graphs: GraphsRecord | None = None
 
     @property
     def loss_names(self) -> tuple[str, ...]:
@@ -141,8 +144,8 @@ def assembly(
     ):
         stages = _stages(options, context, device)
         recipient = _recipient(options, stages, device)
-        with graph_banks(options, schedule, stages, groups, recipient) as banks:
-            runner = _runner(options, stages, banks, groups, reduction, device=device)
+        with graph_banks(options, schedule, stages, groups, recipient) as captured:
+            runner = _runner(options, stages, captured.banks, groups, reduction, device=device)
             parameters = trained_parameters(stages)
             weight_decay = options.optimiser.weight_decay
             yield Assembly(
@@ -158,7 +161,8 @@ def assembly(
                 optimiser=make_optimiser(parameters, weight_decay=weight_decay),
                 recipient=recipient,
                 place=place_of(parallel.layout, context.rank),
-                banks=banks,
+                banks=captured.banks,
+                graphs=captured.record,
             )
 
 

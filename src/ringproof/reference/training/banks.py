@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -19,10 +21,25 @@ from ringproof.reference.packing.capacity import hollow
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
 from ringproof.reference.training.agreement import refuse_together
+from ringproof.reference.training.bank_memory import graphs_record, holding_of
 from ringproof.reference.training.graph_options import microbatches_in_flight
+from ringproof.reference.training.graph_records import GraphsRecord
 from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.routing import Recipient
 from ringproof.reference.training.schedules import Schedule, StepPlan
+
+
+@dataclass(frozen=True)
+class CapturedBanks:
+    """The banks of a rank, and what they are.
+
+    Args:
+        banks: One for each stage of this rank; empty without ``--graphs bank``.
+        record: Of all ranks; none without.
+    """
+
+    banks: tuple[GraphBank, ...] = ()
+    record: GraphsRecord | None = None
 
 
 @contextmanager
@@ -32,7 +49,7 @@ def graph_banks(
     stages: Sequence[Stage],
     groups: DynamicGroups,
     recipient: Recipient,
-) -> Iterator[tuple[GraphBank, ...]]:
+) -> Iterator[CapturedBanks]:
     """Capture every CP size for each stage of this rank; free all graphs after.
 
     A collective over the world. What one rank refuses all refuse, so that no pipeline stage goes
@@ -49,7 +66,7 @@ def graph_banks(
         InputError: No such backend here, or a part cannot be captured.
     """
     if options.graphs.graphs != "bank":
-        yield ()
+        yield CapturedBanks()
         return
     capacity, device = schedule.capacity, recipient.device or torch.device("cpu")
     assert capacity is not None, "graphs have one, see TrainOptions"
@@ -78,7 +95,28 @@ def graph_banks(
                 stack.callback(banks[-1].reset)
             return tuple(banks)
 
-        yield refuse_together(capture, world, device=device)
+        started = time.perf_counter()
+        banks = refuse_together(capture, world, device=device)
+        yield CapturedBanks(banks, _record(options, made, schedule, banks, started=started))
+
+
+def _record(
+    options: TrainOptions,
+    made: BankOptions,
+    schedule: Schedule,
+    banks: Sequence[GraphBank],
+    *,
+    started: float,
+) -> GraphsRecord:
+    """What was captured. A collective over the world."""
+    own = holding_of(
+        banks,
+        made,
+        schedule.sizes,
+        stage=options.parallel.layout.coordinate("pp", dist.get_rank()),
+        seconds=time.perf_counter() - started,
+    )
+    return graphs_record(own, made.backend.name, options.graphs.graph_scope, made.slots)
 
 
 def slots_of(options: TrainOptions) -> int:

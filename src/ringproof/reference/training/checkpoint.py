@@ -116,6 +116,17 @@ def load(folder: Path, state: TrainingState) -> int:
     return step
 
 
+def check_unused(folder: Path) -> None:
+    """Refuse to begin a run in a folder that has one. A collective over the world.
+
+    Raises:
+        InputError: It has a finished checkpoint. On every rank.
+    """
+    if _on_first_rank(lambda: exists(folder)):
+        problem = "has checkpoints of a run"
+        raise InputError("save", folder, problem, "go on with --resume, or name another folder")
+
+
 def exists(folder: Path) -> bool:
     """Whether a folder has a finished checkpoint. Ask on one rank."""
     return (folder / LATEST).is_file()
@@ -217,7 +228,11 @@ def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) 
     for name in (*asked, *saved):
         if saved.get(name) != asked.get(name):
             was = f"the checkpoint in {folder.name} was saved with {saved.get(name)}"
-            raise InputError(name, asked.get(name), was, "resume with the same arguments")
+            remedy = "resume with the same arguments"
+            if name == "steps":
+                was += ", and the learning rate of the steps done depends on it"
+                remedy = "resume with the same, or begin anew in another folder"
+            raise InputError(name, asked.get(name), was, remedy)
 
 
 def _on_first_rank(function: Callable[[], Result]) -> Result:

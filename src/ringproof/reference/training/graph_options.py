@@ -77,7 +77,8 @@ def microbatches_in_flight(microbatches: int, *, pp: int, vpp: int) -> int:
     before its first backward, two for each stage.
 
     Args:
-        microbatches: Of a step.
+        microbatches: Of a step; with several chunks a multiple of ``pp``, as plans are. Other
+            numbers make longer rounds, and more of them wait.
         pp: Pipeline ranks.
         vpp: Chunks of each.
 

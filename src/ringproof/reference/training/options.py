@@ -122,9 +122,13 @@ class BatchOptions:
         for name in ("global_batch", "max_tokens_per_rank"):
             _at_least(name, getattr(self, name), 1)
         _at_least("max_sequence_length", self.max_sequence_length, 2)
-        if self.forced_sizes and self.schedule != "dynamic":
-            problem = f"does not go with the {self.schedule} schedule"
+        if self.schedule == "dynamic":
+            return
+        problem = f"has no effect with the {self.schedule} schedule"
+        if self.forced_sizes:
             raise InputError("forced_sizes", self.forced_sizes, problem, "use --schedule dynamic")
+        if self.cp_sizes != BatchOptions.cp_sizes:
+            raise InputError("cp_sizes", self.cp_sizes, problem, "use --cp, or --schedule dynamic")
 
 
 @dataclass(frozen=True, kw_only=True)

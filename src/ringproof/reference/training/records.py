@@ -9,6 +9,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.reference.training.graph_records import GraphsRecord, GraphTotals
+
 VERSION = 1
 
 
@@ -160,7 +162,7 @@ class EvaluationRecord:
         return f" validation loss at iteration {self.step} | {parts}"
 
 
-Record = RunRecord | StepRecord | EvaluationRecord
+Record = RunRecord | StepRecord | EvaluationRecord | GraphsRecord | GraphTotals
 _MEGATRON_NAMES = MappingProxyType(
     {"lm": "lm loss", "mtp": "mtp_1 loss", "moe_auxiliary": "load_balancing_loss"}
 )

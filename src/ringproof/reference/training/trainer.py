@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +32,7 @@ from ringproof.reference.training.gradients import (
     reduce_gradients,
     sum_losses,
 )
+from ringproof.reference.training.graph_records import GraphsRecord, GraphTotals
 from ringproof.reference.training.microbatches import evaluate_microbatches, run_microbatches
 from ringproof.reference.training.optimizer import learning_rate, set_learning_rate
 from ringproof.reference.training.options import TrainOptions
@@ -54,12 +57,24 @@ class Summary:
         steps: Steps done, those before a resumption included.
         first_loss, last_loss: Of the first and the last step of this run.
         tokens_per_second: Median over its steps.
+        resumed_at: Steps done before it: 0 unless it goes on with another.
+        graphs: What was captured; none without ``--graphs bank``.
+        graph_totals: How often it was replayed.
     """
 
     steps: int
     first_loss: float
     last_loss: float
     tokens_per_second: float
+    resumed_at: int = 0
+    graphs: GraphsRecord | None = None
+    graph_totals: GraphTotals | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as plain data; what a run has not is left out."""
+        own = {name: value for name, value in asdict(self).items() if not name.startswith("graph")}
+        records = {"graphs": self.graphs, "graph_totals": self.graph_totals}
+        return {**own, **{name: r.as_json() for name, r in records.items() if r is not None}}
 
 
 def train(
@@ -80,9 +95,13 @@ def train(
     Raises:
         InputError: Options, data or checkpoint cannot be used, or ranks do not agree on a plan.
     """
+    if options.keeping.save and not options.keeping.resume:
+        checkpoint.check_unused(Path(options.keeping.save))
     with assembly(options, device, timeout) as parts:
         start = _start(parts)
         report(_run_record(options, device))
+        if parts.graphs is not None:
+            report(parts.graphs)
         records = []
         for step in range(start, options.optimiser.steps):
             records.append(train_step(parts, step))
@@ -91,7 +110,10 @@ def train(
                 report(evaluate(parts, step + 1))
             if _saves_after(options, step + 1):
                 checkpoint.save(parts.checkpoints, parts.state(), step + 1)
-        return _summary(records, start)
+        totals = _graph_totals(parts, records)
+        if totals is not None:
+            report(totals)
+        return _summary(records, start, graphs=parts.graphs, graph_totals=totals)
 
 
 def train_step(parts: Assembly, step: int) -> StepRecord:
@@ -252,13 +274,23 @@ def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
     )
 
 
-def _summary(records: list[StepRecord], start: int) -> Summary:
+def _graph_totals(parts: Assembly, records: list[StepRecord]) -> GraphTotals | None:
+    """Of this run's steps; none without graphs, or without a step that could have used them."""
+    if parts.graphs is None or not records:
+        return None
+    counts = [(record.graph_replays, record.graph_eager) for record in records]
+    return GraphTotals.of_steps(parts.schedule.sizes, counts)
+
+
+def _summary(records: list[StepRecord], start: int, **graphs: Any) -> Summary:
     if not records:
-        return Summary(start, float("nan"), float("nan"), 0.0)
+        return Summary(start, float("nan"), float("nan"), 0.0, start, **graphs)
     speeds = sorted(record.tokens_per_second for record in records)
     return Summary(
         steps=records[-1].step,
         first_loss=records[0].loss,
         last_loss=records[-1].loss,
         tokens_per_second=speeds[len(speeds) // 2],
+        resumed_at=start,
+        **graphs,
     )

@@ -1,0 +1,100 @@
+"""``ringproof train`` in this process, on workers that are there already."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from ringproof.cli import train
+from ringproof.cli.main import main
+from ringproof.errors import InputError
+from ringproof.harness.cluster import CaseOutcome, Cluster, ClusterOptions, RankContext
+
+SMALL = (
+    *("--data", "synthetic:mean=32", "--global-batch", "8", "--dtype", "float64"),
+    *("--max-length", "64", "--max-tokens-per-rank", "64", "--steps", "1"),
+)
+
+
+@dataclass
+class Borrowed(AbstractContextManager["Borrowed"]):
+    """What the command takes for a cluster of its own."""
+
+    cluster: Cluster
+    world_size: int
+    options: ClusterOptions
+
+    def run(self, function: Any, **arguments: Any) -> CaseOutcome:
+        """A case on the first ranks; its lines reach the command when it is over."""
+        outcome = self.cluster.run(function, world_size=self.world_size, **arguments)
+        for rank, line in outcome.logs:
+            self.options.log_sink(rank, line)
+        return outcome
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The workers stay."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Runs ``ringproof train`` as its users do, but for the start of ranks.
+
+    Without a cluster it gets no further than there.
+    """
+
+    capture: pytest.CaptureFixture[str]
+    change: pytest.MonkeyPatch
+    cluster: Cluster | None = None
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        with self.change.context() as change:
+            change.setattr(sys, "argv", ["ringproof", "train", *SMALL, *arguments])
+            change.setattr(train, "Cluster", self._ranks)
+            try:
+                main()
+                code = 0
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return code, *self.capture.readouterr()
+
+    def _ranks(self, world_size: int, options: ClusterOptions) -> Borrowed:
+        if self.cluster is None:
+            raise RuntimeError(f"{world_size} ranks would start")
+        return Borrowed(self.cluster, world_size, options)
+
+    def refusal(self, *arguments: str) -> str:
+        """The one line of bad input."""
+        code, _, errors = self(*arguments)
+        assert code == 2, errors
+        assert errors.count("\n") == 1, errors
+        assert errors.startswith("error: ")
+        return errors.removeprefix("error: ").rstrip()
+
+
+def rank_one_refuses(rank: RankContext, **_: Any) -> None:
+    """A case in place of a training: the other ranks wait for the one that has left."""
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        raise InputError("b.txt", 3, "cannot be read", "leave it out")
+    dist.barrier()
+
+
+def rank_one_breaks(rank: RankContext, **_: Any) -> None:
+    """The same with an exception that nobody expects."""
+    import torch.distributed as dist
+
+    if rank.rank == 1:
+        raise KeyError("b.txt")
+    dist.barrier()
