@@ -240,3 +240,6 @@ def test_stated_bytes_are_what_the_rules_give():
     assert rope < 2 * QWEN.rope_bytes(QWEN.domain), (
         "all sizes together: less than twice the largest"
     )
+    wide = replace(QWEN, domain=1024)
+    gib = sum(wide.rope_bytes(size) for size in wide.sizes) / 2**30
+    assert f"at D = {wide.domain:,} the tables\n  of all sizes are {gib:.1f} GiB" in text

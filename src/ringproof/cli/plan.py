@@ -48,6 +48,10 @@ def plan(
             metavar="N", help="CP size of the baselines; else the smallest that holds all."
         ),
     ] = None,
+    batches: Annotated[
+        int,
+        typer.Option(metavar="K", help="With --graphs: draw K batches, size for the largest."),
+    ] = 1,
     json_path: JsonOption = "",
     html: Annotated[str, typer.Option(metavar="PATH", help="Write a page; - is stdout.")] = "",
     megatron_flags: Annotated[
@@ -112,7 +116,8 @@ def _flags(result: Result, target: str) -> list[str]:
     from ringproof.cli.plan_flags import megatron_flags
     from ringproof.cli.plan_result import wanted
 
-    return megatron_flags(wanted(result.options, result.domain, result.lengths), target)
+    made = wanted(result.options, result.domain, result.lengths, graphs=result.graphs)
+    return megatron_flags(made, target)
 
 
 def _write(result: Result, json_path: str, html: str) -> None:
@@ -120,7 +125,7 @@ def _write(result: Result, json_path: str, html: str) -> None:
     from ringproof.cli.plan_page import page
 
     if json_path:
-        write_json(result.plan.as_json(), json_path)
+        write_json(result.as_json(), json_path)
     if html:
         write_page(page(result), html)
 
@@ -151,6 +156,7 @@ def validate(
     Exit code 1: it breaks a rule; 2: it is no plan.
     """
     need_numpy()
+    from ringproof.cli.plan_graphs_check import capacity_violations
     from ringproof.cli.plan_setup import as_options, parse_json, read_bytes
     from ringproof.reference.planning.domain import ZIGZAG_CHUNKS
     from ringproof.reference.planning.validate import violations
@@ -168,6 +174,7 @@ def validate(
             multiple=microbatch_multiple,
             max_sequences=max_sequences,
         )
+        found = found or capacity_violations(data, rank_multiple=ZIGZAG_CHUNKS * tp)
     if json_path:
         write_json({"version": 1, "valid": not found, "violations": found}, json_path)
     if json_path != "-":

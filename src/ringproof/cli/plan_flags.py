@@ -1,6 +1,7 @@
 """A plan's setting as flags of Megatron-LM, with what upstream cannot do said in remarks.
 
-Names and what each line refuses: ``skills/dynamic-context-parallel/card.yaml``.
+Names and what each line refuses: ``skills/dynamic-context-parallel/card.yaml``, and for CUDA graphs
+``skills/dynamic-cp-cuda-graphs/card.yaml``.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.errors import InputError
+from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.sweep import upstream_sizes
 
-TARGETS = ("dev", "main")
+TARGETS = ("dev", "pr5618", "main")
 _THD_NEEDS = MappingProxyType({"a2a": "2.10", "all_gather": "2.18"})
 _Flag = tuple[str, object]
 
@@ -33,6 +35,7 @@ class Wanted:
         tp, pp, vpp: Tensor, pipeline and virtual pipeline sizes.
         max_sequences: Most sequences in one pack.
         mla, moe: Whether the model has latent attention, and experts.
+        graphs: What graphs have to hold, if any are wanted.
     """
 
     ranks: int
@@ -49,6 +52,14 @@ class Wanted:
     max_sequences: int | None = None
     mla: bool = False
     moe: bool = False
+    graphs: GraphCapacity | None = None
+
+    @property
+    def entries(self) -> int | None:
+        """``thd_max_packed_sequences``, which counts a dummy."""
+        if self.graphs is not None:
+            return self.graphs.entries
+        return None if self.max_sequences is None else self.max_sequences + 1
 
     @property
     def context_parallel(self) -> int:
@@ -67,16 +78,19 @@ def megatron_flags(wanted: Wanted, target: str) -> list[str]:
 
     Args:
         wanted: The setting.
-        target: ``dev``, or ``main`` for main and the releases.
+        target: ``dev``, ``pr5618`` for pull request 5618, or ``main`` for main and the releases.
 
     Raises:
         InputError: Another target.
     """
     check_target(target)
-    remarks = [*_dev_remarks(wanted)] if target == "dev" else [*_main_remarks(wanted)]
-    flags = [*(_dev_flags(wanted) if target == "dev" else _main_flags(wanted)), *_shared(wanted)]
     if target == "main":
-        flags.append(("--eval-iters", 0))
+        remarks = [*_main_remarks(wanted)]
+        flags = [*_main_flags(wanted), *_shared(wanted), *_without_graphs(), ("--eval-iters", 0)]
+    else:
+        remarks = [*(_dev_remarks(wanted) if target == "dev" else _pull_request_remarks(wanted))]
+        graphs = _graph_flags() if target == "pr5618" and wanted.graphs else _without_graphs()
+        flags = [*_dev_flags(wanted), *_shared(wanted, target), *graphs]
     lines = [f"{name} {value}" if value is not None else name for name, value in flags]
     ended = [f"{line} \\" for line in lines[:-1]] + lines[-1:]
     return [*(f"# {remark}" for remark in (*remarks, *_general_remarks(wanted))), *ended]
@@ -94,11 +108,14 @@ def check_target(target: str) -> None:
 
 def _dev_flags(wanted: Wanted) -> Iterator[_Flag]:
     yield "--dynamic-context-parallel", None
-    yield "--max-seqlen-per-dp-cp-rank", wanted.max_tokens_per_rank
+    budget = wanted.graphs.rows if wanted.graphs else wanted.max_tokens_per_rank
+    yield "--max-seqlen-per-dp-cp-rank", budget
     yield "--min-dynamic-context-parallel-size", wanted.min_cp
     yield "--sequence-packing-scheduler", "default_dynamic_cp"
-    if wanted.max_sequences is not None:
-        yield "--thd-max-packed-sequences", wanted.max_sequences + 1  # a dummy counts
+    if wanted.entries is not None:
+        yield "--thd-max-packed-sequences", wanted.entries
+    if wanted.graphs is not None:
+        yield "--pad-packed-seq-alignment", "max"
     if wanted.pp > 1:
         yield "--pipeline-model-parallel-size", wanted.pp
     if wanted.vpp > 1:
@@ -110,7 +127,17 @@ def _main_flags(wanted: Wanted) -> Iterator[_Flag]:
     yield "--max-seqlen-per-dp-cp-rank", wanted.max_tokens_per_rank
 
 
-def _shared(wanted: Wanted) -> Iterator[_Flag]:
+def _graph_flags() -> Iterator[_Flag]:
+    yield "--cuda-graph-impl", "transformer_engine"
+    yield "--cuda-graph-modules", "attn"
+    yield "--cuda-graph-dynamic-microbatches", None
+
+
+def _without_graphs() -> Iterator[_Flag]:
+    yield "--cuda-graph-impl", "none"
+
+
+def _shared(wanted: Wanted, target: str = "main") -> Iterator[_Flag]:
     yield "--context-parallel-size", wanted.context_parallel
     yield "--cp-comm-type", "p2p" if wanted.comm == "a2a+p2p" else wanted.comm
     if wanted.tp > 1:
@@ -123,16 +150,40 @@ def _shared(wanted: Wanted) -> Iterator[_Flag]:
     yield "--global-batch-size", wanted.sequences
     yield "--calculate-per-token-loss", None
     yield "--dataloader-type", "single"
-    yield "--sft", None
-    yield "--cuda-graph-impl", "none"
+    yield "--use-varlen-dataset" if target == "pr5618" else "--sft", None
 
 
 def _dev_remarks(wanted: Wanted) -> Iterator[str]:
     yield "Megatron-LM dev; --use-varlen-dataset may replace --sft"
     multiple = 2 * wanted.ranks * wanted.tp
     yield f"dev plans for itself, and pads every sample to a multiple of {multiple:,} tokens first"
-    if wanted.max_sequences is not None:
+    if wanted.entries is not None:
         yield "dev's scheduler does not heed --thd-max-packed-sequences: a fuller pack ends the run"
+    if wanted.graphs is not None:
+        yield "wrong there: CUDA graphs (see --target pr5618); below: eager, padded as for them"
+    yield from _packed_remarks(wanted)
+
+
+def _pull_request_remarks(wanted: Wanted) -> Iterator[str]:
+    yield "Megatron-LM pull request 5618 at commit 292388f6, which is not merged"
+    multiple = 2 * wanted.ranks * wanted.tp
+    yield f"it plans for itself, and pads every sample to a multiple of {multiple:,} tokens first"
+    if wanted.graphs is not None:
+        yield from _graph_remarks(wanted.graphs, wanted.pp)
+    yield from _packed_remarks(wanted)
+
+
+def _graph_remarks(graphs: GraphCapacity, pp: int) -> Iterator[str]:
+    yield f"its packs hold {graphs.entries - 1:,} sequences at most: too few cost microbatches"
+    yield "run it with --cuda-graph-impl none first, then compare losses and count replays by size"
+    if pp > 1:
+        slots, sizes = graphs.upstream_slots, len(graphs.sizes)
+        yield f"slow to capture: {slots:,} slots at each of {sizes} sizes, one for each sequence"
+        yield f"of the batch (--sft: times {graphs.entries:,}); a smaller batch or --pp 1 has fewer"
+    yield "needs Transformer Engine 2.9, better 2.18; unproven on GPUs here"
+
+
+def _packed_remarks(wanted: Wanted) -> Iterator[str]:
     if wanted.comm in _THD_NEEDS:
         yield f"packed {wanted.comm} needs Transformer Engine {_THD_NEEDS[wanted.comm]} or later"
     if wanted.vpp > 1:
@@ -149,6 +200,8 @@ def _main_remarks(wanted: Wanted) -> Iterator[str]:
     if wanted.pp > 1:
         stages = f"--pipeline-model-parallel-size {wanted.pp}"
         yield f"refused there: {stages}; left out below"
+    if wanted.graphs is not None:
+        yield "not there: CUDA graphs with packed sequences (see --target pr5618); eager below"
     if wanted.mla:
         yield "refused there: latent attention (MLA)"
 

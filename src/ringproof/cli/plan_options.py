@@ -68,8 +68,16 @@ def _batch_options(
         typer.Option(metavar="FILE", help="What `plan calibrate` wrote, in place of the preset."),
     ] = "",
     inner_size: InnerOption = None,
+    graphs: Annotated[
+        bool,
+        typer.Option("--graphs", help="Also size CUDA graphs: capacity, slots, padding, bytes."),
+    ] = False,
     target: Annotated[
-        str, typer.Option(metavar="dev|main", help="Whose flags: dev, or main and the releases.")
+        str,
+        typer.Option(
+            metavar="dev|pr5618|main",
+            help="Whose flags: dev, pull request 5618 (graphs), or main and the releases.",
+        ),
     ] = "dev",
 ) -> None:
     """Declares them; see `with_batch_options`."""

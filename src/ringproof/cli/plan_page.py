@@ -10,6 +10,7 @@ from typing import Any
 from ringproof.cli.page import asset, embedded
 from ringproof.cli.plan_blocks import Drawing, drawing
 from ringproof.cli.plan_flags import megatron_flags
+from ringproof.cli.plan_graphs import graph_lines
 from ringproof.cli.plan_result import Result, idle_fraction, wanted
 from ringproof.cli.plan_text import amount
 from ringproof.reference.planning.lengths import plain
@@ -41,7 +42,9 @@ def page(result: Result) -> str:
         histogram="\n".join(_histogram(result)),
         heads="".join(f"<th>{name}</th>" for name, _, _ in parts),
         compared="\n".join(_compared(parts)),
-        flags=html.escape("\n".join(megatron_flags(_wanted(result), "dev"))),
+        graphs="\n".join(_graphs(result)),
+        target="pull request 5618" if result.graphs else "dev",
+        flags=html.escape("\n".join(_flags(result))),
         data=embedded(_data(result, drawings)),
     )
 
@@ -52,8 +55,19 @@ def sizes(result: Result) -> tuple[int, ...]:
     return tuple(sorted({*result.plan.metrics.cp_histogram, *baselines}))
 
 
-def _wanted(result: Result) -> Any:
-    return wanted(result.options, result.domain, result.lengths)
+def _flags(result: Result) -> list[str]:
+    made = wanted(result.options, result.domain, result.lengths, graphs=result.graphs)
+    return megatron_flags(made, "pr5618" if result.graphs else "dev")
+
+
+def _graphs(result: Result) -> Iterator[str]:
+    """What graphs have to hold, if that was asked for."""
+    if result.graphs is None:
+        return
+    yield '<section class="graphs">\n<h2>CUDA graphs</h2>\n<dl>'
+    for name, value in graph_lines(result.options, result.graphs):
+        yield f"<dt>{name.removeprefix('graph ')}</dt><dd>{html.escape(value)}</dd>"
+    yield "</dl>\n</section>"
 
 
 def _parts(result: Result) -> list[_Part]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ringproof.cli.plan_flags import Wanted
+from ringproof.cli.plan_graphs import batches_capacity, graphs_json
 from ringproof.cli.plan_setup import (
     DEFAULT_COMM,
     DEFAULT_HARDWARE,
@@ -16,6 +18,7 @@ from ringproof.cli.plan_setup import (
     static_size,
 )
 from ringproof.errors import InputError
+from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.costs import CostModel
 from ringproof.reference.planning.domain import Domain
@@ -43,7 +46,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Result:
-    """A plan, how it was asked for, and what it is measured against."""
+    """A plan, how it was asked for, and what it is measured against.
+
+    With ``--graphs`` also what graphs have to hold for it.
+    """
 
     options: PlanOptions
     lengths: Lengths
@@ -53,6 +59,7 @@ class Result:
     line: Timeline
     static_cp: int
     baselines: tuple[Baseline, ...]
+    graphs: GraphCapacity | None = None
 
     @property
     def setting(self) -> str:
@@ -73,6 +80,13 @@ class Result:
         held = self.options.shape().parameters / (self.options.tp * self.options.pp)
         machine, tp = self.options.machine(), self.options.tp
         return reduction_seconds(held, self.domain.ranks, machine, tp=tp)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan, with what graphs have to hold under a key of its own."""
+        data = self.plan.as_json()
+        if self.graphs is not None:
+            data["graphs"] = graphs_json(self.options, self.graphs)
+        return data
 
     def gains(self) -> Iterator[tuple[Baseline, float]]:
         """How many times longer each baseline takes."""
@@ -118,6 +132,7 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
         timeline(plan, model, goal),
         size,
         tuple(_baselines(lengths, domain, model, goal, size)),
+        batches_capacity(options, plan, domain, model) if options.graphs else None,
     )
 
 
@@ -132,7 +147,13 @@ def _baselines(
     yield Baseline("padded", padded, timeline(padded, model, goal, computed=computed))
 
 
-def wanted(options: PlanOptions, domain: Domain, lengths: Lengths, comm: str = "") -> Wanted:
+def wanted(
+    options: PlanOptions,
+    domain: Domain,
+    lengths: Lengths,
+    comm: str = "",
+    graphs: GraphCapacity | None = None,
+) -> Wanted:
     """What Megatron-LM would have to be set to."""
     shape = options.shape()
     longest = int(lengths.values.max())
@@ -151,4 +172,5 @@ def wanted(options: PlanOptions, domain: Domain, lengths: Lengths, comm: str = "
         max_sequences=options.max_sequences,
         mla=options.cost == "full" and shape.kv_lora_rank > 0,
         moe=options.cost == "full" and shape.experts > 0,
+        graphs=graphs,
     )

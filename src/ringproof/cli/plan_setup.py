@@ -39,6 +39,7 @@ _MOST = (
     ("pp", 1024),
     ("vpp", 128),
     ("microbatch_multiple", 65_536),
+    ("batches", 1000),
 )
 _MOST_STEPS = 1 << 17
 """Of the shortest iteration that is possible, over all stages: a simulation walks through each."""
@@ -76,6 +77,8 @@ class PlanOptions:
     inner_size: int | None = None
     calibration: str = ""
     static_cp: int | None = None
+    graphs: bool = False
+    batches: int = 1
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PlanOptions:
@@ -105,6 +108,8 @@ class PlanOptions:
             if value is not None and not 1 <= value <= most:
                 problem = f"is not between 1 and {most:,}"
                 raise InputError(_spelled(name), value, problem, "correct it")
+        if self.batches > 1 and not self.graphs:
+            raise InputError("--batches", self.batches, "is for --graphs", "add it")
         multiple = self.microbatch_multiple
         if self.vpp > 1 and multiple is not None and multiple % self.pp:
             problem = f"interleaved stages need a multiple of --pp {self.pp}"

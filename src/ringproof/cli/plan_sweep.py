@@ -12,10 +12,15 @@ from ringproof.cli.plan_options import JsonOption, need_numpy, with_batch_option
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ringproof.cli.plan_setup import PlanOptions
+    from ringproof.reference.graphs.sizing import GraphCapacity
     from ringproof.reference.planning.domain import Domain
     from ringproof.reference.planning.lengths import Lengths
     from ringproof.reference.planning.sweep import Outcome, Setting
+
+    _Graphs = Mapping[int, GraphCapacity]
 
 EXAMPLE = (
     "Example: ringproof plan sweep --lengths lengths.csv --ranks 24 "
@@ -62,11 +67,12 @@ def sweep(
         read = options.read()
         outcomes = run(read.values, found, lambda setting: _build(options, setting), goal)
     best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
-    flags = _flags(options, read, usable, target)
+    graphs = _graphs(options, outcomes)
+    flags = _flags(options, read, usable, target, graphs)
     if json_path:
-        write_json(_data(read, outcomes, (best, usable), flags), json_path)
+        write_json(_data(read, outcomes, (best, usable), flags, graphs), json_path)
     if json_path != "-":
-        _print(outcomes, (best, usable), flags)
+        _print(outcomes, (best, usable), flags, graphs)
 
 
 def _settings(
@@ -119,15 +125,29 @@ def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, Any]:
     return domain, options.cost_model(setting.comm_type)
 
 
+def _graphs(options: PlanOptions, outcomes: tuple[Outcome, ...]) -> _Graphs:
+    """What graphs have to hold, by the place of each setting that is possible."""
+    if not options.graphs:
+        return {}
+    from ringproof.cli.plan_graphs import plan_capacity
+
+    return {
+        item.place: plan_capacity(options, item.plan, item.domain)
+        for item in outcomes
+        if item.plan is not None and item.domain is not None
+    }
+
+
 def _flags(
-    options: PlanOptions, lengths: Lengths, usable: Outcome | None, target: str
+    options: PlanOptions, lengths: Lengths, usable: Outcome | None, target: str, graphs: _Graphs
 ) -> list[str]:
     from ringproof.cli.plan_flags import megatron_flags
     from ringproof.cli.plan_result import wanted
 
     if usable is None or usable.domain is None:
         return ["# no setting of this sweep is one of Megatron-LM's"]
-    return megatron_flags(wanted(options, usable.domain, lengths, usable.setting.comm_type), target)
+    comm, sized = usable.setting.comm_type, graphs.get(usable.place)
+    return megatron_flags(wanted(options, usable.domain, lengths, comm, sized), target)
 
 
 def _data(
@@ -135,20 +155,21 @@ def _data(
     outcomes: tuple[Outcome, ...],
     chosen: tuple[Outcome | None, Outcome | None],
     flags: list[str],
+    graphs: _Graphs,
 ) -> dict[str, Any]:
     best, usable = (None if outcome is None else outcome.place for outcome in chosen)
     return {
         "version": 1,
         "sequences": len(lengths),
         "tokens": int(lengths.values.sum()),
-        "settings": [_setting_data(outcome) for outcome in outcomes],
+        "settings": [_setting_data(outcome, graphs.get(outcome.place)) for outcome in outcomes],
         "recommended": best,
         "recommended_for_megatron": usable,
         "megatron_flags": flags,
     }
 
 
-def _setting_data(outcome: Outcome) -> dict[str, Any]:
+def _setting_data(outcome: Outcome, graphs: GraphCapacity | None) -> dict[str, Any]:
     setting, plan = outcome.setting, outcome.plan
     data: dict[str, Any] = {
         "max_tokens_per_rank": setting.max_tokens_per_rank,
@@ -157,11 +178,13 @@ def _setting_data(outcome: Outcome) -> dict[str, Any]:
     }
     if plan is None:
         return {**data, "problem": outcome.problem}
+    sized = {} if graphs is None else {"graphs": graphs.as_json()}
     return {
         **data,
         "megatron": outcome.upstream,
         "microbatches": len(plan.microbatches),
         "metrics": plan.as_json()["metrics"],
+        **sized,
     }
 
 
@@ -169,10 +192,11 @@ def _print(
     outcomes: tuple[Outcome, ...],
     chosen: tuple[Outcome | None, Outcome | None],
     flags: list[str],
+    graphs: _Graphs,
 ) -> None:
     from ringproof.cli.plan_sweep_text import recommended, table
 
-    for line in table(outcomes, chosen, _SHOWN):
+    for line in table(outcomes, chosen, _SHOWN, graphs):
         typer.echo(line)
     typer.echo("")
     for line in recommended(*chosen):

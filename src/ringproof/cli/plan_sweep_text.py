@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ringproof.cli.plan_text import amount
+from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.sweep import Outcome
 
 _HEADS = ("", "tokens/rank", "CP sizes", "comm", "makespan", "ratio", "microbatches", "Megatron")
+_GRAPH_HEADS = ("graph sequences", "graph rows")
 
 
 def table(
-    outcomes: Sequence[Outcome], chosen: tuple[Outcome | None, Outcome | None], most: int
+    outcomes: Sequence[Outcome],
+    chosen: tuple[Outcome | None, Outcome | None],
+    most: int,
+    graphs: Mapping[int, GraphCapacity],
 ) -> Iterator[str]:
-    """Lines of columns; what is impossible comes last, with its reason."""
+    """Lines of columns; what is impossible comes last, with its reason.
+
+    Args:
+        outcomes: Of a sweep.
+        chosen: The recommended ones.
+        most: Lines of what is possible.
+        graphs: What graphs have to hold, by place; may be empty.
+    """
     done = sorted(
         ((outcome.plan, outcome) for outcome in outcomes if outcome.plan is not None),
         key=lambda item: (item[0].metrics.makespan, item[1].place),
     )
     chosen_places = {outcome.place for outcome in chosen if outcome is not None}
     shown = [
-        _row(plan, outcome, chosen_places)
+        (*_row(plan, outcome, chosen_places), *_graph_cells(graphs, outcome))
         for rank, (plan, outcome) in enumerate(done)
         if rank < most or outcome.place in chosen_places
     ]
-    rows = [_HEADS, *shown]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_HEADS))]
+    rows = [_HEADS + (_GRAPH_HEADS if graphs else ()), *shown]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if graphs:
+        yield "makespans are without the rows that a capacity adds: the last column"
     if len(done) > len(shown):
         yield f"… {len(done) - len(shown)} slower ones; --json has all"
     for outcome in outcomes:
@@ -48,6 +62,14 @@ def _row(plan: Plan, outcome: Outcome, chosen: set[int]) -> tuple[str, ...]:
         f"{len(plan.microbatches):,}",
         "yes" if outcome.upstream else "no",
     )
+
+
+def _graph_cells(graphs: Mapping[int, GraphCapacity], outcome: Outcome) -> Iterator[str]:
+    """Entries of a pack, and rows at capacity over rows without."""
+    if outcome.place in graphs:
+        found = graphs[outcome.place]
+        yield f"{found.entries:,}"
+        yield f"{found.times_the_rows:.2f} times"
 
 
 def recommended(best: Outcome | None, usable: Outcome | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from ringproof.cli.plan_graphs import graph_lines
 from ringproof.cli.plan_result import Result, idle_fraction
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.timeline import Timeline
@@ -29,7 +30,8 @@ def amount(value: float, unit: str) -> str:
 
 def print_result(result: Result, console: Console) -> None:
     """Print a plan's numbers and the picture of its first microbatches."""
-    for name, value in summary(result):
+    graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
+    for name, value in itertools.chain(summary(result), graphs):
         line = Text(f"{name:<16}", "dim")
         console.print(line.append(value, "none"), soft_wrap=True, highlight=False)
     console.print()
