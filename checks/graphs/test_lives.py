@@ -14,7 +14,9 @@ from checks.graphs.captures import equal, graph, tensor
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.order import Pass, one_after_another
+from ringproof.reference.graphs.tape import memory
 from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.memory import TapePool, address_of, fill_with_poison
 
 
 class Keeps(torch.autograd.Function):
@@ -139,3 +141,33 @@ def test_what_is_made_in_the_capture_is_there_after_a_replay(warm_up: int) -> No
     assert bool(module.table.isnan().all()) == (warm_up == 0)
     graphed(tensor(5, 4))
     assert equal([module.table], [torch.arange(4, dtype=torch.float64).exp()])
+
+
+def test_poison_is_laid_again_only_where_somebody_may_have_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replay that filled the whole pool each time would cost more than what it computes."""
+    laid: list[int] = []
+
+    def count(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
+        laid.append(1)
+        fill_with_poison(storage, dtype)
+
+    monkeypatch.setattr(memory, "fill_with_poison", count)
+    block = TapePool().add(torch.ones(3), "result", owned=True, born=1)
+    block.died = 2
+
+    def fills(*passes: int) -> int:
+        laid.clear()
+        for one in passes:
+            block.make_way_for(one)
+        return len(laid)
+
+    assert fills(0, 3, 4) == 1, "of other captures: once"
+    assert fills(1) == 0, "its own finds it so"
+    assert fills(1) == 1, "and has written to it"
+    assert fills(2) == 0, "it is alive"
+    assert fills(3, 0) == 1, "and another of its life may have written, too"
+    held = address_of(torch.empty(3), block).tensor(block.find())
+    assert fills(3, 3) == 2, "whoever holds it may write at any time"
+    assert held.isnan().all()

@@ -41,6 +41,7 @@ class Block:
         self.dtype, self.label = dtype, label
         self.born, self.died = born, NEVER
         self.bound = 0  # tensors of the tape that hold it
+        self._is_poison = False
         # Also keeps the number by which it is found from being given to another allocation.
         self._weak = StorageWeakRef(storage)
 
@@ -71,10 +72,22 @@ class Block:
         """
         return self.born is not None and (self.born == one or not self.born <= one <= self.died)
 
+    def make_way_for(self, one: int) -> None:
+        """Poison it if the replay of a pass, which is to begin, may overwrite it.
+
+        One that is poison still is left alone: since then only a pass of its life can have written
+        to it, or whoever holds it. Without this a replay would fill the memory of the whole pool.
+        """
+        lost = self.may_be_overwritten_by(one)
+        if lost and (not self._is_poison or self.held_elsewhere):
+            self.poison()
+        self._is_poison = lost and self.born != one
+
     def poison(self) -> None:
         """Fill it with what no computation survives unnoticed."""
         if self.storage is not None and self.bytes:
             fill_with_poison(self.storage, self.dtype)
+        self._is_poison = True
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,7 @@ class TapeSegment:
         storages = self._storages()
         if self._realism.poison:
             for block in self._pool:
-                if block.may_be_overwritten_by(self.number):
-                    block.poison()
+                block.make_way_for(self.number)
         transfers = Transfers()
 
         def tensor_at(address: Address) -> torch.Tensor:
