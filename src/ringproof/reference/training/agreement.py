@@ -55,7 +55,8 @@ def refuse_together(
     A collective. Without it the other ranks would wait for one that has left.
 
     Args:
-        function: Called on every rank. It communicates with none.
+        function: Called on every rank. It communicates at most with ranks that would refuse with
+            this one, as a capture does: TP and CP peers run the same code on the same shapes.
         group: The ranks that go on together.
         device: Where the backend wants tensors; the CPU when ``None``.
 

@@ -1,0 +1,196 @@
+"""Which trainings are compared with and without graphs, and what each rank runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ringproof.harness.cluster import RankContext
+from ringproof.reference.graphs import bank
+from ringproof.reference.graphs.replaying import Graphed
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.static import batch_tensors, load
+from ringproof.reference.training.graph_options import GraphOptions
+from ringproof.reference.training.graph_records import GraphsRecord
+from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.records import Record, StepRecord
+from ringproof.reference.training.trainer import train
+from smoke.training_matrix import Spread, options_of
+
+WAYS = ("off", "static", "bank")
+"""Packs as they are; packs of capacity; the same packs, replayed."""
+EVERY = 10
+"""Steps between two lines of progress."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A training that is compared.
+
+    Args:
+        name: Of the layout, for the table.
+        preset: Of the model.
+        spread: Over ranks; with it the schedule.
+        scope: Of a graph.
+    """
+
+    name: str
+    preset: str
+    spread: Spread
+    scope: str = "layer"
+
+    @property
+    def id(self) -> str:
+        """For ``--only``."""
+        return f"{self.preset}, {self.name}, {self.scope}"
+
+    def options(self, way: str, steps: int) -> TrainOptions:
+        """The run.
+
+        Args:
+            way: One of :data:`WAYS`.
+            steps: How long.
+        """
+        graphs = GraphOptions(graphs=way)
+        if way == "bank":
+            graphs = replace(graphs, graph_backend="tape", graph_scope=self.scope)
+        return replace(options_of(self.preset, self.spread, steps=steps), graphs=graphs)
+
+
+_ONE_TWO_FOUR = MappingProxyType({"forced_sizes": (4, 1, 2)})
+_ONE_TWO = MappingProxyType({"forced_sizes": (2, 1)})
+_ALL_OF_EIGHT = Spread({"cp": 8}, batch={"forced_sizes": (1, 2, 4, 8)})
+_STATIC = Spread({"cp": 4}, batch={"schedule": "packed"})
+_LONG_TAIL = MappingProxyType({"max_sequence_length": 256, "data": "synthetic:mean=64"})
+
+ROWS = (
+    Row("TP 2 x PP 1", "qwen3-tiny", Spread({"tp": 2, "cp": 4}, batch=_ONE_TWO_FOUR)),
+    Row("TP 2 x PP 2", "qwen3-tiny", Spread({"tp": 2, "pp": 2, "cp": 2}, batch=_ONE_TWO)),
+    Row("PP 2 x VPP 2", "qwen3-tiny", Spread({"pp": 2, "cp": 4}, {"vpp": 2}, _ONE_TWO_FOUR)),
+    Row("CP 1, 2, 4, 8", "moonlight-tiny", _ALL_OF_EIGHT, "attn"),
+    Row("CP 1, 2, 4, 8", "moonlight-tiny", _ALL_OF_EIGHT, "router"),
+    Row("static CP 4", "qwen3-tiny", _STATIC),
+    Row("static CP 4", "moonlight-tiny", _STATIC, "attn"),
+    Row("planned on 4", "qwen3-tiny", Spread({"cp": 4}, batch=_LONG_TAIL)),
+    Row(
+        "recompute",
+        "qwen3-tiny",
+        Spread({"cp": 4}, batch=_ONE_TWO_FOUR, model={"recompute": True}),
+    ),
+    Row("TP 2", "nemotron-h-tiny", Spread({"tp": 2, "cp": 2}, batch=_ONE_TWO)),
+)
+CONTROL = Row("CP 4", "qwen3-tiny", Spread({"cp": 4}, batch=_ONE_TWO_FOUR))
+"""What the negative controls break."""
+
+
+@dataclass
+class Trained:
+    """What a run came to on a rank.
+
+    Args:
+        loss, grad_norm: Of each step.
+        replays: Passes of microbatches through stages by graphs, by CP size, over all ranks.
+        eager: Passes without.
+        graphs: What was captured, as in the log.
+        step_seconds: Of all steps together.
+    """
+
+    loss: list[float] = field(default_factory=list)
+    grad_norm: list[float] = field(default_factory=list)
+    replays: dict[int, int] = field(default_factory=dict)
+    eager: int = 0
+    graphs: dict[str, Any] = field(default_factory=dict)
+    step_seconds: float = 0.0
+
+
+def trained(rank: RankContext, *, options: TrainOptions, control: str = "") -> Trained:
+    """Train and count.
+
+    Args:
+        rank: This rank.
+        options: Of the run.
+        control: One of :data:`CONTROLS`, or nothing is broken.
+    """
+    found, steps = Trained(), options.optimiser.steps
+
+    def take(record: Record) -> None:
+        if isinstance(record, GraphsRecord):
+            found.graphs = record.as_json()
+        if not isinstance(record, StepRecord):
+            return
+        found.loss.append(record.loss)
+        found.grad_norm.append(record.grad_norm)
+        found.eager += record.graph_eager
+        found.step_seconds += record.step_seconds
+        for size, count in record.graph_replays.items():
+            found.replays[size] = found.replays.get(size, 0) + count
+        if record.step % EVERY == 0 and rank.rank == 0:
+            print(record.progress_line(steps), flush=True)
+
+    with CONTROLS[control](rank):
+        train(options, rank.device, take)
+    return found
+
+
+def _stale(rank: RankContext) -> AbstractContextManager[Any]:
+    """No replay gets anything of its microbatch: each computes the empty one of the capture."""
+    return mock.patch.object(bank, "load", lambda static, batch: None)
+
+
+def _one_behind(rank: RankContext) -> AbstractContextManager[Any]:
+    """A replay's attention has the boundaries of the microbatch before, of the same CP size."""
+    tables: dict[PackedBatch, dict[str, torch.Tensor]] = {}
+
+    def behind(static: PackedBatch, batch: PackedBatch) -> None:
+        load(static, batch)
+        into = {
+            name: tensor
+            for name, tensor in batch_tensors(static).items()
+            if name.startswith("metadata.table")
+        }
+        own = {name: tensor.clone() for name, tensor in into.items()}
+        for name, tensor in tables.get(static, own).items():
+            into[name].copy_(tensor)
+        tables[static] = own
+
+    return mock.patch.object(bank, "load", behind)
+
+
+def _one_bit(rank: RankContext) -> AbstractContextManager[Any]:
+    """After its hundredth replay rank 0 turns over the last bit of one number of the result."""
+    replay, calls = Graphed.replay_forward, itertools.count(1)
+
+    def turned(graphed: Graphed, *arguments: Any, **options: Any) -> int:
+        number = replay(graphed, *arguments, **options)
+        if next(calls) == 100 and rank.rank == 0:
+            first = graphed.surface.outputs[0]
+            assert first is not None, "a layer returns rows"
+            first.view(torch.int64)[0, 0].bitwise_xor_(1)
+        return number
+
+    return mock.patch.object(Graphed, "replay_forward", turned)
+
+
+def _nothing(rank: RankContext) -> AbstractContextManager[Any]:
+    """The run as it is."""
+    return nullcontext()
+
+
+CONTROLS: Mapping[str, Callable[[RankContext], AbstractContextManager[Any]]] = MappingProxyType(
+    {"": _nothing, "stale": _stale, "one-behind": _one_behind, "one-bit": _one_bit}
+)
+BROKEN = MappingProxyType(
+    {
+        "stale": "no replay gets anything of its microbatch",
+        "one-behind": "attention has the boundaries of the microbatch before, of the same CP size",
+        "one-bit": "the last bit of one number is turned over, once, after the hundredth replay",
+    }
+)
+"""What each control does, for the table."""
