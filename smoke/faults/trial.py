@@ -42,7 +42,7 @@ from smoke.faults.seams import Site
 from smoke.faults.setups import SETUPS, Setup
 from smoke.training_matrix import TOLERANCE, Series
 
-HANG_SECONDS = 5.0
+HANG_SECONDS = 4.0
 CLEAN, NOTHING = "clean", "nothing"
 
 
@@ -126,6 +126,7 @@ class Laboratory:
         self._cluster = cluster
         self._steps = steps
         self._kept: dict[str, Observed] = {}
+        self._warm: set[str] = set()  # setups that these ranks have run; a failure ends the ranks
 
     def clean(self, setup: str) -> Observed:
         """The run without a fault."""
@@ -135,7 +136,8 @@ class Laboratory:
 
     def broken(self, fault: Fault) -> Observed:
         """The run with a fault."""
-        if fault.proof == "hang":  # what ranks do for the first time must not count as hanging
+        # What ranks do for the first time must not count as hanging.
+        if fault.proof == "hang" and fault.setup not in self._warm:
             self._observe(fault.setup, CLEAN)
         return self._observe(fault.setup, fault.id)
 
@@ -146,8 +148,10 @@ class Laboratory:
             try:
                 first, unbroken, resumed = self._run(setup, fault, folder)
             except RankFailure as failure:
+                self._warm.clear()
                 kind = "hang" if "not finished after" in failure.reason else "failure"
                 return Observed(None, wanted, said=str(failure).splitlines()[0], stopped_by=kind)
+        self._warm.add(name)
         if first.refused:
             field, said = first.refused
             return Observed(None, wanted, said=said, stopped_by=_who_refused(field, said))
