@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
-from ringproof.harness.cluster import RankContext
+from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.reference.graphs import bank
 from ringproof.reference.training.graph_options import GraphOptions
 from ringproof.reference.training.options import TrainOptions
@@ -54,6 +54,17 @@ def trained(rank: RankContext, *, options: TrainOptions, fault: str = "none") ->
     stale = mock.patch.object(bank, "load", lambda static, batch: None)
     with stale if fault == "stale" else nullcontext():
         train(options, rank.device, take)
+    return found
+
+
+def run(
+    cluster: Cluster, preset: str, spread: Spread, graphs: GraphOptions, *, fault: str = "none"
+) -> Trained:
+    """A training on ranks of a cluster; all of them come to the same."""
+    options = bank_options(preset, spread, graphs)
+    outcome = cluster.run(trained, world_size=spread.ranks, options=options, fault=fault)
+    found: Trained = outcome.values[0]
+    assert all(value.series == found.series for value in outcome.values)
     return found
 
 

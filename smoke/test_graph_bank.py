@@ -14,7 +14,7 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster
 from ringproof.reference.training.graph_options import GraphOptions
 from smoke import bank_cases
-from smoke.bank_cases import STATIC, Trained, bank_options
+from smoke.bank_cases import STATIC, bank_options, run
 from smoke.training_matrix import Spread
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
@@ -48,16 +48,6 @@ CASES = [
     ),
     pytest.param("nemotron-h-tiny", TP2, "layer", marks=slow),
 ]
-
-
-def run(
-    cluster: Cluster, preset: str, spread: Spread, graphs: GraphOptions, *, fault: str = "none"
-) -> Trained:
-    options = bank_options(preset, spread, graphs)
-    outcome = cluster.run(bank_cases.trained, world_size=spread.ranks, options=options, fault=fault)
-    found: Trained = outcome.values[0]
-    assert all(value.series == found.series for value in outcome.values)
-    return found
 
 
 @pytest.mark.parametrize(("preset", "spread", "scope"), CASES)

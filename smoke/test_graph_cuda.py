@@ -25,7 +25,7 @@ from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.graph_options import GraphOptions
 from smoke import bank_cases, graph_cases, graph_device_cases
-from smoke.bank_cases import STATIC, Trained, bank_options
+from smoke.bank_cases import STATIC, bank_options, run
 from smoke.conftest import needs_gpu
 from smoke.training_matrix import ONE_RANK, Spread
 
@@ -81,16 +81,6 @@ class Ranks:
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     name = "gpu_cluster" if request.param == "cuda" else "cpu_cluster"
     return Ranks(request.getfixturevalue(name), request.param)
-
-
-def run(
-    cluster: Cluster, preset: str, spread: Spread, graphs: GraphOptions, *, fault: str = "none"
-) -> Trained:
-    options = bank_options(preset, spread, graphs)
-    outcome = cluster.run(bank_cases.trained, world_size=spread.ranks, options=options, fault=fault)
-    found: Trained = outcome.values[0]
-    assert all(value.series == found.series for value in outcome.values)
-    return found
 
 
 def check_equal(cluster: Cluster, preset: str, spread: Spread, graphs: GraphOptions) -> None:
