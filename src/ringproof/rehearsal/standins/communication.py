@@ -1,0 +1,212 @@
+"""Gloo in the place of NCCL, with what differs mended, and a record of what each group carries.
+
+Differences that are mended: NCCL's options and device arguments are dropped; a request may be
+waited for twice, as on NCCL (gloo would wait for ever).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+# What a rank sends or contributes, by the parameters of the public function.
+OUTGOING = {
+    "all_reduce": "tensor",
+    "broadcast": "tensor",
+    "reduce": "tensor",
+    "all_gather": "tensor",
+    "all_gather_into_tensor": "input_tensor",
+    "reduce_scatter": "input_list",
+    "reduce_scatter_tensor": "input",
+    "all_to_all": "input_tensor_list",
+    "all_to_all_single": "input",
+    "gather": "tensor",
+    "scatter": "scatter_list",
+    "isend": "tensor",
+    "send": "tensor",
+    "irecv": None,
+    "recv": None,
+    "barrier": None,
+    "batch_isend_irecv": None,
+    "all_gather_object": None,
+    "broadcast_object_list": None,
+    "gather_object": None,
+    "scatter_object_list": None,
+    "monitored_barrier": None,
+}  # fmt: skip
+SKIPPED_FRAMES = ("torch/distributed", "ringproof/rehearsal", "contextlib.py")
+
+
+class Board(Protocol):
+    """Where a rank writes what it is doing, for those who watch from outside."""
+
+    def enter(self, text: str) -> None:
+        """Say what the rank waits for."""
+
+    def leave(self) -> None:
+        """Say that it waits no longer."""
+
+
+@dataclass(frozen=True)
+class GroupName:
+    """A process group as people know it: its description and its ranks."""
+
+    description: str
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.description or 'unnamed group'} {list(self.ranks)}"
+
+
+@dataclass
+class Traffic:
+    """What a rank contributed to each group.
+
+    Attributes:
+        calls: Number of calls by group and operation.
+        bytes: Bytes that this rank sent or contributed, by group and operation.
+    """
+
+    calls: Counter[tuple[GroupName, str]] = field(default_factory=Counter)
+    bytes: Counter[tuple[GroupName, str]] = field(default_factory=Counter)
+
+    def note(self, group: GroupName, operation: str, outgoing: object) -> None:
+        """Count one call."""
+        self.calls[group, operation] += 1
+        self.bytes[group, operation] += _bytes(outgoing)
+
+
+def _bytes(value: object) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+class Once:
+    """A request that may be waited for again, as on NCCL."""
+
+    def __init__(self, work: Any, board: Board, text: str) -> None:
+        self._work, self._board, self._text = work, board, text
+        self._done = False
+
+    def wait(self, *arguments: Any, **named: Any) -> bool:
+        """Wait unless that was done before."""
+        if not self._done:
+            self._board.enter(self._text)
+            self._work.wait(*arguments, **named)
+            self._done = True
+            self._board.leave()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait unless that was done before."""
+        self.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def group_name(group: Any) -> GroupName:
+    """Name a group; ``None`` is the world."""
+    if group is None or group is dist.GroupMember.WORLD:
+        return GroupName("WORLD", tuple(range(dist.get_world_size())))
+    if isinstance(group, dist.ProcessGroup):
+        description = getattr(group, "group_desc", "")
+        return GroupName(description, tuple(dist.get_process_group_ranks(group)))
+    return GroupName(type(group).__name__, ())
+
+
+def install(traffic: Traffic, board: Board) -> None:
+    """Let every later call of ``torch.distributed`` go to gloo and be counted."""
+    _use_gloo()
+    for name, outgoing in OUTGOING.items():
+        original = getattr(distributed_c10d, name)
+        _put(name, _watched(original, name, outgoing, traffic, board))
+    for alias, name in (("_all_gather_base", "all_gather_into_tensor"),
+                        ("_reduce_scatter_base", "reduce_scatter_tensor")):  # fmt: skip
+        _put(alias, getattr(dist, name))
+
+
+def _put(name: str, value: Any) -> None:
+    """Replace a function under every name by which torch and upstream find it."""
+    setattr(distributed_c10d, name, value)
+    setattr(dist, name, value)
+
+
+def _use_gloo() -> None:
+    for name in ("init_process_group", "new_group", "new_subgroups_by_enumeration", "split_group"):
+        original = getattr(distributed_c10d, name, None)
+        if original is not None:
+            _put(name, _on_gloo(original))
+    barrier = dist.barrier
+
+    @functools.wraps(barrier)
+    def without_devices(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        return barrier(group=group, async_op=async_op)
+
+    _put("barrier", without_devices)
+    dist.is_nccl_available = distributed_c10d.is_nccl_available = lambda: True
+
+
+def _on_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named)
+        if "backend" in signature.parameters:
+            given.arguments["backend"] = "gloo"
+        for dropped in ("pg_options", "device_id"):
+            given.arguments.pop(dropped, None)
+        return function(*given.args, **given.kwargs)
+
+    return call
+
+
+def _watched(
+    original: Callable[..., Any], name: str, outgoing: str | None, traffic: Traffic, board: Board
+) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named).arguments
+        group = group_name(_group_of(given))
+        traffic.note(group, name, given.get(outgoing) if outgoing else None)
+        text = f"{name} in {group} at {upstream_place()}"
+        board.enter(text)
+        result = original(*arguments, **named)
+        board.leave()
+        if name in ("isend", "irecv") or given.get("async_op"):
+            return None if result is None else Once(result, board, text)
+        if name == "batch_isend_irecv":
+            return [Once(work, board, text) if not isinstance(work, Once) else work
+                    for work in result]  # fmt: skip
+        return result
+
+    return call
+
+
+def _group_of(given: dict[str, Any]) -> Any:
+    if "p2p_op_list" in given:
+        operations: Sequence[Any] = given["p2p_op_list"]
+        return operations[0].group if operations else None
+    return given.get("group")
+
+
+def upstream_place() -> str:
+    """Return ``FILE:LINE`` of the innermost frame that is neither torch's nor ours."""
+    frame = sys._getframe(1)
+    while frame.f_back and any(part in frame.f_code.co_filename for part in SKIPPED_FRAMES):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

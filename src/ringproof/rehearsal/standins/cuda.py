@@ -1,0 +1,387 @@
+"""A CPU in the place of CUDA devices, for one process that runs an upstream program.
+
+Everything that ``torch.cuda`` and device arguments do is answered on the host: devices are the CPU,
+streams and events are ordered already, memory statistics are zero, generators are the CPU's.
+Functions of ``torch.cuda`` that are not replaced raise `StandInMissing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ringproof.rehearsal.standins.guard import missing
+
+FACTORIES = (
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_strided",
+    "eye", "from_file", "full", "full_like", "linspace", "logspace", "normal", "ones", "ones_like",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "hann_window", "hamming_window", "blackman_window",
+)  # fmt: skip
+TENSOR_FACTORIES = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor",
+                    "new_zeros")  # fmt: skip
+TYPE_NAMES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
+    torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.int16: "Short",
+    torch.uint8: "Byte", torch.int8: "Char", torch.bool: "Bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU whose properties upstream sees.
+
+    Attributes:
+        name: Product name.
+        capability: Compute capability, major and minor.
+        memory_bytes: Total memory.
+        multiprocessors: Number of streaming multiprocessors.
+    """
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    capability: tuple[int, int] = (9, 0)
+    memory_bytes: int = 85_899_345_920
+    multiprocessors: int = 132
+
+    @property
+    def properties(self) -> types.SimpleNamespace:
+        """What ``torch.cuda.get_device_properties`` returns."""
+        return types.SimpleNamespace(
+            name=self.name,
+            major=self.capability[0],
+            minor=self.capability[1],
+            total_memory=self.memory_bytes,
+            multi_processor_count=self.multiprocessors,
+            warp_size=32,
+            uuid="00000000-0000-0000-0000-000000000000",
+        )
+
+
+def host(device: Any) -> Any:
+    """Map a device given as string, ordinal or object to the CPU; leave ``meta`` and ``None``."""
+    if isinstance(device, bool) or device is None:
+        return device
+    if isinstance(device, int):
+        return "cpu"
+    if isinstance(device, str):
+        return "cpu" if device.split(":")[0] == "cuda" else device
+    if isinstance(device, REAL_DEVICE) and device.type == "cuda":
+        return REAL_DEVICE("cpu")
+    return device
+
+
+REAL_DEVICE = torch.device
+
+
+class _Alias(type):
+    """The type of a class whose instances are those of the ``real`` class."""
+
+    real: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.real)
+
+
+class Device(metaclass=_Alias):
+    """``torch.device`` in which every CUDA device is the CPU."""
+
+    real = REAL_DEVICE
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        """Make a real device of the mapped type."""
+        device = arguments[0] if arguments else named.get("type", named.get("device"))
+        mapped = host(device)
+        if mapped == "cpu":
+            return REAL_DEVICE("cpu")
+        return REAL_DEVICE(mapped, *arguments[1:])
+
+
+class Generator(metaclass=_Alias):
+    """``torch.Generator`` that lives on the CPU whatever device is named."""
+
+    real = torch.Generator
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Make a real generator on the mapped device."""
+        return cls.real(host(device))
+
+
+class Event:
+    """A CUDA event on a host whose work is done when a call returns."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._recorded = time.perf_counter()
+
+    def record(self, stream: object = None) -> None:
+        """Remember the time."""
+        self._recorded = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return milliseconds between two records."""
+        return (end._recorded - self._recorded) * 1e3
+
+    def query(self) -> bool:
+        """Return that the work before the event is done."""
+        return True
+
+    def wait(self, stream: object = None) -> None:
+        """Return at once: the work is done."""
+
+    def synchronize(self) -> None:
+        """Return at once: the work is done."""
+
+
+class Stream:
+    """A CUDA stream on a host: work issued to it is done when the call returns."""
+
+    cuda_stream = 0
+    stream_id = 0
+    priority = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.device = torch.device("cpu")
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def query(self) -> bool:
+        """Return that the stream is idle."""
+        return True
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one unless given."""
+        event = event or Event()
+        event.record()
+        return event
+
+    def synchronize(self) -> None:
+        """Return at once: the work is done."""
+
+    def wait_event(self, event: object) -> None:
+        """Return at once: the work is done."""
+
+    def wait_stream(self, stream: object) -> None:
+        """Return at once: the work is done."""
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return lowest and highest priority."""
+        return 0, -1
+
+
+@contextlib.contextmanager
+def _nothing(*_: object, **__: object) -> Iterator[None]:
+    yield
+
+
+def _answers(value: Any) -> Callable[..., Any]:
+    """Return a new function that answers every call with ``value``.
+
+    A new one each time: torch's compiler refuses two names for one function.
+    """
+
+    def answer(*_: object, **__: object) -> Any:
+        return value
+
+    return answer
+
+
+def install(gpu: Gpu, devices: int) -> None:
+    """Put the CPU in the place of ``devices`` GPUs, for the rest of this process.
+
+    Args:
+        gpu: Properties that upstream sees.
+        devices: Number of devices on this host.
+    """
+    _replace_cuda(gpu, devices)
+    _map_device_arguments()
+    _answer_as_cuda_tensors()
+    _leave_uncompiled()
+
+
+def _replace_cuda(gpu: Gpu, devices: int) -> None:
+    replaced = {
+        **_device_functions(gpu, devices),
+        **_stream_functions(),
+        **_memory_functions(gpu),
+        **_random_functions(),
+    }
+    kept = {"amp", "nvtx", "random", "memory", "graphs", "streams", "jiterator", "profiler", "nccl",
+            "tunable", "sparse", "OutOfMemoryError", "AcceleratorError", "check_error",
+            "CudaError", "device_of", "StreamContext", "is_bf16_supported"}  # fmt: skip
+    for name in torch.cuda.__all__:
+        value = getattr(torch.cuda, name, None)
+        if name not in replaced and name not in kept and callable(value):
+            replaced[name] = value if isinstance(value, type) else missing(f"torch.cuda.{name}")
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+    for name in ("get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "manual_seed_all"):
+        setattr(torch.cuda.random, name, replaced[name])
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(torch.cuda.nvtx, name, _answers(None))
+    torch.cuda.nvtx.range = _nothing
+    torch.cuda.memory._record_memory_history = _answers(None)
+    torch.cuda.default_generators = (torch.default_generator,) * devices
+
+
+def _device_functions(gpu: Gpu, devices: int) -> dict[str, Any]:
+    chosen = [0]
+
+    def choose(device: Any) -> None:
+        index = getattr(device, "index", device)
+        chosen[0] = index if isinstance(index, int) else 0
+
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _answers(None),
+        "_lazy_init": _answers(None),
+        "_lazy_call": lambda action, **_: action(),
+        "device_count": lambda: devices,
+        "current_device": lambda: chosen[0],
+        "set_device": choose,
+        "device": _nothing,
+        "get_device_name": lambda *_: gpu.name,
+        "get_device_capability": lambda *_: gpu.capability,
+        "get_device_properties": lambda *_: gpu.properties,
+        "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
+        "is_bf16_supported": lambda *_, **__: True,
+        "synchronize": _answers(None),
+        "ipc_collect": _answers(None),
+        "utilization": _answers(0),
+        "temperature": _answers(0),
+        "power_draw": _answers(0),
+        "clock_rate": _answers(0),
+        "set_sync_debug_mode": _answers(None),
+        "get_sync_debug_mode": _answers(0),
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+def _stream_functions() -> dict[str, Any]:
+    stream = Stream()
+    return {
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "stream": _nothing,
+        "set_stream": _answers(None),
+        "current_stream": lambda *_: stream,
+        "default_stream": lambda *_: stream,
+    }
+
+
+def _memory_functions(gpu: Gpu) -> dict[str, Any]:
+    names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+             "memory_cached", "max_memory_cached", "device_memory_used")  # fmt: skip
+    resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+              "reset_accumulated_memory_stats", "empty_cache",
+              "set_per_process_memory_fraction")  # fmt: skip
+    return {
+        **{name: _answers(0) for name in names},
+        **{name: _answers(None) for name in resets},
+        "mem_get_info": lambda *_: (gpu.memory_bytes, gpu.memory_bytes),
+        "memory_stats": lambda *_, **__: _Zeros(),
+        "memory_snapshot": lambda *_, **__: [],
+        "memory_summary": lambda *_, **__: "",
+    }
+
+
+class _Zeros(dict[str, int]):
+    """Memory statistics of a device that was never used."""
+
+    def __missing__(self, _: str) -> int:
+        return 0
+
+
+def _random_functions() -> dict[str, Any]:
+    return {
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "set_rng_state": lambda new_state, *_, **__: torch.set_rng_state(new_state),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
+        "manual_seed": lambda seed: torch.default_generator.manual_seed(seed),
+        "manual_seed_all": lambda seed: torch.default_generator.manual_seed(seed),
+        "seed": lambda: torch.default_generator.seed(),
+        "seed_all": lambda: torch.default_generator.seed(),
+        "initial_seed": lambda: torch.initial_seed(),
+    }
+
+
+def _map_device_arguments() -> None:
+    torch.device = Device
+    for name in FACTORIES:
+        setattr(torch, name, _on_host(getattr(torch, name)))
+    for name in TENSOR_FACTORIES:
+        setattr(torch.Tensor, name, _on_host(getattr(torch.Tensor, name)))
+    for holder in (torch.Tensor, torch.nn.Module):
+        holder.to = _to_host(holder.to)
+    torch.Generator = Generator
+    torch.load = _on_host(torch.load, "map_location")
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+    torch.nn.Module.cuda = lambda module, *_, **__: module
+    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
+    torch.Tensor.record_stream = _answers(None)
+    torch.Tensor.get_device = _answers(0)
+    torch.set_default_device = _answers(None)
+
+
+def _on_host(function: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
+    """Wrap a function so that a CUDA device among its arguments becomes the CPU."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if name in named:
+            named[name] = host(named[name])
+        if named.get("pin_memory"):
+            named["pin_memory"] = False
+        return function(*arguments, **named)
+
+    return call
+
+
+def _to_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``to``, whose first argument may be a device."""
+    mapped = _on_host(function)
+
+    @functools.wraps(function)
+    def call(holder: Any, *arguments: Any, **named: Any) -> Any:
+        return mapped(holder, *map(host, arguments[:1]), *arguments[1:], **named)
+
+    return call
+
+
+def _answer_as_cuda_tensors() -> None:
+    """Let a tensor say that it is on a GPU where upstream asks before it uses the tensor."""
+    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cpu")
+    real_type = torch.Tensor.type
+
+    def type_of(tensor: torch.Tensor, dtype: Any = None, *rest: Any, **named: Any) -> Any:
+        if dtype is None:
+            return f"torch.cuda.{TYPE_NAMES.get(tensor.dtype, 'Float')}Tensor"
+        if isinstance(dtype, str):
+            dtype = dtype.replace("torch.cuda.", "torch.")
+        return real_type(tensor, dtype, *rest, **named)
+
+    torch.Tensor.type = type_of
+
+
+def _leave_uncompiled() -> None:
+    """Let upstream's functions run as they are written: compilers would look for a GPU."""
+
+    def unchanged(function: Any = None, *_: object, **__: object) -> Any:
+        return function if function is not None else unchanged
+
+    torch.compile = unchanged
+    torch.jit.script = unchanged

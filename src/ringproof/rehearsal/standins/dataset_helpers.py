@@ -1,0 +1,60 @@
+"""Megatron's C++ dataset helpers, compiled outside the checkout, which stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ringproof.errors import InputError
+
+MODULE = "megatron.core.datasets.helpers_cpp"
+SOURCE = Path("megatron/core/datasets/helpers.cpp")
+
+
+def compiled(root: Path, cache: Path) -> Path:
+    """Return the compiled helpers of a checkout, built once per source and interpreter.
+
+    Raises:
+        InputError: There is no compiler or no pybind11, or the source does not compile.
+    """
+    source = root / SOURCE
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    target = cache / f"helpers_cpp-{key}{suffix}"
+    if target.is_file():
+        return target
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise InputError("g++", None, "is not installed", "install a C++ compiler")
+    if importlib.util.find_spec("pybind11") is None:
+        remedy = "pip install 'ringproof[rehearsal]'"
+        raise InputError("pybind11", None, "is not installed", remedy)
+    import pybind11
+
+    cache.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f"{os.getpid()}-{target.name}")
+    includes = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
+    command = [compiler, "-O2", "-shared", "-std=c++17", "-fPIC", *includes, str(source)]
+    done = subprocess.run([*command, "-o", str(draft)], capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["the compiler gave no reason"])[-1]
+        raise InputError(str(SOURCE), root, f"does not compile: {reason}", "mend the checkout")
+    draft.replace(target)
+    return target
+
+
+def install(library: Path) -> None:
+    """Load the compiled helpers under the name by which Megatron imports them."""
+    spec = importlib.util.spec_from_file_location(MODULE, library)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules[MODULE] = module
+    utils = importlib.import_module("megatron.core.datasets.utils")
+    utils.compile_helpers = lambda *_: None

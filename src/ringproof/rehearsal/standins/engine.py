@@ -1,0 +1,158 @@
+"""Transformer Engine's own Python, imported from a wheel or checkout without its extension."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringproof.rehearsal.standins import attention, extension
+from ringproof.rehearsal.standins.guard import GuardedModule
+
+PACKAGE = "transformer_engine"
+ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
+CUDNN_VERSION = (9, 20, 0)
+COMPILED = ("triton", "onnxscript", "onnx", "cutlass", "cuda")
+
+
+class _Anything:
+    """What a compiler's decorators, types and constants are on a machine without it."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __call__(self, *arguments: Any, **__: Any) -> Any:
+        return arguments[0] if arguments and callable(arguments[0]) else _Anything()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything()
+
+    def __getitem__(self, _: Any) -> Any:
+        return _Anything()
+
+    def __or__(self, _: Any) -> Any:
+        return _Anything()
+
+    __ror__ = __or__
+
+
+class _Compiler(types.ModuleType):
+    """A module of a compiler that upstream imports and that nothing here calls."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything()
+
+
+class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports of compilers that are not installed get a module that only imports."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return a spec for the compilers' names, nothing for others."""
+        if fullname.split(".")[0] not in self._names:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Make an empty module."""
+        return _Compiler(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Give the package a version."""
+        vars(module)["__version__"] = "3.4.0"
+
+
+def install(root: Path, version: str, dtype: torch.dtype = torch.float32) -> None:
+    """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
+
+    Args:
+        root: Folder that holds the package ``transformer_engine``.
+        version: What ``transformer_engine.__version__`` says.
+        dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
+    """
+    # Upstream reads these when it is imported.
+    os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
+    os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
+    sys.meta_path.insert(0, CompilerFinder([n for n in COMPILED if not _installed(n)]))
+    fused = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
+    sys.modules[extension.NAME] = extension.build(
+        has_short_backend=extension.SHORT_BACKEND in fused
+    )
+    package = types.ModuleType(PACKAGE)
+    package.__path__ = [str(root / PACKAGE)]
+    package.__version__ = version  # type: ignore[attr-defined]
+    package.__file__ = str(root / PACKAGE / "__init__.py")
+    sys.modules[PACKAGE] = package
+    common = importlib.import_module(f"{PACKAGE}.common")
+    common.load_framework_extension = lambda *_: None
+    package.common = common  # type: ignore[attr-defined]
+    package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")  # type: ignore[attr-defined]
+    _replace_kernels(dtype)
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _replace_kernels(dtype: torch.dtype) -> None:
+    fused = importlib.import_module(f"{PACKAGE}.pytorch.cpp_extensions.fused_attn")
+    replaced = {
+        fused.fused_attn_fwd: attention.bound(fused.fused_attn_fwd, attention.fused_attn_fwd),
+        fused.fused_attn_bwd: attention.bound(fused.fused_attn_bwd, attention.fused_attn_bwd),
+    }
+    utils = importlib.import_module(f"{ATTENTION}.utils")
+    replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)
+    replaced[utils.get_cudnn_version] = lambda: CUDNN_VERSION
+    replace_everywhere(replaced)
+    backends = importlib.import_module(f"{ATTENTION}.backends")
+    backends.torch = WideTorch(dtype)
+
+
+def replace_everywhere(replaced: dict[Any, Any]) -> None:
+    """Put each value in the place of its key in every module of Transformer Engine."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != PACKAGE or isinstance(module, GuardedModule):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, types.FunctionType) and value in replaced:
+                setattr(module, attribute, replaced[value])
+
+
+class WideTorch(types.ModuleType):
+    """``torch`` as upstream's dtype tests see it: ``float16`` is the dtype that runs here."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__("torch")
+        self.float16 = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _any_float(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let upstream choose for float32 and float64 as it does for bfloat16."""
+
+    def choice(attention_params: Any = None) -> Any:
+        if attention_params.qkv_dtype in (torch.float32, torch.float64):
+            attention_params = dataclasses.replace(attention_params, qkv_dtype=torch.bfloat16)
+        return choose(attention_params)
+
+    return choice

@@ -1,0 +1,115 @@
+"""The stand-in of ``transformer_engine_torch``, Transformer Engine's compiled extension."""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+from ringproof.rehearsal.standins import kernels, packed
+from ringproof.rehearsal.standins.guard import GuardedModule, missing
+
+NAME = "transformer_engine_torch"
+
+# Members that upstream's Python compares with its own enumerations; source: pybind_helper.h and
+# pybind.cpp. Enumerations that are not listed hand out any member that is asked for.
+DTYPES = ("kByte", "kInt16", "kInt32", "kInt64", "kFloat32", "kFloat16", "kBFloat16", "kFloat8E4M3",
+          "kFloat8E5M2", "kFloat8E8M0", "kFloat4E2M1")  # fmt: skip
+HIDDEN_DTYPES = ("kInt16", "kInt64", "kFloat8E8M0")
+FUSED_BACKENDS = types.MappingProxyType(
+    {"NVTE_No_Backend": -1, "NVTE_F16_arbitrary_seqlen": 1, "NVTE_FP8": 2}
+)
+SHORT_BACKEND = "NVTE_F16_max512_seqlen"  # 0, until releases after 2.15 dropped it
+FUNCTIONS = (
+    "generic_gemm", "te_general_grouped_gemm", "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd",
+    "rmsnorm_bwd", "rmsnorm_bwd_add", "swiglu", "dswiglu", "multi_tensor_scale", "multi_tensor_scale_tensor",
+    "multi_tensor_l2norm", "multi_tensor_adam", "fused_rope_forward", "fused_rope_backward",
+)  # fmt: skip
+
+
+class _Handing(type):
+    """The type of an enumeration that hands out a member for every name."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        member = cls(name, len(cls.__members__))
+        cls.__members__[name] = member
+        return member
+
+
+def _open_enum(name: str) -> type:
+    """Make an enumeration like pybind's whose members appear when they are first named."""
+
+    class Member(metaclass=_Handing):
+        __members__: dict[str, Any]
+
+        def __init__(self, name: str = "", value: int = 0) -> None:
+            self.name, self.value = name, value
+
+        def __int__(self) -> int:
+            return self.value
+
+        def __index__(self) -> int:
+            return self.value
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}.{self.name}"
+
+    Member.__members__ = {}
+    Member.__name__ = Member.__qualname__ = name
+    return Member
+
+
+class _Unusable:
+    """A class of the extension that upstream only names in annotations here."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        missing(f"{NAME}.{type(self).__name__}")()
+
+
+class Extension(GuardedModule):
+    """``transformer_engine_torch``: enumerations, kernels, and guards for the rest."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:1].isupper():
+            value: Any = type(name, (_Unusable,), {}) if "Comm" in name else _open_enum(name)
+            if name in ("CommOverlapType", "CommOverlapAlgo"):
+                value = _open_enum(name)
+            setattr(self, name, value)
+            return value
+        return super().__getattr__(name)
+
+
+def build(*, has_short_backend: bool) -> Extension:
+    """Make the module.
+
+    Args:
+        has_short_backend: Whether upstream's Python names the backend for up to 512 tokens.
+    """
+    backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
+    module = Extension(NAME)
+    module.DType = enum.IntEnum(  # type: ignore[attr-defined]
+        "DType", {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
+    )
+    module.NVTE_Fused_Attn_Backend = enum.IntEnum(  # type: ignore[attr-defined]
+        "NVTE_Fused_Attn_Backend", backends
+    )
+    for name in FUNCTIONS:
+        setattr(module, name, getattr(kernels, name))
+    for name in vars(packed):
+        if name.startswith(("thd_", "convert_")):
+            setattr(module, name, getattr(packed, name))
+    module.get_fused_attn_backend = _fused_backend  # type: ignore[attr-defined]
+    module.get_cublasLt_version = lambda: 120900  # type: ignore[attr-defined]
+    module.get_cudnn_version = lambda: 92000  # type: ignore[attr-defined]
+    module.get_num_cublas_streams = lambda: 1  # type: ignore[attr-defined]
+    module.device_supports_multicast = lambda *_: False  # type: ignore[attr-defined]
+    module.ubuf_built_with_mpi = lambda: False  # type: ignore[attr-defined]
+    return module
+
+
+def _fused_backend(*arguments: Any) -> Any:
+    """Choose cuDNN's kernel for any length; from 2.20 on one argument is given and a pair returned."""
+    backend = FUSED_BACKENDS["NVTE_F16_arbitrary_seqlen"]
+    return (backend, "") if len(arguments) == 1 else backend

@@ -1,0 +1,50 @@
+"""What happens when upstream asks a stand-in for something that it does not have."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+
+class StandInMissing(RuntimeError):
+    """Upstream called a symbol that no stand-in implements.
+
+    Args:
+        symbol: Dotted name of the symbol.
+        place: ``FILE:LINE`` of the call.
+    """
+
+    def __init__(self, symbol: str, place: str) -> None:
+        self.symbol = symbol
+        self.place = place
+        super().__init__(f"no stand-in for {symbol}, called at {place}")
+
+
+def calling_place(depth: int = 2) -> str:
+    """Return ``FILE:LINE`` of the frame that is ``depth`` calls above this function."""
+    frame = sys._getframe(depth)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def missing(symbol: str) -> Callable[..., NoReturn]:
+    """Return a function that raises `StandInMissing` for a symbol when it is called."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise StandInMissing(symbol, calling_place())
+
+    refuse.__name__ = refuse.__qualname__ = symbol.rpartition(".")[2]
+    return refuse
+
+
+class GuardedModule(types.ModuleType):
+    """A module whose unknown functions exist and raise `StandInMissing` when they are called.
+
+    Names of classes and dunders are not invented: asking for them raises `AttributeError`.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return missing(f"{self.__name__}.{name}")
