@@ -1,0 +1,192 @@
+"""What is rehearsed, and what its ranks report: plain data, the same in memory and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Folders of upstream code that a program imports.
+
+    Attributes:
+        megatron: Folder that holds ``megatron`` and, in a checkout, the training scripts.
+        megatron_name: The version or commit, for people.
+        engine: Folder that holds ``transformer_engine``.
+        engine_version: What ``transformer_engine.__version__`` says.
+        helpers: Megatron's compiled dataset helpers, built outside the checkout; ``None`` where
+            the package brings its own.
+    """
+
+    megatron: Path
+    megatron_name: str
+    engine: Path
+    engine_version: str
+    helpers: Path | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """One training program on some ranks.
+
+    Attributes:
+        upstream: Code that runs.
+        script: Name of the script in the Megatron folder, or a path to one.
+        arguments: Its command line.
+        ranks: World size.
+        environment: Variables that the launch sets.
+        dtype: Dtype besides bfloat16 in which Transformer Engine's attention may run.
+        faults: Planted defects, ``module:function`` each, called in every rank before the script.
+        same_weights: Whether weights are drawn by their global place, so that every layout of
+            ranks starts from the same model.
+    """
+
+    upstream: Upstream
+    script: str
+    arguments: tuple[str, ...]
+    ranks: int
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    dtype: str = "float32"
+    faults: tuple[str, ...] = ()
+    same_weights: bool = True
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One training step as a rank logged it.
+
+    Attributes:
+        number: From 1.
+        losses: By name; empty on ranks that hold no loss.
+        grad_norm: Global gradient norm; ``None`` where upstream computes none.
+        seconds: Since the training step before.
+    """
+
+    number: int
+    losses: Mapping[str, float]
+    grad_norm: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """Attention calls of one layer in one microbatch that took the same path.
+
+    Attributes:
+        iteration: Training step, from 1.
+        phase: ``train``, ``recompute`` or ``evaluate``.
+        layer: Layer number, from 1.
+        microbatch: Index of the call within the iteration, from 0.
+        comm_type: ``p2p``, ``a2a``, ``all_gather``, ``a2a+p2p``; ``none`` without communication.
+        sizes: Size of the CP group, or of each level of ``a2a+p2p``.
+        ranks: Ranks of the group, or of each level.
+        layout: ``sbhd``, ``bshd`` or ``thd``.
+        tokens: Query tokens of this rank in the call, padding included.
+    """
+
+    iteration: int
+    phase: str
+    layer: int
+    microbatch: int
+    comm_type: str
+    sizes: tuple[int, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    layout: str
+    tokens: int
+
+    @property
+    def size(self) -> int:
+        """Ranks that share the sequence."""
+        product = 1
+        for size in self.sizes:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True)
+class GroupTraffic:
+    """What one rank contributed to one group by one operation.
+
+    Attributes:
+        group: Description of the process group.
+        ranks: Its ranks.
+        operation: Function of ``torch.distributed``.
+        calls: Number of calls.
+        bytes: Bytes that this rank sent or contributed.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    operation: str
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RankError:
+    """The exception that ended a rank.
+
+    Attributes:
+        type: Its class.
+        message: Its text.
+        place: ``FILE:LINE`` of the innermost upstream frame, relative to the upstream folder.
+        symbol: The symbol that no stand-in implements; empty for upstream's own errors.
+        traceback: All of it.
+    """
+
+    type: str
+    message: str
+    place: str
+    symbol: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank did.
+
+    Attributes:
+        rank: Which.
+        error: Why it ended early; ``None`` when it ran through.
+        iterations: Training steps.
+        evaluations: Losses of each evaluation, by name.
+        attention: Attention calls in order.
+        traffic: By group and operation.
+        seconds: From its start to its end.
+        results: What a script handed over (see `ringproof.rehearsal.rank.handing`).
+    """
+
+    rank: int
+    error: RankError | None
+    iterations: tuple[Iteration, ...] = ()
+    evaluations: tuple[Mapping[str, float], ...] = ()
+    attention: tuple[AttentionCall, ...] = ()
+    traffic: tuple[GroupTraffic, ...] = ()
+    seconds: float = 0.0
+    results: Any = None
+
+
+def report_from_json(data: Mapping[str, Any]) -> RankReport:
+    """Build a report from what `dataclasses.asdict` made of it."""
+    error = data["error"]
+    return RankReport(
+        rank=data["rank"],
+        error=None if error is None else RankError(**error),
+        iterations=tuple(Iteration(**item) for item in data["iterations"]),
+        evaluations=tuple(data["evaluations"]),
+        attention=tuple(_call_from_json(item) for item in data["attention"]),
+        traffic=tuple(
+            GroupTraffic(**{**item, "ranks": tuple(item["ranks"])}) for item in data["traffic"]
+        ),
+        seconds=data["seconds"],
+        results=data["results"],
+    )
+
+
+def _call_from_json(data: Mapping[str, Any]) -> AttentionCall:
+    ranks = tuple(tuple(level) for level in data["ranks"])
+    return AttentionCall(**{**data, "sizes": tuple(data["sizes"]), "ranks": ranks})

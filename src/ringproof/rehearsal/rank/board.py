@@ -1,0 +1,46 @@
+"""A small shared file in which a rank says what it waits for, readable while it hangs."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+COUNTER_BYTES = 8
+TEXT_BYTES = 1016
+
+
+class Board:
+    """The writing side, held by one rank.
+
+    Args:
+        path: The file; made anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(bytes(COUNTER_BYTES + TEXT_BYTES))
+        with path.open("r+b") as stream:
+            self._memory = mmap.mmap(stream.fileno(), 0)
+        self._count = 0
+
+    def enter(self, text: str) -> None:
+        """Say what the rank waits for."""
+        self._write(text.encode()[:TEXT_BYTES])
+
+    def leave(self) -> None:
+        """Say that it waits no longer."""
+        self._write(b"")
+
+    def _write(self, text: bytes) -> None:
+        self._count += 1
+        self._memory[COUNTER_BYTES:] = text.ljust(TEXT_BYTES, b"\0")
+        self._memory[:COUNTER_BYTES] = self._count.to_bytes(COUNTER_BYTES, "little")
+
+
+def read(path: Path) -> tuple[int, str]:
+    """Return the number of changes so far, and what the rank waits for (empty: nothing)."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, ""
+    text = data[COUNTER_BYTES:].rstrip(b"\0").decode(errors="replace")
+    return int.from_bytes(data[:COUNTER_BYTES], "little"), text

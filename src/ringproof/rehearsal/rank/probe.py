@@ -1,0 +1,135 @@
+"""What a rank sees of upstream while it runs: losses, attention calls, iterations."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringproof.rehearsal.program import AttentionCall, Iteration
+from ringproof.rehearsal.standins.engine import ATTENTION, replace_everywhere
+
+
+class Probe:
+    """Collects what one rank does; the only mutable record of a run."""
+
+    def __init__(self) -> None:
+        self.iterations: list[Iteration] = []
+        self.evaluations: list[Mapping[str, float]] = []
+        self.attention: list[AttentionCall] = []
+        self._evaluating = False
+        self._seen: Counter[tuple[int, str, int]] = Counter()
+        self._path: tuple[str, tuple[tuple[int, ...], ...]] | None = None
+        self._since = time.perf_counter()
+
+    @property
+    def iteration(self) -> int:
+        """Number of the step that is being computed."""
+        return len(self.iterations) + 1
+
+    def watch_training(self, training: Any) -> None:
+        """Watch Megatron's training loop, ``megatron.training.training``."""
+        training.training_log = self._logged(training.training_log)
+        training.evaluate = self._evaluated(training.evaluate)
+
+    def watch_attention(self) -> None:
+        """Watch Transformer Engine's attention module and its context parallel functions."""
+        module = sys.modules[f"{ATTENTION}.dot_product_attention"].DotProductAttention
+        module.forward = self._attended(module.forward)
+        cp = sys.modules[f"{ATTENTION}.context_parallel"].attn_forward_func_with_cp
+        replace_everywhere({cp: self._communicated(cp)})
+
+    def _logged(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(training_log)
+
+        @functools.wraps(training_log)
+        def call(*arguments: Any, **named: Any) -> Any:
+            given = signature.bind(*arguments, **named).arguments
+            now = time.perf_counter()
+            norm = given.get("grad_norm")
+            self.iterations.append(
+                Iteration(
+                    self.iteration,
+                    _numbers(given["loss_dict"]),
+                    None if norm is None else float(norm),
+                    now - self._since,
+                )
+            )
+            self._since = now
+            return training_log(*arguments, **named)
+
+        return call
+
+    def _evaluated(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(evaluate)
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._evaluating = True
+            try:
+                found = evaluate(*arguments, **named)
+            finally:
+                self._evaluating = False
+            losses = found[0] if isinstance(found, tuple) else found
+            self.evaluations.append(_numbers(losses or {}))
+            return found
+
+        return call
+
+    def _attended(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def call(module: Any, query: Any, *arguments: Any, **named: Any) -> Any:
+            self._path = None
+            result = forward(module, query, *arguments, **named)
+            layout = named.get("qkv_format") or module.qkv_format
+            self._note(module.layer_number or 0, query, layout)
+            return result
+
+        return call
+
+    def _note(self, layer: int, query: torch.Tensor, layout: str) -> None:
+        comm_type, ranks = self._path or ("none", ((dist.get_rank(),),))
+        phase = "evaluate" if self._evaluating else "train"
+        if torch._C._current_graph_task_id() != -1:
+            phase = "recompute"
+        microbatch = self._seen[self.iteration, phase, layer]
+        self._seen[self.iteration, phase, layer] += 1
+        rows = query.shape[0] if layout == "thd" else query.shape[0] * query.shape[1]
+        sizes = tuple(len(level) for level in ranks)
+        self.attention.append(
+            AttentionCall(
+                self.iteration, phase, layer, microbatch, comm_type, sizes, ranks, layout, rows
+            )
+        )
+
+    def _communicated(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            given = signature.bind(*arguments, **named).arguments
+            groups = given["cp_group"]
+            levels = groups if isinstance(groups, list) else [groups]
+            ranks = tuple(tuple(dist.get_process_group_ranks(level)) for level in levels)
+            self._path = (given.get("cp_comm_type", "p2p"), ranks)
+            return function(*arguments, **named)
+
+        return call
+
+
+def _numbers(losses: Mapping[str, Any]) -> dict[str, float]:
+    """Losses as numbers; a pair of sum and count is their quotient."""
+    found = {}
+    for name, value in losses.items():
+        flat = [float(item) for item in value] if _is_pair(value) else [float(value)]
+        found[name] = flat[0] / flat[1] if len(flat) == 2 and flat[1] else flat[0]
+    return found
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, torch.Tensor) and value.dim() > 0)

@@ -1,0 +1,75 @@
+"""The same initial weights in every layout of ranks.
+
+Megatron draws weights from generators that depend on the rank, so that TP 2 starts from another
+model than TP 1. Here each parameter is drawn again by its name and its place in the global tensor,
+both of which Megatron's own ``sharded_state_dict`` gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+DEVIATION = 0.02
+
+
+def wrap_get_model(get_model: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Megatron's ``get_model`` with the weights of what it builds drawn again."""
+
+    def build(*arguments: Any, **named: Any) -> Any:
+        model = get_model(*arguments, **named)
+        for chunk in model if isinstance(model, list) else [model]:
+            draw(chunk)
+        return model
+
+    return build
+
+
+def draw(model: torch.nn.Module) -> None:
+    """Draw the parameters of a model chunk by name and global place, in place.
+
+    Parameters that are constant (norm weights of one, biases of zero) keep their value.
+    """
+    while hasattr(model, "module"):
+        model = model.module
+    with torch.no_grad():
+        for part in _parts(model.sharded_state_dict()):
+            data = part.data
+            if not isinstance(data, torch.Tensor) or not data.is_floating_point():
+                continue
+            if data.numel() and data.dim() and bool((data == data.reshape(-1)[0]).all()):
+                continue
+            data.copy_(_local(part).to(data.dtype))
+
+
+def _parts(state: Any) -> Iterator[Any]:
+    """All sharded tensors of a state dictionary; factories are split by their own rule."""
+    if isinstance(state, dict):
+        for value in state.values():
+            yield from _parts(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _parts(value)
+    elif hasattr(state, "build") and hasattr(state, "merge_fn"):
+        yield from _parts(state.build())
+    elif hasattr(state, "global_offset") and hasattr(state, "global_shape"):
+        yield state
+
+
+def _local(part: Any) -> torch.Tensor:
+    """The local block of a parameter's global tensor."""
+    shape = tuple(int(size) for size in part.global_shape)
+    seed = int.from_bytes(hashlib.sha256(part.key.encode()).digest()[:8], "little")
+    whole = np.random.default_rng(seed).standard_normal(int(np.prod(shape))).reshape(shape)
+    skipped = len(shape) - part.data.dim()
+    offset = [int(start) for start in part.global_offset]
+    places = [slice(start, start + 1) for start in offset[:skipped]]
+    places += [
+        slice(start, start + size)
+        for start, size in zip(offset[skipped:], part.data.shape, strict=True)
+    ]
+    return torch.from_numpy(DEVIATION * whole[tuple(places)]).reshape(part.data.shape)

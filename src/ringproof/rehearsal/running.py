@@ -1,0 +1,427 @@
+"""Programs run on forked ranks, watched from outside: who failed first, who waits for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.program import (
+    Program,
+    RankError,
+    RankReport,
+    Upstream,
+    report_from_json,
+)
+from ringproof.rehearsal.rank import board
+
+POLL_SECONDS = 0.1
+SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
+STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
+STILL_SHARE = 0.05  # of one processor, below which a rank does nothing
+PREPARE_SECONDS = 120.0
+LOG_TAIL = 4000
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run did not end well.
+
+    Attributes:
+        kind: ``raised``, ``died``, ``hung`` or ``timeout``.
+        rank: The rank that failed first.
+        message: What it said, or how it ended.
+        place: ``FILE:LINE`` in upstream, where known.
+        symbol: The symbol that no stand-in implements, if that was the reason.
+        waiting: What each unfinished rank waited for, by rank.
+    """
+
+    kind: str
+    rank: int
+    message: str
+    place: str = ""
+    symbol: str = ""
+    waiting: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run.
+
+    Attributes:
+        ranks: Reports of the ranks that wrote one, by rank.
+        failure: ``None`` when every rank ran through.
+        seconds: Wall-clock time from the forks to the last report.
+        memory_bytes: Highest sum of the ranks' own (not shared) memory that was seen.
+        folder: Where logs and reports are.
+    """
+
+    ranks: tuple[RankReport, ...]
+    failure: Failure | None
+    seconds: float
+    memory_bytes: int
+    folder: Path
+
+    @property
+    def losses(self) -> dict[int, dict[str, float]]:
+        """Losses by training step, from a rank that holds them."""
+        found: dict[int, dict[str, float]] = {}
+        for report in self.ranks:
+            for step in report.iterations:
+                if step.losses:
+                    found.setdefault(step.number, dict(step.losses))
+        return found
+
+    @property
+    def grad_norms(self) -> dict[int, float]:
+        """Gradient norms by training step."""
+        return {
+            step.number: step.grad_norm
+            for report in self.ranks
+            for step in report.iterations
+            if step.grad_norm is not None
+        }
+
+
+class Server:
+    """An interpreter that has imported an upstream and forks ranks; a context manager.
+
+    Args:
+        upstream: Code to import.
+        script: Script whose imports are made before the first fork; empty for none.
+        environment: Variables that upstream may read while it is imported.
+        dtype: See `Program`.
+        log: File for what the imports print.
+
+    Raises:
+        UpstreamFails: Upstream cannot be imported.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        script: str = "",
+        *,
+        environment: Mapping[str, str] | None = None,
+        dtype: str = "float32",
+        log: Path | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._setup = {
+            "upstream": {k: str(v) if isinstance(v, Path) else v
+                         for k, v in dataclasses.asdict(upstream).items()},
+            "preload": script,
+            "dtype": dtype,
+        }  # fmt: skip
+        self._environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NVTE_TORCH_COMPILE": "0",
+            **(environment or {}),
+        }
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Server:
+        sink = subprocess.DEVNULL if self._log is None else self._log.open("w")
+        with contextlib.ExitStack() as stack:
+            if not isinstance(sink, int):
+                stack.enter_context(sink)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ringproof.rehearsal.rank.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=sink,
+                text=True,
+                env=self._environment,
+                start_new_session=True,
+            )
+        try:
+            answer = self._ask(self._setup)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        if answer["error"] is not None:
+            self.__exit__(None, None, None)
+            raise UpstreamFails(RankError(**answer["error"]))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process = None
+
+    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = process.wait()
+            tail = self._log.read_text(errors="replace")[-LOG_TAIL:] if self._log else ""
+            raise UpstreamFails(
+                RankError("ServerDied", f"the importing process ended with {code}", "", "", tail)
+            )
+        return dict(json.loads(line))
+
+    def run(
+        self,
+        program: Program,
+        folder: Path,
+        *,
+        limit_seconds: float = 600.0,
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Run a program on its ranks and wait for all of them.
+
+        Args:
+            program: Of this server's upstream.
+            folder: Where logs and reports go; made if missing.
+            limit_seconds: After which the run is ended.
+            progress: Called with a line now and then.
+
+        Raises:
+            InputError: The program belongs to another upstream.
+        """
+        if program.upstream != self._upstream:
+            raise InputError(
+                "program", program.upstream.megatron_name, "is of another upstream",
+                "start a server for it",
+            )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        request = {
+            "folder": str(folder),
+            "ranks": program.ranks,
+            "port": _free_port(),
+            "program": {
+                "script": program.script,
+                "arguments": list(program.arguments),
+                "environment": dict(program.environment),
+                "faults": list(program.faults),
+                "same_weights": program.same_weights,
+            },
+        }
+        pids = self._ask(request)["pids"]
+        watch = _Watch(pids, folder, lambda open_pids: self._ask({"reap": open_pids})["ended"])
+        try:
+            return watch.outcome(limit_seconds, progress)
+        finally:
+            watch.end_all()
+
+
+class UpstreamFails(RuntimeError):
+    """Upstream cannot be imported.
+
+    Args:
+        error: What its import raised.
+    """
+
+    def __init__(self, error: RankError) -> None:
+        self.error = error
+        where = f" at {error.place}" if error.place else ""
+        super().__init__(f"upstream cannot be imported: {error.type}: {error.message}{where}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Watch:
+    """One run, from outside."""
+
+    def __init__(
+        self, pids: list[int], folder: Path, reap: Callable[[list[int]], Mapping[str, int]]
+    ) -> None:
+        self._pids = dict(enumerate(pids))
+        self._folder = folder
+        self._reap = reap
+        self._codes: dict[int, int] = {}
+        self._stillness = _Stillness(self._pids, folder)
+        self._started = time.monotonic()
+        self._memory = 0
+
+    def outcome(self, limit_seconds: float, progress: Progress | None) -> Outcome:
+        """Wait for the ranks; end them all when one fails or all stand still."""
+        failure, settled = None, None
+        while len(self._codes) < len(self._pids):
+            time.sleep(POLL_SECONDS)
+            self._collect()
+            now = time.monotonic()
+            if failure is None:
+                failure = self._failed() or self._stuck(now, limit_seconds)
+                settled = now + SETTLE_SECONDS
+            elif settled is not None and now > settled:
+                break
+            if failure is not None and failure.kind in ("hung", "timeout"):
+                break
+            if progress is not None:
+                self._tell(progress)
+        seconds = time.monotonic() - self._started
+        failure = failure or self._failed()
+        failure = self._first(failure)
+        self.end_all()
+        return Outcome(tuple(self._reports()), failure, seconds, self._memory, self._folder)
+
+    def _collect(self) -> None:
+        open_ranks = {pid: rank for rank, pid in self._pids.items() if rank not in self._codes}
+        self._memory = max(self._memory, sum(map(_own_memory, open_ranks)))
+        for pid, code in self._reap(list(open_ranks)).items():
+            self._codes[open_ranks[int(pid)]] = code
+
+    def _failed(self) -> Failure | None:
+        for rank, code in self._codes.items():
+            if code:
+                return self._failure_of(rank, code)
+        return None
+
+    def _failure_of(self, rank: int, code: int) -> Failure:
+        report = self._report(rank)
+        if report is not None and report.error is not None:
+            error = report.error
+            text = f"{error.type}: {error.message}"
+            return Failure("raised", rank, text, error.place, error.symbol, self._waiting())
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = _last_line(self._folder / f"rank-{rank}.log")
+        return Failure("died", rank, f"ended by {how}: {tail}", waiting=self._waiting())
+
+    def _first(self, failure: Failure | None) -> Failure | None:
+        """The failure that caused the others: the one that is not about a lost neighbour."""
+        if failure is None or failure.kind != "raised" or not _follows(failure.message):
+            return failure
+        for rank, code in sorted(self._codes.items()):
+            other = self._failure_of(rank, code) if code else None
+            if other is not None and not _follows(other.message):
+                return other
+        return failure
+
+    def _stuck(self, now: float, limit_seconds: float) -> Failure | None:
+        waiting = self._waiting()
+        if self._stillness.seconds(now, set(self._pids) - set(self._codes)) > STILL_SECONDS:
+            idle = [rank for rank in self._open() if rank not in waiting]
+            rank = idle[0] if idle else min(self._open())
+            message = waiting.get(rank, "waits outside of any collective")
+            return Failure("hung", rank, message, waiting=waiting)
+        if now - self._started > limit_seconds:
+            message = f"not finished after {limit_seconds:g} s"
+            return Failure("timeout", min(self._open()), message, waiting=waiting)
+        return None
+
+    def _open(self) -> list[int]:
+        return [rank for rank in self._pids if rank not in self._codes]
+
+    def _waiting(self) -> dict[int, str]:
+        states = {rank: board.read(self._folder / f"rank-{rank}.board")[1] for rank in self._open()}
+        return {rank: text for rank, text in states.items() if text}
+
+    def _report(self, rank: int) -> RankReport | None:
+        path = self._folder / f"rank-{rank}.json"
+        return report_from_json(json.loads(path.read_text())) if path.is_file() else None
+
+    def _reports(self) -> Iterator[RankReport]:
+        for rank in self._pids:
+            report = self._report(rank)
+            if report is not None:
+                yield report
+
+    def _tell(self, progress: Progress) -> None:
+        seconds = time.monotonic() - self._started
+        last = len(self._pids) - 1
+        line = _last_line(self._folder / f"rank-{last}.log")
+        progress(f"{seconds:3.0f} s, {len(self._open())} ranks running: {line[:100]}")
+
+    def end_all(self) -> None:
+        """Kill what still runs; ranks are group leaders, so their children end with them."""
+        for rank in self._open():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pids[rank], signal.SIGKILL)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._open() and time.monotonic() < deadline:
+            with contextlib.suppress(UpstreamFails, AssertionError):
+                self._collect()
+            time.sleep(POLL_SECONDS / 4)
+
+
+class _Stillness:
+    """For how long no rank has made a step or used a processor."""
+
+    def __init__(self, pids: Mapping[int, int], folder: Path) -> None:
+        self._pids, self._folder = pids, folder
+        self._since = time.monotonic()
+        self._counts: dict[int, int] = {}
+        self._processor = 0.0
+
+    def seconds(self, now: float, open_ranks: set[int]) -> float:
+        """Return it; any progress of an open rank starts it anew."""
+        counts = {r: board.read(self._folder / f"rank-{r}.board")[0] for r in open_ranks}
+        used = sum(_processor_seconds(self._pids[rank]) for rank in open_ranks)
+        passed = max(now - self._since, POLL_SECONDS)
+        busy = used - self._processor > STILL_SHARE * passed * len(open_ranks)
+        if counts != self._counts or busy:
+            self._counts, self._processor, self._since = counts, used, now
+        return now - self._since
+
+
+def _processor_seconds(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _own_memory(pid: int) -> int:
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(memory.rss - memory.shared)
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - LOG_TAIL))
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
+
+
+def _follows(message: str) -> bool:
+    """Whether an error says that a neighbour went away."""
+    signs = ("Connection closed by peer", "Connection reset", "Socket closed", "gloo", "TCPStore")
+    return any(sign in message for sign in signs)
