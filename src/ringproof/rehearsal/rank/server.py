@@ -36,9 +36,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what imports print is not an answer
     setup = json.loads(sys.stdin.readline())
-    upstream = Upstream(
-        **{**setup["upstream"], **_paths(setup["upstream"])}
-    )
+    upstream = Upstream(**{**setup["upstream"], **_paths(setup["upstream"])})
     error = _prepared(upstream, setup)
     print(json.dumps({"error": error}), file=answers, flush=True)
     if error is not None:

@@ -226,7 +226,13 @@ def _replace_cuda(gpu: Gpu, devices: int) -> None:
             replaced[name] = value if isinstance(value, type) else missing(f"torch.cuda.{name}")
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
-    for name in ("get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "manual_seed_all"):
+    for name in (
+        "get_rng_state",
+        "set_rng_state",
+        "manual_seed",
+        "initial_seed",
+        "manual_seed_all",
+    ):
         setattr(torch.cuda.random, name, replaced[name])
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(torch.cuda.nvtx, name, _answers(None))

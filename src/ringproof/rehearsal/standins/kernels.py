@@ -225,9 +225,7 @@ def multi_tensor_adam(
             copy.copy_(parameter)
 
 
-def fused_rope_forward(
-    x: Tensor, freqs: Tensor, *rest: Any
-) -> Tensor:
+def fused_rope_forward(x: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
     """Rotate ``x``; see `_angles` for which angle a row gets."""
     return _rotated(x, freqs, rest, 1)
 

@@ -25,9 +25,7 @@ def _half_rows(cu_seqlens: Tensor, half: int) -> Tensor:
     return torch.cat(parts)
 
 
-def thd_get_partitioned_indices(
-    cu_seqlens: Tensor, total: int, size: int, rank: int
-) -> Tensor:
+def thd_get_partitioned_indices(cu_seqlens: Tensor, total: int, size: int, rank: int) -> Tensor:
     """Return the rows that a rank of a zigzag partition holds, int32."""
     parts = []
     for start, end in _spans(cu_seqlens):
@@ -105,9 +103,7 @@ def thd_second_half_lse_correction(
         whole.copy_(torch.logaddexp(whole, part))
 
 
-def thd_read_second_half_lse(
-    lse: Tensor, cu_seqlens: Tensor, packed: bool, length: int
-) -> Tensor:
+def thd_read_second_half_lse(lse: Tensor, cu_seqlens: Tensor, packed: bool, length: int) -> Tensor:
     """Return the LSE of the second half of every sequence."""
     shape = (lse.shape[0], length) if packed else (*lse.shape[:2], length)
     half = lse.new_zeros(shape)
@@ -116,9 +112,7 @@ def thd_read_second_half_lse(
     return half
 
 
-def thd_out_correction(
-    out: Tensor, step: Tensor, *rest: Tensor | bool
-) -> None:
+def thd_out_correction(out: Tensor, step: Tensor, *rest: Tensor | bool) -> None:
     """Merge one step's output into the accumulated output, in place.
 
     Up to Transformer Engine 2.19 the arguments after ``step`` are the LSE, the step's LSE,

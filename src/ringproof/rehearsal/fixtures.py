@@ -1,0 +1,144 @@
+"""Pytest fixtures: Megatron at a version with Transformer Engine at a version, on N ranks.
+
+Load them with ``pytest_plugins = ["ringproof.rehearsal.fixtures"]``. Servers start once per
+version and session and run many cases. Released versions come from the package index; a commit is
+named ``NVIDIA/Megatron-LM@REF`` and needs ``--ringproof-upstream NVIDIA/Megatron-LM=git:PATH``;
+without it the test skips and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringproof.cli.cache import default_cache
+from ringproof.harness.proofs.given import UPSTREAM_OPTION
+from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.running import Failure, Outcome, Server
+from ringproof.rehearsal.sources import open_upstream
+
+MEGATRON = "pip:megatron-core==0.16.1"
+ENGINE = "pip:transformer-engine==2.20.2"
+CALLING = str(Path(__file__).parent / "rank" / "calling.py")
+
+
+class RanksFailed(AssertionError):
+    """A run that was expected to end well did not.
+
+    Args:
+        failure: How.
+        log: End of the failing rank's log.
+    """
+
+    def __init__(self, failure: Failure, log: str) -> None:
+        self.failure = failure
+        super().__init__(f"rank {failure.rank} {failure.kind}: {failure.message}\n{log}")
+
+
+class Stage:
+    """Upstreams and their servers, for one test session.
+
+    Args:
+        given: Repositories by ``OWNER/NAME``, as specs.
+        folder: For logs and reports.
+        stack: Closes the servers.
+    """
+
+    def __init__(self, given: Mapping[str, str], folder: Path, stack: contextlib.ExitStack) -> None:
+        self._given, self._folder, self._stack = given, folder, stack
+        self._upstreams: dict[tuple[str, str], Upstream] = {}
+        self._servers: dict[tuple[Upstream, str, str], Server] = {}
+        self._runs = 0
+
+    def upstream(self, megatron: str = MEGATRON, engine: str = ENGINE) -> Upstream:
+        """Return an upstream; skip the test where its repository was not given.
+
+        Args:
+            megatron: ``pip:...`` or ``NVIDIA/Megatron-LM@REF``.
+            engine: ``pip:...`` or ``NVIDIA/TransformerEngine@REF``.
+        """
+        key = (megatron, engine)
+        if key not in self._upstreams:
+            specs = [self._spec(name) for name in key]
+            cache = default_cache().parent / "rehearsal"
+            self._upstreams[key] = open_upstream(specs[0], specs[1], cache=cache)
+        return self._upstreams[key]
+
+    def run(self, program: Program, *, preload: str | None = None) -> Outcome:
+        """Run a program on its upstream's server; ``preload`` is its script unless given."""
+        server = self._server(
+            program.upstream, program.script if preload is None else preload, program.dtype
+        )
+        self._runs += 1
+        return server.run(program, self._folder / f"run-{self._runs}")
+
+    def call(
+        self,
+        function: str,
+        ranks: int,
+        argument: Any = None,
+        *,
+        upstream: Upstream | None = None,
+        dtype: str = "float64",
+    ) -> list[Any]:
+        """Call ``module:function`` with a JSON value in every rank; return the values by rank.
+
+        Raises:
+            RanksFailed: A rank raised, died or hung.
+        """
+        program = Program(
+            upstream or self.upstream(),
+            CALLING,
+            (function, json.dumps(argument)),
+            ranks,
+            dtype=dtype,
+        )
+        outcome = self.run(program, preload="")
+        if outcome.failure is not None:
+            log = outcome.folder / f"rank-{outcome.failure.rank}.log"
+            raise RanksFailed(outcome.failure, log.read_text(errors="replace")[-3000:])
+        return [report.results for report in outcome.ranks]
+
+    def _spec(self, name: str) -> str:
+        repository, at, ref = name.partition("@")
+        if name.startswith("pip:") or not at:
+            return name
+        if repository not in self._given:
+            pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref})")
+        return f"{self._given[repository].partition('@')[0]}@{ref}"
+
+    def _server(self, upstream: Upstream, preload: str, dtype: str) -> Server:
+        key = (upstream, preload, dtype)
+        if key not in self._servers:
+            log = self._folder / f"server-{len(self._servers)}.log"
+            server = Server(
+                upstream,
+                preload,
+                dtype=dtype,
+                log=log,
+                environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            )
+            self._servers[key] = self._stack.enter_context(server)
+        return self._servers[key]
+
+
+@pytest.fixture(scope="session")
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    """Upstream code on ranks without GPUs; see `Stage`."""
+    entries: Sequence[str] = request.config.getoption(UPSTREAM_OPTION, default=None) or []
+    with contextlib.ExitStack() as stack:
+        yield Stage(parse_overrides(entries), tmp_path_factory.mktemp("rehearsal"), stack)
+
+
+def variant(program: Program, *extra: str, **changes: Any) -> Program:
+    """Return a program with more arguments and other fields."""
+    return dataclasses.replace(program, arguments=(*program.arguments, *extra), **changes)

@@ -1,0 +1,173 @@
+"""From what a user names (a checkout, a commit, a release, a wheel) to folders that can be run.
+
+Folders are used as they are and never written to. Commits and releases are unpacked once into the
+cache, under a name made of where they come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ringproof.errors import InputError
+from ringproof.harness.upstreams.archives import make_folder, sha256_of
+from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.tree import (
+    UpstreamError,
+    UpstreamTree,
+    UpstreamUnavailable,
+    WheelTree,
+)
+from ringproof.harness.upstreams.wheels import download_wheels
+from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.standins import dataset_helpers
+
+MEGATRON_PARTS = ("megatron/", "examples/", "tests/functional_tests/")
+ENGINE_PARTS = ("transformer_engine/", "transformer_engine-", "build_tools/")
+OLDEST_ENGINE = Version("2.9")
+
+
+def open_upstream(
+    megatron: str, engine: str | None, *, cache: Path, offline: bool = False
+) -> Upstream:
+    """Return folders of Megatron and Transformer Engine that ranks can import.
+
+    Args:
+        megatron: A folder, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
+        engine: A wheel, a folder, ``git:PATH@REF``, ``pip:transformer-engine==VERSION``; ``None``
+            for the newest release on the package index.
+        cache: Where downloads and unpacked trees are kept.
+        offline: Use the cache only.
+
+    Raises:
+        InputError: One of them is not what it should be.
+    """
+    root, name = open_megatron(megatron, cache=cache, offline=offline)
+    engine_root, version = open_engine(engine, cache=cache, offline=offline)
+    helpers = None
+    if (root / dataset_helpers.SOURCE).is_file() and not _brings_helpers(root):
+        helpers = dataset_helpers.compiled(root, cache / "helpers")
+    return Upstream(root, name, engine_root, version, helpers)
+
+
+def _brings_helpers(root: Path) -> bool:
+    return any((root / dataset_helpers.SOURCE.parent).glob("helpers_cpp.*.so"))
+
+
+def open_megatron(spec: str, *, cache: Path, offline: bool = False) -> tuple[Path, str]:
+    """Return the folder of a Megatron and a name for people; see `open_upstream`."""
+    if ":" not in spec.split("/")[0]:
+        root, name = Path(spec).resolve(), f"dir:{Path(spec).resolve().name}"
+    else:
+        tree = _tree("--megatron", spec, cache, offline)
+        parts = ("",) if spec.startswith("pip:") else MEGATRON_PARTS
+        root, name = _unpacked(tree, parts, cache), tree.origin
+    if not (root / "megatron" / "core" / "__init__.py").is_file():
+        raise InputError(
+            "--megatron", spec, "has no megatron/core",
+            "name the root of a Megatron-LM checkout, or git:PATH@REF",
+        )  # fmt: skip
+    return root, name
+
+
+def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tuple[Path, str]:
+    """Return the folder of a Transformer Engine and its version; see `open_upstream`."""
+    if spec is None:
+        tree: UpstreamTree = _newest_engine(cache, offline)
+        root = _unpacked(tree, ENGINE_PARTS, cache)
+    elif spec.endswith(".whl"):
+        root = _unpacked(_wheel(Path(spec)), ENGINE_PARTS, cache)
+    elif ":" in spec.split("/")[0]:
+        root = _unpacked(_tree("--te", spec, cache, offline), ENGINE_PARTS, cache)
+    else:
+        root = Path(spec).resolve()
+    if not (root / "transformer_engine" / "pytorch" / "__init__.py").is_file():
+        raise InputError(
+            "--te", spec, "has no transformer_engine/pytorch",
+            "name a wheel or checkout of transformer-engine",
+        )  # fmt: skip
+    version = _engine_version(root)
+    if Version(version) < OLDEST_ENGINE:
+        raise InputError("--te", version, "is not supported", f"take {OLDEST_ENGINE} or newer")
+    return root, version
+
+
+def _tree(option: str, spec: str, cache: Path, offline: bool) -> UpstreamTree:
+    try:
+        return open_tree(spec, cache=cache, offline=offline)
+    except InputError as error:
+        raise InputError(option, spec, error.problem, error.remedy) from error
+
+
+def _wheel(path: Path) -> WheelTree:
+    if not path.is_file():
+        raise InputError("--te", path, "no such file", "name a wheel of transformer-engine")
+    try:
+        return WheelTree(path, f"wheel:{path.name}", sha256_of(path))
+    except UpstreamError as error:
+        raise InputError("--te", path, str(error), "download the wheel again") from error
+
+
+def _newest_engine(cache: Path, offline: bool) -> WheelTree:
+    """The newest release of the package index, or the newest in the cache where that fails."""
+    folder = cache / "transformer-engine"
+    make_folder(folder)
+    problem = "this is offline"
+    if not offline:
+        try:
+            for archive in download_wheels("transformer-engine", folder / "newest"):
+                return _wheel(archive.path)
+        except UpstreamUnavailable as error:
+            problem = str(error)
+    kept = sorted(folder.rglob("*.whl"), key=lambda path: Version(path.name.split("-")[1]))
+    if not kept:
+        raise InputError(
+            "--te", None, f"no release of transformer-engine is in the cache, and {problem}",
+            "give --te a wheel or a checkout",
+        )  # fmt: skip
+    return _wheel(kept[-1])
+
+
+def _unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
+    """Write a tree's files below the cache once, whole or not at all, and return the folder."""
+    key = hashlib.sha256(tree.origin.encode()).hexdigest()[:20]
+    target = cache / "trees" / key
+    if target.is_dir():
+        return target
+    make_folder(target.parent)
+    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
+    try:
+        for path in tree.paths():
+            if not path.endswith("/") and ("/" not in path or path.startswith(tuple(parts))):
+                _write(tree, path, draft)
+        draft.rename(target)
+    except OSError:
+        if not target.is_dir():  # another process may have been faster
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def _write(tree: UpstreamTree, path: str, folder: Path) -> None:
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(tree.read(path))
+
+
+def _engine_version(root: Path) -> str:
+    """The version that a wheel's metadata or a checkout's build file gives."""
+    for folder in sorted(root.glob("transformer_engine-*.dist-info")):
+        return importlib.metadata.Distribution.at(folder).version
+    file = root / "build_tools" / "VERSION.txt"
+    try:
+        return str(Version(file.read_text().strip()))
+    except (OSError, InvalidVersion):
+        problem = "has no version: neither dist-info nor build_tools/VERSION.txt"
+        raise InputError("--te", root, problem, "name a wheel or a checkout's root") from None
