@@ -98,7 +98,6 @@ BREAKS = [
     ("src/ringproof/errors.py", "def f():\n    global x\n    x = 1", "mutable-state"),
     ("smoke/b.py", "def f(a, b, c, d, e, g, h):\n    pass", "positional-parameters"),
     ("smoke/b.py", "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES, "function-length"),
-    ("smoke/b.py", "x = 1\n" * 301, "file-length"),
     (
         "smoke/b.py",
         "def f():\n if a:\n  for b in c:\n   with d:\n    if e:\n     pass",

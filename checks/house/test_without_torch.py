@@ -24,8 +24,10 @@ NEEDS_TORCH = (
     "ringproof.reference.topology.census",
     "ringproof.reference.topology.dynamic",
 )
-TENSORS_BELOW = tuple(
-    f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")
+TENSORS_BELOW = (
+    *(f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")),
+    "ringproof.rehearsal.rank.",
+    "ringproof.rehearsal.standins.",
 )
 INTEGERS = (
     *(f"attention.{name}" for name in ("case", "heads", "names", "steps")),

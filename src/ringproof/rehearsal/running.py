@@ -133,7 +133,6 @@ class Server:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "NVTE_TORCH_COMPILE": "0",
             **(environment or {}),
         }
         self._log = log

@@ -51,6 +51,9 @@ def prepare(upstream: Upstream, dtype: str) -> None:
     """Put every stand-in in place and import what all ranks need; called once, before forks."""
     if not hasattr(typing, "override"):  # upstream imports it from where Python 3.12 has it
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    # Transformer Engine reads these when it is imported: no extension, no compiler.
+    os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
+    os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     cuda.install(cuda.Gpu(), MAX_DEVICES)
     apex.install()
     engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype))
@@ -131,7 +134,7 @@ def _enter(program: Mapping[str, Any], seat: Seat) -> None:
 
 def _watch_training(probe: Probe, program: Mapping[str, Any]) -> None:
     """Watch Megatron's training loop, where the script has imported it."""
-    training = sys.modules.get("megatron.training.training")
+    training: Any = sys.modules.get("megatron.training.training")
     if training is None:
         return
     probe.watch_training(training)

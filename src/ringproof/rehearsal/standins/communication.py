@@ -12,15 +12,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
 # What a rank sends or contributes, by the parameters of the public function.
-OUTGOING = {
+OUTGOING = MappingProxyType({
     "all_reduce": "tensor",
     "broadcast": "tensor",
     "reduce": "tensor",
@@ -43,7 +43,7 @@ OUTGOING = {
     "gather_object": None,
     "scatter_object_list": None,
     "monitored_barrier": None,
-}  # fmt: skip
+})  # fmt: skip
 SKIPPED_FRAMES = ("torch/distributed", "ringproof/rehearsal", "contextlib.py")
 
 

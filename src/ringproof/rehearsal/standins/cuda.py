@@ -28,11 +28,11 @@ FACTORIES = (
 )  # fmt: skip
 TENSOR_FACTORIES = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor",
                     "new_zeros")  # fmt: skip
-TYPE_NAMES = {
+TYPE_NAMES = types.MappingProxyType({
     torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
     torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.int16: "Short",
     torch.uint8: "Byte", torch.int8: "Char", torch.bool: "Bool",
-}  # fmt: skip
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from ringproof.errors import InputError
 
@@ -56,5 +57,5 @@ def install(library: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules[MODULE] = module
-    utils = importlib.import_module("megatron.core.datasets.utils")
+    utils: Any = importlib.import_module("megatron.core.datasets.utils")
     utils.compile_helpers = lambda *_: None

@@ -7,7 +7,6 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import os
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -88,9 +87,6 @@ def install(root: Path, version: str, dtype: torch.dtype = torch.float32) -> Non
         version: What ``transformer_engine.__version__`` says.
         dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
     """
-    # Upstream reads these when it is imported.
-    os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
-    os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     sys.meta_path.insert(0, CompilerFinder([n for n in COMPILED if not _installed(n)]))
     fused = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
@@ -101,7 +97,7 @@ def install(root: Path, version: str, dtype: torch.dtype = torch.float32) -> Non
     package.__version__ = version  # type: ignore[attr-defined]
     package.__file__ = str(root / PACKAGE / "__init__.py")
     sys.modules[PACKAGE] = package
-    common = importlib.import_module(f"{PACKAGE}.common")
+    common: Any = importlib.import_module(f"{PACKAGE}.common")
     common.load_framework_extension = lambda *_: None
     package.common = common  # type: ignore[attr-defined]
     package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")  # type: ignore[attr-defined]
@@ -122,7 +118,7 @@ def _replace_kernels(dtype: torch.dtype) -> None:
     replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)
     replaced[utils.get_cudnn_version] = lambda: CUDNN_VERSION
     replace_everywhere(replaced)
-    backends = importlib.import_module(f"{ATTENTION}.backends")
+    backends: Any = importlib.import_module(f"{ATTENTION}.backends")
     backends.torch = WideTorch(dtype)
 
 

@@ -22,8 +22,8 @@ FUSED_BACKENDS = types.MappingProxyType(
 SHORT_BACKEND = "NVTE_F16_max512_seqlen"  # 0, until releases after 2.15 dropped it
 FUNCTIONS = (
     "generic_gemm", "te_general_grouped_gemm", "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd",
-    "rmsnorm_bwd", "rmsnorm_bwd_add", "swiglu", "dswiglu", "multi_tensor_scale", "multi_tensor_scale_tensor",
-    "multi_tensor_l2norm", "multi_tensor_adam", "fused_rope_forward", "fused_rope_backward",
+    "rmsnorm_bwd", "rmsnorm_bwd_add", "swiglu", "dswiglu", "multi_tensor_scale",
+    "multi_tensor_scale_tensor", "multi_tensor_l2norm", "multi_tensor_adam", "fused_rope_forward", "fused_rope_backward",
 )  # fmt: skip
 
 
@@ -61,6 +61,11 @@ def _open_enum(name: str) -> type:
     return Member
 
 
+def _closed_enum(name: str, members: dict[str, int]) -> Any:
+    """Make an enumeration whose members upstream's Python counts when it is imported."""
+    return enum.IntEnum(name, members)
+
+
 class _Unusable:
     """A class of the extension that upstream only names in annotations here."""
 
@@ -88,28 +93,29 @@ def build(*, has_short_backend: bool) -> Extension:
         has_short_backend: Whether upstream's Python names the backend for up to 512 tokens.
     """
     backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
-    module = Extension(NAME)
-    module.DType = enum.IntEnum(  # type: ignore[attr-defined]
+    module: Any = Extension(NAME)
+    module.DType = _closed_enum(
         "DType", {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
     )
-    module.NVTE_Fused_Attn_Backend = enum.IntEnum(  # type: ignore[attr-defined]
-        "NVTE_Fused_Attn_Backend", backends
-    )
+    module.NVTE_Fused_Attn_Backend = _closed_enum("NVTE_Fused_Attn_Backend", backends)
     for name in FUNCTIONS:
         setattr(module, name, getattr(kernels, name))
     for name in vars(packed):
         if name.startswith(("thd_", "convert_")):
             setattr(module, name, getattr(packed, name))
-    module.get_fused_attn_backend = _fused_backend  # type: ignore[attr-defined]
-    module.get_cublasLt_version = lambda: 120900  # type: ignore[attr-defined]
-    module.get_cudnn_version = lambda: 92000  # type: ignore[attr-defined]
-    module.get_num_cublas_streams = lambda: 1  # type: ignore[attr-defined]
-    module.device_supports_multicast = lambda *_: False  # type: ignore[attr-defined]
-    module.ubuf_built_with_mpi = lambda: False  # type: ignore[attr-defined]
+    module.get_fused_attn_backend = _fused_backend
+    module.get_cublasLt_version = lambda: 120900
+    module.get_cudnn_version = lambda: 92000
+    module.get_num_cublas_streams = lambda: 1
+    module.device_supports_multicast = lambda *_: False
+    module.ubuf_built_with_mpi = lambda: False
     return module
 
 
 def _fused_backend(*arguments: Any) -> Any:
-    """Choose cuDNN's kernel for any length; from 2.20 on one argument is given and a pair returned."""
+    """Choose cuDNN's kernel for any length.
+
+    From 2.20 on upstream gives one argument and takes a pair.
+    """
     backend = FUSED_BACKENDS["NVTE_F16_arbitrary_seqlen"]
     return (backend, "") if len(arguments) == 1 else backend

@@ -7,10 +7,10 @@ those of the functions that Transformer Engine binds in ``transformer_engine_tor
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ringproof.rehearsal.standins.guard import StandInMissing, calling_place
@@ -62,7 +62,7 @@ def _stored(product: Tensor, out: Tensor | None, accumulate: bool, dtype: Any) -
 
 
 # Values of transformer_engine::DType, which every release has kept.
-TORCH_TYPES = {4: torch.float32, 5: torch.float16, 6: torch.bfloat16}
+TORCH_TYPES = MappingProxyType({4: torch.float32, 5: torch.float16, 6: torch.bfloat16})
 
 
 def te_general_grouped_gemm(
@@ -165,7 +165,7 @@ def swiglu(x: Tensor, quantizer: Any = None, *_: Any) -> Tensor:
     """Return ``silu(a) * b`` for the two halves of the last dimension."""
     refuse("swiglu", quantizer=quantizer)
     gate, value = x.chunk(2, -1)
-    return F.silu(gate) * value
+    return torch.nn.functional.silu(gate) * value
 
 
 def dswiglu(grad: Tensor, x: Tensor, quantizer: Any = None, *_: Any) -> Tensor:
@@ -267,7 +267,7 @@ def _angles(
         rows = [_positions(length // size, size, rank) for length in lengths]
         found = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
         padding = x.shape[0] - found.numel()
-        return table[F.pad(found, (0, padding))][:, None]
+        return table[torch.nn.functional.pad(found, (0, padding))][:, None]
     axis = 0 if layout.endswith("SBHD") else 1
     found = table[_positions(x.shape[axis], size, rank)]
     return found[:, None, None] if axis == 0 else found[None, :, None]

@@ -7,13 +7,15 @@ A packed tensor is [t, h, d] or, for keys and values together, [2, t, h, d]; ``c
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
 
 def _spans(cu_seqlens: Tensor) -> list[tuple[int, int]]:
     bounds = cu_seqlens.tolist()
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))
 
 
 def _half_rows(cu_seqlens: Tensor, half: int) -> Tensor:
