@@ -363,10 +363,10 @@ class _Watch:
         progress(f"{seconds:3.0f} s, {len(self._open())} ranks running: {line[:100]}")
 
     def end_all(self) -> None:
-        """Kill what still runs; ranks are group leaders, so their children end with them."""
-        for rank in self._open():
+        """Kill what still runs; a rank leads a process group, so that its children end, too."""
+        for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pids[rank], signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._open() and time.monotonic() < deadline:
             with contextlib.suppress(UpstreamFails, AssertionError):

@@ -23,7 +23,8 @@ SHORT_BACKEND = "NVTE_F16_max512_seqlen"  # 0, until releases after 2.15 dropped
 FUNCTIONS = (
     "generic_gemm", "te_general_grouped_gemm", "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd",
     "rmsnorm_bwd", "rmsnorm_bwd_add", "swiglu", "dswiglu", "multi_tensor_scale",
-    "multi_tensor_scale_tensor", "multi_tensor_l2norm", "multi_tensor_adam", "fused_rope_forward", "fused_rope_backward",
+    "multi_tensor_scale_tensor", "multi_tensor_l2norm", "multi_tensor_adam",
+    "fused_rope_forward", "fused_rope_backward",
 )  # fmt: skip
 
 

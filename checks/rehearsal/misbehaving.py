@@ -1,0 +1,60 @@
+"""Functions that are called in every rank and do not end well on the ranks they are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def raise_on(rank: int) -> None:
+    """One rank raises; the others wait for it in a collective."""
+    if dist.get_rank() == rank:
+        raise ValueError(f"rank {rank} does not want to")
+    dist.all_reduce(torch.ones(1))
+
+
+def die_on(rank: int) -> None:
+    """One rank is killed; the others wait for it in a collective."""
+    if dist.get_rank() == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))
+
+
+def never_send(rank: int) -> None:
+    """One rank waits for a message, the others for that rank in a collective."""
+    pair = dist.new_group([0, 1], group_desc="PAIR")
+    if dist.get_rank() == rank:
+        dist.irecv(torch.ones(1), src=0, group=pair).wait()
+    dist.all_reduce(torch.ones(1))
+
+
+def wait_twice(_: Any) -> float:
+    """A request is waited for twice, as NCCL allows."""
+    value = torch.full((1,), float(dist.get_rank()))
+    other = 1 - dist.get_rank()
+    found = torch.zeros(1)
+    work = [dist.isend(value, other), dist.irecv(found, other)]
+    for request in work + work:
+        request.wait()
+    return float(found)
+
+
+def start_a_child(_: Any) -> int:
+    """A rank leaves a process behind."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    return child
+
+
+def call_missing(name: str) -> None:
+    """Call a symbol of the extension that no stand-in implements."""
+    import transformer_engine_torch
+
+    getattr(transformer_engine_torch, name)()
