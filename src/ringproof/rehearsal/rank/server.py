@@ -82,6 +82,8 @@ def _start(upstream: Upstream, request: Mapping[str, Any]) -> list[int]:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+        with contextlib.suppress(OSError):  # whoever is first: the group must exist before a kill
+            os.setpgid(pid, pid)
         started.append(pid)
     return started
 
