@@ -23,7 +23,15 @@ from ringproof.rehearsal.program import GroupTraffic, RankError, RankReport, Ups
 from ringproof.rehearsal.rank import handing, weights
 from ringproof.rehearsal.rank.board import Board
 from ringproof.rehearsal.rank.probe import Probe
-from ringproof.rehearsal.standins import apex, communication, cuda, dataset_helpers, engine
+from ringproof.rehearsal.standins import (
+    apex,
+    communication,
+    cuda,
+    dataset_helpers,
+    engine,
+    state_space,
+)
+from ringproof.rehearsal.standins.graphs import cuda_graph
 from ringproof.rehearsal.standins.guard import StandInMissing
 
 PRELOADED = "__ringproof_preload__"
@@ -56,7 +64,10 @@ def prepare(upstream: Upstream, dtype: str) -> None:
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
     cuda.install(cuda.Gpu(), MAX_DEVICES)
     apex.install()
-    engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype))
+    state_space.install()
+    tapes = cuda_graph.install(MAX_DEVICES)
+    wrap = cuda_graph.one_operation_each(tapes)
+    engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap)
     sys.path.insert(0, str(upstream.megatron))
     if upstream.helpers is not None:
         dataset_helpers.install(upstream.helpers)

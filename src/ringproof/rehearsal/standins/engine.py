@@ -79,18 +79,24 @@ class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module)["__version__"] = "3.4.0"
 
 
-def install(root: Path, version: str, dtype: torch.dtype = torch.float32) -> None:
+def install(
+    root: Path,
+    version: str,
+    dtype: torch.dtype = torch.float32,
+    wrap: extension.Wrap = extension.unwrapped,
+) -> None:
     """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
 
     Args:
         root: Folder that holds the package ``transformer_engine``.
         version: What ``transformer_engine.__version__`` says.
         dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
+        wrap: Put around each kernel's stand-in.
     """
     sys.meta_path.insert(0, CompilerFinder([n for n in COMPILED if not _installed(n)]))
     fused = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
-        has_short_backend=extension.SHORT_BACKEND in fused
+        has_short_backend=extension.SHORT_BACKEND in fused, wrap=wrap
     )
     package = types.ModuleType(PACKAGE)
     package.__path__ = [str(root / PACKAGE)]
@@ -101,18 +107,21 @@ def install(root: Path, version: str, dtype: torch.dtype = torch.float32) -> Non
     common.load_framework_extension = lambda *_: None
     package.common = common  # type: ignore[attr-defined]
     package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")  # type: ignore[attr-defined]
-    _replace_kernels(dtype)
+    _replace_kernels(dtype, wrap)
 
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def _replace_kernels(dtype: torch.dtype) -> None:
+def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap) -> None:
     fused = importlib.import_module(f"{PACKAGE}.pytorch.cpp_extensions.fused_attn")
     replaced = {
-        fused.fused_attn_fwd: attention.bound(fused.fused_attn_fwd, attention.fused_attn_fwd),
-        fused.fused_attn_bwd: attention.bound(fused.fused_attn_bwd, attention.fused_attn_bwd),
+        original: wrap(original.__name__, attention.bound(original, stand_in))
+        for original, stand_in in (
+            (fused.fused_attn_fwd, attention.fused_attn_fwd),
+            (fused.fused_attn_bwd, attention.fused_attn_bwd),
+        )
     }
     utils = importlib.import_module(f"{ATTENTION}.utils")
     replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)

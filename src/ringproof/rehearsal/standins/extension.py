@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections.abc import Callable
 from typing import Any
 
 from ringproof.rehearsal.standins import kernels, packed
@@ -87,11 +88,21 @@ class Extension(GuardedModule):
         return super().__getattr__(name)
 
 
-def build(*, has_short_backend: bool) -> Extension:
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""What a kernel's stand-in is put behind, by its symbol."""
+
+
+def unwrapped(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the stand-in itself."""
+    return function
+
+
+def build(*, has_short_backend: bool, wrap: Wrap = unwrapped) -> Extension:
     """Make the module.
 
     Args:
         has_short_backend: Whether upstream's Python names the backend for up to 512 tokens.
+        wrap: Put around each kernel.
     """
     backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
     module: Any = Extension(NAME)
@@ -100,10 +111,10 @@ def build(*, has_short_backend: bool) -> Extension:
     )
     module.NVTE_Fused_Attn_Backend = _closed_enum("NVTE_Fused_Attn_Backend", backends)
     for name in FUNCTIONS:
-        setattr(module, name, getattr(kernels, name))
+        setattr(module, name, wrap(f"{NAME}.{name}", getattr(kernels, name)))
     for name in vars(packed):
         if name.startswith(("thd_", "convert_")):
-            setattr(module, name, getattr(packed, name))
+            setattr(module, name, wrap(f"{NAME}.{name}", getattr(packed, name)))
     module.get_fused_attn_backend = _fused_backend
     module.get_cublasLt_version = lambda: 120900
     module.get_cudnn_version = lambda: 92000

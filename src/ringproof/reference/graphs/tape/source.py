@@ -11,7 +11,8 @@ import torch
 
 OWN = str(Path(__file__).parents[1])
 DRIVER = str(Path(OWN, "capturing.py"))
-SKIPPED = (str(Path(torch.__file__).parent), OWN, contextlib.__file__)
+STAND_INS = str(Path(__file__).parents[3] / "rehearsal" / "standins")
+SKIPPED = (str(Path(torch.__file__).parent), OWN, STAND_INS, contextlib.__file__)
 
 
 def user_frame() -> FrameType | None:

@@ -1,0 +1,100 @@
+"""Transformer Engine's own ``make_graphed_callables`` on its own modules, in one rank or more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+HEADS, WIDTH, ROWS, BATCH = 4, 32, 8, 2
+
+
+class Block(nn.Module):
+    """Attention with a residual, made of Transformer Engine's modules."""
+
+    def __init__(self, number: int, group: Any = None) -> None:
+        from transformer_engine.pytorch import DotProductAttention, LayerNormLinear, Linear
+
+        super().__init__()
+        options = {"params_dtype": torch.float32, "bias": False}
+        self.qkv = LayerNormLinear(WIDTH, 3 * WIDTH, normalization="RMSNorm", **options)
+        self.attention = DotProductAttention(
+            HEADS, WIDTH // HEADS, qkv_format="sbhd", attn_mask_type="causal",
+            attention_dropout=0.0, layer_number=number,
+        )  # fmt: skip
+        self.out = Linear(WIDTH, WIDTH, **options)
+        if group is not None:
+            ranks = dist.get_process_group_ranks(group)
+            self.attention.set_context_parallel_group(group, ranks, torch.cuda.Stream(), "p2p")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map [rows, batch, width] to the same."""
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, HEADS, WIDTH // HEADS).unbind(2)
+        return x + self.out(self.attention(q.contiguous(), k.contiguous(), v.contiguous()))
+
+
+def blocks(count: int, group: Any = None) -> list[Block]:
+    """Make the same blocks each time."""
+    torch.manual_seed(1)
+    return [Block(number + 1, group) for number in range(count)]
+
+
+def batch(step: int) -> torch.Tensor:
+    """The same rows each time, others on each rank."""
+    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    return torch.randn(ROWS, BATCH, WIDTH, generator=generator)
+
+
+def train(modules: list[Any], steps: int, parameters: list[Any]) -> list[str]:
+    """Return losses and gradient norms of some SGD steps, exactly."""
+    optimizer = torch.optim.SGD(parameters, lr=0.5)
+    found = []
+    for step in range(steps):
+        x = batch(step).requires_grad_()
+        y = x
+        for module in modules:
+            y = module(y)
+        loss = y.square().mean()
+        loss.backward()
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        found.append(f"{loss.item().hex()} {norm.item().hex()} {x.grad.norm().item().hex()}")
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def graphed(modules: list[Block]) -> list[Any]:
+    """Capture modules with Transformer Engine's own function."""
+    from transformer_engine.pytorch import make_graphed_callables
+
+    samples = tuple((batch(99).requires_grad_(),) for _ in modules)
+    return list(make_graphed_callables(tuple(modules), samples))
+
+
+def compare(case: dict[str, Any]) -> dict[str, Any]:
+    """Train eager and graphed; ``fault`` names what is done wrong after the capture."""
+    group = dist.group.WORLD if dist.get_world_size() > 1 else None
+    eager = blocks(2, group)
+    expected = train(eager, case["steps"], [p for m in eager for p in m.parameters()])
+    modules = blocks(2, group)
+    captured = graphed(modules)
+    parameters = [p for m in modules for p in m.parameters()]
+    error = ""
+    try:
+        if case.get("fault"):
+            globals()[case["fault"]](modules)
+        found = train(captured, case["steps"], parameters)
+    except RuntimeError as raised:
+        found, error = [], str(raised)
+    uses = torch.cuda.CUDAGraph.tapes.uses
+    return {
+        "equal": [a == b for a, b in zip(expected, found, strict=False)],
+        "nan": any("nan" in step for step in found),
+        "error": error,
+        "graphs": len(uses),
+        "replays": sorted({use.replays for use in uses}),
+        "kernels": sum(use.kernels for use in uses),
+        "transfers": sum(use.transfers for use in uses),
+    }

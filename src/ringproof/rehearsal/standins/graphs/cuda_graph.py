@@ -1,0 +1,271 @@
+"""The classes and functions of ``torch.cuda`` by which upstream captures and replays graphs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ringproof.errors import InputError
+from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
+from ringproof.rehearsal.standins.graphs.generators import DeviceGenerator
+from ringproof.rehearsal.standins.graphs.kernels import as_one_operation
+from ringproof.rehearsal.standins.graphs.memory import AliasedPool, refer
+from ringproof.rehearsal.standins.graphs.recording import Capture, DeviceRecorder, counts
+from ringproof.rehearsal.standins.guard import missing
+
+PoolId = tuple[int, int]
+
+ALLOCATOR = (
+    "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateCurrentStreamToPool",
+    "_cuda_endAllocateToPool", "_cuda_releasePool", "_cuda_getCheckpointState",
+    "_cuda_setCheckpointPoolState", "_cuda_checkPoolLiveAllocations", "_cuda_cudaHostAllocator",
+    "_has_Standard_Deleter", "_free_And_Remove_DeleterFn", "_accelerator_setAllocatorSettings",
+    "_tensors_data_ptrs_at_indices_equal", "_construct_CUDA_Tensor_From_Storage_And_Metadata",
+)  # fmt: skip
+"""Functions of the caching allocator that have no counterpart on the tape."""
+
+
+@dataclass
+class GraphUse:
+    """What one graph holds and how often it ran.
+
+    Attributes:
+        pool: Number of its pool, from 0 in the order of first use.
+        position: Position of its capture among the captures of the pool, from 0.
+        operations: Operations that a replay runs.
+        kernels: Stand-ins of compiled kernels among them.
+        transfers: Operations of process groups among them.
+        bytes: Memory that the capture allocated, without reuse.
+        replays: How often it ran.
+    """
+
+    pool: int
+    position: int
+    operations: int
+    kernels: int
+    transfers: int
+    bytes: int
+    replays: int = 0
+
+
+@dataclass
+class Tapes:
+    """All graphs of a process, and the capture that runs.
+
+    Attributes:
+        uses: Graphs in the order of their captures.
+        realism: What replays do where a device's behaviour is undefined.
+        capture: The capture that runs.
+    """
+
+    uses: list[GraphUse] = field(default_factory=list)
+    realism: Realism = field(default_factory=Realism)
+    capture: Capture | None = None
+    _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
+    _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def new_id(self) -> PoolId:
+        """Return a handle of a pool that is not in use."""
+        return 0, next(self._ids)
+
+    def pool(self, name: PoolId) -> AliasedPool:
+        """Return the pool of a handle."""
+        if name not in self._pools:
+            self._pools[name] = AliasedPool()
+            self._fresh[name] = []
+        return self._pools[name]
+
+    def recorder(self) -> DeviceRecorder | None:
+        """Return the recorder of the capture that runs."""
+        return None if self.capture is None else self.capture.recorder
+
+    def begin(self, name: PoolId) -> Capture:
+        """Begin a capture into a pool.
+
+        Raises:
+            InputError: Another one runs.
+        """
+        if self.capture is not None:
+            raise InputError("torch.cuda.graph", None, "a capture runs already", "end it first")
+        pool = self.pool(name)
+        self.capture = Capture(f"graph {len(self.uses) + 1}", pool, self.realism)
+        self.capture.begin()
+        return self.capture
+
+    def end(self, name: PoolId, *, failed: bool) -> GraphUse | None:
+        """End the capture; return what it holds, unless it failed."""
+        assert self.capture is not None
+        ended, self.capture = self.capture, None
+        ended.end(failed=failed)
+        if failed:
+            return None
+        self._fresh[name].append(ended.segment)
+        use = GraphUse(
+            list(self._pools).index(name),
+            ended.segment.number,
+            *counts(ended.segment.operations),
+            ended.segment.private_bytes,
+        )
+        self.uses.append(use)
+        return use
+
+    def leave_nothing(self, name: PoolId) -> None:
+        """Destroy what the captures since the last replay of a pool have computed."""
+        fresh = self._fresh[name]
+        while fresh:
+            fresh.pop(0).leave_nothing()
+
+    def run_or_record(self, symbol: str, action: Callable[[], None]) -> None:
+        """Do something on the host; during a capture also at each replay."""
+        active = self.recorder()
+        if active is None:
+            action()
+        else:
+            active.record_host(symbol, action)
+
+    def tensor_of(self, reference: Any) -> torch.Tensor:
+        """Return the tensor of upstream's weak reference."""
+        return refer(iter(self._pools.values()), reference)
+
+
+class Graph:
+    """``torch.cuda.CUDAGraph`` on the tape; `install` makes a class of it that knows its tapes."""
+
+    tapes: Tapes
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._pool: PoolId | None = None
+        self._segment: TapeSegment | None = None
+        self._use: GraphUse | None = None
+        self.generators: list[torch.Generator] = []
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let replays advance a state."""
+        self.generators.append(generator)
+
+    def pool(self) -> PoolId:
+        """Return the handle of the graph's pool."""
+        if self._pool is None:
+            self._pool = self.tapes.new_id()
+        return self._pool
+
+    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "global") -> None:
+        """Begin a capture into a pool, a new one unless given."""
+        self._pool = pool or self.tapes.new_id()
+        self._segment = self.tapes.begin(self._pool).segment
+
+    def capture_end(self, *, failed: bool = False) -> None:
+        """End the capture."""
+        assert self._pool is not None
+        self._use = self.tapes.end(self._pool, failed=failed)
+        if failed:
+            self._segment = None
+
+    def replay(self) -> None:
+        """Run the recorded operations.
+
+        Raises:
+            RuntimeError: Nothing was captured, as on a device.
+        """
+        if self._segment is None or self._pool is None or self._use is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        self.tapes.leave_nothing(self._pool)
+        self._use.replays += 1
+        self._segment.replay()
+
+    def reset(self) -> None:
+        """Forget the capture."""
+        if self._segment is not None:
+            self._segment.reset()
+        self._segment = self._use = None
+
+    def instantiate(self) -> None:
+        """Do nothing: the tape needs no preparation."""
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing: the tape keeps everything."""
+
+    def debug_dump(self, path: str) -> None:
+        """Do nothing: a tape has no picture."""
+
+
+class GraphContext:
+    """``torch.cuda.graph``: a capture for the length of a ``with`` block."""
+
+    def __init__(
+        self,
+        cuda_graph: Graph,
+        pool: PoolId | None = None,
+        stream: object = None,
+        capture_error_mode: str = "thread_local",
+        **_: object,
+    ) -> None:
+        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
+
+    def __enter__(self) -> None:
+        self._graph.capture_begin(self._pool, self._mode)
+
+    def __exit__(self, kind: object, value: object, trace: types.TracebackType | None) -> None:
+        self._graph.capture_end(failed=kind is not None)
+
+
+def install(devices: int) -> Tapes:
+    """Put the tape in the place of CUDA graphs, for the rest of this process.
+
+    Args:
+        devices: Number of devices on this host.
+    """
+    tapes = Tapes()
+    torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = type(
+        "CUDAGraph", (Graph,), {"tapes": tapes}
+    )
+    torch.cuda.graph = torch.cuda.graphs.graph = GraphContext
+    for holder in (torch.cuda, torch.cuda.graphs):
+        holder.graph_pool_handle = tapes.new_id
+        holder.is_current_stream_capturing = lambda: tapes.capture is not None
+    torch._C._graph_pool_handle = tapes.new_id
+    torch._C._cuda_isCurrentStreamCapturing = lambda: tapes.capture is not None
+    torch.cuda.synchronize = _outside(tapes, "torch.cuda.synchronize", torch.cuda.synchronize)
+    record = functools.partial(tapes.run_or_record, "switch of a generator's state")
+    torch.cuda.default_generators = (DeviceGenerator(record),) * devices
+    torch.as_tensor = _with_references(tapes, torch.as_tensor)
+    for name in ALLOCATOR:
+        if not hasattr(torch._C, name):
+            setattr(torch._C, name, missing(f"torch._C.{name}"))
+    return tapes
+
+
+def one_operation_each(tapes: Tapes) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
+    """Return a wrapper by symbol for stand-ins of kernels; see `as_one_operation`."""
+    return lambda symbol, function: as_one_operation(symbol, function, tapes.recorder)
+
+
+def _outside(tapes: Tapes, symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that no device can run while it captures."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if tapes.capture is not None:
+            raise InputError(symbol, None, "was called during a capture", "call it outside")
+        return function(*arguments, **named)
+
+    return call
+
+
+def _with_references(tapes: Tapes, as_tensor: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``torch.as_tensor`` for objects that give a device's address only."""
+
+    @functools.wraps(as_tensor)
+    def call(data: Any, *arguments: Any, **named: Any) -> Any:
+        if not isinstance(data, torch.Tensor) and hasattr(data, "__cuda_array_interface__"):
+            return tapes.tensor_of(data)
+        return as_tensor(data, *arguments, **named)
+
+    return call

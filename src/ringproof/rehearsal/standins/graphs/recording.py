@@ -1,0 +1,152 @@
+"""One capture of upstream's code on the tape."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ringproof.errors import InputError
+from ringproof.reference.graphs.tape.calls import HostCalls
+from ringproof.reference.graphs.tape.chance import Chance, Frozen
+from ringproof.reference.graphs.tape.memory import Address, Block, address_of
+from ringproof.reference.graphs.tape.operation import Operation, blocks, leaves, replaced
+from ringproof.reference.graphs.tape.recorder import Recorder
+from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
+from ringproof.reference.graphs.tape.source import name_of, place
+from ringproof.reference.graphs.tape.transfers import Touch
+from ringproof.rehearsal.standins.graphs.kernels import NAMESPACE, Kernel
+from ringproof.rehearsal.standins.graphs.memory import AliasedPool
+
+
+class DeviceChance(Chance):
+    """Random numbers of a pass that draws from the device's generator in any registered state."""
+
+    def before(self, arguments: Iterable[Any], place: str) -> Frozen | None:
+        """Refuse generators other than the device's."""
+        given = [one for one in arguments if isinstance(one, torch.Generator)]
+        if any(one._cdata != torch.default_generator._cdata for one in given):
+            raise InputError(
+                self._name, None, f"{place} draws from a generator of its own",
+                "draw from the device's generator",
+            )  # fmt: skip
+        return None
+
+    def check(self, place: str) -> None:
+        """Accept every state: switching states is an operation of the graph."""
+
+
+class DeviceCalls(HostCalls):
+    """Host calls of a pass, in a process in which every CUDA device is the CPU.
+
+    ``.to("cuda")`` arrives here as ``.to("cpu")``, so that copies to the host are not seen.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Look at all calls but ``to``."""
+        if getattr(func, "__name__", "") == "to":
+            return func(*args, **dict(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class DeviceRecorder(Recorder):
+    """Records upstream's operations; stand-ins of kernels count as one operation each."""
+
+    def record_kernel(
+        self, kernel: Kernel, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a stand-in, and write its call down as one operation."""
+        with without_modes():
+            return self._run_kernel(kernel, args, dict(kwargs))
+
+    def _run_kernel(self, kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        where = place()
+        arguments = replaced(args, torch.Tensor, self._address)
+        keywords = replaced(kwargs, torch.Tensor, self._address)
+        given = blocks((arguments, keywords))
+        self._keep(given)
+        result = kernel(*args, **kwargs)
+        found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        results = tuple(self._new_address(tensor, kernel, where) for tensor in found)
+        touch = Touch(given, given | blocks(results))
+        self.operations.append(Operation(kernel, arguments, keywords, results, touch, None, where))
+        return result
+
+    def record_host(self, name: str, action: Callable[[], None]) -> None:
+        """Do something on the host, at each replay again."""
+        with without_modes():
+            action()
+        nothing: frozenset[Block] = frozenset()
+        self.operations.append(
+            Operation(Kernel(name, action), (), {}, (), Touch(nothing, nothing), None, place())
+        )
+
+    def _address(self, tensor: torch.Tensor) -> Address:
+        """Where an argument is; upstream's drivers name the parameters, so that is not asked."""
+        block = self._pool.find(tensor)
+        if block is None:
+            label = f"{name_of(tensor)}, first used at {place()}"
+            block = self._pool.add(tensor, label, owned=False)
+        found = address_of(tensor, block)
+        if tensor.numel() == 0 or tensor.untyped_storage().data_ptr() == block.start:
+            return found
+        offset = (tensor.data_ptr() - block.start) // tensor.element_size()
+        return dataclasses.replace(found, offset=offset)
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Let torch run as if no capture did."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+class Capture:
+    """A capture from its begin to its end.
+
+    Args:
+        name: For messages.
+        pool: Memory of the graph.
+        realism: What a replay does where a device's behaviour is undefined.
+    """
+
+    def __init__(self, name: str, pool: AliasedPool, realism: Realism) -> None:
+        self._pool = pool
+        self.segment = TapeSegment(name, pool, realism)
+        chance = DeviceChance(name, (), repeat=True)
+        self.recorder = DeviceRecorder(name, pool, self.segment.number, chance, None)
+        self._modes = contextlib.ExitStack()
+        self._calls = DeviceCalls(name, self.recorder)
+
+    def begin(self) -> None:
+        """Start to record."""
+        self._pool.bury(self.segment.number - 1)  # what was let go between two passes
+        self._pool.passes += 1
+        self._modes.enter_context(self._calls)
+        self._modes.enter_context(self.recorder)
+
+    def end(self, *, failed: bool) -> None:
+        """Stop, undo what the capture computed outside of the pool, and make it replayable."""
+        self._modes.close()
+        self._pool.bury(self.segment.number)
+        self.recorder.undo()
+        if failed:
+            self.segment.reset()
+        else:
+            self.segment.load(self.recorder.operations)
+
+
+def counts(operations: Iterable[Operation]) -> tuple[int, int, int]:
+    """Return the numbers of operations, of kernels' stand-ins and of transfers among them."""
+    spaces = [operation.function.namespace for operation in operations]
+    return len(spaces), spaces.count(NAMESPACE), spaces.count("c10d")
