@@ -1,0 +1,196 @@
+"""Kernels of ``mamba_ssm`` and ``causal_conv1d`` as torch operations, exact in their dtype.
+
+Only what training calls: the convolution, the state space scan (in its quadratic form) and the
+gated norm. Initial and final states, which inference uses, are refused.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ringproof.rehearsal.standins.guard import GuardedModule, StandInMissing, calling_place
+
+VERSIONS = {"mamba_ssm": "2.2.6.post3", "causal_conv1d": "1.5.3.post1"}
+MODULES = (
+    "mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton", "mamba_ssm.ops.triton.layernorm_gated",
+    "mamba_ssm.ops.triton.ssd_combined", "causal_conv1d", "causal_conv1d.causal_conv1d_varlen",
+    "causal_conv1d.cpp_functions",
+)  # fmt: skip
+
+
+def _refuse(symbol: str, **unsupported: object) -> None:
+    """Raise `StandInMissing` if an argument is given that is not computed here."""
+    for name, value in unsupported.items():
+        if value is not None and value is not False:
+            raise StandInMissing(f"{symbol} with {name}", calling_place(3))
+
+
+def causal_conv1d_fn(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, seq_idx: Tensor | None = None,
+    initial_states: Any = None, return_final_states: bool = False, final_states_out: Any = None,
+    activation: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Convolve each channel causally; a token sees only tokens of its own sequence.
+
+    Args:
+        x: Input, (batch, channels, tokens).
+        weight: (channels, width).
+        bias: (channels).
+        seq_idx: Sequence of each token, (batch, tokens).
+        activation: ``silu``, ``swish`` or ``None``.
+    """
+    _refuse("causal_conv1d.causal_conv1d_fn", initial_states=initial_states,
+            return_final_states=return_final_states, final_states_out=final_states_out)  # fmt: skip
+    width, tokens = weight.shape[1], x.shape[2]
+    total = torch.zeros_like(x) if bias is None else bias[None, :, None].expand_as(x)
+    for tap in range(width):
+        back = width - 1 - tap
+        shifted = functional.pad(x, (back, 0))[..., :tokens]
+        if seq_idx is not None and back:
+            before = functional.pad(seq_idx, (back, 0), value=-1)[:, :tokens]
+            shifted = shifted * (before == seq_idx)[:, None]
+        total = total + weight[None, :, tap, None] * shifted
+    return functional.silu(total) if activation in ("silu", "swish") else total
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int,  # noqa: N803
+    D: Tensor | None = None, z: Tensor | None = None, dt_bias: Tensor | None = None,  # noqa: N803
+    initial_states: Any = None, seq_idx: Tensor | None = None, dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
+) -> Tensor:  # fmt: skip
+    """Scan the state space: ``h_t = exp(dt_t A) h_(t-1) + dt_t B_t x_t``, ``y_t = C_t h_t + D x_t``.
+
+    Args:
+        x: (batch, tokens, heads, width).
+        dt: (batch, tokens, heads).
+        A: (heads).
+        B: (batch, tokens, groups, state).
+        C: As ``B``.
+        chunk_size: Ignored; it does not change the result.
+        D: (heads) or (heads, width).
+        z: Gate, as ``x``; the result is multiplied by its SiLU.
+        dt_bias: (heads).
+        seq_idx: Sequence of each token, (batch, tokens); states do not pass between sequences.
+        dt_softplus: Whether ``dt`` goes through softplus.
+        dt_limit: Range to which ``dt`` is clamped.
+    """
+    _refuse("mamba_ssm.mamba_chunk_scan_combined", initial_states=initial_states,
+            return_final_states=return_final_states)  # fmt: skip
+    wide = torch.promote_types(x.dtype, torch.float32)
+    step = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias
+    step = (functional.softplus(step) if dt_softplus else step).clamp(*dt_limit)
+    per_group = x.shape[2] // B.shape[2]
+    keys, queries = (part.to(wide).repeat_interleave(per_group, 2) for part in (B, C))
+    decay = torch.cumsum(step * A.to(wide), 1)
+    seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()[None]
+    if seq_idx is not None:
+        seen = seen & (seq_idx[:, :, None] == seq_idx[:, None, :])
+    gaps = (decay[:, :, None] - decay[:, None]).masked_fill(~seen[..., None], float("-inf"))
+    weights = torch.einsum("bihn,bjhn->bijh", queries, keys) * gaps.exp() * step[:, None]
+    result = torch.einsum("bijh,bjhp->bihp", weights, x.to(wide))
+    if D is not None:
+        result = result + x.to(wide) * (D[:, None] if D.dim() == 1 else D)
+    if z is not None:
+        result = result * functional.silu(z.to(wide))
+    return result.to(x.dtype)
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt: Tensor, conv1d_weight: Tensor, conv1d_bias: Tensor | None, dt_bias: Tensor,
+    A: Tensor, D: Tensor, chunk_size: int, initial_states: Any = None,  # noqa: N803
+    seq_idx: Tensor | None = None, dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False, activation: str = "silu", rmsnorm_weight: Any = None,
+    rmsnorm_eps: float = 1e-6, outproj_weight: Any = None, outproj_bias: Any = None,
+    headdim: int | None = None, ngroups: int = 1, norm_before_gate: bool = True,
+) -> Tensor:  # fmt: skip
+    """Split a projection into gate, convolution input and step, convolve, scan and gate.
+
+    Args:
+        zxbcdt: (batch, tokens, 2 * inner + 2 * groups * state + heads).
+        conv1d_weight: (inner + 2 * groups * state, width).
+        conv1d_bias: (inner + 2 * groups * state).
+        dt_bias: (heads).
+        A: (heads).
+        D: (heads) or (heads, width).
+        chunk_size: See `mamba_chunk_scan_combined`, as for the rest.
+    """
+    _refuse("mamba_ssm.mamba_split_conv1d_scan_combined", initial_states=initial_states,
+            return_final_states=return_final_states, rmsnorm_weight=rmsnorm_weight,
+            outproj_weight=outproj_weight, outproj_bias=outproj_bias)  # fmt: skip
+    heads = D.shape[0]
+    width = D.shape[1] if D.dim() == 2 else int(headdim or 0)
+    inner = heads * width
+    shared = (zxbcdt.shape[-1] - 2 * inner - heads) // 2
+    gate, mixed, step = zxbcdt.split([inner, inner + 2 * shared, heads], -1)
+    mixed = causal_conv1d_fn(
+        mixed.transpose(1, 2), conv1d_weight, conv1d_bias, seq_idx, activation=activation
+    ).transpose(1, 2)
+    x, b, c = mixed.split([inner, shared, shared], -1)
+    result = mamba_chunk_scan_combined(
+        x.unflatten(-1, (heads, width)), step, A, b.unflatten(-1, (ngroups, -1)),
+        c.unflatten(-1, (ngroups, -1)), chunk_size, D=D, dt_bias=dt_bias,
+        z=gate.unflatten(-1, (heads, width)), seq_idx=seq_idx, dt_softplus=True,
+        dt_limit=dt_limit,
+    )  # fmt: skip
+    return result.flatten(2)
+
+
+class RMSNorm(torch.nn.Module):
+    """Normalise groups of channels, with a gate before or after.
+
+    Args:
+        hidden_size: Number of channels.
+        eps: Added to the mean square.
+        group_size: Channels of a group; ``None`` for all.
+        norm_before_gate: Whether the gate comes after the norm.
+    """
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-5, group_size: int | None = None,
+        norm_before_gate: bool = True, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.eps, self.group_size, self.norm_before_gate = eps, group_size, norm_before_gate
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=dtype))
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Return the norm of ``x``, gated by the SiLU of ``z`` if that is given."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        value = x.to(wide)
+        gate = None if z is None else functional.silu(z.to(wide))
+        if gate is not None and not self.norm_before_gate:
+            value = value * gate
+        size = self.group_size or value.shape[-1]
+        groups = value.unflatten(-1, (-1, size))
+        groups = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + self.eps)
+        value = groups.flatten(-2) * self.weight
+        if gate is not None and self.norm_before_gate:
+            value = value * gate
+        return value.to(x.dtype)
+
+
+def install() -> None:
+    """Let Megatron import both packages."""
+    for name in MODULES:
+        module = GuardedModule(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        module.__path__ = []
+        if "." not in name:
+            module.__version__ = VERSIONS[name]  # type: ignore[attr-defined]
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+    combined = sys.modules["mamba_ssm.ops.triton.ssd_combined"]
+    for function in (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined):
+        setattr(combined, function.__name__, function)
+    sys.modules["mamba_ssm.ops.triton.layernorm_gated"].RMSNorm = RMSNorm  # type: ignore[attr-defined]
+    sys.modules["causal_conv1d"].causal_conv1d_fn = causal_conv1d_fn  # type: ignore[attr-defined]
