@@ -1,4 +1,4 @@
-"""What megatron-core 0.16.1 really does with hierarchical CP: the pitfalls of the skill, executed.
+"""What megatron-core 0.16.1 does with hierarchical CP on Transformer Engine 2.20.2, executed.
 
 Nothing here skips: a missing megatron-core is a failure.
 """
@@ -23,13 +23,18 @@ from megatron.core.transformer.transformer_layer import (
 )
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from checks.skills.fresh_process import REPOSITORY, measure
+from checks.skills.fresh_process import REPOSITORY
 from checks.skills.output_calls import literals, mentions, output_calls, parse_package
 from ringproof.harness.cards import load_card
+from ringproof.rehearsal.fixtures import CALLING
+from ringproof.rehearsal.program import Program
 
 CARD = REPOSITORY / "skills" / "hierarchical-context-parallel" / "card.yaml"
 MARKER = "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS"
-LEVELS = ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1"]
+LEVELS = [
+    ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", [0, 1]],
+    ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1", [1, 3]],
+]
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 
 
@@ -47,13 +52,18 @@ class FlatGroup:
 
 
 @pytest.fixture(scope="module")
-def world():
-    return measure("checks.skills.megatron_world")
+def ranks(stage):
+    """Four ranks on which Megatron-core built and handed over level groups."""
+    call = ("checks.skills.core_cases:hierarchical", "null")
+    outcome = stage.run(Program(stage.upstream(), CALLING, call, 4, dtype="float64"), preload="")
+    assert outcome.failure is None, outcome.failure
+    return outcome.ranks
 
 
 @pytest.fixture(scope="module")
-def hand_off():
-    return measure("checks.skills.te_hand_off")
+def found(ranks):
+    """What rank 1 reports."""
+    return ranks[1].results
 
 
 @pytest.fixture(scope="module")
@@ -136,44 +146,70 @@ def test_local_attention_refuses_context_parallelism():
         build(2)
 
 
-def test_wrong_product_is_an_empty_assertion(world):
-    assert world["wrong_product"] == {"type": "AssertionError", "message": ""}
-    assert world["two_levels"] == LEVELS, "the right product is accepted"
+def test_wrong_product_is_an_empty_assertion(found):
+    assert found["wrong product"] == "AssertionError: "
+    assert found["two"]["levels"] == LEVELS, "the right product is accepted"
 
 
-def test_any_number_of_levels_is_built(world):
-    assert world["three_levels"] == [*LEVELS, LEVELS[0].replace("_L0", "_L2")]
+def test_any_number_of_levels_is_built(found):
+    assert found["three"]["levels"] == [*LEVELS, [LEVELS[0][0].replace("_L0", "_L2"), [1]]]
 
 
-def test_getter_is_a_start_up_guard(world):
-    assert world["flat"] is None
-    assert world["guard_without_sizes"] is False
-    assert world["guard_with_sizes"] is True
+def test_three_levels_are_refused_by_attention(found):
+    assert found["attend, three"]["of the state"], "Megatron hands them over"
+    said = found["attend, three"]["raised"]
+    assert "a2a+p2p requires cp_group = [a2a_cp_group, p2p_cp_group]!" in said
+    assert found["attend, two"]["raised"] == ""
 
 
-def test_destroyed_groups_stay_behind(world):
-    assert world["flat"] is None, "a fresh process without sizes has none"
-    assert world["after_destroy"] == world["three_levels"]
-    assert world["flat_again"] == world["three_levels"], "a flat layout inherits the old groups"
+def test_getter_is_a_start_up_guard(found):
+    assert found["flat"] == {"levels": None, "guard": False, "after": None}
+    assert found["two"]["guard"] is True
 
 
-def test_missing_groups_are_handed_over_as_none(hand_off, record_property):
-    found = hand_off["without_sizes"]
-    record_property("stand_in_te_version", found["te_version"])
-    assert found["comm_type"] == "a2a+p2p"
-    assert found["is_none"], "Transformer Engine gets no group at all"
-    assert not found["is_of_collection"], "although the collection carries two"
+def test_destroyed_groups_stay_behind(found):
+    assert found["flat"]["after"] is None, "a layout without sizes leaves none"
+    assert found["three"]["after"] == found["three"]["levels"]
+    assert found["flat again"]["levels"] == found["three"]["levels"], "inherited by a flat layout"
 
 
-def test_hand_off_ignores_the_collection(hand_off):
-    found = hand_off["with_sizes"]
-    assert found["is_of_megatron"]
-    assert not found["is_of_collection"]
+def test_missing_groups_are_handed_over_as_none(found):
+    handed = found["attend, flat"]
+    assert handed["comm"] == "a2a+p2p"
+    assert handed["none"], "Transformer Engine gets no group at all"
+    assert not handed["of the collection"], "although the collection carries two"
 
 
-def test_sizes_without_the_type_change_nothing(hand_off):
-    assert hand_off["with_sizes"]["p2p_is_flat_group"]
-    assert hand_off["without_sizes"]["p2p_is_flat_group"]
+def test_without_groups_each_rank_attends_to_its_own_chunk(ranks, found):
+    """No message, and a result that is wrong; with the sizes the same code is exact."""
+    assert found["attend, flat"]["raised"] == ""
+    assert found["attend, flat"]["error"] > 0.1
+    assert found["attend, two"]["error"] < 1e-12
+    assert all(rank.results["attend, flat"] == found["attend, flat"] for rank in ranks)
+
+
+def test_level_zero_carries_the_all_to_all_and_level_one_the_ring(ranks):
+    for rank in ranks:
+        used = {
+            (traffic.group, traffic.operation): traffic.ranks
+            for traffic in rank.traffic
+            if traffic.group.startswith("HIERARCHICAL") and traffic.bytes + traffic.calls
+        }
+        inner, outer = rank.rank // 2 * 2, rank.rank % 2
+        assert used.pop((LEVELS[0][0], "all_to_all_single")) == (inner, inner + 1)
+        assert used.pop((LEVELS[1][0], "batch_isend_irecv")) == (outer, outer + 2)
+        assert {key for key in used if key[1] not in ("isend", "irecv")} == set()
+        assert {group for group, _ in used} <= {LEVELS[1][0]}
+
+
+def test_hand_off_ignores_the_collection(found):
+    assert found["attend, two"]["of the state"]
+    assert not found["attend, two"]["of the collection"]
+
+
+def test_sizes_without_the_type_change_nothing(found):
+    assert found["attend, two"]["p2p has the flat group"]
+    assert found["attend, flat"]["p2p has the flat group"]
 
 
 def test_marker_of_the_upstream_card_is_never_printed(package, record_property):

@@ -1,0 +1,259 @@
+"""What Transformer Engine's own context parallel attention computes, refuses and gets wrong.
+
+Its Python code runs unchanged on gloo ranks; only the compiled kernels below it are replaced. The
+release of the cards, 2.20.2, runs always, other versions where a checkout is given.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+CALL = "checks.skills.engine_cases:attend"
+EXACT = 1e-12  # float64
+WRONG = 0.1
+NO_BACKEND = "ValueError: No dot product attention backend is available"
+TWO_GROUPS = (
+    "AssertionError: CP implementation a2a+p2p requires cp_group = [a2a_cp_group, p2p_cp_group]!"
+)
+LEVELS = {"comm": "a2a+p2p", "groups": "levels"}
+ALONE = {"packed": True, "lengths": [24, 40, 8]}
+PADDED = {"packed": True, "lengths": [21, 33, 5], "padded": [24, 40, 8]}
+UNSAID = {**PADDED, "says_padded": False}
+COMMS = ("p2p", "a2a", "all_gather", "a2a+p2p")
+
+
+def of_type(comm, **options):
+    return {**options, **(LEVELS if comm == "a2a+p2p" else {"comm": comm})}
+
+
+FOUR = {
+    **{comm: of_type(comm) for comm in COMMS},
+    **{f"{comm}, packed": of_type(comm, **ALONE) for comm in COMMS},
+    **{f"{comm}, padded": of_type(comm, **PADDED) for comm in COMMS},
+    **{f"{comm}, unsaid": of_type(comm, **UNSAID) for comm in COMMS},
+    **{f"{comm}, window": of_type(comm, window=8) for comm in COMMS},
+    **{f"{comm}, window, direct": of_type(comm, window=8, direct=True) for comm in COMMS},
+    **{f"{comm}, 8/1 heads, direct": of_type(comm, kv_heads=1, direct=True) for comm in COMMS},
+    **{f"{comm}, contiguous": of_type(comm, cut="contiguous") for comm in COMMS},
+    **{
+        f"{comm}, contiguous, full": of_type(comm, cut="contiguous", causal=False)
+        for comm in ("p2p", "a2a+p2p")
+    },
+    **{
+        f"{comm}, {heads}/{kv_heads} heads": of_type(comm, heads=heads, kv_heads=kv_heads)
+        for comm in ("p2p", "a2a", "a2a+p2p")
+        for heads, kv_heads in ((6, 6), (8, 2), (8, 1), (5, 5))
+    },
+    **{
+        name: {"comm": "a2a+p2p", "groups": name}
+        for name in (
+            "flat",
+            "list of one",
+            "three levels",
+            "levels of one",
+            "swapped levels",
+            "swapped everywhere",
+        )
+    },
+    "p2p, levels": {"comm": "p2p", "groups": "levels"},
+}
+EIGHT = {
+    "p2p": {"comm": "p2p"},
+    "[4, 2], 12/8 heads": {**LEVELS, "inner": 4, "heads": 24, "kv_heads": 12},
+    "[4, 2], 12/6 heads": {**LEVELS, "inner": 4, "heads": 12, "kv_heads": 6},
+    "[2, 4], 12/6 heads": {**LEVELS, "inner": 2, "heads": 12, "kv_heads": 6},
+    "a2a, 12/6 heads": {"comm": "a2a", "heads": 12, "kv_heads": 6},
+}
+
+
+def attended(stage, cases, ranks, *, upstream=None, dtype="float64"):
+    given = [{**case, "dtype": dtype} for case in cases.values()]
+    found = stage.call(CALL, ranks, given, upstream=upstream, dtype=dtype)
+    assert [[{**one, "live": 0} for one in rank] for rank in found[1:]] == [
+        [{**one, "live": 0} for one in found[0]]
+    ] * (ranks - 1), "all ranks report the same"
+    return dict(zip(cases, found[0], strict=True))
+
+
+@pytest.fixture(scope="module")
+def four(stage):
+    return attended(stage, FOUR, 4)
+
+
+@pytest.fixture(scope="module")
+def eight(stage):
+    return attended(stage, EIGHT, 8)
+
+
+def exact(found):
+    return found["raised"] == "" and found["error"] < EXACT
+
+
+def silently_wrong(found):
+    return found["raised"] == "" and found["error"] > WRONG
+
+
+@pytest.mark.parametrize("comm", COMMS)
+@pytest.mark.parametrize("batch", ["", ", packed", ", padded"])
+def test_every_type_is_exact(four, comm, batch):
+    """Output and gradients against dense attention."""
+    assert exact(four[comm + batch])
+
+
+@pytest.mark.parametrize("groups", ["flat", "list of one", "three levels"])
+def test_two_levels_are_demanded(four, groups):
+    assert four[groups]["raised"] == TWO_GROUPS
+    assert exact(four["a2a+p2p"])
+
+
+def test_other_types_refuse_a_list(four):
+    assert "cp_group must be" in four["p2p, levels"]["raised"]
+    assert exact(four["p2p"])
+
+
+def test_a_level_of_one_rank_becomes_a_ring_without_a_message(four):
+    assert exact(four["levels of one"])
+    assert four["levels of one"]["live"] == four["p2p"]["live"], "three ring steps over four ranks"
+    assert len(four["a2a+p2p"]["live"]) == 1, "one ring step over two"
+
+
+def test_swapped_levels_are_silently_wrong(four):
+    assert silently_wrong(four["swapped levels"])
+    assert exact(four["swapped everywhere"]), "with ranks and data in the same order"
+
+
+def test_swapped_levels_with_ranks_in_their_order_are_refused_by_some_ranks(stage):
+    """By torch, on the ranks whose neighbour is not in the group; the others wait for them."""
+    case = {"comm": "a2a+p2p", "groups": "swapped alone"}
+    found = stage.call("checks.skills.engine_cases:attend_unequally", 4, case)
+    refused = [one for one in found if "is not part of group" in one["raised"]]
+    assert refused
+    assert {one["place"] for one in refused} == {"flash_attn_p2p_communicate"}
+    assert not any(exact(one) for one in found)
+
+
+def test_pure_a2a_needs_heads_that_the_size_divides(four, eight):
+    for heads in ("6/6", "8/2", "8/1", "5/5"):
+        found = four[f"a2a, {heads} heads"]
+        refused = "requires num_heads % cp_size == 0" in found["raised"]
+        assert refused or found["raised"].startswith(NO_BACKEND), heads
+    assert "Found num_heads_q = 8, num_heads_kv = 2" in four["a2a, 8/2 heads"]["raised"]
+    assert "requires num_heads % cp_size == 0" in eight["a2a, 12/6 heads"]["raised"]
+    assert exact(four["a2a"])
+
+
+def test_two_levels_need_heads_that_the_first_size_divides(four, eight):
+    assert exact(four["a2a+p2p, 6/6 heads"]), "CP 4 does not divide 6, level 0 does"
+    assert exact(four["a2a+p2p, 8/2 heads"])
+    assert exact(eight["[2, 4], 12/6 heads"])
+    assert exact(eight["[4, 2], 12/8 heads"])
+    found = eight["[4, 2], 12/6 heads"]
+    assert found["place"] == "flash_attn_a2a_communicate"
+    assert found["raised"].startswith("RuntimeError: shape")
+    assert "is invalid for input of size" in found["raised"]
+
+
+@pytest.mark.parametrize("heads", ["8/1", "5/5"])
+def test_two_levels_with_odd_heads_have_no_backend(four, heads):
+    assert four[f"a2a+p2p, {heads} heads"]["raised"].startswith(NO_BACKEND)
+    assert exact(four[f"p2p, {heads} heads"])
+
+
+def test_without_the_choice_of_a_backend_the_exchange_fails(four):
+    found = four["a2a+p2p, 8/1 heads, direct"]
+    assert found["place"] == "flash_attn_a2a_communicate"
+    assert "is invalid for input of size" in found["raised"]
+    assert exact(four["p2p, 8/1 heads, direct"])
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a+p2p"])
+def test_a_ring_has_no_sliding_window(four, comm):
+    assert four[f"{comm}, window"]["raised"].startswith(NO_BACKEND)
+    said = "AssertionError: Context parallelism does not support sliding window attention with"
+    assert four[f"{comm}, window, direct"]["raised"].startswith(said)
+
+
+@pytest.mark.parametrize("comm", ["a2a", "all_gather"])
+def test_other_types_have_a_sliding_window(four, comm):
+    assert exact(four[f"{comm}, window"])
+
+
+@pytest.mark.parametrize("comm", COMMS)
+def test_contiguous_slices_are_silently_wrong_when_causal(four, comm):
+    assert silently_wrong(four[f"{comm}, contiguous"])
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a+p2p"])
+def test_contiguous_slices_are_right_without_a_mask(four, comm):
+    assert exact(four[f"{comm}, contiguous, full"])
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a+p2p"])
+def test_padding_that_is_not_declared_makes_a_ring_silently_wrong(four, comm):
+    assert silently_wrong(four[f"{comm}, unsaid"])
+    assert exact(four[f"{comm}, padded"])
+
+
+@pytest.mark.parametrize("comm", ["a2a", "all_gather"])
+def test_padding_that_is_not_declared_is_read_from_the_boundaries_elsewhere(four, comm):
+    """With fused attention, which takes both lists of boundaries."""
+    assert exact(four[f"{comm}, unsaid"])
+
+
+def test_the_ring_reuses_its_buffers(eight, record_property):
+    """Alive when an exchange starts, the buffer that it fills included."""
+    record_property("live_buffers", str(eight["p2p"]["live"]))
+    assert eight["p2p"]["live"] == [2, 3, 4, 4, 4, 4, 4]
+
+
+def engine_at(stage, version):
+    return stage.upstream(engine=f"NVIDIA/TransformerEngine@{version}")
+
+
+# Versions that take packed input, by type: the last that refuses it and the first that takes it.
+PACKED = {
+    "release_v2.9": {"p2p"},
+    "release_v2.10": {"p2p", "a2a"},
+    "release_v2.17": {"p2p", "a2a"},
+    "release_v2.18": {"p2p", "a2a", "all_gather"},
+    "release_v2.19": set(COMMS),
+}
+NARROW = {"dtype": "float32"}  # 2.9 and 2.10 know no float64
+
+
+@pytest.mark.parametrize("version", PACKED)
+def test_packed_input_by_version(stage, version):
+    cases = {name: case for name, case in FOUR.items() if name.endswith((", packed", ", padded"))}
+    found = attended(stage, cases, 4, upstream=engine_at(stage, version), **NARROW)
+    for comm in COMMS:
+        for batch in ("packed", "padded"):
+            one = found[f"{comm}, {batch}"]
+            if comm in PACKED[version]:
+                assert one["raised"] == ""
+                assert one["error"] < 1e-5
+            else:
+                assert one["raised"].startswith(("AssertionError", NO_BACKEND)), comm
+
+
+@pytest.mark.parametrize(
+    "version", ["release_v2.9", "release_v2.15", "release_v2.19", "d0067d0da6"]
+)
+def test_older_rings_keep_every_buffer(stage, version):
+    found = attended(stage, {"p2p": EIGHT["p2p"]}, 8, upstream=engine_at(stage, version), **NARROW)
+    assert found["p2p"]["live"] == [2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "version", ["release_v2.9", "release_v2.15", "release_v2.19", "d0067d0da6"]
+)
+def test_older_versions_refuse_and_mistake_the_same(stage, version):
+    names = ("flat", "swapped levels", "swapped everywhere", "p2p, contiguous", "p2p, unsaid")
+    names += ("a2a+p2p, window, direct", "a2a+p2p, 8/1 heads, direct", "a2a+p2p, 6/6 heads")
+    cases = {name: FOUR[name] for name in names}
+    found = attended(stage, cases, 4, upstream=engine_at(stage, version), **NARROW)
+    assert found["flat"]["raised"] == TWO_GROUPS
+    assert all(silently_wrong(found[name]) for name in ("swapped levels", *names[3:5]))
+    assert found["swapped everywhere"]["error"] < 1e-5
+    assert found["a2a+p2p, 6/6 heads"]["error"] < 1e-5
+    assert "does not support sliding window" in found["a2a+p2p, window, direct"]["raised"]
+    assert found["a2a+p2p, 8/1 heads, direct"]["place"] == "flash_attn_a2a_communicate"
