@@ -89,6 +89,9 @@ class _Alias(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.real)
 
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.real, name)
+
 
 class Device(metaclass=_Alias):
     """``torch.device`` in which every CUDA device is the CPU."""

@@ -215,8 +215,11 @@ def _has_no_memory(tree: Any) -> bool:
 
 
 def _has_work(func: Any, results: tuple[Address | None, ...]) -> bool:
-    """Whether a device would run anything: not for views, allocations and questions of shape."""
-    if func.name().partition(".")[0] in ALLOCATES_ONLY:
+    """Whether a device would run anything: not for views, allocations and questions of shape.
+
+    A view made in place (``squeeze_``) changes an address that only Python keeps.
+    """
+    if func.name().partition(".")[0] in ALLOCATES_ONLY or torch.Tag.inplace_view in func.tags:
         return False
     changes = func._schema.is_mutable or not func._schema.returns
     return bool(changes or func.namespace == "c10d" or any(results))

@@ -33,6 +33,7 @@ class Kernel:
         return self._name
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run the stand-in."""
         return self._function(*arguments, **named)
 
 
