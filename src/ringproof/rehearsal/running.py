@@ -220,6 +220,8 @@ class Server:
                 "start a server for it",
             )  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
+            stale.unlink()
         request = {
             "folder": str(folder),
             "ranks": program.ranks,
