@@ -1,0 +1,127 @@
+"""Which of upstream's options decide a program's path, and which a rehearsal leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+FILES = "files and hosts: a rehearsal reads and writes no checkpoints, logs or corpora"
+WATCHING = "logging, timing and profiling: they do not change the path"
+ENDING = "when a run stops early: a rehearsal stops after its own number of iterations"
+DATA = "real data: a rehearsal draws mock data of the same kind"
+
+
+def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
+    return MappingProxyType({name: why for why, names in groups for name in names.split()})
+
+
+#: Options that are left out, with the reason. Their values need not be known.
+DROPPED = _table(
+    (
+        FILES,
+        """--save --load --pretrained-checkpoint --finetune --no-save-optim --no-save-rng
+        --no-load-optim --no-load-rng --save-interval --save-retain-interval --ckpt-format
+        --dist-ckpt-format --use-dist-ckpt --auto-detect-ckpt-format --async-save
+        --use-persistent-ckpt-worker --ckpt-fully-parallel-load --ckpt-fully-parallel-save
+        --no-ckpt-fully-parallel-save --ckpt-assume-constant-structure --dist-ckpt-strictness
+        --dist-ckpt-optim-fully-reshardable --dist-ckpt-save-pre-mcore-014
+        --distrib-optim-fully-reshardable-mem-efficient --use-checkpoint-args
+        --use-mp-args-from-checkpoint-args --no-use-tokenizer-model-from-checkpoint-args
+        --use-checkpoint-opt-param-scheduler --use-checkpoint-opt_param-scheduler
+        --override-opt-param-scheduler --override-opt_param-scheduler --exit-on-missing-checkpoint
+        --non-persistent-ckpt-type --non-persistent-save-interval --non-persistent-global-ckpt-dir
+        --non-persistent-local-ckpt-dir --non-persistent-local-ckpt-algo --ckpt-step
+        --ckpt-convert-format --ckpt-convert-save --ckpt-convert-update-legacy-dist-opt-format
+        --replication --replication-jump --replication-factor --verify-integrity
+        --language-model-checkpoint --data-cache-path --dataloader-save
+        --ckpt-load-validate-sharding-integrity
+        --async-ckpt-use-cached-structure --cached-save-plan --master-addr --master-port
+        --log-progress --enable-ft-package --calc-ft-timeouts --one-logger-async
+        --app-tag-run-name --app-tag-run-version --enable-one-logger --no-one-logger
+        --one-logger-project --one-logger-run-name""",
+    ),
+    (
+        WATCHING,
+        """--tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size
+        --log-timers-to-tensorboard --no-log-loss-scale-to-tensorboard
+        --log-validation-ppl-to-tensorboard --log-memory-to-tensorboard
+        --log-world-size-to-tensorboard --log-learning-rate-to-tensorboard
+        --log-batch-size-to-tensorboard --no-log-learnig-rate-to-tensorboard
+        --wandb-project --wandb-entity --wandb-exp-name --wandb-save-dir
+        --logging-level --log-throughput --log-params-norm --log-num-zeros-in-grad
+        --log-memory-interval --log-energy --log-straggler --disable-straggler-on-startup
+        --straggler-ctrlr-port --straggler-minmax-count --timing-log-level --timing-log-option
+        --profile --profile-step-start --profile-step-end --profile-ranks --use-pytorch-profiler
+        --record-memory-history --memory-snapshot-path --memory-profile-path
+        --pytorch-profiler-collect-shapes --pytorch-profiler-collect-callstack
+        --pytorch-profiler-collect-chakra --nvtx-ranges --barrier-with-L1-time
+        --no-barrier-with-level-1-timing --log-device-memory-used
+        --moe-per-layer-logging --tensor-inspect --enable-gloo-process-groups
+        --check-weight-hash-across-dp-replicas-interval --log-max-attention-logit""",
+    ),
+    (
+        ENDING,
+        """--exit-duration-in-mins --exit-interval --exit-signal --exit-signal-handler
+        --exit-signal-handler-for-dataloader --manual-gc-eval --manual-gc --manual-gc-interval
+        --distributed-timeout-minutes --distributed-timeout-seconds-after-init
+        --empty-unused-memory-level
+        --rerun-mode --error-injection-rate --error-injection-type --inprocess-restart
+        --adlr-autoresume --adlr-autoresume-interval""",
+    ),
+    (
+        DATA,
+        """--data-path --data-args-path --train-data-path --valid-data-path --test-data-path
+        --per-split-data-args-path --per-dataset-sequences-path --mock-data --vocab-file
+        --merge-file --tokenizer-model --tokenizer-type --tokenizer-prompt-format
+        --tokenizer-metadata --tokenizer-sentencepiece-legacy --tokenizer-hf-use-fast
+        --tokenizer-hf-include-special-tokens --tokenizer-special-tokens
+        --trust-remote-code --tiktoken-pattern --tiktoken-num-special-tokens
+        --tiktoken-special-tokens --sft-tokenizer-prompt-format --null-tokenizer-eod-id
+        --null-tokenizer-pad-id --vocab-size --vocab-extra-ids --no-mmap-bin-files
+        --object-storage-cache-path --num-workers --num-dataset-builder-threads
+        --defer-npy-index-mmap --dataloader-fast-cache-load --fast-cache-load
+        --mid-level-dataset-surplus --full-validation --multiple-validation-sets
+        --varlen-mock-dataset-config-json --sft-mock-dataset-config-json""",
+    ),
+)
+
+#: Options of reduced precision, which a rehearsal on CPUs leaves out.
+QUANTIZED = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    --fp8-format --fp8-recipe --fp8-margin --fp8-interval --fp8-amax-history-len
+    --fp8-amax-compute-algo --no-fp8-wgrad --fp8-param-gather --fp8-param
+    --fp8-dot-product-attention --fp8-multi-head-attention --first-last-layers-bf16
+    --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 --fp4-format --fp4-recipe
+    --fp4-param --fp4-param-gather --fp8-quantizer-factory --fp4-quantizer-factory
+    --reuse-grad-buf-for-mxfp8-param-ag --te-precision-config-file --kitchen-config-file
+    --kitchen-recipe-number --moe-router-padding-for-fp8 --moe-router-padding-for-quantization
+    --transformer-engine-precision-config-file
+    """,
+    )
+)
+
+#: Options that only bfloat16 or float16 training takes, besides the dtype itself.
+HALF = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    --bf16 --fp16 --grad-reduce-in-bf16 --loss-scale --initial-loss-scale --min-loss-scale
+    --loss-scale-window --hysteresis --fp32-residual-connection --fp16-lm-cross-entropy
+    --accumulate-allreduce-grads-in-fp32 --main-grads-dtype --main-params-dtype --exp-avg-dtype
+    --exp-avg-sq-dtype --use-precision-aware-optimizer --megatron-fsdp-grad-comm-dtype
+    --megatron-fsdp-main-grads-dtype --megatron-fsdp-main-params-dtype --store-param-remainders
+    --no-store-param-remainders
+    """,
+    )
+)
+
+#: Prefixes of variables that decide the path and are handed on.
+ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "MEGATRON_", "MCORE_", "TORCH_ALLOW_")
+
+
+def value_may_be_unknown(option: str) -> bool:
+    """Return whether a rehearsal replaces or leaves out an option whatever its value."""
+    return option in DROPPED

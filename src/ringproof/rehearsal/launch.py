@@ -1,0 +1,368 @@
+"""Training launches read from shell scripts, command lines and upstream's test cases."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.effects import ENVIRONMENT, value_may_be_unknown
+from ringproof.rehearsal.flags import Flags, is_option
+from ringproof.rehearsal.launchers import NOT_LAUNCHING, Found, find
+from ringproof.rehearsal.shell import Command, Followed, follow
+from ringproof.rehearsal.shell_expand import END, UNSET, Mark, marks, readable, unset
+
+CHOICE = "RINGPROOF_LAUNCH"
+SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
+ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+CASE_RANKS = 8
+CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
+    {
+        "gpt": "pretrain_gpt.py",
+        "moe": "pretrain_gpt.py",
+        "hybrid": "pretrain_hybrid.py",
+        "mamba": "pretrain_mamba.py",
+        "bert": "pretrain_bert.py",
+        "t5": "pretrain_t5.py",
+        "mimo": "examples/mimo/train.py",
+        "multimodal-llava": "pretrain_vlm.py",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One training program as somebody launches it.
+
+    Attributes:
+        script: Path of the training script as written.
+        arguments: Command line of the script, after expansion.
+        environment: Variables that the launch exports or puts before the command.
+        nodes: Number of nodes.
+        ranks_per_node: Number of ranks on each node.
+        source: File, with the line where known, for messages.
+        notes: Sentences about what was not read, for example a sourced file.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    nodes: int
+    ranks_per_node: int
+    source: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nodes * self.ranks_per_node
+
+
+def read_launch(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Read a launch from a file: a shell script, or one of upstream's test cases.
+
+    Args:
+        path: The file.
+        sets: Variables by name; see `read_script`.
+
+    Raises:
+        InputError: The file cannot be read, or holds no launch that can be known.
+    """
+    if path.suffix in (".yaml", ".yml"):
+        return read_test_case(path, sets)
+    return read_script(path, sets)
+
+
+def read_script(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Read the training launch of a shell script; nothing of it is executed.
+
+    Args:
+        path: The script.
+        sets: Variables by name, which win over the script's own assignments. ``1``, ``2`` and so
+            on are its arguments; ``RINGPROOF_LAUNCH`` chooses one of several launches, from 1.
+
+    Raises:
+        InputError: The script launches no training, launches several, or needs a value that only
+            an execution would give.
+    """
+    script = _text(path)
+    given = {name: value for name, value in sets.items() if name != CHOICE}
+    followed = follow(script, path.name, {**_scheduler(script), **given}, path.parent)
+    launches = _launches(followed, path.name)
+    if not launches:
+        where = f" before it exits in line {followed.exit_line}" if followed.exit_line else ""
+        remedy = "give one that runs torchrun, srun or python with a training script"
+        raise InputError(path.name, None, f"the script launches no training{where}", remedy)
+    command, found = _chosen(launches, path.name, sets.get(CHOICE))
+    if command.condition:
+        raise InputError(
+            f"{path.name}:{command.line}",
+            None,
+            f"whether this launch runs depends on {command.condition}, which is not known",
+            "set the variables of that condition with --set NAME=VALUE, or give the launch line "
+            "itself after --",
+        )
+    source = f"{path.name}:{command.line}"
+    return _launch(found, command.environment, source, followed.notes)
+
+
+def read_command(
+    words: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> Launch:
+    """Read a launch from the words of a command line.
+
+    Args:
+        words: For example ``torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2``, with or
+            without ``NAME=value`` before it.
+        environment: Variables that the command receives.
+
+    Raises:
+        InputError: The command launches no training, or its launcher is not known.
+    """
+    given, rest = dict(environment), list(words)
+    while rest and (assigned := ASSIGNED.fullmatch(rest[0])):
+        given[assigned.group(1)] = assigned.group(2)
+        rest = rest[1:]
+    found = find(rest, given, "the command")
+    if found is None:
+        line = " ".join(rest[:6])
+        remedy = "give torchrun, python -m torch.distributed.run, srun or python with a script"
+        raise InputError("the command", line or None, "it launches no training", remedy)
+    return _launch(found, given, "the command", ())
+
+
+def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Read the launch of one of upstream's functional tests.
+
+    The script follows from the folder of the test, and the number of ranks from its name where it
+    names one (``dp8``), otherwise it is 8.
+
+    Args:
+        path: Its ``model_config.yaml``.
+        sets: Values of the variables that the file refers to.
+
+    Raises:
+        InputError: The file is not such a test, or does not train.
+    """
+    try:
+        reader = YAML(typ="safe", pure=True)
+        reader.allow_duplicate_keys = True
+        data = _strings(reader.compose(_text(path)))
+    except YAMLError as problem:
+        text = str(problem).split("\n")[0]
+        raise InputError(str(path), text, "this is not YAML", "correct it") from problem
+    arguments = data.get("MODEL_ARGS") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(arguments, dict):
+        remedy = "give a model_config.yaml of upstream's functional tests"
+        raise InputError(str(path), None, "it has no MODEL_ARGS", remedy)
+    if data.get("MODE", "pretraining") != "pretraining":
+        remedy = "give a test whose MODE is pretraining"
+        raise InputError(f"{path.name}: MODE", data["MODE"], "this test does not train", remedy)
+    given = {"REPEAT": "1", **sets}
+    words: list[str] = []
+    for name, value in arguments.items():
+        words += _case_words(str(name), _referred(str(value), given))
+    variables = data.get("ENV_VARS") or {}
+    environment = {str(k): _referred(str(v), given) for k, v in variables.items()}
+    where = path.resolve().parent
+    script = CASE_SCRIPTS.get(where.parent.name, "pretrain_gpt.py")
+    ranks = int(sets.get("GPUS_PER_NODE", CASE_RANKS))
+    nodes = int(sets.get("NUM_NODES", 1))
+    found = Found((script, *words), nodes, ranks)
+    return _launch(found, environment, f"{where.name}/{path.name}", ())
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        remedy = "give a shell script or a model_config.yaml"
+        raise InputError(str(path), None, "the file cannot be read", remedy) from problem
+    except UnicodeDecodeError as problem:
+        remedy = "give a shell script or a model_config.yaml"
+        raise InputError(str(path), None, "the file is not text", remedy) from problem
+
+
+# -- scripts ------------------------------------------------------------------------------------
+
+
+def _scheduler(script: str) -> dict[str, str]:
+    """Variables that Slurm sets for a script, as far as its ``#SBATCH`` lines say."""
+    words = [word for line in SBATCH.findall(script) for word in _split(line)]
+    flags = Flags(tuple(words))
+    nodes = flags.one("--nodes") or flags.one("-N")
+    tasks = flags.one("--ntasks-per-node")
+    gpus = flags.one("--gpus-per-node") or (flags.one("--gres") or "").rpartition(":")[2]
+    found = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS_PER_NODE": tasks,
+        "SLURM_GPUS_PER_NODE": gpus,
+        "SLURM_GPUS_ON_NODE": gpus,
+    }
+    known = {name: value for name, value in found.items() if value and value.isdigit()}
+    if nodes and tasks and nodes.isdigit() and tasks.isdigit():
+        known["SLURM_NTASKS"] = str(int(nodes) * int(tasks))
+    return known
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def _launches(followed: Followed, source: str) -> list[tuple[Command, Found]]:
+    launches = []
+    for command in followed.commands:
+        if not command.words or PurePosixPath(command.words[0]).name in NOT_LAUNCHING:
+            continue
+        found = find(command.words, command.environment, f"{source}:{command.line}")
+        if found is not None:
+            launches.append((command, found))
+        elif marks(command.words[0]):
+            launches.append((command, Found(command.words, 0, 0)))
+    certain = [launch for launch in launches if launch[1].nodes]
+    return certain or launches
+
+
+def _chosen(
+    launches: Sequence[tuple[Command, Found]], source: str, choice: str | None
+) -> tuple[Command, Found]:
+    if choice is not None:
+        if not choice.isdigit() or not 1 <= int(choice) <= len(launches):
+            remedy = f"give a number from 1 to {len(launches)}"
+            raise InputError(f"--set {CHOICE}", choice, "there is no such launch", remedy)
+        return launches[int(choice) - 1]
+    if len(launches) > 1:
+        lines = ", ".join(str(command.line) for command, _ in launches)
+        raise InputError(
+            source,
+            None,
+            f"the script launches {len(launches)} trainings (lines {lines})",
+            f"choose one with --set {CHOICE}=1 to {len(launches)}",
+        )
+    return launches[0]
+
+
+# -- from words to a launch ---------------------------------------------------------------------
+
+
+def _launch(
+    found: Found, environment: Mapping[str, str], source: str, notes: tuple[str, ...]
+) -> Launch:
+    if not found.nodes:
+        raise _needed(marks(found.words[0])[0], "the launcher", source)
+    if found.unknown:
+        raise _needed(*found.unknown, source)
+    script, arguments = found.words[0], found.words[1:]
+    words, more = _known(arguments, source)
+    kept = {}
+    for name, value in environment.items():
+        if not marks(value):
+            kept[name] = value
+        elif name.startswith(ENVIRONMENT):
+            raise _needed(marks(value)[0], f"the variable {name}", source)
+    return Launch(
+        script=_script(script, source),
+        arguments=tuple(words),
+        environment=MappingProxyType(kept),
+        nodes=found.nodes,
+        ranks_per_node=found.ranks_per_node,
+        source=source,
+        notes=(*notes, *more),
+    )
+
+
+def _script(word: str, source: str) -> str:
+    """The script's path; an unknown folder before it is left out."""
+    if not marks(word):
+        return word
+    last = word.rpartition(END)[2].lstrip("/")
+    if not last.endswith(".py"):
+        raise _needed(marks(word)[0], "the training script", source)
+    return last
+
+
+def _known(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
+    """Words whose unknown values do not matter; a note for each that was taken as empty."""
+    known: list[str] = []
+    notes: list[str] = []
+    option = ""
+    for word in words:
+        found = marks(word)
+        if not found:
+            option = word.partition("=")[0] if is_option(word) else option
+            known.append(word)
+            continue
+        name = word.partition("=")[0] if is_option(word) else option
+        alone = word.startswith(UNSET) and readable(word) == found[0].text
+        if alone and not (known and known[-1] == option):
+            notes.append(f"{found[0].name} is not set and was taken as empty")
+        elif value_may_be_unknown(name):
+            known.append(readable(word))
+        else:
+            raise _needed(found[0], name or "an argument", source)
+    return known, notes
+
+
+def _needed(mark: Mark, use: str, source: str) -> InputError:
+    name = mark.name or "NAME"
+    problem = f"the value of {use} is not known without running the script"
+    remedy = f"give it with --set {name}=VALUE"
+    if not mark.name:
+        remedy = "write the value into the script"
+    return InputError(source, mark.text, problem, remedy)
+
+
+# -- upstream's test cases ----------------------------------------------------------------------
+
+
+def _strings(node: object) -> object:
+    """A YAML node with every scalar as it is written."""
+    value = getattr(node, "value", None)
+    if isinstance(value, str) or node is None:
+        return value
+    if not isinstance(value, list):
+        return ""
+    if not value or isinstance(value[0], tuple):
+        found: dict[str, object] = {}
+        for key, item in value:
+            name = str(_strings(key))
+            merged = _strings(item)
+            found.update(merged if name == "<<" and isinstance(merged, dict) else {name: merged})
+        return found
+    return [_strings(item) for item in value]
+
+
+def _referred(text: str, given: Mapping[str, str]) -> str:
+    """A text with its variables replaced; those not given are marked."""
+
+    def put(found: re.Match[str]) -> str:
+        name = found.group(1) or found.group(2)
+        return given[name] if name in given else unset(found.group(), name)
+
+    return REFERENCE.sub(put, text)
+
+
+def _case_words(name: str, value: str) -> list[str]:
+    """The words that upstream's test runner makes of one entry of ``MODEL_ARGS``."""
+    trimmed = " ".join(_split(value))
+    if not trimmed:
+        return []
+    if trimmed == "true":
+        return [name]
+    if re.fullmatch(r"\[[^\]]+\]", trimmed):
+        return [name, *_split(trimmed[1:-1])]
+    if re.fullmatch(r"\([^)]+\)", trimmed) or re.search(r"[ |()]", trimmed):
+        return [name, *_split(f'"{trimmed}"')]
+    return [name, *_split(trimmed)]

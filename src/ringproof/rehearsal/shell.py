@@ -1,0 +1,437 @@
+"""A launch script followed without an execution: which commands it would run, with which words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.rehearsal import shell_tree as tree
+from ringproof.rehearsal.shell_arithmetic import NotKnown
+from ringproof.rehearsal.shell_commands import parse
+from ringproof.rehearsal.shell_expand import (
+    Scope,
+    Value,
+    fields,
+    marks,
+    named,
+    number,
+    plain,
+    readable,
+    text,
+    unknown,
+)
+from ringproof.rehearsal.shell_test import Test, Token
+
+MOST_ROUNDS = 1000
+MOST_CALLS = 50
+CHANGED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)(=(?!=)|\+\+|--)(.*)", re.DOTALL)
+
+LEAVING = ("exit", "return", "break", "continue")
+READING = ("read", "mapfile", "readarray", "getopts")
+BUILTINS = frozenset(
+    (*LEAVING, *READING, "source", ".", "eval", "shift", "set", "unset", "true", "false", ":")
+)
+
+Status = bool | None | str
+RAN = "ran"  # a command that was not executed, and that is taken to succeed
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command that a script would run.
+
+    Attributes:
+        words: Its words, expanded; unknown values are marked (see `shell_expand`).
+        environment: Variables that it receives.
+        line: Where it stands.
+        condition: The condition under which it runs, where that is not known; otherwise empty.
+    """
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    line: int
+    condition: str
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a script would do.
+
+    Attributes:
+        commands: In order.
+        notes: Sentences about what was not read.
+        scope: Variables at its end.
+        exit_line: Line of the ``exit`` that ended it; 0 where it ran to its end.
+    """
+
+    commands: tuple[Command, ...]
+    notes: tuple[str, ...]
+    scope: Scope
+    exit_line: int
+
+
+class _Leave(Exception):
+    """The script, a function or a loop is left."""
+
+    def __init__(self, kind: str, line: int) -> None:
+        self.kind, self.line = kind, line
+
+
+def follow(
+    script: str, source: str, sets: Mapping[str, str], folder: Path | None = None
+) -> Followed:
+    """Follow a script from its first line to its last.
+
+    Nothing is executed: commands are collected, files are not looked at, except for scripts
+    beside this one that it sources.
+
+    Args:
+        script: Its text.
+        source: Its name, for messages.
+        sets: Variables, which win over the script's own assignments; positional parameters are
+            named ``1``, ``2`` and so on.
+        folder: Where sourced scripts are looked for.
+
+    Raises:
+        InputError: The script cannot be followed.
+    """
+    follower = _Follower(source, sets, folder)
+    exit_line = 0
+    try:
+        follower.run(parse(script, source))
+    except _Leave as leave:
+        exit_line = leave.line
+    except RecursionError as problem:
+        raise InputError(source, None, "its functions call themselves", "unroll it") from problem
+    return Followed(tuple(follower.found), tuple(follower.notes), follower.scope(), exit_line)
+
+
+class _Follower:
+    """The variables and functions of a script while it is followed."""
+
+    def __init__(self, source: str, sets: Mapping[str, str], folder: Path | None) -> None:
+        self._source, self._folder = source, folder
+        self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
+        places = [int(name) for name in sets if name.isdigit() and int(name) > 0]
+        self._positional = tuple(sets.get(str(i + 1), "") for i in range(max(places, default=0)))
+        self._variables: dict[str, Value] = dict(self._sets)
+        self._exported = set(self._sets)
+        self._functions: dict[str, tuple[tree.Node, ...]] = {}
+        self._locals: list[dict[str, Value | None]] = []
+        self._condition = ""
+        self.found: list[Command] = []
+        self.notes: list[str] = []
+
+    def scope(self) -> Scope:
+        """Return what is known at this place."""
+        folder = "" if self._folder is None else str(self._folder)
+        return Scope(self._variables, self._positional, self._source, folder, self._assign)
+
+    def run(self, nodes: Iterable[tree.Node]) -> Status:
+        """Follow commands in order; return the last one's status."""
+        status: Status = True
+        for node in nodes:
+            status = self._node(node)
+        return status
+
+    def _node(self, node: tree.Node) -> Status:
+        handlers: Mapping[type, Callable[..., Status]] = {
+            tree.Simple: self._simple,
+            tree.Chain: self._chain,
+            tree.If: self._if,
+            tree.Loop: self._loop,
+            tree.Case: self._case,
+            tree.Function: self._function,
+            tree.Group: self._group,
+            tree.Arithmetic: self._arithmetic,
+        }
+        return handlers[type(node)](node)
+
+    # -- lists and conditions ---------------------------------------------------------------
+
+    def _chain(self, node: tree.Chain) -> Status:
+        status: Status = True
+        for operator, negated, pipeline in node.parts:
+            if operator and status is not None and (status is False) == (operator == "&&"):
+                continue
+            if operator and status is None:
+                self._alternatives([pipeline, ()], f"{self._source}: a test before {operator}")
+                continue
+            status = self.run(pipeline)
+            if len(pipeline) > 1:
+                status = RAN
+            if negated:
+                status = None if status in (None, RAN) else not status
+        return status
+
+    def _if(self, node: tree.If) -> Status:
+        for index, (condition, body) in enumerate(node.branches):
+            status = self.run(condition) if condition else True
+            if status is True:
+                return self.run(body)
+            if status is not False:
+                rest = [body for _, body in node.branches[index:]]
+                closed = not node.branches[-1][0]
+                self._alternatives(
+                    rest if closed else [*rest, ()], f"the condition in line {node.line}"
+                )
+                return None
+        return True
+
+    def _alternatives(self, bodies: Sequence[tuple[tree.Node, ...]], why: str) -> None:
+        """Follow bodies of which only an execution would say which one runs."""
+        before, condition = dict(self._variables), self._condition
+        self._condition = condition or why
+        ends: list[dict[str, Value]] = []
+        for body in bodies:
+            self._variables = dict(before)
+            try:
+                self.run(body)
+            except _Leave:
+                continue
+            ends.append(self._variables)
+        self._condition = condition
+        self._variables = _merged(ends or [before], why)
+
+    def _loop(self, node: tree.Loop) -> Status:
+        if node.words is not None:
+            words = [part for word in node.words for part in fields(word, self.scope())]
+            for value in words[:MOST_ROUNDS]:
+                self._assign(node.name, value)
+                if not self._round(node.body):
+                    break
+            return True
+        for _ in range(MOST_ROUNDS):
+            status = self.run(node.condition) if node.condition else None
+            if status is None or status == RAN:
+                self._alternatives([node.body, ()], f"the loop in line {node.line}")
+                return None
+            if status == node.until or not self._round(node.body):
+                return True
+        raise InputError(
+            f"{self._source}:{node.line}", None, "this loop does not end", "write it out"
+        )
+
+    def _round(self, body: tuple[tree.Node, ...]) -> bool:
+        try:
+            self.run(body)
+        except _Leave as leave:
+            if leave.kind not in ("break", "continue"):
+                raise
+            return leave.kind == "continue"
+        return True
+
+    def _case(self, node: tree.Case) -> Status:
+        bodies = [body for _, body in node.branches]
+        try:
+            value = plain(text(node.word, self.scope()))
+            for patterns, body in node.branches:
+                if any(fnmatchcase(value, plain(text(p, self.scope()))) for p in patterns):
+                    return self.run(body)
+        except NotKnown:
+            self._alternatives([*bodies, ()], f"the choice in line {node.line}")
+            return None
+        return True
+
+    def _function(self, node: tree.Function) -> Status:
+        self._functions[node.name] = node.body
+        return True
+
+    def _group(self, node: tree.Group) -> Status:
+        before = dict(self._variables), set(self._exported)
+        try:
+            return self.run(node.body)
+        except _Leave:
+            if not node.own:
+                raise
+            return RAN
+        finally:
+            if node.own:
+                self._variables, self._exported = before
+
+    def _arithmetic(self, node: tree.Arithmetic) -> Status:
+        changed = CHANGED.fullmatch(node.text)
+        try:
+            if changed is None:
+                return number(node.text, self.scope()) != 0
+            name, sign, kind, rest = changed.groups()
+            change = f"{name} {kind[0]} 1" if kind != "=" else rest
+            change = f"{name} {sign} ({rest})" if sign and kind == "=" else change
+            self._assign(name, str(number(change, self.scope())))
+        except NotKnown as problem:
+            if changed:
+                self._assign(changed.group(1), unknown(problem.text))
+            return None
+        return True
+
+    # -- commands ---------------------------------------------------------------------------
+
+    def _simple(self, node: tree.Simple) -> Status:
+        name = node.words[0].plain if node.words else None
+        if name in ("[[", "[", "test"):
+            return self._test(node, patterns=name == "[[")
+        if name in ("export", "declare", "typeset", "local", "readonly"):
+            return self._declare(node, name)
+        if not node.words:
+            for assignment in node.assignments:
+                self._assignment(assignment)
+            return True
+        words = [part for word in node.words for part in fields(word, self.scope())]
+        if words[:1] == ["exec"]:
+            words = words[1:]
+        if words and words[0] in BUILTINS:
+            return self._builtin(words, node.line)
+        if words and words[0] in self._functions:
+            return self._call(words[0], tuple(words[1:]))
+        self._record(words, node)
+        return RAN
+
+    def _record(self, words: Sequence[str], node: tree.Simple) -> None:
+        environment: dict[str, str] = {}
+        for name in sorted(self._exported):
+            value = self.scope().text(name)
+            if value is not None:
+                environment[name] = value
+        for assignment in node.assignments:
+            if isinstance(assignment.value, tree.Word):
+                environment[assignment.name] = text(assignment.value, self.scope())
+        frozen = MappingProxyType(environment)
+        self.found.append(Command(tuple(words), frozen, node.line, self._condition))
+
+    def _test(self, node: tree.Simple, *, patterns: bool) -> Status:
+        tokens: list[Token] = []
+        for word in node.words[1:]:
+            bare = word.plain is not None
+            values = [text(word, self.scope())] if patterns else fields(word, self.scope())
+            tokens += [Token(value, bare) for value in values]
+        if tokens and node.words[0].plain != "test":
+            tokens.pop()  # the closing bracket
+        return Test(tokens, self.scope(), patterns=patterns).answer()
+
+    def _declare(self, node: tree.Simple, kind: str) -> Status:
+        plain_names = [text(word, self.scope()) for word in node.words[1:]]
+        options = "".join(name for name in plain_names if name.startswith("-"))
+        names = [name for name in plain_names if not name.startswith("-")]
+        for name in [*names, *(assignment.name for assignment in node.assignments)]:
+            if kind == "local" and self._locals:
+                self._locals[-1].setdefault(name, self._variables.get(name))
+                if name in names:
+                    self._variables.pop(name, None)
+            if kind == "export" or "x" in options:
+                self._exported.add(name)
+        for assignment in node.assignments:
+            self._assignment(assignment)
+        return True
+
+    def _assignment(self, node: tree.Assignment) -> None:
+        if isinstance(node.value, tuple):
+            value: Value = tuple(part for word in node.value for part in fields(word, self.scope()))
+        else:
+            value = text(node.value, self.scope())
+        before = self._variables.get(node.name)
+        if node.append and before is not None:
+            value = _appended(before, value)
+        self._assign(node.name, value)
+
+    def _assign(self, name: str, value: Value) -> None:
+        if name in self._sets:
+            return
+        if isinstance(value, tuple):
+            self._variables[name] = tuple(named(part, name) for part in value)
+        else:
+            self._variables[name] = named(value, name)
+
+    def _call(self, name: str, words: tuple[str, ...]) -> Status:
+        if len(self._locals) >= MOST_CALLS:
+            raise RecursionError
+        before, self._positional = self._positional, words
+        self._locals.append({})
+        try:
+            return self.run(self._functions[name])
+        except _Leave as leave:
+            if leave.kind != "return":
+                raise
+            return RAN
+        finally:
+            self._positional = before
+            for local, value in self._locals.pop().items():
+                self._variables.pop(local, None)
+                if value is not None:
+                    self._variables[local] = value
+
+    # -- builtins ---------------------------------------------------------------------------
+
+    def _builtin(self, words: Sequence[str], line: int) -> Status:
+        name, rest = words[0], words[1:]
+        if name in LEAVING:
+            raise _Leave(name, line)
+        if name in ("source", ".", "eval"):
+            return (self._eval if name == "eval" else self._source_file)(rest, line)
+        changes = {"shift": self._shift, "set": self._set, "unset": self._unset}
+        if name in changes:
+            return changes[name](rest)
+        return self._forget(rest) if name in READING else name != "false"
+
+    def _shift(self, words: Sequence[str]) -> Status:
+        count = int(words[0]) if words and words[0].isdigit() else 1
+        self._positional = self._positional[count:]
+        return True
+
+    def _set(self, words: Sequence[str]) -> Status:
+        if "--" in words:
+            self._positional = tuple(words[words.index("--") + 1 :])
+        return True
+
+    def _unset(self, words: Sequence[str]) -> Status:
+        for name in words:
+            if name not in self._sets:
+                self._variables.pop(name, None)
+                self._exported.discard(name)
+        return True
+
+    def _forget(self, words: Sequence[str]) -> Status:
+        for name in words:
+            if re.fullmatch(r"[A-Za-z_]\w*", name):
+                self._assign(name, unknown(f"what is read into {name}"))
+        return RAN
+
+    def _eval(self, words: Sequence[str], line: int) -> Status:
+        script = " ".join(words)
+        if marks(script):
+            self.notes.append(f"line {line}: eval of {readable(script)[:60]!r} was not followed")
+            return RAN
+        return self.run(parse(script, f"{self._source}:{line}"))
+
+    def _source_file(self, words: Sequence[str], line: int) -> Status:
+        name = words[0] if words else ""
+        if self._folder is not None and not marks(name):
+            path = self._folder / name
+            if path.suffix == ".sh" and path.is_file():
+                return self.run(parse(path.read_text(encoding="utf-8"), path.name))
+        self.notes.append(f"line {line}: the sourced file {readable(name)} was not read")
+        return RAN
+
+
+def _merged(ends: Sequence[Mapping[str, Value]], why: str) -> dict[str, Value]:
+    """Variables after several possible ways; those that differ are unknown."""
+    merged: dict[str, Value] = {}
+    for name in dict.fromkeys(name for end in ends for name in end):
+        values = [end.get(name) for end in ends]
+        same = all(value == values[0] for value in values)
+        value = values[0] if same else unknown(f"{name}, which depends on {why}", name)
+        if value is not None:
+            merged[name] = value
+    return merged
+
+
+def _appended(before: Value, value: Value) -> Value:
+    if isinstance(value, tuple):
+        return (before if isinstance(before, tuple) else (before,)) + value
+    if isinstance(before, tuple):
+        return (before[0] + value, *before[1:]) if before else (value,)
+    return before + value

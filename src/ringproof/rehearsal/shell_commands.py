@@ -1,0 +1,301 @@
+"""The shell's commands: lists, conditions, loops, functions, assignments and redirections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from ringproof.rehearsal.shell_tree import (
+    Arithmetic,
+    Assignment,
+    Case,
+    Chain,
+    Function,
+    Group,
+    If,
+    Literal,
+    Loop,
+    Node,
+    Simple,
+    Word,
+)
+from ringproof.rehearsal.shell_words import META, WordParser
+
+ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
+DEFINED = re.compile(r"([A-Za-z_][A-Za-z0-9_.:-]*)[ \t]*\([ \t]*\)")
+REDIRECTION = re.compile(r"\d*(?:&>>?|>&|<&|>>|<<<|<<-?|>\||[<>])")
+DECLARING = ("declare", "typeset", "local", "export", "readonly")
+
+
+def parse(text: str, source: str) -> tuple[Node, ...]:
+    """Parse a script.
+
+    Args:
+        text: The script.
+        source: Its name, for messages.
+
+    Raises:
+        InputError: The text is not a shell script, or uses grammar that is not supported.
+    """
+    parser = CommandParser(text, source)
+    body = parser.commands()
+    if parser.at < len(text):
+        raise parser.refuse("this is not understood here", "write the launch without it")
+    return body
+
+
+class CommandParser(WordParser):
+    """A recursive-descent parser for the commands of a script."""
+
+    def commands(self, *stops: str) -> tuple[Node, ...]:
+        """Parse commands up to one of these reserved words, which is left standing."""
+        found: list[Node] = []
+        while True:
+            self.skip_space(lines=True)
+            if self.at >= len(self.text) or self.looking_at(")") or self.looking_at(";;"):
+                return tuple(found)
+            if stops and self.peek() in stops:
+                return tuple(found)
+            before = self.at
+            found.append(self._chain())
+            if self.at == before:
+                raise self.refuse("this is not understood here", "write the launch without it")
+
+    def peek(self) -> str:
+        """Return the plain word that stands next, without taking it."""
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in META + "'\"$`\\":
+            self.at += 1
+        found, self.at = self.text[start : self.at], start
+        return found
+
+    def _chain(self) -> Node:
+        parts: list[tuple[str, bool, tuple[Node, ...]]] = []
+        operator = ""
+        while True:
+            negated = False
+            self.skip_space(lines=bool(operator))
+            while self.peek() == "!":
+                self.at, negated = self.at + 1, not negated
+                self.skip_space()
+            pipeline = [self._command()]
+            while self._pipe():
+                self.skip_space(lines=True)
+                pipeline.append(self._command())
+            parts.append((operator, negated, tuple(pipeline)))
+            operator = next((text for text in ("&&", "||") if self.looking_at(text)), "")
+            if not operator:
+                break
+            self.at += 2
+        if self.looking_at("&"):
+            self.at += 1
+        only = parts[0]
+        return only[2][0] if len(parts) == 1 and not only[1] and len(only[2]) == 1 else Chain(
+            tuple(parts)
+        )  # fmt: skip
+
+    def _pipe(self) -> bool:
+        self.skip_space()
+        if not self.looking_at("|") or self.looking_at("||"):
+            return False
+        self.at += 2 if self.looking_at("|&") else 1
+        return True
+
+    def _command(self) -> Node:
+        self.skip_space()
+        line = self.line()
+        if self.looking_at("((") and (body := self._arithmetic_at(self.at)) is not None:
+            return self._redirected(Arithmetic(body, line))
+        if self.looking_at("("):
+            self.at += 1
+            node: Node = Group(self.commands(), own=True)
+            self._expect(")")
+            return self._redirected(node)
+        word = self.peek()
+        compound: dict[str, Callable[[int], Node]] = {
+            "if": self._if,
+            "for": self._for,
+            "while": self._while,
+            "until": self._while,
+            "case": self._case,
+            "{": self._group,
+        }
+        if word in compound:
+            return self._redirected(compound[word](line))
+        if word == "function":
+            self._take("function")
+            self.skip_space()
+        defined = DEFINED.match(self.text, self.at)
+        if defined or word == "function":
+            name = defined.group(1) if defined else self.peek()
+            self.at = defined.end() if defined else self.at + len(name)
+            self.skip_space(lines=True)
+            return Function(name, (self._command(),))
+        return self._simple(line)
+
+    def _arithmetic_at(self, start: int) -> str | None:
+        body = self._between("(", ")")
+        if body.startswith("(") and body.endswith(")"):
+            return body[1:-1]
+        self.at = start
+        return None
+
+    def _take(self, word: str) -> None:
+        self.skip_space(lines=True)
+        if self.peek() != word:
+            raise self.refuse(f"{word!r} is expected here", "correct the script")
+        self.at += len(word)
+
+    def _expect(self, text: str) -> None:
+        self.skip_space(lines=True)
+        if not self.looking_at(text):
+            raise self.refuse(f"{text!r} is expected here", "correct the script")
+        self.at += len(text)
+
+    def _if(self, line: int) -> Node:
+        branches: list[tuple[tuple[Node, ...], tuple[Node, ...]]] = []
+        keyword = "if"
+        while keyword in ("if", "elif"):
+            self._take(keyword)
+            condition = self.commands("then")
+            self._take("then")
+            branches.append((condition, self.commands("elif", "else", "fi")))
+            keyword = self.peek()
+        if keyword == "else":
+            self._take("else")
+            branches.append(((), self.commands("fi")))
+        self._take("fi")
+        return If(tuple(branches), line)
+
+    def _for(self, line: int) -> Node:
+        self._take("for")
+        self.skip_space()
+        if self.looking_at("(("):
+            self._between("(", ")")
+            name, words = "", None
+        else:
+            name, words = self.peek(), None
+            self.at += len(name)
+            self.skip_space()
+            if self.peek() == "in":
+                self._take("in")
+                words = tuple(self._words())
+        self._take("do")
+        body = self.commands("done")
+        self._take("done")
+        return Loop(name, words, (), False, body, line)
+
+    def _while(self, line: int) -> Node:
+        keyword = self.peek()
+        self._take(keyword)
+        condition = self.commands("do")
+        self._take("do")
+        body = self.commands("done")
+        self._take("done")
+        return Loop("", None, condition, keyword == "until", body, line)
+
+    def _case(self, line: int) -> Node:
+        self._take("case")
+        self.skip_space()
+        word = self.word() or Word((), line)
+        self._take("in")
+        branches: list[tuple[tuple[Word, ...], tuple[Node, ...]]] = []
+        while True:
+            self.skip_space(lines=True)
+            if self.peek() == "esac":
+                self._take("esac")
+                return Case(word, tuple(branches), line)
+            if self.looking_at("("):
+                self.at += 1
+            patterns = [self._pattern()]
+            while self._pipe():
+                patterns.append(self._pattern())
+            self._expect(")")
+            branches.append((tuple(patterns), self.commands("esac")))
+            if self.looking_at(";;"):
+                self.at += 2
+
+    def _pattern(self) -> Word:
+        self.skip_space()
+        found = self.word()
+        if found is None:
+            raise self.refuse("a pattern is expected here", "correct the script")
+        return found
+
+    def _group(self, line: int) -> Node:
+        self._take("{")
+        body = self.commands("}")
+        self._take("}")
+        return Group(body, own=False)
+
+    def _words(self) -> list[Word]:
+        found: list[Word] = []
+        while True:
+            self.skip_space()
+            word = self.word()
+            if word is None:
+                return found
+            found.append(word)
+
+    def _simple(self, line: int) -> Simple:
+        assignments: list[Assignment] = []
+        words: list[Word] = []
+        while True:
+            self.skip_space()
+            declares = not words or words[0].plain in DECLARING
+            assigned = ASSIGNED.match(self.text, self.at) if declares else None
+            if assigned:
+                assignments.append(self._assignment(assigned))
+            elif self._redirection():
+                continue
+            elif words and words[0].plain == "[[" and self.text[self.at : self.at + 1] in "()<>|&":
+                words.append(self._symbol())
+            elif (word := self.word()) is not None:
+                words.append(word)
+                if len(words) > 1 and words[0].plain == "[[" and word.plain == "]]":
+                    return Simple(tuple(assignments), tuple(words), line)
+            elif words and words[0].plain == "[[" and self.looking_at("\n"):
+                self.at += 1
+            else:
+                return Simple(tuple(assignments), tuple(words), line)
+
+    def _symbol(self) -> Word:
+        """Take an operator of ``[[ ]]`` that would otherwise end the command."""
+        start, line = self.at, self.line()
+        self.at += 2 if self.text[start : start + 2] in ("&&", "||") else 1
+        return Word((Literal(self.text[start : self.at], False),), line)
+
+    def _assignment(self, found: re.Match[str]) -> Assignment:
+        self.at = found.end()
+        name, append = found.group(1), bool(found.group(2))
+        if not self.looking_at("("):
+            return Assignment(name, append, self.word() or Word((), self.line()))
+        self.at += 1
+        words = []
+        while True:
+            self.skip_space(lines=True)
+            word = self.word()
+            if word is None:
+                break
+            words.append(word)
+        self._expect(")")
+        return Assignment(name, append, tuple(words))
+
+    def _redirected(self, node: Node) -> Node:
+        self.skip_space()
+        while self._redirection():
+            self.skip_space()
+        return node
+
+    def _redirection(self) -> bool:
+        """Skip a redirection, its target and, later, its here-document."""
+        found = REDIRECTION.match(self.text, self.at)
+        if found is None or self.looking_at_process():
+            return False
+        self.at = found.end()
+        self.skip_space()
+        word = self.word()
+        if word is not None and found.group().lstrip("0123456789") in ("<<", "<<-"):
+            delimiter = "".join(part.text for part in word.parts if isinstance(part, Literal))
+            self.here_document(delimiter, tabs=found.group().endswith("-"))
+        return True
