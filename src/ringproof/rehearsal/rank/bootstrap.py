@@ -68,7 +68,7 @@ def prepare(upstream: Upstream, dtype: str) -> None:
     tapes = cuda_graph.install(MAX_DEVICES)
     wrap = cuda_graph.one_operation_each(tapes)
     engine.install(upstream.engine, upstream.engine_version, getattr(torch, dtype), wrap)
-    sys.path.insert(0, str(upstream.megatron))
+    sys.path[:0] = [str(upstream.megatron), *map(str, upstream.extra)]
     if upstream.helpers is not None:
         dataset_helpers.install(upstream.helpers)
 
@@ -91,7 +91,8 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
     _enter(program, seat)
     probe, traffic = Probe(), communication.Traffic()
     board = Board(seat.folder / f"rank-{seat.rank}.board")
-    error, results = None, handing.Results()
+    error = None
+    results = handing.Results(step=probe.step, evaluation=probe.evaluations.append)
     try:
         communication.install(traffic, board)
         probe.watch_attention()
@@ -105,7 +106,7 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
         runpy.run_path(script, run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
-            error = describe(raised, (upstream.megatron, upstream.engine))
+            error = describe(raised, upstream.roots)
             traceback.print_exc()
     report = RankReport(
         rank=seat.rank,
@@ -144,13 +145,15 @@ def _enter(program: Mapping[str, Any], seat: Seat) -> None:
 
 
 def _watch_training(probe: Probe, program: Mapping[str, Any]) -> None:
-    """Watch Megatron's training loop, where the script has imported it."""
+    """Watch the training loop that the script has imported: Megatron's or Bridge's."""
     training: Any = sys.modules.get("megatron.training.training")
-    if training is None:
-        return
-    probe.watch_training(training)
-    if program["same_weights"]:
-        training.get_model = weights.wrap_get_model(training.get_model)
+    if training is not None:
+        probe.watch_training(training, training)
+        if program["same_weights"]:
+            training.get_model = weights.wrap_get_model(training.get_model)
+    loop = sys.modules.get("megatron.bridge.training.train")
+    if loop is not None:
+        probe.watch_training(loop, sys.modules["megatron.bridge.training.eval"])
 
 
 def describe(raised: BaseException, roots: Sequence[Path]) -> RankError:

@@ -34,10 +34,16 @@ class Probe:
         """Number of the step that is being computed."""
         return len(self.iterations) + 1
 
-    def watch_training(self, training: Any) -> None:
-        """Watch Megatron's training loop, ``megatron.training.training``."""
+    def watch_training(self, training: Any, evaluation: Any) -> None:
+        """Watch the modules that call ``training_log`` and that define ``evaluate``."""
         training.training_log = self._logged(training.training_log)
-        training.evaluate = self._evaluated(training.evaluate)
+        evaluation.evaluate = self._evaluated(evaluation.evaluate)
+
+    def step(self, losses: Mapping[str, float], grad_norm: float | None) -> None:
+        """Note the end of a training step."""
+        now = time.perf_counter()
+        self.iterations.append(Iteration(self.iteration, losses, grad_norm, now - self._since))
+        self._since = now
 
     def watch_attention(self) -> None:
         """Watch Transformer Engine's attention module and its context parallel functions."""
@@ -52,17 +58,8 @@ class Probe:
         @functools.wraps(training_log)
         def call(*arguments: Any, **named: Any) -> Any:
             given = signature.bind(*arguments, **named).arguments
-            now = time.perf_counter()
             norm = given.get("grad_norm")
-            self.iterations.append(
-                Iteration(
-                    self.iteration,
-                    _numbers(given["loss_dict"]),
-                    None if norm is None else float(norm),
-                    now - self._since,
-                )
-            )
-            self._since = now
+            self.step(_numbers(given["loss_dict"]), None if norm is None else float(norm))
             return training_log(*arguments, **named)
 
         return call

@@ -65,7 +65,7 @@ def mamba_chunk_scan_combined(
     initial_states: Any = None, seq_idx: Tensor | None = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Scan the state space: ``h_t = exp(dt_t A) h_(t-1) + dt_t B_t x_t``, ``y_t = C_t h_t + D x_t``.
+    """Scan the state space: ``h[t] = exp(dt A) h[t-1] + dt B x``, ``y[t] = C h[t] + D x``.
 
     Args:
         x: (batch, tokens, heads, width).

@@ -1,0 +1,219 @@
+"""Runs the conformance matrix on one upstream: one server per program, one reference per training."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ringproof import __version__
+from ringproof.rehearsal.conform import comparing, conversations
+from ringproof.rehearsal.conform.cases import Case
+from ringproof.rehearsal.conform.models import BASE, DATA, GPT, HYBRID, MODELS
+from ringproof.rehearsal.conform.result import CaseResult, Record, Status
+from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
+
+OLD_HYBRID = "pretrain_mamba.py"
+LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
+CONVERSATIONS = f"{conversations.__name__}:install"
+LIMIT_SECONDS = 90.0
+ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+Runner = Callable[[Program, str, Path], Outcome]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A command line without its number of ranks: what case and reference are looked up by.
+
+    Attributes:
+        script: Program, relative to the checkout or a path.
+        arguments: Its options.
+        ranks: World size.
+        preparations: Functions called in every rank before the program.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    ranks: int
+    preparations: tuple[str, ...]
+
+
+def script_of(upstream: Upstream, name: str) -> str | None:
+    """Return the program of a version; ``None`` where it has none that does the same.
+
+    A package without training programs is driven by our own script through its library.
+    """
+    if (upstream.megatron / name).is_file():
+        return name
+    if name == HYBRID and (upstream.megatron / OLD_HYBRID).is_file():
+        return OLD_HYBRID
+    return LIBRARY if name == GPT and not (upstream.megatron / GPT).is_file() else None
+
+
+def training(
+    case: Case, script: str, iterations: int, folder: Path, *, reference: bool = False
+) -> Training:
+    """Return the command line of a case, or of the reference it is compared with.
+
+    Args:
+        case: Which.
+        script: What `script_of` found.
+        iterations: Training steps.
+        folder: Where data files lie.
+        reference: Whether the run on one rank is meant.
+    """
+    data = DATA[case.data]
+    own = data.reference if reference else case.arguments
+    text = " ".join((
+        BASE, MODELS[case.model].arguments, data.arguments, case.both, own,
+        f"--train-iters {iterations}",
+    ))  # fmt: skip
+    arguments = tuple(
+        word if word.startswith("{") and '"' in word else word.replace("{folder}", str(folder))
+        for word in _split(text)
+    )
+    ranks = 1 if reference else case.ranks
+    return Training(script, arguments, ranks, (CONVERSATIONS,) if data.conversations else ())
+
+
+def _split(text: str) -> list[str]:
+    """Words of a command line; JSON keeps its quotes and has no blanks."""
+    return [word if '"' in word else shlex.split(word)[0] for word in text.split()]
+
+
+class Matrix:
+    """Cases of one upstream, with references kept between them.
+
+    Args:
+        upstream: Code that runs.
+        folder: For data, logs and reports.
+        run: Runs a program, given the script whose imports are shared.
+        iterations: Training steps of each case.
+    """
+
+    def __init__(self, upstream: Upstream, folder: Path, run: Runner, iterations: int) -> None:
+        self._upstream, self._folder, self._run = upstream, folder, run
+        self._iterations = iterations
+        self._references: dict[Training, Outcome] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        conversations.write(folder / "conversations.jsonl")
+
+    def run(self, case: Case) -> CaseResult:
+        """Run a case, and its reference if that has not run yet."""
+        script = script_of(self._upstream, MODELS[case.model].script)
+        if script is None:
+            message = f"there is no {MODELS[case.model].script}"
+            return CaseResult(case.id, Status.NOT_OFFERED, message)
+        try:
+            outcome = self._outcome(case, script, case.id)
+            reference = None
+            if outcome.failure is None:
+                reference = self._reference(case, script)
+        except UpstreamFails as error:
+            symbol = error.error.symbol
+            status = Status.CANNOT_RUN if symbol else Status.REFUSED
+            message = f"{error.error.type}: {error.error.message}"
+            return CaseResult(case.id, status, message, error.error.place, symbol)
+        return comparing.judge(case, outcome, reference, self._iterations)
+
+    def _reference(self, case: Case, script: str) -> Outcome:
+        key = training(case, script, self._iterations, self._folder, reference=True)
+        if key not in self._references:
+            name = f"reference-{len(self._references)}-{case.model}-{case.data}"
+            self._references[key] = self._started(key, name)
+        return self._references[key]
+
+    def _outcome(self, case: Case, script: str, name: str) -> Outcome:
+        return self._started(training(case, script, self._iterations, self._folder), name)
+
+    def _started(self, wanted: Training, name: str) -> Outcome:
+        program = Program(
+            self._upstream, wanted.script, wanted.arguments, wanted.ranks,
+            environment=ENVIRONMENT, faults=wanted.preparations,
+        )  # fmt: skip
+        preload = "" if wanted.script == LIBRARY else wanted.script
+        return self._run(program, preload, self._folder / name)
+
+
+@contextlib.contextmanager
+def servers(folder: Path, dtype: str = "float32") -> Iterator[Runner]:
+    """Give a runner that starts one server for each script and ends all of them.
+
+    Args:
+        folder: For the servers' logs.
+        dtype: See `Program`.
+    """
+    started: dict[str, Server] = {}
+    with contextlib.ExitStack() as stack:
+
+        def run(program: Program, preload: str, run_folder: Path) -> Outcome:
+            if preload not in started:
+                log = folder / f"server-{len(started)}.log"
+                server = Server(
+                    program.upstream, preload, environment=ENVIRONMENT, dtype=dtype, log=log
+                )
+                started[preload] = stack.enter_context(server)
+            return started[preload].run(program, run_folder, limit_seconds=LIMIT_SECONDS)
+
+        yield run
+
+
+def run_matrix(
+    upstream: Upstream,
+    cases: Sequence[Case],
+    folder: Path,
+    *,
+    iterations: int,
+    name: str = "",
+    progress: Progress | None = None,
+) -> Record:
+    """Run cases one after the other; one that hangs or fails does not stop the others.
+
+    Args:
+        upstream: Code that runs.
+        cases: Which.
+        folder: For data, logs and reports.
+        iterations: Training steps of each case.
+        name: Of the upstream, for people; what it says of itself unless given.
+        progress: Called with a line for each case.
+    """
+    started = time.monotonic()
+    results = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with servers(folder) as run:
+        matrix = Matrix(upstream, folder, run, iterations)
+        for number, case in enumerate(cases, 1):
+            begun = time.monotonic()
+            result = matrix.run(case)
+            result = replace(result, seconds=round(time.monotonic() - begun, 1))
+            results.append(result)
+            if progress is not None:
+                progress(_line(number, len(cases), result))
+    return Record(
+        name=name or upstream.megatron_name,
+        megatron=upstream.megatron_name,
+        engine=upstream.engine_version,
+        torch=importlib.metadata.version("torch"),
+        ringproof=__version__,
+        dtype="float32",
+        iterations=iterations,
+        seconds=round(time.monotonic() - started, 1),
+        cases=tuple(results),
+    )
+
+
+def _line(number: int, total: int, result: CaseResult) -> str:
+    difference = result.largest_difference
+    detail = "" if difference is None else f" {difference:.1e}"
+    message = f": {result.message[:110]}" if result.message else ""
+    return (
+        f"[{number:2}/{total}] {result.id:28} {result.seconds:5.1f} s  "
+        f"{result.status.value}{detail}{message}"
+    )

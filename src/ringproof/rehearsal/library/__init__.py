@@ -1,0 +1,1 @@
+"""Training with megatron-core's library alone, for packages without Megatron's programs."""

@@ -1,0 +1,155 @@
+"""Trains a GPT with megatron-core's library: its groups, model, schedules, wrapper and optimizer.
+
+Runs in ranks like a training program and takes the options of one (see `options`). What it adds
+itself is what megatron-core leaves to programs: samples, the loss function and the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.datasets.data_schedule import HybridCPDataLoaderWrapper
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from ringproof.rehearsal.library import building, data
+from ringproof.rehearsal.library.options import parse
+from ringproof.rehearsal.rank.handing import log_evaluation, log_step
+
+
+def main() -> None:
+    """Train as the command line says."""
+    options = parse(sys.argv[1:])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if options.dtype == "float64":
+        _keep_float64()
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    try:
+        building.start_groups(options, world)
+        train(options)
+    finally:
+        dist.destroy_process_group()
+
+
+def _keep_float64() -> None:
+    """Let ``Tensor.float`` leave float64 as it is: upstream's cross entropy narrows by it."""
+    narrow = torch.Tensor.float
+
+    def wide(tensor: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        return tensor if tensor.dtype == torch.float64 else narrow(tensor, *arguments, **named)
+
+    torch.Tensor.float = wide  # type: ignore[method-assign,assignment]
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train and evaluate, and log each step's loss and gradient norm."""
+    config = building.configuration(options)
+    model = building.model_chunks(options, config)
+    optimizer = building.optimizer(options, model)
+    config.finalize_model_grads_func = finalize_model_grads
+    config.grad_scale_func = optimizer.scale_loss
+    if options.overlap_grad_reduce:
+        config.no_sync_func = [chunk.no_sync for chunk in model]
+        config.no_sync_func = config.no_sync_func[0] if len(model) == 1 else config.no_sync_func
+    count = data.microbatches(options)
+    for step in range(options.train_iters):
+        for chunk in model:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        losses = _passes(options, config, model, step * options.global_batch_size, count)
+        _, norm, _ = optimizer.step()
+        log_step({"lm loss": losses} if losses is not None else {}, float(norm))
+        if (step + 1) % options.eval_interval == 0:
+            with torch.no_grad():
+                start = data.EVALUATION + step * options.global_batch_size
+                found = _passes(options, config, model, start, count, forward_only=True)
+            log_evaluation({} if found is None else {"lm loss": found})
+
+
+def _passes(
+    options: argparse.Namespace, config: Any, model: list[Any], start: int, count: int,
+    *, forward_only: bool = False,
+) -> float | None:  # fmt: skip
+    """Run one global batch and return its loss per token; ``None`` on ranks without a loss."""
+    chunks: list[Iterator[Any]] = [_iterator(options, config, start, count) for _ in model]
+    held = get_forward_backward_func()(
+        forward_step_func=_forward,
+        data_iterator=chunks if len(chunks) > 1 else chunks[0],
+        model=model if len(model) > 1 else model[0],
+        num_microbatches=count,
+        seq_length=options.seq_length,
+        micro_batch_size=options.micro_batch_size,
+        forward_only=forward_only,
+    )
+    return _average(held, by_tokens=options.calculate_per_token_loss)
+
+
+def _iterator(options: argparse.Namespace, config: Any, start: int, count: int) -> Iterator[Any]:
+    single = data.samples(options, start)
+    if not options.hybrid_context_parallel:
+        return single
+    batch = [next(single) for _ in range(count)]
+    first = parallel_state.get_tensor_model_parallel_rank() == 0
+    return iter(HybridCPDataLoaderWrapper(iter([batch]) if first else None, config))
+
+
+def _forward(iterator: Iterator[Any], model: Any) -> tuple[Tensor, Any]:
+    """Megatron-core's ``forward_step_func``: the output of one microbatch and its loss function."""
+    batch, packed = data.on_this_rank(_shared(iterator))
+    mask = batch["loss_mask"]
+    extra = {} if packed is None else {"packed_seq_params": packed}
+    output = model(
+        batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=mask,
+        **extra,
+    )  # fmt: skip
+
+    def loss(losses: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+        total = (losses.reshape(-1) * mask.reshape(-1)).sum()
+        tokens = mask.sum().int()
+        return total, tokens, {"lm loss": torch.stack([total.detach(), tokens.to(total.dtype)])}
+
+    return output, loss
+
+
+def _shared(iterator: Iterator[Any]) -> dict[str, Tensor]:
+    """The next sample; in hybrid CP only the first rank of a TP group has it."""
+    if iterator is not None:
+        sample: dict[str, Tensor] = next(iterator)
+    group = parallel_state.get_tensor_model_parallel_group()
+    if group.size() == 1:
+        return sample
+    held = [sample if iterator is not None else None]
+    dist.broadcast_object_list(
+        held, parallel_state.get_tensor_model_parallel_src_rank(), group=group
+    )
+    assert held[0] is not None
+    return held[0]
+
+
+def _average(held: Sequence[Mapping[str, Tensor]], *, by_tokens: bool) -> float | None:
+    """Mean loss over data and context parallel ranks, by tokens or by microbatches."""
+    if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
+        return None
+    pairs = torch.stack([one["lm loss"] for one in held]).double()
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    context = parallel_state.get_context_parallel_group()
+    if by_tokens:
+        total = pairs.sum(0)
+        dist.all_reduce(total, group=group)
+        return float(total[0] / total[1])
+    dist.all_reduce(pairs, group=context)
+    means = (pairs[:, 0] / pairs[:, 1]).mean()
+    dist.all_reduce(means, group=group)
+    return float(means) / group.size()
+
+
+if __name__ == "__main__":
+    main()
