@@ -20,9 +20,10 @@ import pytest
 from ringproof.cli.cache import default_cache
 from ringproof.harness.proofs.given import UPSTREAM_OPTION
 from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.harness.upstreams.specs import open_tree
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Failure, Outcome, Server
-from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.sources import open_upstream, unpacked
 
 MEGATRON = "pip:megatron-core==0.16.1"
 ENGINE = "pip:transformer-engine==2.20.2"
@@ -71,6 +72,11 @@ class Stage:
             self._upstreams[key] = open_upstream(specs[0], specs[1], cache=cache)
         return self._upstreams[key]
 
+    def checkout(self, name: str, *parts: str) -> Path:
+        """Return a folder with parts of ``OWNER/NAME@REF``; skip where it was not given."""
+        cache = default_cache().parent / "rehearsal"
+        return unpacked(open_tree(self._spec(name), cache=cache, offline=True), parts, cache)
+
     def run(self, program: Program, *, preload: str | None = None) -> Outcome:
         """Run a program on its upstream's server; ``preload`` is its script unless given."""
         server = self._server(
@@ -111,7 +117,7 @@ class Stage:
         if name.startswith("pip:") or not at:
             return name
         if repository not in self._given:
-            pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref})")
+            pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
         return f"{self._given[repository].partition('@')[0]}@{ref}"
 
     def _server(self, upstream: Upstream, preload: str, dtype: str) -> Server:

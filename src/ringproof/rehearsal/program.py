@@ -20,6 +20,7 @@ class Upstream:
         engine_version: What ``transformer_engine.__version__`` says.
         helpers: Megatron's compiled dataset helpers, built outside the checkout; ``None`` where
             the package brings its own.
+        extra: Further folders that are imported from, such as Megatron-Bridge's ``src``.
     """
 
     megatron: Path
@@ -27,6 +28,12 @@ class Upstream:
     engine: Path
     engine_version: str
     helpers: Path | None
+    extra: tuple[Path, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """All folders of upstream code."""
+        return (*self.extra, self.megatron, self.engine)
 
 
 @dataclass(frozen=True)

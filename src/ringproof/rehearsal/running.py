@@ -124,11 +124,10 @@ class Server:
     ) -> None:
         self._upstream = upstream
         self._setup = {
-            "upstream": {k: str(v) if isinstance(v, Path) else v
-                         for k, v in dataclasses.asdict(upstream).items()},
+            "upstream": _plain(dataclasses.asdict(upstream)),
             "preload": script,
             "dtype": dtype,
-        }  # fmt: skip
+        }
         self._environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -253,6 +252,15 @@ class UpstreamFails(RuntimeError):
         self.error = error
         where = f" at {error.place}" if error.place else ""
         super().__init__(f"upstream cannot be imported: {error.type}: {error.message}{where}")
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, for JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _free_port() -> int:

@@ -67,7 +67,7 @@ def open_megatron(spec: str, *, cache: Path, offline: bool = False) -> tuple[Pat
     else:
         tree = _tree("--megatron", spec, cache, offline)
         parts = ("",) if spec.startswith("pip:") else MEGATRON_PARTS
-        root, name = _unpacked(tree, parts, cache), tree.origin
+        root, name = unpacked(tree, parts, cache), tree.origin
     if not (root / "megatron" / "core" / "__init__.py").is_file():
         raise InputError(
             "--megatron", spec, "has no megatron/core",
@@ -80,11 +80,11 @@ def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tupl
     """Return the folder of a Transformer Engine and its version; see `open_upstream`."""
     if spec is None:
         tree: UpstreamTree = _newest_engine(cache, offline)
-        root = _unpacked(tree, ENGINE_PARTS, cache)
+        root = unpacked(tree, ENGINE_PARTS, cache)
     elif spec.endswith(".whl"):
-        root = _unpacked(_wheel(Path(spec)), ENGINE_PARTS, cache)
+        root = unpacked(_wheel(Path(spec)), ENGINE_PARTS, cache)
     elif ":" in spec.split("/")[0]:
-        root = _unpacked(_tree("--te", spec, cache, offline), ENGINE_PARTS, cache)
+        root = unpacked(_tree("--te", spec, cache, offline), ENGINE_PARTS, cache)
     else:
         root = Path(spec).resolve()
     if not (root / "transformer_engine" / "pytorch" / "__init__.py").is_file():
@@ -134,8 +134,14 @@ def _newest_engine(cache: Path, offline: bool) -> WheelTree:
     return _wheel(kept[-1])
 
 
-def _unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
-    """Write a tree's files below the cache once, whole or not at all, and return the folder."""
+def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
+    """Write a tree's files below the cache once, whole or not at all, and return the folder.
+
+    Args:
+        tree: Any upstream.
+        parts: Folders that are written; files at the root always are.
+        cache: Where.
+    """
     key = hashlib.sha256(tree.origin.encode()).hexdigest()[:20]
     target = cache / "trees" / key
     if target.is_dir():

@@ -52,7 +52,10 @@ def main() -> None:
 
 def _paths(upstream: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: upstream[name] for name in ("megatron", "engine", "helpers")}
-    return {name: None if path is None else Path(path) for name, path in given.items()}
+    paths: dict[str, Any] = {
+        name: None if path is None else Path(path) for name, path in given.items()
+    }
+    return {**paths, "extra": tuple(map(Path, upstream["extra"]))}
 
 
 def _prepared(upstream: Upstream, setup: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -62,7 +65,7 @@ def _prepared(upstream: Upstream, setup: Mapping[str, Any]) -> dict[str, Any] | 
             bootstrap.preload(upstream, setup["preload"])
     except BaseException as raised:
         traceback.print_exc()
-        described = bootstrap.describe(raised, (upstream.megatron, upstream.engine))
+        described = bootstrap.describe(raised, upstream.roots)
         return dataclasses.asdict(described)
     return None
 
