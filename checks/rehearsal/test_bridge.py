@@ -1,7 +1,8 @@
 """Megatron-Bridge's own configuration and ``pretrain`` run in a rehearsal.
 
 Needs checkouts of Megatron-Bridge and of the Megatron-LM that it pins, and Bridge's own
-requirements (transformers, hydra-core, nvidia-modelopt, datasets, ...) installed.
+requirements installed: transformers, hydra-core, nvidia-modelopt, datasets, tensorboard, and
+nvidia-resiliency-ext 0.6, which the package index does not have.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome
 
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge@067f987df03b8355b03192d88d70f1709fedf51a"
-REQUIRED = ("transformers", "hydra", "modelopt", "datasets", "tensorboard")
+REQUIRED = ("transformers", "hydra", "modelopt", "datasets", "tensorboard", "nvidia_resiliency_ext")
 SCRIPT = str(Path(ringproof.rehearsal.rank.__file__).parent / "bridge.py")
 # Float32 over three steps; the runs differ in the order of sums.
 TOLERANCE = 1e-6
@@ -53,9 +54,7 @@ def test_hierarchical_cp_trains_as_one_rank(stage: Stage) -> None:
     for step, losses in one.losses.items():
         assert four.losses[step]["lm loss"] == pytest.approx(losses["lm loss"], rel=TOLERANCE)
     for report in four.ranks:
-        assert {(call.comm_type, call.sizes) for call in report.attention} == {
-            ("a2a+p2p", (2, 2))
-        }
+        assert {(call.comm_type, call.sizes) for call in report.attention} == {("a2a+p2p", (2, 2))}
 
 
 def test_levels_must_be_given(stage: Stage) -> None:
