@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -59,3 +62,36 @@ def test_a_missing_stand_in_is_named_with_its_caller(stage: Stage) -> None:
     found = failure(stage, "call_missing", "fused_multi_row_padding")
     assert found.symbol == "transformer_engine_torch.fused_multi_row_padding"
     assert "misbehaving.py" in found.message
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+from ringproof.cli.cache import default_cache
+from ringproof.rehearsal.fixtures import CALLING, ENGINE, MEGATRON
+from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.running import Server
+from ringproof.rehearsal.sources import open_upstream
+
+folder = Path(sys.argv[1])
+upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache().parent / "rehearsal")
+with Server(upstream) as server:
+    server.run(Program(upstream, CALLING, ("{module}:never_send", "1"), 2), folder)
+"""
+
+
+def test_nothing_is_left_when_the_caller_is_killed(stage: Stage, tmp_path: Path) -> None:
+    stage.upstream()  # so that nothing is downloaded below
+    program = CLIENT.replace("{module}", MODULE)
+    client = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    board = tmp_path / "rank-1.board"
+    deadline = time.monotonic() + 60
+    while not (board.is_file() and b"irecv" in board.read_bytes()):
+        assert time.monotonic() < deadline and client.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(client.pid).children(recursive=True)
+    assert len(started) == 3  # the server and two ranks
+    client.kill()
+    client.wait()
+    _, left = psutil.wait_procs(started, timeout=5)
+    assert left == []
