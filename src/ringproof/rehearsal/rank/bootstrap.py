@@ -151,6 +151,7 @@ def _watch_training(probe: Probe, program: Mapping[str, Any]) -> None:
         probe.watch_training(training, training)
         if program["same_weights"]:
             training.get_model = weights.wrap_get_model(training.get_model)
+            weights.wrap_builders()
     loop = sys.modules.get("megatron.bridge.training.train")
     if loop is not None:
         probe.watch_training(loop, sys.modules["megatron.bridge.training.eval"])

@@ -8,6 +8,7 @@ both of which Megatron's own ``sharded_state_dict`` gives.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 
 DEVIATION = 0.02
+BUILDERS = "megatron.training.models"
+METHOD = "build_distributed_models"
 
 
 def wrap_get_model(get_model: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +30,16 @@ def wrap_get_model(get_model: Callable[..., Any]) -> Callable[..., Any]:
         return model
 
     return build
+
+
+def wrap_builders() -> None:
+    """Do the same where Megatron builds models by classes instead of ``get_model``."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(BUILDERS):
+            continue
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == name and METHOD in vars(kind):
+                setattr(kind, METHOD, wrap_get_model(vars(kind)[METHOD]))
 
 
 def draw(model: torch.nn.Module) -> None:
