@@ -12,7 +12,7 @@ import sys
 import typer
 
 from ringproof import __version__
-from ringproof.cli import anchors, card, lint, logs, parity, plan, prove, render, train
+from ringproof.cli import anchors, card, lint, logs, parity, plan, prove, rehearse, render, train
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -31,6 +31,7 @@ app.add_typer(plan.app, name="plan")
 app.add_typer(logs.app, name="logs")
 app.command("lint")(lint.lint)
 app.command("prove")(prove.prove)
+app.command("rehearse", epilog=rehearse.EXAMPLE)(rehearse.rehearse)
 app.command("render")(render.render)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +10,7 @@ from rich.console import Console
 
 from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
+from ringproof.cli.termination import termination_as_exit
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.proofs.evidence import skill_record
@@ -84,7 +79,7 @@ def prove(
         upstreams=parse_overrides(upstream or []),
     )
     console = Console(stderr=True)
-    with _termination_as_exit():
+    with termination_as_exit():
         result = run_proofs(request, make_progress(console), _notice)
     _write(result, out, record)
     if json_path:
@@ -97,25 +92,6 @@ def prove(
 
 def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
-
-
-@contextlib.contextmanager
-def _termination_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind like Ctrl-C, so that the tests' processes are ended too."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, leave) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _records(result: ProveResult) -> list[dict[str, Any]]:

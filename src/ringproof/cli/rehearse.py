@@ -1,0 +1,233 @@
+"""``ringproof rehearse``: a launch of Megatron-LM, run in small without GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.cache import default_cache
+from ringproof.cli.output import write_json
+from ringproof.cli.termination import termination_as_exit
+from ringproof.errors import InputError
+
+if TYPE_CHECKING:
+    from ringproof.rehearsal.launch import Launch
+    from ringproof.rehearsal.result import Rehearsal
+
+EXAMPLE = (
+    "Example: ringproof rehearse train.sh --megatron git:/src/Megatron-LM@dev --set NNODES=8 "
+    "--html train.html"
+)
+PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
+SECONDS_BETWEEN_LINES = 10.0
+STDOUT = "-"
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCRIPT | -- COMMAND...",
+        help="Launch script, model_config.yaml of a functional test, or a launch command.",
+    ),
+]
+MegatronOption = Annotated[
+    str, typer.Option(metavar="PATH|git:PATH@REF", help="Megatron-LM checkout to run.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEEL|PATH|git:PATH@REF|pip:NAME==VERSION",
+        help="Transformer Engine to run; else the newest release on the package index.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of the script."),
+]
+AgainstOption = Annotated[
+    str,
+    typer.Option(
+        metavar="REF|FLAG=VALUE",
+        help="Rehearse a variant too: another checkout, or one option changed.",
+    ),
+]
+JsonOption = Annotated[
+    str, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - is stdout.")
+]
+HtmlOption = Annotated[
+    str, typer.Option(metavar="PATH", help="Write the result as one page; - is stdout.")
+]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME."),
+]
+SkillsOption = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Skills whose pitfalls explain messages.")
+]
+CacheOption = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="For downloads; else ~/.cache/ringproof.")
+]
+
+
+def rehearse(
+    words: Words = None,
+    *,
+    megatron: MegatronOption,
+    te: EngineOption = None,
+    sets: SetOption = None,
+    against: AgainstOption = "",
+    json_path: JsonOption = "",
+    html: HtmlOption = "",
+    iterations: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 5,
+    dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
+    max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
+    keep: KeepOption = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Longest time of a run in seconds.")] = 600,
+    skills: SkillsOption = Path("skills"),
+    cache: CacheOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+) -> None:
+    """Run a training launch in small on this machine's CPU, with upstream's own code.
+
+    The launch is read and not executed. Its sizes are shrunk so that every option that decides
+    the path of context parallelism keeps its effect. Megatron-LM's own program then runs with
+    Transformer Engine's own context parallelism, and once more without context parallelism.
+
+    Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
+    """
+    _require_packages()
+    _check(dtype, {"--json": json_path, "--html": html})
+    launch = _launch(words or [], sets or [])
+    from ringproof.rehearsal.rehearsing import Request, rehearse
+    from ringproof.rehearsal.text import lines
+
+    request = Request(
+        launch=launch,
+        megatron=megatron,
+        engine=te,
+        against=against,
+        folder=keep if keep is not None else Path("build/rehearsal") / _name(words or [], launch),
+        cache=cache if cache is not None else default_cache().parent / "rehearsal",
+        skills=skills if skills.is_dir() else None,
+        iterations=iterations,
+        dtype=dtype,
+        max_ranks=max_ranks,
+        timeout=timeout,
+        offline=offline,
+    )
+    with termination_as_exit(), _progress(Console(stderr=True)) as progress:
+        result = rehearse(request, progress)
+    _write(result, json_path, html)
+    if STDOUT not in (json_path, html):
+        for line in lines(result):
+            typer.echo(line)
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+def _require_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        remedy = "pip install 'ringproof[rehearsal]'"
+        raise InputError("rehearse", ", ".join(missing), "packages are not installed", remedy)
+
+
+def _check(dtype: str, places: Mapping[str, str]) -> None:
+    """Refuse what would otherwise fail only after the run.
+
+    Raises:
+        InputError: The precision is unknown, or an output cannot be written.
+    """
+    if dtype not in ("float32", "bfloat16"):
+        raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
+    given = [place for place in places.values() if place]
+    if len(set(given)) < len(given):
+        problem = "would write to the same place"
+        raise InputError(", ".join(places), given[0], problem, "name another file for each")
+    for option, place in places.items():
+        folder = Path(place).absolute().parent
+        if not place or place == STDOUT:
+            continue
+        if Path(place).is_dir():
+            raise InputError(option, place, "is a folder", "name a file")
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise InputError(option, place, "cannot be written there", "name a writable place")
+
+
+def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
+    from ringproof.rehearsal.launch import read_command, read_launch
+
+    if not words:
+        remedy = "name a launch script, or give a command after --"
+        raise InputError("SCRIPT", None, "nothing to rehearse", remedy)
+    values = dict(_assignment(entry) for entry in sets)
+    if len(words) == 1 and not words[0].endswith(".py"):
+        return read_launch(Path(words[0]), values)
+    if values:
+        problem = "has no variables to set where a command is given"
+        raise InputError("--set", next(iter(values)), problem, "write the value into the command")
+    return read_command(words)
+
+
+def _assignment(entry: str) -> tuple[str, str]:
+    name, equals, value = entry.partition("=")
+    if not equals or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
+        raise InputError("--set", entry, "is not NAME=VALUE", "write --set NNODES=8")
+    return name, value
+
+
+def _name(words: Sequence[str], launch: Launch) -> str:
+    path = Path(words[0] if len(words) == 1 else launch.script)
+    name = path.parent.name if path.stem == "model_config" else path.stem
+    return re.sub(r"[^\w.-]", "_", name) or "launch"
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str, str], None]]:
+    """Show progress on stderr: one changing line on a terminal, plain lines anywhere else."""
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    with console.status("starting") as status:
+        yield lambda phase, line: status.update(_escaped(f"{phase}: {line}"))
+
+
+class _Lines:
+    """Progress as a line at each phase's start and now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._phase, self._last = console, "", 0.0
+
+    def __call__(self, phase: str, line: str) -> None:
+        now = time.monotonic()
+        if phase == self._phase and now - self._last < SECONDS_BETWEEN_LINES:
+            return
+        self._phase, self._last = phase, now
+        self._console.print(f"{phase}: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+def _write(result: Rehearsal, json_path: str, html: str) -> None:
+    if json_path:
+        from ringproof.rehearsal.result import as_json
+
+        write_json(as_json(result), json_path)
+    if html:
+        from ringproof.cli.page import write_page
+        from ringproof.rehearsal.page import page
+
+        write_page(page(result), html)

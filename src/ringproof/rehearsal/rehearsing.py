@@ -1,0 +1,384 @@
+"""The rehearsal of a launch: shrink it, run it, run it without context parallelism, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.flags import Flags
+from ringproof.rehearsal.launch import Launch
+from ringproof.rehearsal.path import read_path
+from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.reference import reference
+from ringproof.rehearsal.result import Rehearsal, Variant
+from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
+from ringproof.rehearsal.shrink import Small, shrink
+from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.verdict import (
+    Agreement,
+    Refusal,
+    compare,
+    find_pitfalls,
+    refusal_of,
+    traceback_of,
+)
+
+Progress = Callable[[str, str], None]
+OPTIONS = str(Path(__file__).parent / "rank" / "options.py")
+OPTIONS_SECONDS = 120.0
+IMPORT_VARIABLES = "NVTE_"  # prefix of variables that Transformer Engine reads while imported
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be rehearsed, and how.
+
+    Attributes:
+        launch: The launch as read.
+        megatron: Megatron-LM, as `open_upstream` takes it.
+        engine: Transformer Engine, as `open_upstream` takes it; ``None`` for the newest release.
+        against: Another Megatron-LM, or ``FLAG=VALUE``; empty for nothing.
+        folder: Folder for logs and reports.
+        cache: Folder for downloads and unpacked upstream code.
+        skills: Folder of skills whose pitfalls are searched; ``None`` for none.
+        iterations: Number of training steps.
+        dtype: Precision of the programs.
+        max_ranks: Largest world size of the programs.
+        timeout: Longest time of one program, in seconds.
+        offline: Whether nothing may be downloaded.
+    """
+
+    launch: Launch
+    megatron: str
+    engine: str | None
+    against: str
+    folder: Path
+    cache: Path
+    skills: Path | None
+    iterations: int = 5
+    dtype: str = "float32"
+    max_ranks: int = 32
+    timeout: float = 600.0
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One variant before it runs."""
+
+    name: str
+    launch: Launch
+    folder: Path
+
+
+def rehearse(request: Request, progress: Progress) -> Rehearsal:
+    """Run a launch in small, and its variant where one is asked for.
+
+    Args:
+        request: What to run.
+        progress: Called with a phase and a line of text now and then.
+
+    Raises:
+        InputError: The launch, an upstream or an option cannot be used.
+    """
+    started = time.monotonic()
+    progress("open", "Megatron-LM and Transformer Engine")
+    upstream = _opened(request, request.megatron)
+    _check_script(request.launch, upstream)
+    other, flag = _split_against(request)
+    other_upstream = None if other is None else _opened(request, other)
+    attempts = [_Attempt("launch", request.launch, request.folder / "launch")]
+    if flag is not None:
+        changed = _with_flag(request.launch, flag)
+        attempts.append(_Attempt(" ".join(flag), changed, request.folder / "against"))
+    variants = _variants(request, upstream, attempts, progress)
+    if other_upstream is not None:
+        _check_script(request.launch, other_upstream)
+        attempt = _Attempt(other_upstream.megatron_name, request.launch, request.folder / "against")
+        variants += _variants(request, other_upstream, [attempt], progress)
+    main, against = variants[0], variants[1] if len(variants) > 1 else None
+    between = _between(main, against)
+    return Rehearsal(main, against, between, time.monotonic() - started)
+
+
+def find_script(launch: Launch, megatron: Path) -> str:
+    """Return the launch's script as a path that `Program` takes.
+
+    A script is looked for in the checkout first, by as much of its path as exists there, and then
+    where the launch names it.
+
+    Raises:
+        InputError: There is no such script.
+    """
+    parts = Path(launch.script).parts
+    for start in range(len(parts)):
+        candidate = Path(*parts[start:])
+        if not candidate.is_absolute() and (megatron / candidate).is_file():
+            return str(candidate)
+    own = Path(launch.script)
+    if own.is_file():
+        return str(own.resolve())
+    raise InputError(
+        "SCRIPT", launch.script, f"the launch runs a program that is not in {megatron.name}",
+        "name a checkout that has it with --megatron; wheels of megatron-core have no programs",
+    )  # fmt: skip
+
+
+def known_options(server: Server, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
+    """Return the option names that the training script's own parser knows.
+
+    Raises:
+        InputError: The script does not parse a command line of Megatron-LM.
+    """
+    program = Program(upstream, OPTIONS, (str(upstream.megatron / script),), 1)
+    outcome = server.run(program, folder, limit_seconds=OPTIONS_SECONDS)
+    names = outcome.ranks[0].results if outcome.ranks else None
+    if not names:
+        said = "" if outcome.failure is None else f": {outcome.failure.message}"
+        problem = f"does not reach Megatron-LM's parser of arguments{said}"
+        raise InputError("SCRIPT", script, problem, "name a training script of Megatron-LM")
+    return frozenset(names)
+
+
+def _opened(request: Request, megatron: str) -> Upstream:
+    return open_upstream(megatron, request.engine, cache=request.cache, offline=request.offline)
+
+
+def _check_script(launch: Launch, upstream: Upstream) -> None:
+    find_script(launch, upstream.megatron)
+
+
+def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
+    """Return the other Megatron-LM or the changed option that ``--against`` names.
+
+    Raises:
+        InputError: It is neither.
+    """
+    text = request.against
+    if not text:
+        return None, None
+    if text.startswith(("git:", "pip:")) or Path(text).is_dir():
+        return text, None
+    name, equals, value = text.partition("=")
+    if equals and re.fullmatch(r"(--)?[A-Za-z][A-Za-z0-9_-]*", name):
+        return None, (f"--{name.removeprefix('--')}", value)
+    repository, at, _ = request.megatron.rpartition("@")
+    if not equals and at and repository.startswith("git:"):
+        return f"{repository}@{text}", None
+    raise InputError(
+        "--against", text, "is neither a checkout nor FLAG=VALUE",
+        "give a folder, git:PATH@REF, or an option such as cp-comm-type=a2a",
+    )  # fmt: skip
+
+
+def _with_flag(launch: Launch, flag: tuple[str, str]) -> Launch:
+    """Return a launch with one option changed; an empty value removes the option."""
+    name, value = flag
+    flags = Flags(launch.arguments)
+    if not value:
+        if not flags.has(name):
+            problem = "removes an option that the launch does not have"
+            raise InputError("--against", f"{name}=", problem, "name an option of the launch")
+        changed = flags.without(name)
+    else:
+        words = () if value.lower() == "true" else tuple(value.split())
+        changed = flags.with_(name, *words)
+    return dataclasses.replace(launch, arguments=changed.words)
+
+
+def _variants(
+    request: Request, upstream: Upstream, attempts: list[_Attempt], progress: Progress
+) -> list[Variant]:
+    """Run the attempts of one upstream on one server."""
+    launch = attempts[0].launch
+    script = find_script(launch, upstream.megatron)
+    log = _made(attempts[0].folder) / "server.log"
+    environment = {
+        name: value
+        for name, value in launch.environment.items()
+        if name.startswith(IMPORT_VARIABLES)
+    }
+    progress("import", f"{upstream.megatron_name} and Transformer Engine {upstream.engine_version}")
+    with contextlib.ExitStack() as stack:
+        server = Server(upstream, script, environment=environment, dtype=request.dtype, log=log)
+        try:
+            stack.enter_context(server)
+        except UpstreamFails as failure:
+            return [_not_imported(request, upstream, attempt, failure) for attempt in attempts]
+        options = known_options(server, upstream, script, attempts[0].folder / "options")
+        _check_against(request, options)
+        runs = _Runs(_Setting(request, server, upstream, options, script, progress))
+        return [runs.variant(attempt) for attempt in attempts]
+
+
+def _check_against(request: Request, options: frozenset[str]) -> None:
+    _, flag = _split_against(request)
+    if flag is None or flag[0] in options:
+        return
+    near = difflib.get_close_matches(flag[0], options, n=1)
+    remedy = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
+    raise InputError("--against", flag[0], "upstream's parser has no such option", remedy)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What the runs of one server have in common."""
+
+    request: Request
+    server: Server
+    upstream: Upstream
+    options: frozenset[str]
+    script: str
+    progress: Progress
+
+
+class _Runs:
+    """Runs of one server, so that two variants with the same reference share its run."""
+
+    def __init__(self, setting: _Setting) -> None:
+        self._setting, self._request = setting, setting.request
+        self._done: dict[tuple[object, ...], Outcome] = {}
+
+    def variant(self, attempt: _Attempt) -> Variant:
+        """Shrink a launch, run it, and run its reference where it starts."""
+        small = shrink(
+            attempt.launch,
+            options=self._setting.options,
+            max_ranks=self._request.max_ranks,
+            iterations=self._request.iterations,
+            dtype=self._request.dtype,
+        )
+        outcome = self._run(small, attempt.name, attempt.folder / "program")
+        refusal = None
+        if outcome.failure is not None:
+            refusal = refusal_of(outcome.failure, outcome.ranks)
+            trace = traceback_of(outcome.failure, outcome.ranks)
+            found = find_pitfalls(refusal.message, trace, self._request.skills, small.feature)
+            refusal = dataclasses.replace(refusal, pitfalls=found)
+        path = read_path(small.arguments, outcome.ranks, finished=refusal is None)
+        variant = Variant(
+            name=attempt.name,
+            source=attempt.launch.source,
+            script=self._setting.script,
+            ranks=attempt.launch.ranks,
+            megatron=self._setting.upstream.megatron_name,
+            engine=self._setting.upstream.engine_version,
+            dtype=self._request.dtype,
+            small=small,
+            reference=None,
+            outcome=outcome,
+            reference_outcome=None,
+            refusal=refusal,
+            path=path,
+            agreement=Agreement(None, "It did not start, so no reference was run."),
+            notes=attempt.launch.notes,
+        )
+        return variant if refusal is not None else self._compared(variant, attempt)
+
+    def _compared(self, variant: Variant, attempt: _Attempt) -> Variant:
+        assert variant.small is not None and variant.outcome is not None
+        if not variant.path.asked.parallel:
+            nothing = "It uses no context parallelism, so there is nothing to compare with."
+            return dataclasses.replace(variant, agreement=Agreement(None, nothing))
+        try:
+            small = reference(variant.small, self._setting.options)
+        except InputError as error:
+            why = Agreement(False, f"No reference without context parallelism exists: {error}")
+            return dataclasses.replace(variant, agreement=why)
+        outcome = self._run(small, "reference", attempt.folder / "reference")
+        if outcome.failure is None:
+            agreement = compare(variant.outcome, outcome, variant.dtype)
+        else:
+            said = refusal_of(outcome.failure, outcome.ranks).message
+            agreement = Agreement(False, f"The reference without CP did not run: {said}")
+        return dataclasses.replace(
+            variant, reference=small, reference_outcome=outcome, agreement=agreement
+        )
+
+    def _run(self, small: Small, name: str, folder: Path) -> Outcome:
+        """Run a program, or return what became of the same program before."""
+        key = (small.arguments, small.ranks, tuple(sorted(small.environment.items())))
+        if key not in self._done:
+            phase = f"{name}, {small.ranks} ranks"
+            self._setting.progress(phase, "starts")
+            program = Program(
+                self._setting.upstream,
+                self._setting.script,
+                small.arguments,
+                small.ranks,
+                small.environment,
+                self._request.dtype,
+            )
+            self._done[key] = self._setting.server.run(
+                program,
+                _made(folder),
+                limit_seconds=self._request.timeout,
+                progress=lambda line: self._setting.progress(phase, line),
+            )
+        return self._done[key]
+
+
+def _not_imported(
+    request: Request, upstream: Upstream, attempt: _Attempt, failure: UpstreamFails
+) -> Variant:
+    error = failure.error
+    file, _, line = error.place.rpartition(":")
+    message = " ".join(f"{error.type}: {error.message}".split())
+    refusal = Refusal(
+        kind="import",
+        rank=None,
+        message=message,
+        file=file,
+        line=int(line) if line.isdigit() else None,
+        symbol=error.symbol,
+        pitfalls=find_pitfalls(message, error.traceback, request.skills, ""),
+    )
+    return Variant(
+        name=attempt.name,
+        source=attempt.launch.source,
+        script=attempt.launch.script,
+        ranks=attempt.launch.ranks,
+        megatron=upstream.megatron_name,
+        engine=upstream.engine_version,
+        dtype=request.dtype,
+        small=None,
+        reference=None,
+        outcome=None,
+        reference_outcome=None,
+        refusal=refusal,
+        path=read_path(attempt.launch.arguments, (), finished=False),
+        agreement=Agreement(None, "It did not start, so no reference was run."),
+        notes=attempt.launch.notes,
+    )
+
+
+def _between(main: Variant, against: Variant | None) -> Agreement | None:
+    if against is None or main.outcome is None or against.outcome is None:
+        return None
+    if not (main.outcome.losses and against.outcome.losses):
+        return None
+    return compare(main.outcome, against.outcome, main.dtype)
+
+
+def _made(folder: Path) -> Path:
+    """Return a folder, made where it is missing.
+
+    Raises:
+        InputError: The folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise InputError("--keep", folder, problem, "name a writable folder") from error
+    return folder

@@ -1,0 +1,167 @@
+"""A rehearsal as lines of text for a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ringproof.rehearsal.path import GroupUse, PathTaken
+from ringproof.rehearsal.result import CODE, OTHER_ATTENTION, Rehearsal, Variant
+from ringproof.rehearsal.verdict import Agreement, Refusal
+
+LABEL = 10
+MOST_GROUPS = 8
+MOST_TEXT = 600
+UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def lines(rehearsal: Rehearsal) -> Iterator[str]:
+    """Return the lines that describe a rehearsal, without line ends."""
+    for variant in rehearsal.variants:
+        if rehearsal.against is not None:
+            yield f"== {variant.name} =="
+        yield from _variant(variant)
+        yield ""
+    if rehearsal.between is not None:
+        yield _row("Between", _between(rehearsal.between))
+        yield ""
+    yield _row("Upstream", CODE["upstream"])
+    yield _row("Stand-ins", CODE["stand_ins"])
+    yield _row("Not shown", CODE["cannot_show"])
+    yield _row("Time", f"{rehearsal.seconds:.1f} s in all")
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in words."""
+    for unit in UNITS[:-1]:
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} {UNITS[-1]}"
+
+
+def numbers(ranks: Sequence[int]) -> str:
+    """Return ranks in words, such as ``0-3, 8``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def waiting_lines(waiting: Mapping[int, str]) -> Iterator[str]:
+    """Return one line for all ranks that wait for the same."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    for rank, text in waiting.items():
+        by_text[text].append(rank)
+    for text, ranks in sorted(by_text.items(), key=lambda item: item[1]):
+        yield f"{'ranks' if len(ranks) > 1 else 'rank'} {numbers(ranks)} in {text}"
+
+
+def _variant(variant: Variant) -> Iterator[str]:
+    yield _row("Verdict", variant.headline)
+    small = variant.small
+    ranks = "" if small is None else f", rehearsed on {small.ranks} ranks in {variant.dtype}"
+    yield _row("Launch", f"{variant.source}: {variant.script}, {variant.ranks} ranks{ranks}")
+    yield _row("Code", f"{variant.megatron}, Transformer Engine {variant.engine}")
+    for note in variant.notes:
+        yield _row("Note", note)
+    yield from _starts(variant)
+    if variant.path.total or variant.starts:
+        yield from _path(variant.path)
+    if variant.starts and not variant.own_attention:
+        yield _row("Attention", OTHER_ATTENTION)
+    if variant.starts:
+        yield from _agrees(variant)
+    for index, change in enumerate(variant.changes):
+        text = f"{change.what}: {change.before or 'none'} -> {change.after or 'none'}"
+        yield _row("" if index else "Shrunk", f"{text}. {change.hides}".rstrip())
+    if variant.outcome is not None:
+        yield _row("Logs", str(variant.outcome.folder))
+
+
+def _starts(variant: Variant) -> Iterator[str]:
+    outcome, refusal = variant.outcome, variant.refusal
+    if refusal is None:
+        assert outcome is not None
+        text = f"yes: {len(outcome.losses)} iterations in {outcome.seconds:.1f} s"
+        yield _row("Starts", f"{text}, {size(outcome.memory_bytes)} of memory")
+        return
+    yield _row("Starts", f"no: {_shortened(refusal.message)}")
+    yield from _refusal(refusal)
+
+
+def _refusal(refusal: Refusal) -> Iterator[str]:
+    who = "no rank was started" if refusal.rank is None else f"rank {refusal.rank}"
+    where = f", {refusal.file}:{refusal.line}" if refusal.file else ""
+    yield _row("", f"{who}{where}, after {refusal.iteration} iterations")
+    for line in waiting_lines(refusal.waiting):
+        yield _row("", f"waits: {line}")
+    for pitfall in refusal.pitfalls:
+        yield _row("Pitfall", f"{pitfall.skill}, {pitfall.id}: {pitfall.cause}")
+        yield _row("Remedy", pitfall.remedy)
+
+
+def _path(path: PathTaken) -> Iterator[str]:
+    taken = ", ".join(f"{count} in {count.calls} calls" for count in path.total)
+    verdict = "as asked" if path.as_asked else "not as asked"
+    yield _row("Path", f"{verdict} ({path.asked}): {taken or 'no attention call'}")
+    for departure in path.departures:
+        yield _row("", departure)
+    if len(path.cp_sizes) > 1:
+        sizes = ", ".join(f"{size} ({number}x)" for size, number in path.cp_sizes.items())
+        yield _row("", f"CP sizes of the groups in microbatches: {sizes}")
+    for remark in path.remarks:
+        yield _row("", remark)
+    if path.tokens:
+        counts = sorted(path.tokens.values())
+        spread = f"{counts[0]} to {counts[-1]}" if counts[0] != counts[-1] else str(counts[0])
+        yield _row("", f"tokens per rank: {spread}")
+    yield from _groups([group for group in path.groups if group.bytes and len(group.ranks) > 1])
+
+
+def _groups(groups: Sequence[GroupUse]) -> Iterator[str]:
+    """Return a line for each kind of group, the ones that carry most bytes first."""
+    kinds: dict[tuple[str, int], list[GroupUse]] = defaultdict(list)
+    for group in groups:
+        kinds[group.group, len(group.ranks)].append(group)
+    ordered = sorted(kinds.items(), key=lambda item: -sum(group.bytes for group in item[1]))
+    for index, ((name, width), members) in enumerate(ordered[:MOST_GROUPS]):
+        sent = size(sum(group.bytes for group in members))
+        ranks = "; ".join(numbers(group.ranks) for group in members[:4])
+        more = "" if len(members) <= 4 else "; ..."
+        count = f"{len(members)} x {width} ranks"
+        yield _row("" if index else "Groups", f"{name}: {count} ({ranks}{more}), {sent} sent")
+    if len(ordered) > MOST_GROUPS:
+        yield _row("", f"and {len(ordered) - MOST_GROUPS} more kinds, see --json")
+
+
+def _agrees(variant: Variant) -> Iterator[str]:
+    agreement = variant.agreement
+    said = "yes: " if agreement.agrees else "" if agreement.agrees is None else "no: "
+    yield _row("Agrees", f"{said}{agreement.reason}")
+    norm = agreement.largest_grad_norm
+    if norm is not None:
+        yield _row("", f"gradient norms differ by at most {norm.relative:.2g}")
+    if variant.reference is not None:
+        yield _row("", f"reference: the same program without CP, {variant.reference.ranks} ranks")
+    if agreement.tolerance is not None:
+        yield _row("", f"tolerance: {agreement.tolerance.reason}")
+
+
+def _between(agreement: Agreement) -> str:
+    loss, norm = agreement.largest_loss, agreement.largest_grad_norm
+    if loss is None:
+        return agreement.reason
+    text = f"losses of the two differ by at most {loss.relative:.2g}"
+    return text if norm is None else f"{text}, gradient norms by {norm.relative:.2g}"
+
+
+def _row(label: str, text: str) -> str:
+    return f"{label:<{LABEL}}  {text}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."

@@ -1,0 +1,328 @@
+"""Verdicts on a rehearsed run: whether it starts, and whether it computes the right losses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.harness.cards.loading import find_cards, load_card
+from ringproof.harness.cards.model import Pitfall
+from ringproof.rehearsal.program import RankReport
+from ringproof.rehearsal.running import Failure, Outcome
+
+GRAD_NORM = "grad norm"
+MEASURED_ITERATIONS = 5  # tolerances hold for so many steps and grow in proportion beyond
+SHORTEST_MATCH = 24  # characters of a message that a pitfall must share
+FEWEST_WORDS = 4
+MOST_PITFALLS = 3
+SKILL_OF_FEATURE: Mapping[str, str] = MappingProxyType(
+    {"dynamic-cp": "dynamic-context-parallel", "a2a+p2p": "hierarchical-context-parallel"}
+)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far two runs may differ and still count as equal.
+
+    Attributes:
+        loss: Largest relative difference of a loss.
+        grad_norm: Largest relative difference of a gradient norm.
+        reason: Where the numbers come from.
+    """
+
+    loss: float
+    grad_norm: float
+    reason: str
+
+
+TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "float32": Tolerance(
+            2e-6,
+            2e-5,
+            "float32 rounds by 6e-8; correct launches differed by up to 1e-6 in loss over 5 "
+            "steps when this was measured, and defects by 1e-5 and more",
+        ),
+        "bfloat16": Tolerance(
+            2e-3,
+            2e-2,
+            "bfloat16 rounds by 4e-3, so small defects are not visible in this precision",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class KnownPitfall:
+    """A pitfall of a skill's card that an error message matches.
+
+    Attributes:
+        skill: Name of the skill.
+        id: Identifier of the pitfall in the card.
+        cause: Why it happens.
+        remedy: What to do about it.
+    """
+
+    skill: str
+    id: str
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a program did not run to its end.
+
+    Attributes:
+        kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``import`` where upstream cannot be
+            imported.
+        rank: Rank that failed first; ``None`` where no rank was started.
+        message: Type and text of the exception, or how the rank ended.
+        file: Upstream file, relative to the upstream folder; empty where unknown.
+        line: Line in it; ``None`` where unknown.
+        symbol: Symbol that no stand-in implements; empty for upstream's own errors.
+        iteration: Number of training steps that were finished before.
+        waiting: Collective and group that each unfinished rank waited in, by rank.
+        pitfalls: Pitfalls of the cards that match the message, the best first.
+    """
+
+    kind: str
+    rank: int | None
+    message: str
+    file: str = ""
+    line: int | None = None
+    symbol: str = ""
+    iteration: int = 0
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    pitfalls: tuple[KnownPitfall, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of a run beside the same number of its reference.
+
+    Attributes:
+        name: Name of the loss, or ``grad norm``.
+        iteration: Training step, from 1; 0 for an evaluation.
+        value: Number of the run.
+        reference: Number of the reference.
+        relative: Relative difference, infinite where only one of them is finite.
+        tolerance: Largest relative difference that counts as equal.
+    """
+
+    name: str
+    iteration: int
+    value: float
+    reference: float
+    relative: float
+    tolerance: float
+
+    @property
+    def within(self) -> bool:
+        """Whether the numbers count as equal."""
+        return self.relative <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether a run computes what its reference computes.
+
+    Attributes:
+        agrees: ``None`` where there is nothing to compare with.
+        reason: Why, in one sentence.
+        differences: All compared numbers, by step.
+        tolerance: What counts as equal.
+    """
+
+    agrees: bool | None
+    reason: str
+    differences: tuple[Difference, ...] = ()
+    tolerance: Tolerance | None = None
+
+    @property
+    def largest_loss(self) -> Difference | None:
+        """The loss with the largest relative difference."""
+        return _largest([item for item in self.differences if item.name != GRAD_NORM])
+
+    @property
+    def largest_grad_norm(self) -> Difference | None:
+        """The gradient norm with the largest relative difference."""
+        return _largest([item for item in self.differences if item.name == GRAD_NORM])
+
+    @property
+    def first(self) -> Difference | None:
+        """The first number that differs by more than the tolerance."""
+        beyond = [item for item in self.differences if not item.within]
+        return min(beyond, key=lambda item: item.iteration or math.inf, default=None)
+
+
+def refusal_of(failure: Failure, reports: Sequence[RankReport]) -> Refusal:
+    """Describe a failed run; `with_pitfalls` adds what the cards know about it."""
+    file, _, line = failure.place.rpartition(":")
+    return Refusal(
+        kind=failure.kind,
+        rank=failure.rank,
+        message=_one_line(failure.message),
+        file=file,
+        line=int(line) if line.isdigit() else None,
+        symbol=failure.symbol,
+        iteration=max((len(report.iterations) for report in reports), default=0),
+        waiting=dict(failure.waiting),
+    )
+
+
+def traceback_of(failure: Failure, reports: Sequence[RankReport]) -> str:
+    """Return the traceback of the rank that failed first; empty where there is none."""
+    for report in reports:
+        if report.rank == failure.rank and report.error is not None:
+            return report.error.traceback
+    return ""
+
+
+def find_pitfalls(
+    message: str, traceback: str, skills: Path | None, feature: str
+) -> tuple[KnownPitfall, ...]:
+    """Return the pitfalls of the cards whose symptom matches an error message.
+
+    Args:
+        message: Type and text of the exception.
+        traceback: Its traceback, which decides where the message has no text.
+        skills: Folder of the skills; ``None`` for no search.
+        feature: Context parallel feature of the launch; its skill comes first among equals.
+    """
+    if skills is None:
+        return ()
+    preferred = SKILL_OF_FEATURE.get(feature, "")
+    found = []
+    for skill, path in find_cards(skills).items():
+        for pitfall in load_card(path).pitfalls:
+            score = _score(message, traceback, pitfall)
+            if score:
+                known = KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
+                found.append((-score, skill != preferred, known))
+    found.sort(key=lambda item: item[:2])
+    best = [known for score, _, known in found if score == found[0][0]]
+    return tuple(best[:MOST_PITFALLS])
+
+
+def compare(outcome: Outcome, reference: Outcome, dtype: str) -> Agreement:
+    """Compare the losses and gradient norms of a run with those of its reference.
+
+    Args:
+        outcome: The run.
+        reference: A run of the same data without the feature.
+        dtype: Precision of both, which decides the tolerance.
+
+    Raises:
+        InputError: There is no tolerance for the precision.
+    """
+    if dtype not in TOLERANCES:
+        raise InputError("--dtype", dtype, "has no tolerance", f"choose {' or '.join(TOLERANCES)}")
+    tolerance = TOLERANCES[dtype]
+    differences = tuple(_differences(outcome, reference, tolerance))
+    if not any(item.name != GRAD_NORM for item in differences):
+        reason = "Neither run has a loss in common with the other, so nothing was compared."
+        return Agreement(False, reason, differences, tolerance)
+    agreement = Agreement(None, "", differences, tolerance)
+    first, largest = agreement.first, agreement.largest_loss
+    assert largest is not None
+    if first is None:
+        reason = (
+            f"{len(outcome.losses)} steps agree: losses differ by at most "
+            f"{largest.relative:.2g} (tolerance {largest.tolerance:.2g})."
+        )
+        return Agreement(True, reason, differences, tolerance)
+    where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
+    reason = (
+        f"The {first.name} differs first {where}: {first.value:.9g} against "
+        f"{first.reference:.9g}, relative {first.relative:.2g} (tolerance {first.tolerance:.2g})."
+    )
+    return Agreement(False, reason, differences, tolerance)
+
+
+def _differences(
+    outcome: Outcome, reference: Outcome, tolerance: Tolerance
+) -> Iterator[Difference]:
+    for step in sorted(outcome.losses.keys() & reference.losses.keys()):
+        growth = max(1.0, step / MEASURED_ITERATIONS)
+        for name, pair in _common(outcome.losses[step], reference.losses[step]):
+            yield _difference(name, step, pair, tolerance.loss * growth)
+        norms = outcome.grad_norms.get(step), reference.grad_norms.get(step)
+        if norms[0] is not None and norms[1] is not None:
+            pair = (norms[0], norms[1])
+            yield _difference(GRAD_NORM, step, pair, tolerance.grad_norm * growth)
+    steps = max(outcome.losses, default=0)
+    growth = max(1.0, steps / MEASURED_ITERATIONS)
+    for mine, other in zip(evaluations(outcome), evaluations(reference), strict=False):
+        for name, pair in _common(mine, other):
+            yield _difference(f"{name} of the evaluation", 0, pair, tolerance.loss * growth)
+
+
+def _common(
+    mine: Mapping[str, float], other: Mapping[str, float]
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    for name in sorted(mine.keys() & other.keys()):
+        yield name, (mine[name], other[name])
+
+
+def evaluations(outcome: Outcome) -> tuple[Mapping[str, float], ...]:
+    """Return the losses of each evaluation, from a rank that holds them."""
+    for report in outcome.ranks:
+        if any(report.evaluations):
+            return report.evaluations
+    return ()
+
+
+def _difference(name: str, step: int, pair: tuple[float, float], tolerance: float) -> Difference:
+    value, reference = pair
+    if not (math.isfinite(value) and math.isfinite(reference)):
+        relative = math.inf
+    elif value == reference:
+        relative = 0.0
+    else:
+        relative = abs(value - reference) / max(abs(reference), 1e-30)
+    return Difference(name, step, value, reference, relative, tolerance)
+
+
+def _largest(differences: Sequence[Difference]) -> Difference | None:
+    return max(differences, key=lambda item: item.relative, default=None)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _score(message: str, traceback: str, pitfall: Pitfall) -> int:
+    """Return how many characters of a message a pitfall's symptom shares; 0 for no match."""
+    text = _plain(message)
+    kind, _, said = text.partition(":")
+    symptom = _plain(pitfall.symptom)
+    if not said.strip():
+        return len(kind) if _is_bare(kind, symptom) and _named_in(traceback, symptom) else 0
+    if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", symptom):
+        return len(text)
+    own, theirs = text.split(), symptom.split()
+    run = SequenceMatcher(None, own, theirs, autojunk=False).find_longest_match()
+    shared = " ".join(own[run.a : run.a + run.size])
+    return len(shared) if run.size >= FEWEST_WORDS and len(shared) >= SHORTEST_MATCH else 0
+
+
+def _is_bare(kind: str, symptom: str) -> bool:
+    return f"bare {kind}" in symptom or f"{kind} without" in symptom
+
+
+def _named_in(traceback: str, symptom: str) -> bool:
+    """Return whether a function that the symptom names is in the traceback."""
+    names = re.findall(r"\b_?[a-z]+(?:_[a-z0-9]+)+\b", symptom)
+    return any(f"in {name}\n" in traceback for name in names)
+
+
+def _plain(text: str) -> str:
+    """Return a text without quotes and with single spaces, for comparison."""
+    return " ".join(re.sub("[`'\"…]|\\.\\.\\.|,(?=\\s|$)|[!.](?=\\s|$)", " ", text).split())
