@@ -85,7 +85,8 @@ class AttentionCall:
 
     Attributes:
         iteration: Training step, from 1.
-        phase: ``train``, ``recompute`` or ``evaluate``.
+        phase: ``train``, ``recompute`` or ``evaluate``; ``capture`` while a CUDA graph is captured
+            and ``warmup`` before that in Transformer Engine's own function. A replay calls nothing.
         layer: Layer number, from 1.
         microbatch: Index of the call within the iteration, from 0.
         comm_type: ``p2p``, ``a2a``, ``all_gather``, ``a2a+p2p``; ``none`` without communication.
@@ -134,6 +135,29 @@ class GroupTraffic:
 
 
 @dataclass(frozen=True)
+class GraphCapture:
+    """One CUDA graph that upstream captured on the tape.
+
+    Attributes:
+        pool: Number of its memory pool, from 0 in the order of first use.
+        position: Position of its capture among the captures of the pool, from 0.
+        operations: Operations that a replay runs.
+        kernels: Stand-ins of compiled kernels among them.
+        transfers: Operations of process groups among them.
+        bytes: Memory that the capture allocated, without reuse.
+        replays: How often it ran.
+    """
+
+    pool: int
+    position: int
+    operations: int
+    kernels: int
+    transfers: int
+    bytes: int
+    replays: int
+
+
+@dataclass(frozen=True)
 class RankError:
     """The exception that ended a rank.
 
@@ -163,6 +187,7 @@ class RankReport:
         evaluations: Losses of each evaluation, by name.
         attention: Attention calls in order.
         traffic: By group and operation.
+        graphs: CUDA graphs in the order of their captures.
         seconds: From its start to its end.
         results: What a script handed over (see `ringproof.rehearsal.rank.handing`).
     """
@@ -173,6 +198,7 @@ class RankReport:
     evaluations: tuple[Mapping[str, float], ...] = ()
     attention: tuple[AttentionCall, ...] = ()
     traffic: tuple[GroupTraffic, ...] = ()
+    graphs: tuple[GraphCapture, ...] = ()
     seconds: float = 0.0
     results: Any = None
 
@@ -189,6 +215,7 @@ def report_from_json(data: Mapping[str, Any]) -> RankReport:
         traffic=tuple(
             GroupTraffic(**{**item, "ranks": tuple(item["ranks"])}) for item in data["traffic"]
         ),
+        graphs=tuple(GraphCapture(**item) for item in data["graphs"]),
         seconds=data["seconds"],
         results=data["results"],
     )

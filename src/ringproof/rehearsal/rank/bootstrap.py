@@ -19,7 +19,13 @@ from typing import Any
 import torch
 import typing_extensions
 
-from ringproof.rehearsal.program import GroupTraffic, RankError, RankReport, Upstream
+from ringproof.rehearsal.program import (
+    GraphCapture,
+    GroupTraffic,
+    RankError,
+    RankReport,
+    Upstream,
+)
 from ringproof.rehearsal.rank import handing, weights
 from ringproof.rehearsal.rank.board import Board
 from ringproof.rehearsal.rank.probe import Probe
@@ -115,6 +121,7 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
         evaluations=tuple(probe.evaluations),
         attention=tuple(probe.attention),
         traffic=_traffic(traffic),
+        graphs=_graphs(),
         seconds=time.perf_counter() - started,
         results=results.value,
     )
@@ -185,6 +192,11 @@ def _traffic(traffic: communication.Traffic) -> tuple[GroupTraffic, ...]:
         )
         for (group, operation), calls in traffic.calls.items()
     )
+
+
+def _graphs() -> tuple[GraphCapture, ...]:
+    uses = torch.cuda.CUDAGraph.tapes.uses  # type: ignore[attr-defined]
+    return tuple(GraphCapture(**dataclasses.asdict(use)) for use in uses)
 
 
 def _write(path: Path, report: RankReport) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.rehearsal.program import AttentionCall, Iteration
-from ringproof.rehearsal.standins.engine import ATTENTION, replace_everywhere
+from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE, replace_everywhere
 
 
 class Probe:
@@ -94,6 +94,10 @@ class Probe:
         phase = "evaluate" if self._evaluating else "train"
         if torch._C._current_graph_task_id() != -1:
             phase = "recompute"
+        if torch.cuda.is_current_stream_capturing():
+            phase = "capture"
+        elif sys.modules[f"{PACKAGE}.pytorch.graph"].is_graph_capturing():
+            phase = "warmup"
         microbatch = self._seen[self.iteration, phase, layer]
         self._seen[self.iteration, phase, layer] += 1
         rows = query.shape[0] if layout == "thd" else query.shape[0] * query.shape[1]
