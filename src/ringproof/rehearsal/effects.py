@@ -119,7 +119,28 @@ HALF = frozenset(
 )
 
 #: Prefixes of variables that decide the path and are handed on.
-ENVIRONMENT = ("NVTE_", "CUDA_DEVICE_MAX_CONNECTIONS", "MEGATRON_", "MCORE_", "TORCH_ALLOW_")
+ENVIRONMENT = (
+    "NVTE_",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "MEGATRON_",
+    "MCORE_",
+    "NCCL_ALGO",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
+
+#: Options that need what a machine without GPUs does not have.
+HARDWARE = frozenset(
+    re.findall(
+        r"\S+",
+        """
+    --tp-comm-overlap --tp-comm-overlap-cfg --tp-comm-bootstrap-backend --disable-tp-comm-overlap-ag
+    --disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad --disable-tp-comm-bulk-dgrad
+    --disable-tp-comm-bulk-wgrad --use-sharp --sharp-enabled-group --nccl-ub --use-nccl-ub
+    --disable-symmetric-registration --fsdp-manual-registration --high-priority-stream-groups
+    --nccl-communicator-config-path --nccl-all-gather-with-sharp --local-rank
+    """,
+    )
+)
 
 
 def value_may_be_unknown(option: str) -> bool:

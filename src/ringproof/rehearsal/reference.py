@@ -3,15 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from ringproof.rehearsal.draft import Draft
+from ringproof.rehearsal.flags import Flags
+from ringproof.rehearsal.layout import DYNAMIC, Layout, layout
 from ringproof.rehearsal.shrink import Small
+
+OFF = "Nothing: this is what the rehearsal is compared with."
+CONTEXT = (
+    *DYNAMIC,
+    "--cp-comm-type",
+    "--hierarchical-context-parallel-sizes",
+    "--min-dynamic-context-parallel-size",
+    "--cp-partition-mode",
+)
+SCHEDULER = "--sequence-packing-scheduler"
+BUDGET = "--max-seqlen-per-dp-cp-rank"
 
 
 def reference(small: Small, options: Collection[str]) -> Small:
-    """Return the same program with CP 1, or with the feature off.
+    """Return the same program with CP 1, or with Dynamic CP off.
+
+    The data, the global batch, TP, PP and, for static CP, DP stay. EP shrinks where its groups no
+    longer fit. A budget of packed tokens is multiplied by the ranks that shared it.
 
     Args:
         small: The rehearsal.
         options: Names of the options that this upstream knows.
+
+    Raises:
+        InputError: A size is not an integer.
     """
-    raise NotImplementedError
+    draft = Draft(Flags(small.arguments), options)
+    before = layout(draft.flags, small.ranks)
+    shared = before.domain
+    world = before.tensor * before.pipeline * (1 if before.dynamic else before.data)
+    if draft.flags.has("--context-parallel-size"):
+        draft.put("--context-parallel-size", 1, OFF)
+    draft.drop(CONTEXT, OFF)
+    if before.dynamic and draft.flags.has(SCHEDULER):
+        draft.put(SCHEDULER, "dp_balanced", OFF)
+    elif before.dynamic:
+        _schedule(draft)
+    budget = draft.number(BUDGET, 0)
+    if budget and shared > 1:
+        longest = draft.number("--seq-length", 0)
+        draft.put(BUDGET, max(budget * shared, longest), OFF)
+        alignment = draft.flags.one("--pad-packed-seq-alignment")
+        if alignment == str(budget):
+            draft.put("--pad-packed-seq-alignment", draft.number(BUDGET, 0), OFF)
+    _fit_experts(draft, replace(before, world=world, context=1, dynamic=False))
+    return replace(
+        small,
+        arguments=draft.flags.words,
+        ranks=world,
+        changes=tuple(draft.changes),
+        feature="none",
+    )
+
+
+def _schedule(draft: Draft) -> None:
+    """Dynamic CP chose its own scheduler; without it, packing needs the static one."""
+    if draft.knows(SCHEDULER):
+        draft.put(SCHEDULER, "dp_balanced", OFF)
+
+
+def _fit_experts(draft: Draft, after: Layout) -> None:
+    """Shrink EP, and then the experts' TP, to what divides the ranks that are left."""
+    if not draft.flags.has("--expert-model-parallel-size") and after.experts_fit:
+        return
+    for tensor in range(after.expert_tensor, 0, -1):
+        for expert in range(after.expert, 0, -1):
+            candidate = replace(after, expert=expert, expert_tensor=tensor)
+            if candidate.experts_fit and after.expert % expert == 0:
+                if expert != after.expert:
+                    draft.put("--expert-model-parallel-size", expert, OFF)
+                if tensor != after.expert_tensor:
+                    draft.put("--expert-tensor-parallel-size", tensor, OFF)
+                return

@@ -1,0 +1,228 @@
+"""Shorter sequences, smaller batches, few iterations, and mock data of the same kind."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ringproof.rehearsal.draft import Draft, stepped
+from ringproof.rehearsal.effects import DATA, DROPPED
+from ringproof.rehearsal.layout import Layout
+
+LENGTH = "What only long sequences show: memory, and rounding of long sums."
+BUDGET = "Nothing by itself: it shrinks with the sequences, and grows where the domain shrinks."
+BATCH = "What depends on many microbatches or on large micro batches."
+STEPS = "What only shows after many steps."
+RATE = "The launch's own learning rates; these move weights so far that wrong gradients show."
+VOCABULARY = "What depends on the vocabulary's size and on a real tokenizer."
+RANDOM = "Dropout, whose random numbers differ between layouts of ranks."
+TOKENS = 256
+VOCABULARY_SIZE = 255
+SHORTEST = 8
+RATE_AT_LEAST = 1e-3
+VARLEN_CONFIG = "--varlen-mock-dataset-config-json"
+SFT_CONFIG = "--sft-mock-dataset-config-json"
+
+
+def shrink_lengths(draft: Draft, before: Layout, after: Layout) -> tuple[int, int]:
+    """Shrink sequence lengths and everything in proportion to them.
+
+    A length that does not divide by what CP and TP need keeps its remainder.
+
+    Args:
+        draft: Command line to change.
+        before: Layout of the launch.
+        after: Layout of the rehearsal.
+
+    Returns:
+        Sequence length before and after.
+    """
+    name = "--seq-length" if draft.flags.has("--seq-length") else "--encoder-seq-length"
+    length = draft.number(name, 0)
+    if length < 1:
+        return 1, 1
+    target = max(TOKENS, 2 * after.unit)
+    smaller = stepped(length, before.unit, target)
+    if before.unit != after.unit:
+        rest = length % before.unit
+        whole = smaller - (smaller % before.unit if smaller < length else 0)
+        smaller = whole - whole % after.unit + (rest % after.unit or after.unit // 2 if rest else 0)
+    draft.put(name, smaller, LENGTH)
+    positions = draft.number("--max-position-embeddings", 0)
+    if positions:
+        draft.put("--max-position-embeddings", positions * smaller // length, LENGTH)
+    for other in ("--decoder-seq-length", "--original-max-position-embeddings"):
+        if draft.flags.has(other):
+            draft.put(other, max(draft.number(other) * smaller // length, 1), LENGTH)
+    _shrink_window(draft, length, smaller)
+    _shrink_budget(draft, before, after, (length, smaller))
+    return length, smaller
+
+
+def _shrink_window(draft: Draft, length: int, smaller: int) -> None:
+    given = draft.flags.get("--window-size")
+    if not given:
+        return
+
+    def scaled(match: re.Match[str]) -> str:
+        size = int(match.group())
+        return str(max(size * smaller // length, 1)) if size > 0 else match.group()
+
+    values = tuple(re.sub(r"-?\d+", scaled, value) for value in given)
+    draft.put_all("--window-size", values, LENGTH)
+
+
+def _shrink_budget(draft: Draft, before: Layout, after: Layout, lengths: tuple[int, int]) -> None:
+    name = "--max-seqlen-per-dp-cp-rank"
+    length, smaller = lengths
+    budget = draft.number(name, 0)
+    if budget < 1:
+        return
+    scaled = budget * smaller * before.domain
+    enough = budget * before.domain >= length
+    exact = -(-scaled // (length * after.domain)) if enough else scaled // (length * after.domain)
+    unit = SHORTEST if enough else 1
+    value = max(-(-exact // unit) * unit, 1)
+    draft.put(name, value, BUDGET)
+    alignment = draft.flags.one("--pad-packed-seq-alignment")
+    if alignment and alignment.isdigit():
+        padded = value if int(alignment) == budget else max(int(alignment) * value // budget, 1)
+        draft.put("--pad-packed-seq-alignment", padded, BUDGET)
+
+
+def shrink_batch(draft: Draft, before: Layout, after: Layout) -> int:
+    """Shrink batch sizes; the number of microbatches keeps what pipelines need.
+
+    Args:
+        draft: Command line to change.
+        before: Layout of the launch.
+        after: Layout of the rehearsal.
+
+    Returns:
+        The global batch size.
+    """
+    draft.drop(("--rampup-batch-size",), "Batch sizes that grow during the training.")
+    packed = _packs(draft)
+    pairs = (("--micro-batch-size", "--global-batch-size"),
+             ("--eval-micro-batch-size", "--eval-global-batch-size"))  # fmt: skip
+    for micro_name, global_name in pairs:
+        if not draft.flags.has(micro_name) and not draft.flags.has(global_name):
+            continue
+        micro = max(draft.number(micro_name, draft.number("--micro-batch-size")), 1)
+        whole = draft.number(global_name, 0)
+        smaller = min(micro, 2)
+        if draft.flags.has(micro_name):
+            draft.put(micro_name, smaller, BATCH)
+        if whole:
+            step = micro * before.data
+            count = _microbatches(draft, max(whole // step, 1), after.pipeline)
+            value = smaller * after.data * count
+            if packed:
+                value = max(value, min(whole, -(-2 * TOKENS // 64 // value) * value))
+            value += (smaller * after.data + 1) // 2 if whole % step else 0
+            draft.put(global_name, min(value, whole), BATCH)
+    size = draft.number("--micro-batch-size") * after.data
+    return draft.number("--global-batch-size", size)
+
+
+def _microbatches(draft: Draft, count: int, pipeline: int) -> int:
+    """Microbatches per step: the pipeline's own number, with its remainder."""
+    group = draft.number("--microbatch-group-size-per-virtual-pipeline-stage", pipeline)
+    wanted = max(pipeline, group, 2)
+    if count <= wanted:
+        return count
+    return min(count, wanted + count % max(pipeline, 1))
+
+
+def _packs(draft: Draft) -> bool:
+    names = ("--sft", "--use-varlen-dataset", "--sequence-packing-scheduler",
+             "--dynamic-context-parallel", "--hybrid-context-parallel")  # fmt: skip
+    return any(draft.flags.has(name) for name in names)
+
+
+def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
+    """Shrink the number of steps and the learning-rate schedule.
+
+    Args:
+        draft: Command line to change.
+        iterations: Training steps.
+        batch: Global batch size.
+    """
+    real = draft.number("--train-iters", 0)
+    if draft.flags.has("--train-samples"):
+        draft.put("--train-samples", iterations * batch, STEPS)
+        kind, unit = "samples", batch
+    else:
+        draft.put("--train-iters", iterations, STEPS)
+        kind, unit = "iters", 1
+    for name in ("--lr-decay-", "--lr-wsd-decay-"):
+        if draft.flags.has(name + kind):
+            size = iterations * unit if name == "--lr-decay-" else unit
+            draft.put(name + kind, size, STEPS)
+    if draft.number("--lr-warmup-" + kind, 0) > 0:
+        draft.put("--lr-warmup-" + kind, unit, STEPS)
+    rate = draft.flags.one("--lr")
+    try:
+        low = rate is not None and float(rate) < RATE_AT_LEAST
+    except ValueError:
+        low = False
+    if low:
+        draft.put("--lr", f"{RATE_AT_LEAST:g}", RATE)
+    if draft.number("--eval-iters", 100) > 0:
+        draft.put("--eval-iters", 1, STEPS)
+        interval = draft.number("--eval-interval", 1000)
+        often = not real or interval < real
+        draft.put("--eval-interval", (iterations + 1) // 2 if often else 1000, STEPS)
+    draft.put("--log-interval", 1, "Nothing: each step is logged.")
+
+
+def mock_data(draft: Draft, lengths: tuple[int, int]) -> None:
+    """Put mock data of the same kind in the place of real data.
+
+    Args:
+        draft: Command line to change.
+        lengths: Sequence length before and after.
+    """
+    flags = draft.flags
+    varlen, sft = flags.has("--use-varlen-dataset"), flags.has("--sft")
+    configs = {name: flags.one(name) for name in (VARLEN_CONFIG, SFT_CONFIG)}
+    given = [name for name, why in DROPPED.items() if why == DATA]
+    was_mock = flags.has("--mock-data")
+    kept = [name for name in dict.fromkeys(flags.names()) if name in given and draft.knows(name)]
+    draft.flags = flags.without(*kept)
+    if kept and not (was_mock and flags.one("--tokenizer-type") == "NullTokenizer"):
+        draft.note(", ".join(kept), "given", "mock data and NullTokenizer", DATA)
+    for name in ("--mock-data",):
+        draft.flags = draft.flags.with_(name)
+    hides = VOCABULARY
+    draft.put("--tokenizer-type", "NullTokenizer", hides)
+    draft.put("--vocab-size", VOCABULARY_SIZE, hides)
+    draft.put("--make-vocab-size-divisible-by", 32, hides)
+    draft.put("--split", "99,1,0", DATA)
+    draft.put("--num-workers", 0, "Workers that load data in other processes.")
+    if varlen or sft:
+        draft.put("--null-tokenizer-pad-id", 0, hides)
+    for name, used in ((VARLEN_CONFIG, varlen), (SFT_CONFIG, sft)):
+        config = configs[name]
+        if not used or (config is None and was_mock):
+            continue
+        draft.put(name, json.dumps(_scaled(config, lengths), separators=(",", ":")), LENGTH)
+
+
+def _scaled(config: str | None, lengths: tuple[int, int]) -> dict[str, object]:
+    """A distribution of lengths in proportion; lognormal where the launch gives none."""
+    length, smaller = lengths
+    default = {"mode": "distribution", "type": "lognormal", "format": "thd",
+               "min_seq_len": length // 16, "max_seq_len": length, "mean_seq_len": length // 3,
+               "lognormal_sigma": 1.1}  # fmt: skip
+    try:
+        data = json.loads(config) if config else default
+    except ValueError:
+        data = default
+    if not isinstance(data, dict) or data.get("mode") != "distribution":
+        data = default
+    found: dict[str, object] = dict(data)
+    for name in ("min_seq_len", "max_seq_len", "mean_seq_len"):
+        if isinstance(value := data.get(name), int):
+            found[name] = max(value * smaller // length, SHORTEST)
+    return found
