@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.conform.models import DATA, MODELS
 
 TOLERANCE = 2e-6  # of losses in float32, relative; see docs/conformance.md
 BFLOAT16_TOLERANCE = 5e-3
-HALVED = "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer"
+MEGATRON_FSDP = (
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+    "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion --use-distributed-optimizer"
+)
+TORCH_FSDP = "--use-torch-fsdp2 --ckpt-format torch_dist --no-gradient-accumulation-fusion"
+OVERLAPPED = "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer"
 DYNAMIC = (
     "--dynamic-context-parallel --sequence-packing-scheduler default_dynamic_cp "
     "--max-seqlen-per-dp-cp-rank 64"
 )
 BALANCED = "--sequence-packing-scheduler dp_balanced --max-seqlen-per-dp-cp-rank {share}"
 HYBRID = "--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64"
+NO_RERUN = "--rerun-mode disabled"  # what it validates by default cannot hold hybrid CP's iterator
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Case:
         both: Options that case and reference share.
         tolerance: Largest relative difference of a loss or gradient norm that counts as equal.
         evaluates: Whether losses of evaluations are compared, too.
+        connections: ``CUDA_DEVICE_MAX_CONNECTIONS``: FSDP asks for another value than TP and CP.
     """
 
     id: str
@@ -46,6 +53,7 @@ class Case:
     both: str = ""
     tolerance: float = TOLERANCE
     evaluates: bool = False
+    connections: int = 1
 
 
 def _cp(size: int, comm: str = "p2p") -> str:
@@ -94,7 +102,7 @@ STATIC = (
     _static("static-p2p-pp2", 4, 2, model="deep", more=PP2),
     _static("static-p2p-pp2-vpp2", 4, 2, model="deep", more=VPP2),
     _static("static-p2p-dp2", 4, 2),
-    _static("static-p2p-dp2-distopt", 4, 2, more=HALVED),
+    _static("static-p2p-dp2-distopt", 4, 2, more=OVERLAPPED),
     _static("static-p2p-moe-ep2", 2, 2, model="moe", more=EP2),
     _static("static-a2a-moe-ep2", 2, 2, "a2a", model="moe", more=EP2),
     _static("static-p2p-moe-aux-loss", 2, 2, model="moe-aux"),
@@ -110,13 +118,8 @@ STATIC = (
     _static("static-p2p-eval", 2, 2, both=EVAL, evaluates=True),
     _static("static-p2p-per-token", 4, 2, data="per-token"),
     _static("static-p2p-bf16", 2, 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
-    _static(
-        "static-p2p-megatron-fsdp", 4, 2,
-        more="--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
-        "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion "
-        "--use-distributed-optimizer",
-    ),
-    _static("static-p2p-torch-fsdp2", 4, 2, more="--use-torch-fsdp2 --ckpt-format torch_dist"),
+    replace(_static("static-p2p-megatron-fsdp", 4, 2, more=MEGATRON_FSDP), connections=8),
+    replace(_static("static-p2p-torch-fsdp2", 4, 2, more=TORCH_FSDP), connections=8),
     Case("static-hcp-without-sizes", "static", 4, "dense", "plain",
          "--context-parallel-size 4 --cp-comm-type a2a+p2p", ("a2a+p2p:2x2",)),
 )  # fmt: skip
@@ -137,6 +140,10 @@ PACKED = (
             ("hcp-2x2", 4, "a2a+p2p"),
         )
     ),
+    _static("varlen-p2p-mtp", 2, 2, data="varlen", model="mtp", more=BALANCED.format(share=64)),
+    _static("varlen-p2p-mamba", 2, 2, data="varlen", model="hybrid",
+            more=BALANCED.format(share=64)),
+    _static("sft-mock-p2p-cp2", 2, 2, data="sft-mock", more=BALANCED.format(share=64)),
 )  # fmt: skip
 
 
@@ -163,7 +170,8 @@ DYNAMIC_CASES = (
     _dynamic("tp2-sp", 4, more=SP),
     _dynamic("pp2", 4, model="deep", more=PP2),
     _dynamic("pp2-vpp2", 4, model="deep", more=VPP2),
-    _dynamic("distopt", 4, more=HALVED),
+    _dynamic("pp2-vpp2-16", 4, model="deep", more=VPP2, both="--global-batch-size 16"),
+    _dynamic("distopt", 4, more=OVERLAPPED),
     _dynamic("recompute", 2, more=FULL),
     _dynamic("gqa", 4, model="gqa"),
     _dynamic("mla", 2, model="mla"),
@@ -175,9 +183,7 @@ DYNAMIC_CASES = (
     _dynamic("pad-max", 4, more="--pad-packed-seq-alignment max"),
     _dynamic("sft-mock", 2, data="sft-mock"),
     _dynamic("bf16", 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
-    _dynamic("megatron-fsdp", 2,
-             more="--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
-             "--use-distributed-optimizer"),
+    replace(_dynamic("megatron-fsdp", 2, more=MEGATRON_FSDP), connections=8),
 )  # fmt: skip
 
 
@@ -190,14 +196,15 @@ def _hybrid(
 
 
 HYBRID_CASES = (
-    _hybrid("2", 2),
-    _hybrid("4", 4),
-    _hybrid("4-of-cp2", 4, _cp(2)),
-    _hybrid("tp2-sp", 4, SP),
-    _hybrid("pp2", 4, PP2, "deep"),
-    _hybrid("moe-ep2", 2, EP2, "moe"),
-    _hybrid("mla", 2, model="mla"),
-    _hybrid("eval", 2, both=EVAL, evaluates=True),
+    _hybrid("default-rerun", 2),
+    _hybrid("2", 2, NO_RERUN),
+    _hybrid("4", 4, NO_RERUN),
+    _hybrid("4-of-cp2", 4, f"{NO_RERUN} {_cp(2)}"),
+    _hybrid("tp2-sp", 4, f"{NO_RERUN} {SP}"),
+    _hybrid("pp2", 4, f"{NO_RERUN} {PP2}", "deep"),
+    _hybrid("moe-ep2", 2, f"{NO_RERUN} {EP2}", "moe"),
+    _hybrid("mla", 2, NO_RERUN, "mla"),
+    _hybrid("eval", 2, NO_RERUN, both=EVAL, evaluates=True),
 )
 
 CASES = (*STATIC, *PACKED, *DYNAMIC_CASES, *HYBRID_CASES)

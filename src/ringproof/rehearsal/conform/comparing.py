@@ -11,7 +11,7 @@ from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.running import Failure, Outcome
 
 NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
-NO_PACKAGE = ("ModuleNotFoundError", "ImportError")
+NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
 MESSAGE_LENGTH = 300
 SMALL = 1e-12  # below which a difference is taken absolutely
 
@@ -43,7 +43,7 @@ def judge(case: Case, outcome: Outcome, reference: Outcome | None, iterations: i
 
 
 def paths_of(outcome: Outcome) -> tuple[str, ...]:
-    """Return the attention paths of a run as ``TYPE:SIZE``, those without communication left out."""
+    """Return the attention paths of a run as ``TYPE:SIZE``, without the local ones."""
     found = {
         f"{call.comm_type}:{'x'.join(map(str, call.sizes))}"
         for report in outcome.ranks

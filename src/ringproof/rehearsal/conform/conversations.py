@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 WORDS = 255
 MULTIPLE = 16  # of every length, so that no CP size up to 8 adds padding of its own
 PACKED_TOKENS = 128
@@ -53,9 +55,12 @@ class _Words:
         """Return the id of a special token."""
         return self.pad_token_id
 
-    def apply_chat_template(self, conversation: Sequence[dict[str, str]], **_: object) -> list[int]:
-        """Return the tokens of all messages in order."""
-        return [int(word) for turn in conversation for word in turn["content"].split()]
+    def apply_chat_template(
+        self, conversation: Sequence[dict[str, str]], return_tensors: str = "", **_: object
+    ) -> Any:
+        """Return the tokens of all messages in order; an array is a batch of one."""
+        tokens = [int(word) for turn in conversation for word in turn["content"].split()]
+        return np.array([tokens]) if return_tensors == "np" else tokens
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, **_: object) -> _Words:

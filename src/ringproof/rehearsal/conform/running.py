@@ -1,4 +1,4 @@
-"""Runs the conformance matrix on one upstream: one server per program, one reference per training."""
+"""Runs the conformance matrix on one upstream: a server per program, a reference per training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
 CONVERSATIONS = f"{conversations.__name__}:install"
 LIMIT_SECONDS = 90.0
-ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+OLD_SPEC = "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+ENVIRONMENT = {CONNECTIONS: "1"}
 
 Runner = Callable[[Program, str, Path], Outcome]
 Progress = Callable[[str], None]
@@ -37,12 +39,14 @@ class Training:
         arguments: Its options.
         ranks: World size.
         preparations: Functions called in every rank before the program.
+        connections: ``CUDA_DEVICE_MAX_CONNECTIONS``.
     """
 
     script: str
     arguments: tuple[str, ...]
     ranks: int
     preparations: tuple[str, ...]
+    connections: int = 1
 
 
 def script_of(upstream: Upstream, name: str) -> str | None:
@@ -73,14 +77,16 @@ def training(
     own = data.reference if reference else case.arguments
     text = " ".join((
         BASE, MODELS[case.model].arguments, data.arguments, case.both, own,
-        f"--train-iters {iterations}",
+        f"--train-iters {iterations}", OLD_SPEC if script == OLD_HYBRID else "",
     ))  # fmt: skip
     arguments = tuple(
         word if word.startswith("{") and '"' in word else word.replace("{folder}", str(folder))
         for word in _split(text)
     )
     ranks = 1 if reference else case.ranks
-    return Training(script, arguments, ranks, (CONVERSATIONS,) if data.conversations else ())
+    preparations = (CONVERSATIONS,) if data.conversations else ()
+    connections = 1 if reference else case.connections
+    return Training(script, arguments, ranks, preparations, connections)
 
 
 def _split(text: str) -> list[str]:
@@ -136,7 +142,7 @@ class Matrix:
     def _started(self, wanted: Training, name: str) -> Outcome:
         program = Program(
             self._upstream, wanted.script, wanted.arguments, wanted.ranks,
-            environment=ENVIRONMENT, faults=wanted.preparations,
+            environment={CONNECTIONS: str(wanted.connections)}, faults=wanted.preparations,
         )  # fmt: skip
         preload = "" if wanted.script == LIBRARY else wanted.script
         return self._run(program, preload, self._folder / name)

@@ -7,6 +7,7 @@ both of which Megatron's own ``sharded_state_dict`` gives.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
@@ -17,16 +18,28 @@ import torch
 
 DEVIATION = 0.02
 BUILDERS = "megatron.training.models"
-METHOD = "build_distributed_models"
+METHOD = "build_model"
 
 
 def wrap_get_model(get_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Megatron's ``get_model`` with the weights of what it builds drawn again."""
+    """Return Megatron's ``get_model`` with the weights of what its provider builds drawn again.
 
+    They are drawn before anything wraps the model: FSDP cuts parameters.
+    """
+
+    def build(provider: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return get_model(drawing(provider), *arguments, **named)
+
+    return build
+
+
+def drawing(provider: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that builds a model chunk with its weights drawn again."""
+
+    @functools.wraps(provider)
     def build(*arguments: Any, **named: Any) -> Any:
-        model = get_model(*arguments, **named)
-        for chunk in model if isinstance(model, list) else [model]:
-            draw(chunk)
+        model = provider(*arguments, **named)
+        draw(model)
         return model
 
     return build
@@ -39,7 +52,7 @@ def wrap_builders() -> None:
             continue
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == name and METHOD in vars(kind):
-                setattr(kind, METHOD, wrap_get_model(vars(kind)[METHOD]))
+                setattr(kind, METHOD, drawing(vars(kind)[METHOD]))
 
 
 def draw(model: torch.nn.Module) -> None:

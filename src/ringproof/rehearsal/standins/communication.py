@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -155,7 +155,15 @@ def _use_gloo() -> None:
         return barrier(group=group, async_op=async_op)
 
     _put("barrier", without_devices)
+    _put("_make_nccl_premul_sum", ScaledSum)
+    if not hasattr(dist, "ProcessGroupNCCL"):  # its options are dropped above
+        dist.ProcessGroupNCCL = SimpleNamespace(Options=_options)
     dist.is_nccl_available = distributed_c10d.is_nccl_available = lambda: True
+
+
+def _options(**given: object) -> SimpleNamespace:
+    """The stand-in of NCCL's options: holds whatever is written to it."""
+    return SimpleNamespace(config=SimpleNamespace(), **given)
 
 
 def _on_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,12 +188,14 @@ def _watched(
 
     @functools.wraps(original)
     def call(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named).arguments
+        bound = signature.bind(*arguments, **named)
+        given = bound.arguments
+        _scale_first(given, outgoing)
         group = group_name(_group_of(given))
         traffic.note(group, name, given.get(outgoing) if outgoing else None)
         text = f"{name} in {group} at {upstream_place()}"
         board.enter(text)
-        result = original(*arguments, **named)
+        result = original(*bound.args, **bound.kwargs)
         board.leave()
         if name in ("isend", "irecv") or given.get("async_op"):
             return None if result is None else Once(result, board, text)
@@ -195,6 +205,29 @@ def _watched(
         return result
 
     return call
+
+
+@dataclass(frozen=True)
+class ScaledSum:
+    """NCCL's sum of scaled inputs, which gloo does not have.
+
+    Attributes:
+        factor: What each rank multiplies its input by.
+    """
+
+    factor: Any
+
+
+def _scale_first(given: dict[str, Any], outgoing: str | None) -> None:
+    """Scale the input of a sum of scaled inputs, and let it be a plain sum."""
+    operation = given.get("op")
+    if not isinstance(operation, ScaledSum) or outgoing is None:
+        return
+    given["op"] = dist.ReduceOp.SUM
+    if outgoing == "tensor":  # input and output
+        given[outgoing].mul_(operation.factor)
+    else:
+        given[outgoing] = given[outgoing] * operation.factor
 
 
 def _group_of(given: dict[str, Any]) -> Any:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 
 def _spans(cu_seqlens: Tensor) -> list[tuple[int, int]]:
+    if not isinstance(cu_seqlens, Tensor):  # as the binding of the real kernel
+        raise TypeError(f"incompatible function arguments: cu_seqlens is {cu_seqlens!r}")
     bounds = cu_seqlens.tolist()
     return list(itertools.pairwise(bounds))
 
