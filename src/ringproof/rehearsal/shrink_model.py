@@ -176,9 +176,8 @@ def shrink_widths(draft: Draft, after: Layout) -> None:
         return
     hidden, heads = draft.number("--hidden-size"), max(draft.number("--num-attention-heads"), 1)
     wide = WIDE if WIDE % after.tensor == 0 else 16 * after.tensor
-    wide *= (
-        2 if flags.has("--hybrid-layer-pattern") or flags.has("--hybrid-override-pattern") else 1
-    )
+    mamba = flags.has("--hybrid-layer-pattern") or flags.has("--hybrid-override-pattern")
+    wide *= 2 if mamba else 1
     if hidden <= wide:
         return
     divides = hidden % after.tensor == 0
