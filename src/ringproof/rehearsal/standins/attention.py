@@ -10,6 +10,8 @@ Letters: B sequences, S rows of queries, T rows of keys, H heads, G heads of key
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +23,14 @@ from torch import Tensor
 from ringproof.rehearsal.standins.kernels import refuse
 
 Arguments = Mapping[str, Any]
+MASKS = frozenset(
+    {"no_mask", "padding", "causal", "padding_causal", "causal_bottom_right",
+     "padding_causal_bottom_right"}
+)  # fmt: skip
+UNSUPPORTED = (
+    "return_max_logit", "attn_bias", "softmax_offset", "s_quantizer", "o_quantizer", "dp_quantizer",
+    "dqkv_quantizer", "page_table_k", "page_table_v",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,25 +118,39 @@ def fused_attn_bwd(given: Arguments) -> list[Tensor | None]:
 
 
 def _refuse_unsupported(symbol: str, given: Arguments) -> None:
-    kind = given.get("attn_bias_type")
-    softmax = given.get("softmax_type", "vanilla")
+    """Refuse every argument that would change the result and is not computed here."""
+    mask, layout = given["attn_mask_type"], given["qkv_layout"]
+    kind, softmax = given.get("attn_bias_type"), given.get("softmax_type", "vanilla")
+    q_format, _ = _formats(layout)
     refuse(
         symbol,
         dropout=given["dropout"],
         attn_bias_type=None if kind == "no_bias" else kind,
         softmax_type=None if softmax == "vanilla" else softmax,
-        return_max_logit=given.get("return_max_logit"),
-        s_quantizer=given.get("s_quantizer"),
-        page_table_k=given.get("page_table_k"),
+        attn_mask_type=None if mask in MASKS else mask,
+        **{name: given.get(name) for name in UNSUPPORTED},
+        **{
+            name: f"{given[name]} of {layout}"
+            for name in ("o_format", "do_format")
+            if given.get(name) not in (None, q_format)
+        },
     )
+    if q_format == "thd" and "padding" not in mask:
+        refuse(symbol, attn_mask_type=f"{mask} of {layout}")
+    heads, groups = given["q"].shape[-2], given["k"].shape[-2]
+    if heads % groups:
+        refuse(symbol, heads=f"{heads} of queries, {groups} of keys")
 
 
 def _formats(layout: str) -> tuple[str, str]:
-    """Return the formats of queries and of keys and values in a layout of separate tensors."""
-    parts = layout.split("_")
-    if len(parts) != 3:
+    """Return the formats of queries and of keys and values in a layout.
+
+    The three tensors come apart, also where they are views of one (``sbh3d``, ``bshd_bs2hd``).
+    """
+    parts = [re.sub(r"\d", "", part) for part in layout.removeprefix("paged_kv_").split("_")]
+    if not set(parts) <= {"sbhd", "bshd", "thd"} or layout.startswith("paged"):
         refuse("fused_attn_fwd", qkv_layout=layout)
-    return parts[0], parts[1]
+    return parts[0], parts[-1]
 
 
 def _scale(given: Arguments) -> float:
@@ -148,6 +172,9 @@ def _spans(given: Arguments, side: str, x: Tensor, form: str, padded: bool) -> l
         batch, length = (x.shape[0], x.shape[1]) if form == "bshd" else (x.shape[1], x.shape[0])
         return [Span(index, 0, length) for index in range(batch)]
     bounds = given[f"cu_seqlens_{side}"].tolist()
+    longest = max((end - start for start, end in itertools.pairwise(bounds)), default=0)
+    if longest > given[f"max_seqlen_{side}"]:
+        refuse("fused_attn_fwd", **{f"max_seqlen_{side}": given[f"max_seqlen_{side}"] or "0"})
     starts = bounds
     if form == "thd" and given.get(f"cu_seqlens_{side}_padded") is not None:
         starts = given[f"cu_seqlens_{side}_padded"].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -11,12 +12,12 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ringproof.rehearsal.standins import attention, extension
-from ringproof.rehearsal.standins.guard import GuardedModule
+from ringproof.rehearsal.standins.guard import GuardedModule, missing
 
 PACKAGE = "transformer_engine"
 ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
@@ -25,26 +26,55 @@ COMPILED = ("triton", "onnxscript", "onnx", "cutlass", "cuda")
 
 
 class _Anything:
-    """What a compiler's decorators, types and constants are on a machine without it."""
+    """What a compiler's decorators, types and constants are on a machine without it.
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    A call with a tensor is not part of an import, and raises `StandInMissing`.
 
-    def __call__(self, *arguments: Any, **__: Any) -> Any:
-        return arguments[0] if arguments and callable(arguments[0]) else _Anything()
+    Args:
+        name: Dotted name, for messages.
+    """
+
+    def __init__(self, name: object = "", *_: object, **__: object) -> None:
+        self._name = name if isinstance(name, str) else type(self).__name__
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if any(isinstance(value, torch.Tensor) for value in (*arguments, *named.values())):
+            missing(self._name)()
+        if arguments and isinstance(arguments[0], types.FunctionType):
+            return _Kernel(self._name, arguments[0])
+        return arguments[0] if arguments and callable(arguments[0]) else _Anything(self._name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything()
+        return _Anything(f"{self._name}.{name}")
 
     def __getitem__(self, _: Any) -> Any:
-        return _Anything()
+        return _Anything(self._name)
 
     def __or__(self, _: Any) -> Any:
-        return _Anything()
+        return _Anything(self._name)
 
     __ror__ = __or__
+
+
+class _Kernel:
+    """A function that a compiler's decorator was given; to launch or call it is refused.
+
+    Args:
+        decorator: Dotted name of the decorator.
+        function: What it decorates.
+    """
+
+    def __init__(self, decorator: str, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._refuse = missing(f"{function.__module__}.{function.__qualname__} of {decorator}")
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        self._refuse()
+
+    def __getitem__(self, _: object) -> Callable[..., NoReturn]:
+        return self._refuse
 
 
 class _Compiler(types.ModuleType):
@@ -53,7 +83,7 @@ class _Compiler(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything()
+        return _Anything(f"{self.__name__}.{name}")
 
 
 class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -30,12 +30,15 @@ FUNCTIONS = (
 
 
 class _Handing(type):
-    """The type of an enumeration that hands out a member for every name."""
+    """The type of an enumeration that hands out a member for every name; nothing is constructed."""
+
+    def __call__(cls, *_: object, **__: object) -> Any:
+        missing(f"{NAME}.{cls.__name__}")()
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        member = cls(name, len(cls.__members__))
+        member = type.__call__(cls, name, len(cls.__members__))
         cls.__members__[name] = member
         return member
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -22,9 +23,14 @@ class StandInMissing(RuntimeError):
         super().__init__(f"no stand-in for {symbol}, called at {place}")
 
 
-def calling_place(depth: int = 2) -> str:
-    """Return ``FILE:LINE`` of the frame that is ``depth`` calls above this function."""
-    frame = sys._getframe(depth)
+STAND_INS = str(Path(__file__).parent)
+
+
+def calling_place() -> str:
+    """Return ``FILE:LINE`` of the innermost frame that is not a stand-in's."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(STAND_INS):
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -18,10 +18,23 @@ from ringproof.rehearsal.standins.guard import StandInMissing, calling_place
 
 def refuse(symbol: str, **unsupported: object) -> None:
     """Raise `StandInMissing` if an argument has a value that a stand-in does not compute."""
-    wrong = {name: value for name, value in unsupported.items() if value not in (None, False, 0.0)}
+    wrong = {name: value for name, value in unsupported.items() if not _is_absent(value)}
     if wrong:
-        named = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
-        raise StandInMissing(f"transformer_engine_torch.{symbol} with {named}", calling_place(3))
+        named = ", ".join(f"{name}={_short(value)}" for name, value in wrong.items())
+        raise StandInMissing(f"transformer_engine_torch.{symbol} with {named}", calling_place())
+
+
+def _is_absent(value: object) -> bool:
+    """Whether an argument asks for nothing: ``None``, false, zero, an empty tensor or list."""
+    if isinstance(value, Tensor):
+        return value.numel() == 0
+    if isinstance(value, list | tuple):
+        return all(map(_is_absent, value))
+    return value is None or (isinstance(value, bool | int | float) and not value)
+
+
+def _short(value: object) -> str:
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def generic_gemm(
@@ -37,7 +50,11 @@ def generic_gemm(
     Without ``grad`` the bias is added to the result; with it, the bias gradient (sum over rows of
     ``B``) is returned.
     """
-    refuse("generic_gemm", quantizer=quantizer, gelu=gelu, comm_overlap=comm_overlap)
+    refuse(
+        "generic_gemm", quantizer=quantizer, gelu=gelu, comm_overlap=comm_overlap,
+        extra_output=extra_output, bulk_overlap=bulk_overlap,
+        beta=None if beta in (None, float(accumulate)) else f"{beta} and accumulate={accumulate}",
+    )  # fmt: skip
     left = b.reshape(-1, b.shape[-1])
     right = a.reshape(-1, a.shape[-1])
     product = (left.t() if transb else left) @ (right.t() if transa else right)
@@ -56,13 +73,22 @@ def generic_gemm(
 
 def _stored(product: Tensor, out: Tensor | None, accumulate: bool, dtype: Any) -> Tensor:
     if out is None:
-        return product if dtype is None else product.to(TORCH_TYPES.get(int(dtype), product.dtype))
+        return product.to(_torch_type("generic_gemm", dtype, product.dtype))
     product = product.reshape(out.shape).to(out.dtype)
     return out.add_(product) if accumulate else out.copy_(product)
 
 
 # Values of transformer_engine::DType, which every release has kept.
 TORCH_TYPES = MappingProxyType({4: torch.float32, 5: torch.float16, 6: torch.bfloat16})
+
+
+def _torch_type(symbol: str, dtype: Any, default: torch.dtype) -> torch.dtype:
+    """The dtype that upstream asks a result in; refused where it has no counterpart here."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype or default
+    if int(dtype) not in TORCH_TYPES:
+        refuse(symbol, out_dtype=f"{dtype!r}")
+    return TORCH_TYPES[int(dtype)]
 
 
 def te_general_grouped_gemm(
@@ -72,14 +98,17 @@ def te_general_grouped_gemm(
     use_split_accumulator: bool, sm_count: int,
 ) -> list[Tensor] | None:  # fmt: skip
     """Multiply one pair of matrices per expert; with ``single_output`` into one buffer."""
-    outputs = [None] * len(a) if d is None else list(d)
-    if single_output and d is not None:
-        outputs = list(d[0].split(list(m_splits)))
+    refuse(
+        "te_general_grouped_gemm", pre_gelu_out=pre_gelu_out,
+        d="None, so that results would be lost" if d is None else None,
+    )  # fmt: skip
+    assert d is not None
+    outputs = list(d[0].split(list(m_splits))) if single_output else list(d)
     gradients = []
-    for index, (one, other) in enumerate(zip(a, b, strict=True)):
+    for index, (one, other, out) in enumerate(zip(a, b, outputs, strict=True)):
         given = bias[index] if bias and bias[index].numel() else None
         _, gradient, _, _ = generic_gemm(
-            one, transa, other, transb, outputs[index], None, out_dtype, given, bias_type, False,
+            one, transa, other, transb, out, None, out_dtype, given, bias_type, False,
             None, grad, None, 0, accumulate, use_split_accumulator,
         )  # fmt: skip
         if gradient is not None:
@@ -101,7 +130,7 @@ def layernorm_fwd(
     y = (wide - mean[..., None]) * scale[..., None] * gamma
     if bias is not None:
         y = y + bias
-    y = y.to(x.dtype)
+    y = y.to(_torch_type("layernorm_fwd", out_dtype, x.dtype))
     return (y if out is None else out.copy_(y)), mean, scale
 
 
@@ -130,7 +159,7 @@ def rmsnorm_fwd(
     wide = x.to(_wide(x.dtype))
     scale = torch.rsqrt(wide.square().mean(-1) + eps)
     gamma = weight.to(wide.dtype) + (1 if zero_centered_gamma else 0)
-    y = (wide * scale[..., None] * gamma).to(x.dtype)
+    y = (wide * scale[..., None] * gamma).to(_torch_type("rmsnorm_fwd", out_dtype, x.dtype))
     return (y if out is None else out.copy_(y)), None, scale
 
 
@@ -161,14 +190,14 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def swiglu(x: Tensor, quantizer: Any = None, *_: Any) -> Tensor:
+def swiglu(x: Tensor, quantizer: Any = None) -> Tensor:
     """Return ``silu(a) * b`` for the two halves of the last dimension."""
     refuse("swiglu", quantizer=quantizer)
     gate, value = x.chunk(2, -1)
     return torch.nn.functional.silu(gate) * value
 
 
-def dswiglu(grad: Tensor, x: Tensor, quantizer: Any = None, *_: Any) -> Tensor:
+def dswiglu(grad: Tensor, x: Tensor, quantizer: Any = None) -> Tensor:
     """Return the gradient of `swiglu`'s input."""
     refuse("dswiglu", quantizer=quantizer)
     gate, value = x.chunk(2, -1)
@@ -236,7 +265,7 @@ def fused_rope_backward(grad: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
 
 
 def _rotated(x: Tensor, freqs: Tensor, rest: tuple[Any, ...], sign: int) -> Tensor:
-    starts, layout, interleaved, cu_seqlens, size, rank = rest[:6]
+    starts, layout, interleaved, cu_seqlens, size, rank = rest
     refuse("fused_rope_forward", start_positions=starts)
     angles = _angles(x, freqs, layout.name, cu_seqlens, size, rank).to(_wide(x.dtype))
     width = angles.shape[-1]

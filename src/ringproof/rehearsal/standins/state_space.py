@@ -28,7 +28,7 @@ def _refuse(symbol: str, **unsupported: object) -> None:
     """Raise `StandInMissing` if an argument is given that is not computed here."""
     for name, value in unsupported.items():
         if value is not None and value is not False:
-            raise StandInMissing(f"{symbol} with {name}", calling_place(3))
+            raise StandInMissing(f"{symbol} with {name}", calling_place())
 
 
 def causal_conv1d_fn(

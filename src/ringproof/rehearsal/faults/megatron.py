@@ -1,0 +1,314 @@
+"""Defects planted in Megatron-LM: groups, losses, gradients, data; each function plants one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ringproof.rehearsal.faults.planting import skipped, swap, with_argument, with_result
+
+CORE = "megatron.core"
+DATA = f"{CORE}.datasets.data_schedule"
+DATA_UTILS = f"{CORE}.datasets.data_schedule_utils"
+EMBEDDINGS = f"{CORE}.models.common.embeddings"
+FINALIZE = f"{CORE}.distributed.finalize_model_grads"
+SCHEDULES = f"{CORE}.pipeline_parallel.schedules"
+MTP = f"{CORE}.transformer.multi_token_prediction"
+ROUTER = f"{CORE}.transformer.moe.router"
+ATTENTION = f"{CORE}.extensions.transformer_engine:TEDotProductAttention"
+TRAINING = "megatron.training.training"
+
+
+def _static_group(_: Any) -> Any:
+    from megatron.core import parallel_state
+
+    return parallel_state.get_context_parallel_group()
+
+
+def rope_group_static() -> None:
+    """RoPE takes positions from the static CP group, not from the microbatch's."""
+    swap(f"{EMBEDDINGS}.rope_utils:apply_rotary_pos_emb", with_argument("cp_group", _static_group))
+
+
+def groups_halved() -> None:
+    """A microbatch's CP size is reported as half of the ranks that share it."""
+
+    def halved(samples: Any) -> Any:
+        for sample in samples:
+            sample["local_cp_size"] = (sample["local_cp_size"] // 2).clamp(min=1)
+        return samples
+
+    swap(f"{DATA_UTILS}:build_packed_microbatches", with_result(halved))
+
+
+def evaluation_keeps_group() -> None:
+    """Evaluation shards by the CP group of the last training microbatch."""
+    last: dict[str, Any] = {}
+
+    def make(original: Any) -> Any:
+        def call(module: Any, *arguments: Any, **named: Any) -> Any:
+            packed = named.get("packed_seq_params")
+            if packed is not None and module.training:
+                last.update(cp_group=packed.cp_group, local_cp_size=packed.local_cp_size)
+            elif packed is not None:
+                vars(packed).update(last)
+            return original(module, *arguments, **named)
+
+        return call
+
+    swap(f"{ATTENTION}.forward", make)
+
+
+def stale_boundaries() -> None:
+    """The boundaries of packed sequences are those of the microbatch before."""
+    names = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
+    before: dict[str, Any] = {}
+
+    def stale(batch: Any) -> Any:
+        packed = batch[5]
+        now = {name: getattr(packed, name) for name in names}
+        vars(packed).update(before)
+        before.update(now)
+        return batch
+
+    swap(f"{DATA}:get_batch_on_this_rank_for_sequence_packing", with_result(stale))
+
+
+def slices_contiguous() -> None:
+    """Tokens are cut into one block per rank in place of two zigzag chunks."""
+
+    def make(_: Any) -> Any:
+        def call(cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
+            import torch
+
+            return torch.arange(rank * (total // size), (rank + 1) * (total // size))
+
+        return call
+
+    swap(f"{DATA_UTILS}:get_thd_partitioned_indices", make)
+
+
+def labels_of_next_rank() -> None:
+    """Labels are sliced for the neighbour's place in the group."""
+
+    def make(original: Any) -> Any:
+        def call(batch: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
+            labels = dict(batch)
+            original(batch, cp_group, *arguments, **named)
+            shifted = _Shifted(cp_group)
+            original(labels, shifted, *arguments, **named)
+            batch["labels"] = labels["labels"]
+
+        return call
+
+    swap(f"{DATA_UTILS}:get_cp_slice_for_thd", make)
+
+
+class _Shifted:
+    """A group in which every rank takes the place after its own."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return int(self._group.size())
+
+    def rank(self) -> int:
+        """Return the place after one's own."""
+        return (int(self._group.rank()) + 1) % self.size()
+
+
+def padding_counted() -> None:
+    """Padding behind packed sequences counts as tokens of the loss."""
+
+    def counted(batch: Any) -> Any:
+        mask = batch[2]
+        return batch if mask is None else (*batch[:2], mask.new_ones(mask.shape), *batch[3:])
+
+    swap(f"{DATA}:get_batch_on_this_rank_for_sequence_packing", with_result(counted))
+
+
+def positions_unsliced() -> None:
+    """Every CP rank takes the positions of the first tokens of the sequence."""
+
+    def first(batch: Any) -> Any:
+        import torch
+
+        shape = batch["position_ids"].shape
+        return {**batch, "position_ids": torch.arange(shape[-1]).expand(shape)}
+
+    swap("megatron.training.utils:get_batch_on_this_cp_rank", with_result(first))
+
+
+def sample_given_twice() -> None:
+    """Every second sample is the one before it."""
+
+    def make(original: Any) -> Any:
+        def call(iterator: Any) -> Any:
+            sample = original(iterator)
+            if not isinstance(sample, list):  # a batch that is packed already
+                return sample
+            before = vars(iterator).pop("ringproof_before", None)
+            if before is not None:
+                return before
+            iterator.ringproof_before = copy.deepcopy(sample)
+            return sample
+
+        return call
+
+    swap(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__", make)
+
+
+def microbatch_dropped() -> None:
+    """The last microbatch of each step is scheduled and not computed."""
+
+    def fewer(scheduled: Any) -> Any:
+        iterator, count, *rest = scheduled
+        return (iterator, max(1, count - 1), *rest)
+
+    swap(f"{DATA}:wrap_data_iterator", with_result(fewer))
+
+
+def tokens_counted_locally() -> None:
+    """Gradients are divided by the tokens of one rank in place of all ranks' tokens."""
+
+    def make(original: Any) -> Any:
+        def call(model: Any, num_tokens: Any = None, *arguments: Any, **named: Any) -> None:
+            local = None if num_tokens is None else num_tokens.clone()
+            original(model, num_tokens, *arguments, **named)
+            if local is not None:
+                for chunk in model:
+                    chunk.scale_gradients(num_tokens / local)
+
+        return call
+
+    swap(f"{FINALIZE}:finalize_model_grads", make)
+
+
+def loss_scaled_by_microbatches() -> None:
+    """Per-token losses are also divided by the number of microbatches."""
+
+    def make(original: Any) -> Any:
+        def call(model: Any, output: Any, *arguments: Any, **named: Any) -> Any:
+            loss, count = original(model, output, *arguments, **named)
+            return loss / arguments[4], count
+
+        return call
+
+    swap(f"{SCHEDULES}:forward_step_calc_loss", make)
+
+
+def gradients_without_cp() -> None:
+    """Gradients are summed over DP and not over CP."""
+
+    def make(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            from megatron.core import parallel_state
+
+            groups = original(*arguments, **named)
+            group = parallel_state.get_data_parallel_group(with_context_parallel=False)
+            return {**groups, "intra_dp_cp_group": group}
+
+        return call
+
+    swap(f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp", make)
+
+
+def embeddings_not_summed() -> None:
+    """The gradient of tied embeddings is not summed over the first and last stage."""
+    swap(f"{FINALIZE}:_allreduce_word_embedding_grads", skipped())
+
+
+def layernorms_not_summed() -> None:
+    """Gradients of norms are not summed over TP under sequence parallelism."""
+    swap(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads", skipped())
+
+
+def norm_of_one_stage() -> None:
+    """The gradient norm, by which gradients are clipped, is that of one model parallel rank."""
+
+    def make(original: Any) -> Any:
+        def call(gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
+            return _alone(original, gradients, norm_type)
+
+        return call
+
+    swap(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32", make)
+
+
+def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
+    """Compute a norm in a group of this rank only."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    return original(gradients, norm_type, grad_stats_parallel_group=groups[dist.get_rank()])
+
+
+def gather_rotated() -> None:
+    """Sequence parallel parts are gathered from the next rank first."""
+
+    def make(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            import torch
+
+            whole = original(*arguments, **named)
+            parts = whole.chunk(2, 0)
+            return torch.cat(parts[::-1])
+
+        return call
+
+    swap(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim", make)
+
+
+def router_loss_local() -> None:
+    """The router's load is counted over the tokens of one rank."""
+
+    def make(original: Any) -> Any:
+        def call(router: Any, *arguments: Any, **named: Any) -> Any:
+            import dataclasses
+
+            groups = original(router, *arguments, **named)
+            return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
+
+        return call
+
+    swap(f"{ROUTER}:TopKRouter._get_aux_loss_groups", make)
+
+
+def mtp_ignores_boundaries() -> None:
+    """MTP rolls its labels from one packed sequence into the sequence before."""
+    swap(f"{MTP}:roll_tensor", with_argument("packed_seq_params", lambda _: None))
+
+
+def mtp_ignores_neighbours() -> None:
+    """MTP rolls within a rank: the first token of the next chunk is not fetched."""
+    swap(f"{MTP}:roll_tensor", with_argument("cp_group", lambda _: None))
+
+
+def stages_disagree() -> None:
+    """The last pipeline stage computes its microbatches in reverse order."""
+
+    def reverse(samples: Any) -> Any:
+        from megatron.core import parallel_state
+
+        last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        return samples[::-1] if last else samples
+
+    swap(f"{DATA_UTILS}:build_packed_microbatches", with_result(reverse))
+
+
+def schedule_differs() -> None:
+    """The last rank schedules a batch's samples in another order than the others."""
+
+    def make(original: Any) -> Any:
+        def call(scheduler: Any, lengths: Any) -> Any:
+            import torch.distributed as dist
+
+            groups = original(scheduler, lengths)
+            last = dist.get_rank() == dist.get_world_size() - 1
+            return groups[::-1] if last else groups
+
+        return call
+
+    swap(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples", make)

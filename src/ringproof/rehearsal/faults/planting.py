@@ -1,0 +1,85 @@
+"""How a planted defect takes the place of a function of upstream, in one rank's memory."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+PACKAGES = ("megatron", "transformer_engine", "transformer_engine_torch")
+
+
+def swap(target: str, make: Callable[[Any], Any]) -> None:
+    """Put ``make(original)`` in the place of an attribute of an imported upstream module.
+
+    A function is replaced in every loaded module of upstream that has imported it by name.
+
+    Args:
+        target: ``module:function`` or ``module:Class.method``.
+        make: Gets the original and returns what takes its place.
+
+    Raises:
+        AttributeError: Upstream has no such attribute.
+    """
+    module_name, _, path = target.partition(":")
+    holder: Any = import_module(module_name)
+    *outer, name = path.split(".")
+    for part in outer:
+        holder = getattr(holder, part)
+    original = getattr(holder, name)
+    replacement = make(original)
+    if outer:
+        static = isinstance(inspect.getattr_static(holder, name), staticmethod)
+        setattr(holder, name, staticmethod(replacement) if static else replacement)
+        return
+    setattr(holder, name, replacement)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").split(".")[0] in PACKAGES:
+            _replace(module, original, replacement)
+
+
+def _replace(module: Any, original: Any, replacement: Any) -> None:
+    for attribute, value in list(vars(module).items()):
+        if value is original:
+            setattr(module, attribute, replacement)
+
+
+def with_argument(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a maker of functions that get one argument changed.
+
+    Args:
+        name: Parameter, whether it is given by name or by place; its default counts as given.
+        change: From the value given to the value that is passed on.
+    """
+
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            given = signature.bind(*arguments, **named)
+            given.apply_defaults()
+            given.arguments[name] = change(given.arguments[name])
+            return original(*given.args, **given.kwargs)
+
+        return call
+
+    return make
+
+
+def with_result(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a maker of functions whose result is changed."""
+
+    def make(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            return change(original(*arguments, **named))
+
+        return call
+
+    return make
+
+
+def skipped(result: Any = None) -> Callable[[Any], Any]:
+    """Return a maker of functions that do nothing and return ``result``."""
+    return lambda _: lambda *_, **__: result
