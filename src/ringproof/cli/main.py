@@ -12,7 +12,19 @@ import sys
 import typer
 
 from ringproof import __version__
-from ringproof.cli import anchors, card, lint, logs, parity, plan, prove, rehearse, render, train
+from ringproof.cli import (
+    anchors,
+    card,
+    conform,
+    lint,
+    logs,
+    parity,
+    plan,
+    prove,
+    rehearse,
+    render,
+    train,
+)
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankFailure
 
@@ -29,6 +41,7 @@ app.add_typer(card.app, name="card")
 app.add_typer(parity.app, name="parity")
 app.add_typer(plan.app, name="plan")
 app.add_typer(logs.app, name="logs")
+app.command("conform", epilog=conform.EXAMPLE)(conform.conform)
 app.command("lint")(lint.lint)
 app.command("prove")(prove.prove)
 app.command("rehearse", epilog=rehearse.EXAMPLE)(rehearse.rehearse)

@@ -210,20 +210,29 @@ HYBRID_CASES = (
 CASES = (*STATIC, *PACKED, *DYNAMIC_CASES, *HYBRID_CASES)
 
 
-def chosen(ids: Iterable[str]) -> tuple[Case, ...]:
-    """Return the cases with these ids in the order of the matrix; all of them for none.
+def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
+    """Return the cases with these ids or of these groups, in the order of the matrix.
+
+    Args:
+        ids: Of cases.
+        groups: Names of groups; without ids and groups all cases are returned.
 
     Raises:
-        InputError: There is no case with one of the ids.
+        InputError: There is no such case or group.
     """
-    wanted = list(ids)
-    known = {case.id for case in CASES}
-    for name in wanted:
-        if name not in known:
-            raise InputError(
-                "--case", name, "there is no such case", "see ringproof conform --list"
-            )
-    return tuple(case for case in CASES if not wanted or case.id in wanted)
+    wanted, sections = list(ids), list(groups)
+    for option, given, known in (
+        ("--case", wanted, {case.id for case in CASES}),
+        ("--group", sections, {case.group for case in CASES}),
+    ):
+        for name in given:
+            if name not in known:
+                raise InputError(option, name, "does not exist", "see ringproof conform --list")
+    return tuple(
+        case
+        for case in CASES
+        if case.id in wanted or case.group in sections or not (wanted or sections)
+    )
 
 
 def check_matrix() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ringproof.rehearsal.conform.cases import Case
@@ -102,9 +102,9 @@ def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome
     return replace(compared, status=Status.AGREES)
 
 
-def _largest(values: Iterator[float] | object) -> float:
+def _largest(values: Iterable[float]) -> float:
     """The largest value; infinity where one is not a number."""
-    found = [float(value) for value in values]  # type: ignore[attr-defined]
+    found = list(values)
     return math.inf if any(math.isnan(value) for value in found) else max(found)
 
 

@@ -46,7 +46,7 @@ def _keep_float64() -> None:
     def wide(tensor: Tensor, *arguments: Any, **named: Any) -> Tensor:
         return tensor if tensor.dtype == torch.float64 else narrow(tensor, *arguments, **named)
 
-    torch.Tensor.float = wide  # type: ignore[method-assign,assignment]
+    torch.Tensor.float = wide
 
 
 def train(options: argparse.Namespace) -> None:

@@ -1,0 +1,120 @@
+"""``ringproof conform``: what of context parallelism starts and agrees on this Megatron?"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.cache import default_cache
+from ringproof.cli.output import write_json
+from ringproof.errors import InputError
+
+if TYPE_CHECKING:
+    from ringproof.rehearsal.conform.known import Known
+
+TABLE_WIDTH = 160
+EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-tp2-sp"
+
+MegatronOption = Annotated[
+    str, typer.Option(help="A checkout, git:PATH@REF or pip:megatron-core==VERSION.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--te", help="Wheel, checkout or pip:transformer-engine==VERSION (default: the newest)."
+    ),
+]
+CaseOption = Annotated[list[str] | None, typer.Option("--case", help="Run only this case.")]
+GroupOption = Annotated[list[str] | None, typer.Option("--group", help="Run only this group.")]
+IterationsOption = Annotated[int, typer.Option(min=1, help="Training steps of each case.")]
+AgainstOption = Annotated[
+    str, typer.Option(help="Known upstream: exit 1 only where a case agreed there and not here.")
+]
+KeepOption = Annotated[str, typer.Option(help="Folder for logs and reports (default: none kept).")]
+NameOption = Annotated[str, typer.Option(help="Name of this Megatron in the table and the JSON.")]
+ListOption = Annotated[bool, typer.Option("--list", help="Print the cases and exit.")]
+JsonOption = Annotated[str, typer.Option("--json", help="Write the record here; - is stdout.")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Use the cache only.")]
+
+
+def conform(
+    megatron: MegatronOption = "",
+    engine: EngineOption = "",
+    case: CaseOption = None,
+    group: GroupOption = None,
+    iterations: IterationsOption = 5,
+    against: AgainstOption = "",
+    keep: KeepOption = "",
+    name: NameOption = "",
+    listed: ListOption = False,
+    json_path: JsonOption = "",
+    offline: OfflineOption = False,
+) -> None:
+    """Train tiny models on CPU with a Megatron and compare each with the same training on one rank.
+
+    Exits with 1 where a case differs from its reference, takes another path than it asks for, or
+    hangs. An error of upstream is a result, not a failure.
+    """
+    from ringproof.rehearsal.conform import cases, known, result, table
+
+    wanted = cases.chosen(case or (), group or ())
+    if listed:
+        for one in wanted:
+            typer.echo(f"{one.id:30} {one.group:14} {one.ranks} ranks  {one.arguments}")
+        return
+    if not megatron:
+        raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
+    other = _known(against) if against else None
+    from ringproof.rehearsal.conform.running import run_matrix
+    from ringproof.rehearsal.sources import open_upstream
+
+    cache = default_cache().parent / "rehearsal"
+    upstream = open_upstream(megatron, engine or None, cache=cache, offline=offline)
+    with _folder(keep) as folder:
+        record = run_matrix(
+            upstream, wanted, folder, iterations=iterations, name=name,
+            progress=lambda line: typer.echo(line, err=True),
+        )  # fmt: skip
+    if json_path:
+        write_json(result.as_json(record), json_path)
+    if json_path != "-":
+        console = Console()
+        wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
+        table.print_record(record, known.shipped(), wide)
+    failed = table.failing(record, other)
+    if failed:
+        typer.echo(f"failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
+
+
+def _known(name: str) -> Known:
+    """The known upstream with this name, its short name or its commit."""
+    from ringproof.rehearsal.conform.known import shipped
+
+    for one in shipped():
+        if name in (one.name, one.short, *one.name.split()):
+            return one
+    names = ", ".join(one.short for one in shipped())
+    raise InputError("--against", name, "is not a known upstream", f"take one of: {names}")
+
+
+@contextlib.contextmanager
+def _folder(path: str) -> Iterator[Path]:
+    """A folder that the user named, or one that is removed afterwards."""
+    if path:
+        folder = Path(path).absolute()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"cannot be made ({error.strerror})"
+            raise InputError("--keep", path, problem, "choose another folder") from error
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as made:
+        yield Path(made)
