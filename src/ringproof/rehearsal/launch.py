@@ -23,6 +23,7 @@ CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+PRIVATE = re.compile("[\ue000-\ue005]")
 CASE_RANKS = 8
 CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
     {
@@ -267,7 +268,7 @@ def _launch(
     script, arguments = found.words[0], found.words[1:]
     words, more = _known(arguments, source)
     kept = {}
-    for name, value in environment.items():
+    for name, value in {**environment, **found.environment}.items():
         if not marks(value):
             kept[name] = value
         elif name.startswith(ENVIRONMENT):
@@ -311,7 +312,7 @@ def _known(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
         elif value_may_be_unknown(name):
             known.append(readable(word))
         else:
-            raise _needed(found[0], name or "an argument", source)
+            raise _needed(found[0], (readable(name).split() or ["an argument"])[0], source)
     return known, notes
 
 
@@ -321,7 +322,7 @@ def _needed(mark: Mark, use: str, source: str) -> InputError:
     remedy = f"give it with --set {name}=VALUE"
     if not mark.name:
         remedy = "write the value into the script"
-    return InputError(source, mark.text, problem, remedy)
+    return InputError(source, PRIVATE.sub("", mark.text), problem, remedy)
 
 
 # -- upstream's test cases ----------------------------------------------------------------------

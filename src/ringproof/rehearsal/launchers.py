@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.shell import follow
@@ -34,6 +35,7 @@ FLAGS = frozenset(
     """,
     )
 )
+ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 TRAINING = re.compile(r"(pre)?train\w*\.py|finetune\w*\.py|sft\w*\.py")
 
@@ -47,12 +49,14 @@ class Found:
         nodes: Number of nodes.
         ranks_per_node: Number of ranks on each node.
         unknown: A size that is not known, with its option; ``None`` where all are.
+        environment: Variables that the words themselves set.
     """
 
     words: tuple[str, ...]
     nodes: int
     ranks_per_node: int
     unknown: tuple[Mark, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def find(
@@ -82,6 +86,10 @@ def find(
         if name in REFUSED and index <= 1 and any(".py" in word for word in following):
             remedy = "give the torchrun line that starts the same ranks"
             raise InputError(source, name, "this launcher is not known", remedy)
+        if name == "env":
+            given = dict(word.split("=", 1) for word in following if ASSIGNED.match(word))
+            found = find(following, {**environment, **given}, source, slurm)
+            return None if found is None else replace(found, environment=MappingProxyType(given))
         if name in TORCHRUN:
             return _torchrun(following, source)
         if name in SHELLS and "-c" in following[:3]:
@@ -101,7 +109,8 @@ def _inside(
         if command.words and PurePosixPath(command.words[0]).name not in NOT_LAUNCHING:
             found = find(command.words, command.environment, source, slurm)
             if found is not None:
-                return found
+                given = {**command.environment, **found.environment}
+                return replace(found, environment=MappingProxyType(given))
     return None
 
 
