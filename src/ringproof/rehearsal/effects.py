@@ -6,17 +6,17 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-FILES = "files and hosts: a rehearsal reads and writes no checkpoints, logs or corpora"
-WATCHING = "logging, timing and profiling: they do not change the path"
-ENDING = "when a run stops early: a rehearsal stops after its own number of iterations"
-DATA = "real data: a rehearsal draws mock data of the same kind"
+FILES = "What depends on files and hosts: checkpoints that are loaded and saved, and caches."
+WATCHING = "Nothing of the path: logging, timing and profiling."
+ENDING = "What depends on when and how a run stops, and on manual garbage collection."
+DATA = "What depends on real data: tokens, lengths of documents, blends and splits."
 
 
 def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
     return MappingProxyType({name: why for why, names in groups for name in names.split()})
 
 
-#: Options that are left out, with the reason. Their values need not be known.
+#: Options that are left out, with what that hides. Their values need not be known.
 DROPPED = _table(
     (
         FILES,

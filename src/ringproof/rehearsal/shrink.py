@@ -134,7 +134,7 @@ def _leave_out(draft: Draft) -> None:
     reasons = dict.fromkeys(why for why in DROPPED.values() if why != DATA)
     for why in reasons:
         names = [name for name, reason in DROPPED.items() if reason == why]
-        draft.drop(names, f"{why[0].upper()}{why[1:]}.")
+        draft.drop(names, why)
     draft.drop(HARDWARE, USER_BUFFERS)
 
 
