@@ -115,7 +115,14 @@ def test_a_test_case_becomes_what_upstreams_runner_makes_of_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "text", ["- 1", "MODE: inference\nMODEL_ARGS: {--a: 1}", "a: [", "MODEL_ARGS: {--x: $Y}"]
+    "text",
+    [
+        "- 1",
+        "MODE: inference\nMODEL_ARGS: {--a: 1}",
+        "a: [",
+        "MODEL_ARGS: {--x: $Y}",
+        "MODEL_ARGS: {a.b: 1}",
+    ],
 )
 def test_what_is_no_test_case_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model_config.yaml"

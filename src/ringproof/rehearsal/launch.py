@@ -167,6 +167,10 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     if data.get("MODE", "pretraining") != "pretraining":
         remedy = "give a test whose MODE is pretraining"
         raise InputError(f"{path.name}: MODE", data["MODE"], "this test does not train", remedy)
+    other = next((str(name) for name in arguments if not is_option(str(name))), None)
+    if other is not None:
+        remedy = "give a test whose MODEL_ARGS are options of a Megatron-LM script"
+        raise InputError(f"{path.name}: MODEL_ARGS", other, "this is not an option", remedy)
     given = {"REPEAT": "1", **sets}
     words: list[str] = []
     for name, value in arguments.items():

@@ -39,6 +39,7 @@ def reference(small: Small, options: Collection[str]) -> Small:
     before = layout(draft.flags, small.ranks)
     shared = before.domain
     world = before.tensor * before.pipeline * (1 if before.dynamic else before.data)
+    world = world if before.divides else small.ranks
     if draft.flags.has("--context-parallel-size"):
         draft.put("--context-parallel-size", 1, OFF)
     draft.drop(CONTEXT, OFF)
