@@ -32,7 +32,7 @@ from ringproof.rehearsal.rank import board
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
-STILL_SHARE = 0.05  # of one processor, below which a rank does nothing
+STILL_SHARE = 0.02  # of one processor, below which all ranks together do nothing
 PREPARE_SECONDS = 120.0
 LOG_TAIL = 4000
 
@@ -385,7 +385,7 @@ class _Watch:
 
 
 class _Stillness:
-    """For how long no rank has made a step or used a processor."""
+    """For how long no rank has made a step, used a processor, or asked for one."""
 
     def __init__(self, pids: Mapping[int, int], folder: Path) -> None:
         self._pids, self._folder = pids, folder
@@ -394,22 +394,31 @@ class _Stillness:
         self._processor = 0.0
 
     def seconds(self, now: float, open_ranks: set[int]) -> float:
-        """Return it; any progress of an open rank starts it anew."""
+        """Return it; any progress of an open rank starts it anew.
+
+        A rank that could run and gets no processor, as on a machine with too much to do, is not
+        still: its process is runnable.
+        """
         counts = {r: board.read(self._folder / f"rank-{r}.board")[0] for r in open_ranks}
-        used = sum(_processor_seconds(self._pids[rank]) for rank in open_ranks)
-        passed = max(now - self._since, POLL_SECONDS)
-        busy = used - self._processor > STILL_SHARE * passed * len(open_ranks)
-        if counts != self._counts or busy:
+        used, runnable = 0.0, False
+        for rank in open_ranks:
+            seconds, wants = _processor(self._pids[rank])
+            used, runnable = used + seconds, runnable or wants
+        busy = used - self._processor > STILL_SHARE * max(now - self._since, POLL_SECONDS)
+        if counts != self._counts or busy or runnable:
             self._counts, self._processor, self._since = counts, used, now
         return now - self._since
 
 
-def _processor_seconds(pid: int) -> float:
+def _processor(pid: int) -> tuple[float, bool]:
+    """Processor time of a process in seconds, and whether it runs, or waits for that or a disk."""
     try:
-        times = psutil.Process(pid).cpu_times()
+        process = psutil.Process(pid)
+        times, status = process.cpu_times(), process.status()
     except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
+        return 0.0, False
+    wants = status in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+    return float(times.user + times.system), wants
 
 
 def _own_memory(pid: int) -> int:
