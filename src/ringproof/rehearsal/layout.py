@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import lcm
 
 from ringproof.errors import InputError
@@ -161,19 +162,14 @@ def _candidates(draft: Draft, before: Layout) -> Iterator[Layout]:
     """Layouts in the order of how little they change besides DP."""
     least = (2, 1) if before.data > 1 else (1,)
     heads = draft.number("--num-attention-heads", before.tensor)
-    for replicas in least:
-        for pipeline in _halved(before.pipeline):
-            for tensor in _halved(before.tensor):
-                if heads % (before.tensor // tensor):
-                    continue
-                for expert in _halved(before.expert):
-                    etp = max(before.expert_tensor * tensor // before.tensor, 1)
-                    yield from _replicated(
-                        replace(before, pipeline=pipeline, tensor=tensor, expert=expert,
-                                expert_tensor=etp),
-                        before.data,
-                        replicas,
-                    )  # fmt: skip
+    tensors = [size for size in _halved(before.tensor) if heads % (before.tensor // size) == 0]
+    sizes = product(least, _halved(before.pipeline), tensors, _halved(before.expert))
+    for replicas, pipeline, tensor, expert in sizes:
+        etp = max(before.expert_tensor * tensor // before.tensor, 1)
+        smaller = replace(
+            before, pipeline=pipeline, tensor=tensor, expert=expert, expert_tensor=etp
+        )
+        yield from _replicated(smaller, before.data, replicas)
 
 
 def _replicated(candidate: Layout, data: int, least: int) -> Iterator[Layout]:

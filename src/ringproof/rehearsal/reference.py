@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 
 from ringproof.rehearsal.draft import Draft
 from ringproof.rehearsal.flags import Flags
@@ -74,12 +75,17 @@ def _fit_experts(draft: Draft, after: Layout) -> None:
     """Shrink EP, and then the experts' TP, to what divides the ranks that are left."""
     if not draft.flags.has("--expert-model-parallel-size") and after.experts_fit:
         return
-    for tensor in range(after.expert_tensor, 0, -1):
-        for expert in range(after.expert, 0, -1):
-            candidate = replace(after, expert=expert, expert_tensor=tensor)
-            if candidate.experts_fit and after.expert % expert == 0:
-                if expert != after.expert:
-                    draft.put("--expert-model-parallel-size", expert, OFF)
-                if tensor != after.expert_tensor:
-                    draft.put("--expert-tensor-parallel-size", tensor, OFF)
-                return
+    sizes = product(_divisors(after.expert_tensor), _divisors(after.expert))
+    for tensor, expert in sizes:
+        if not replace(after, expert=expert, expert_tensor=tensor).experts_fit:
+            continue
+        if expert != after.expert:
+            draft.put("--expert-model-parallel-size", expert, OFF)
+        if tensor != after.expert_tensor:
+            draft.put("--expert-tensor-parallel-size", tensor, OFF)
+        return
+
+
+def _divisors(size: int) -> list[int]:
+    """Divisors, largest first."""
+    return [divisor for divisor in range(size, 0, -1) if size % divisor == 0]

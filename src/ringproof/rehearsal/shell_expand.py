@@ -138,28 +138,23 @@ def fields(word: Word, scope: Scope) -> list[str]:
     """
     found: list[str] = []
     current: str | None = None
-    for text, quoted in _pieces(word, scope):
-        if text is BREAK:
-            found += [] if current is None else [current]
-            current = None
-        elif text is VANISH:
-            current = current or None
-        elif quoted:
-            current = (current or "") + text
-        else:
-            for part in FIELD.findall(text):
-                if part.isspace():
-                    found += [] if current is None else [current]
-                    current = None
-                else:
-                    current = (current or "") + part
+    for piece, quoted in _pieces(word, scope):
+        parts = [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece)
+        for part in parts:
+            if part == BREAK or (not quoted and part.isspace()):
+                found += [] if current is None else [current]
+                current = None
+            elif part == VANISH:
+                current = current or None
+            else:
+                current = (current or "") + part
     return found + ([] if current is None else [current])
 
 
 def text(word: Word, scope: Scope) -> str:
     """Expand a word into one string, as on the right of an assignment."""
-    pieces = (piece for piece, _ in _pieces(word, scope) if piece is not VANISH)
-    return "".join(" " if piece is BREAK else piece for piece in pieces)
+    pieces = (piece for piece, _ in _pieces(word, scope) if piece != VANISH)
+    return "".join(" " if piece == BREAK else piece for piece in pieces)
 
 
 def number(expression: str, scope: Scope) -> int:
