@@ -91,6 +91,20 @@ class DeviceRecorder(Recorder):
             Operation(Kernel(name, action), (), {}, (), Touch(nothing, nothing), None, place())
         )
 
+    def _is_harmless(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Let a backward pass write a number by a mask, which on a device is a fill.
+
+        Python calls inside of a backward pass are not seen, so that the number arrives as a tensor
+        without dimensions; the graph keeps it.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            if func.name() == "aten::lift_fresh" and args[0].dim() == 0:
+                self._pool.add(args[0], "a number", owned=True)
+                return True
+            if func.name() == "aten::index_put_" and args[2].dim() == 0:
+                return True
+        return super()._is_harmless(func, args)
+
     def _address(self, tensor: torch.Tensor) -> Address:
         """Where an argument is; upstream's drivers name the parameters, so that is not asked."""
         block = self._pool.find(tensor)
