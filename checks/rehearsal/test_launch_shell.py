@@ -156,3 +156,23 @@ def test_a_sourced_script_is_read_and_a_missing_one_is_named(tmp_path: Path) -> 
     launch = read_script(script)
     assert launch.arguments == ("--s", "128")
     assert len(launch.notes) == 1 and "/venv/bin/activate" in launch.notes[0]
+
+
+def test_a_script_that_another_script_runs_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(LAUNCH + '--cp $CP --seq-length "$1"\n', encoding="utf-8")
+    script = tmp_path / "job.sh"
+    script.write_text(HEAD + "export CP=4\nHIDDEN=1\nbash ./train.sh 128\n", encoding="utf-8")
+    assert read_script(script).arguments == ("--cp", "4", "--seq-length", "128")
+    (tmp_path / "train.sh").write_text("bash train.sh\n", encoding="utf-8")
+    with pytest.raises(InputError, match="call themselves"):
+        read_script(script)
+
+
+def test_an_evaluated_command_keeps_its_unknown_values(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    line = f'C="{LAUNCH} --save $(pwd)/x --a \'b c\'"\neval "$C"\n'
+    script.write_text(HEAD + line, encoding="utf-8")
+    assert read_script(script).arguments == ("--save", "$(pwd)/x", "--a", "b c")
+    script.write_text(HEAD + line.replace("--save", "--seq-length"), encoding="utf-8")
+    with pytest.raises(InputError, match="--set C=VALUE"):
+        read_script(script)

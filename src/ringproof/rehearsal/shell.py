@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
@@ -24,6 +25,7 @@ from ringproof.rehearsal.shell_expand import (
     readable,
     text,
     unknown,
+    without_marks,
 )
 from ringproof.rehearsal.shell_test import Test, Token
 
@@ -100,7 +102,8 @@ def follow(
     Raises:
         InputError: The script cannot be followed.
     """
-    follower = _Follower(source, sets, folder)
+    script, held = without_marks(script)
+    follower = _Follower(source, {**sets, **held}, folder)
     exit_line = 0
     try:
         follower.run(parse(script, source))
@@ -114,8 +117,10 @@ def follow(
 class _Follower:
     """The variables and functions of a script while it is followed."""
 
-    def __init__(self, source: str, sets: Mapping[str, str], folder: Path | None) -> None:
-        self._source, self._folder = source, folder
+    def __init__(
+        self, source: str, sets: Mapping[str, str], folder: Path | None, depth: int = 0
+    ) -> None:
+        self._source, self._folder, self._depth = source, folder, depth
         self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
         places = [int(name) for name in sets if name.isdigit() and int(name) > 0]
         self._positional = tuple(sets.get(str(i + 1), "") for i in range(max(places, default=0)))
@@ -288,6 +293,9 @@ class _Follower:
             return self._builtin(words, node.line)
         if words and words[0] in self._functions:
             return self._call(words[0], tuple(words[1:]))
+        script = self._script(words)
+        if script is not None:
+            return self._run_script(script, words)
         self._record(words, node)
         return RAN
 
@@ -401,11 +409,34 @@ class _Follower:
         return RAN
 
     def _eval(self, words: Sequence[str], line: int) -> Status:
-        script = " ".join(words)
-        if marks(script):
-            self.notes.append(f"line {line}: eval of {readable(script)[:60]!r} was not followed")
-            return RAN
+        script, held = without_marks(" ".join(words))
+        self._variables.update(held)
         return self.run(parse(script, f"{self._source}:{line}"))
+
+    def _script(self, words: Sequence[str]) -> Path | None:
+        """Return the script beside this one that a command runs, or ``None``."""
+        name = next((w for w in words if PurePosixPath(w).name not in ("bash", "sh")), "")
+        if self._folder is None or marks(name) or not name.endswith(".sh"):
+            return None
+        path = self._folder / name
+        return path if path.is_file() else None
+
+    def _run_script(self, path: Path, words: Sequence[str]) -> Status:
+        """Follow another script with its own variables."""
+        if self._depth >= MOST_CALLS:
+            raise RecursionError
+        inner = _Follower(path.name, self._sets, path.parent, self._depth + 1)
+        places = [index for index, word in enumerate(words) if word.endswith(path.name)]
+        inner._positional = tuple(words[places[0] + 1 :])
+        for name in self._exported:
+            inner._variables.setdefault(name, self._variables.get(name, ""))
+        inner._exported |= self._exported
+        inner._condition = self._condition
+        with contextlib.suppress(_Leave):
+            inner.run(parse(path.read_text(encoding="utf-8"), path.name))
+        self.found += inner.found
+        self.notes += inner.notes
+        return RAN
 
     def _source_file(self, words: Sequence[str], line: int) -> Status:
         name = words[0] if words else ""

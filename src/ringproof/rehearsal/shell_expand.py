@@ -85,6 +85,23 @@ def readable(text: str) -> str:
     return MARK.sub(lambda found: found.group(1), text)
 
 
+def without_marks(script: str) -> tuple[str, dict[str, str]]:
+    """Return a script in which variables stand for unknown values, and those variables.
+
+    Args:
+        script: Text of a command that was itself made by an expansion, for ``eval`` and
+            ``bash -c``.
+    """
+    held: dict[str, str] = {}
+
+    def put(found: re.Match[str]) -> str:
+        name = f"RINGPROOF_UNKNOWN_{len(held)}"
+        held[name] = found.group()
+        return f"${{{name}}}"
+
+    return MARK.sub(put, script), held
+
+
 @dataclass(frozen=True)
 class Scope:
     """What a place in a script knows.
