@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.running import Failure, Outcome
 
 NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
+ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)
 NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
 MESSAGE_LENGTH = 300
 SMALL = 1e-12  # below which a difference is taken absolutely
@@ -57,8 +59,8 @@ def _failed(base: CaseResult, outcome: Outcome, failure: Failure) -> CaseResult:
     message, status = failure.message, Status.REFUSED
     if message.startswith("SystemExit"):
         log = (outcome.folder / f"rank-{failure.rank}.log").read_text(errors="replace")
-        lines = [line for line in log.splitlines() if "error:" in line]
-        message = lines[-1].partition("error:")[2].strip() if lines else message
+        found = ARGUMENT_ERROR.findall(log)
+        message = found[-1].strip() if found else message
     if any(sign in message for sign in NO_OPTION):
         status = Status.NOT_OFFERED
     elif failure.symbol or message.startswith(NO_PACKAGE):

@@ -51,11 +51,14 @@ class Known:
     @property
     def short(self) -> str:
         """A name for the head of a column."""
-        words = self.name.replace("core_r", "").replace("pull request", "#").split()
-        if words[0] == "#":
-            words = ["".join(words[:2])]
-        name = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
-        return f"{name}, TE {self.engine}" if ", TE " in self.name else name
+        return column_name(self.name, self.engine)
+
+
+def column_name(name: str, engine: str) -> str:
+    """Return a short name for the head of a column: ``dev``, ``0.19``, ``#5618``."""
+    words = name.replace("core_r", "").replace("pull request ", "#").split()
+    short = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
+    return f"{short}, TE {engine}" if ", TE " in name else short
 
 
 def place_in_table(record: Record) -> tuple[int, str]:

@@ -84,7 +84,8 @@ def training(
         for word in _split(text)
     )
     ranks = 1 if reference else case.ranks
-    preparations = (CONVERSATIONS,) if data.conversations else ()
+    read = data.conversations and script != LIBRARY  # our own script reads them itself
+    preparations = (CONVERSATIONS,) if read else ()
     connections = 1 if reference else case.connections
     return Training(script, arguments, ranks, preparations, connections)
 
@@ -102,11 +103,21 @@ class Matrix:
         folder: For data, logs and reports.
         run: Runs a program, given the script whose imports are shared.
         iterations: Training steps of each case.
+        dtype: ``float32``; ``float64`` only for packages without programs, which our own script
+            trains.
     """
 
-    def __init__(self, upstream: Upstream, folder: Path, run: Runner, iterations: int) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        folder: Path,
+        run: Runner,
+        iterations: int,
+        *,
+        dtype: str = "float32",
+    ) -> None:
         self._upstream, self._folder, self._run = upstream, folder, run
-        self._iterations = iterations
+        self._iterations, self._dtype = iterations, dtype
         self._references: dict[Training, Outcome] = {}
         folder.mkdir(parents=True, exist_ok=True)
         conversations.write(folder / "conversations.jsonl")
@@ -140,9 +151,11 @@ class Matrix:
         return self._started(training(case, script, self._iterations, self._folder), name)
 
     def _started(self, wanted: Training, name: str) -> Outcome:
+        wider = ("--dtype", self._dtype) if self._dtype != "float32" else ()
         program = Program(
-            self._upstream, wanted.script, wanted.arguments, wanted.ranks,
+            self._upstream, wanted.script, (*wanted.arguments, *wider), wanted.ranks,
             environment={CONNECTIONS: str(wanted.connections)}, faults=wanted.preparations,
+            dtype=self._dtype,
         )  # fmt: skip
         preload = "" if wanted.script == LIBRARY else wanted.script
         return self._run(program, preload, self._folder / name)

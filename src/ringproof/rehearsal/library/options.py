@@ -21,7 +21,7 @@ TEXT = (
     "normalization", "position-embedding-type", "transformer-impl", "split", "tokenizer-type",
     "moe-router-load-balancing-type", "moe-token-dispatcher-type", "cp-comm-type", "window-size",
     "recompute-granularity", "recompute-method", "data-path", "tokenizer-model",
-    "sft-tokenizer-prompt-format", "dtype",
+    "sft-tokenizer-prompt-format", "dtype", "rerun-mode",
 )  # fmt: skip
 FLAGS = (
     "swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights",

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ringproof.rehearsal.standins import attention, extension
+from ringproof.rehearsal.standins import attention, extension, kernels
 from ringproof.rehearsal.standins.guard import GuardedModule, missing
 
 PACKAGE = "transformer_engine"
@@ -137,6 +137,9 @@ def install(
     common.load_framework_extension = lambda *_: None
     package.common = common  # type: ignore[attr-defined]
     package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")  # type: ignore[attr-defined]
+    if dtype is torch.float64:  # the kernels' stand-ins compute in it, the real ones do not
+        constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
+        constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)
     _replace_kernels(dtype, wrap)
 
 

@@ -79,7 +79,10 @@ def _stored(product: Tensor, out: Tensor | None, accumulate: bool, dtype: Any) -
 
 
 # Values of transformer_engine::DType, which every release has kept.
-TORCH_TYPES = MappingProxyType({4: torch.float32, 5: torch.float16, 6: torch.bfloat16})
+FLOAT64 = 64  # not one of them
+TORCH_TYPES = MappingProxyType(
+    {4: torch.float32, 5: torch.float16, 6: torch.bfloat16, FLOAT64: torch.float64}
+)
 
 
 def _torch_type(symbol: str, dtype: Any, default: torch.dtype) -> torch.dtype:

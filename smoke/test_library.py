@@ -1,0 +1,68 @@
+"""Megatron-core's library trains the same with context parallelism as on one rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ringproof.rehearsal.conform import cases
+from ringproof.rehearsal.conform.result import Status
+from ringproof.rehearsal.conform.running import Matrix
+from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.running import Outcome
+
+FAULTS = "smoke.library_faults"
+EXACT = 1e-10
+STEPS = 3
+
+
+@pytest.fixture(scope="session")
+def narrow(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """The matrix on megatron-core 0.16.1 in float32."""
+    return _matrix(stage, tmp_path_factory.mktemp("float32"), "float32")
+
+
+@pytest.fixture(scope="session")
+def wide(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    """The same in float64."""
+    return _matrix(stage, tmp_path_factory.mktemp("float64"), "float64")
+
+
+def _matrix(stage: Stage, folder: Path, dtype: str, *faults: str) -> Matrix:
+    def run(program: Program, preload: str, _: Path) -> Outcome:
+        planted = faults if program.ranks > 1 else ()
+        program = dataclasses.replace(program, faults=(*program.faults, *planted))
+        return stage.run(program, preload=preload)
+
+    return Matrix(stage.upstream(), folder, run, STEPS, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["static-p2p-cp2", "static-hcp-2x2", "static-p2p-tp2-sp"])
+def test_exact_in_float64(wide: Matrix, name: str) -> None:
+    (case,) = cases.chosen([name])
+    result = wide.run(dataclasses.replace(case, tolerance=EXACT))
+    assert result.status is Status.AGREES, result
+    assert result.iterations == STEPS
+
+
+@pytest.mark.parametrize("name", ["sft-a2a-cp2"])
+def test_packed_in_float32(narrow: Matrix, name: str) -> None:
+    result = narrow.run(*cases.chosen([name]))
+    assert result.status is Status.AGREES, result
+
+
+def test_hybrid_cp_is_refused_by_the_release(narrow: Matrix) -> None:
+    result = narrow.run(*cases.chosen(["hybrid-cp-2"]))
+    assert result.status is Status.REFUSED, result
+    assert result.place.startswith("megatron/core/"), result
+
+
+def test_a_planted_defect_differs(stage: Stage, tmp_path: Path) -> None:
+    matrix = _matrix(stage, tmp_path, "float64", f"{FAULTS}:contiguous_shards")
+    (case,) = cases.chosen(["static-p2p-cp2"])
+    result = matrix.run(dataclasses.replace(case, tolerance=EXACT))
+    assert result.status is Status.DIFFERS, result
+    assert result.since == 1
