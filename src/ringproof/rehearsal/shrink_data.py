@@ -22,6 +22,8 @@ SHORTEST = 8
 RATE_AT_LEAST = 1e-3
 VARLEN_CONFIG = "--varlen-mock-dataset-config-json"
 SFT_CONFIG = "--sft-mock-dataset-config-json"
+SET = ("--mock-data", "--tokenizer-type", "--vocab-size", "--num-workers",
+       "--null-tokenizer-pad-id", VARLEN_CONFIG, SFT_CONFIG)  # fmt: skip
 
 
 def shrink_lengths(draft: Draft, before: Layout, after: Layout) -> tuple[int, int]:
@@ -184,29 +186,22 @@ def mock_data(draft: Draft, lengths: tuple[int, int]) -> None:
         lengths: Sequence length before and after.
     """
     flags = draft.flags
-    varlen, sft = flags.has("--use-varlen-dataset"), flags.has("--sft")
-    configs = {name: flags.one(name) for name in (VARLEN_CONFIG, SFT_CONFIG)}
-    given = [name for name, why in DROPPED.items() if why == DATA]
     was_mock = flags.has("--mock-data")
-    kept = [name for name in dict.fromkeys(flags.names()) if name in given and draft.knows(name)]
-    draft.flags = flags.without(*kept)
-    if kept and not (was_mock and flags.one("--tokenizer-type") == "NullTokenizer"):
-        draft.note(", ".join(kept), "given", "mock data and NullTokenizer", DATA)
-    for name in ("--mock-data",):
-        draft.flags = draft.flags.with_(name)
-    hides = VOCABULARY
-    draft.put("--tokenizer-type", "NullTokenizer", hides)
-    draft.put("--vocab-size", VOCABULARY_SIZE, hides)
-    draft.put("--make-vocab-size-divisible-by", 32, hides)
+    draft.drop([name for name, why in DROPPED.items() if why == DATA and name not in SET], DATA)
+    draft.put_all("--mock-data", (), DATA)
+    draft.put("--tokenizer-type", "NullTokenizer", VOCABULARY)
+    draft.put("--vocab-size", VOCABULARY_SIZE, VOCABULARY)
+    draft.put("--make-vocab-size-divisible-by", 32, VOCABULARY)
     draft.put("--split", "99,1,0", DATA)
     draft.put("--num-workers", 0, "Workers that load data in other processes.")
-    if varlen or sft:
-        draft.put("--null-tokenizer-pad-id", 0, hides)
-    for name, used in ((VARLEN_CONFIG, varlen), (SFT_CONFIG, sft)):
-        config = configs[name]
-        if not used or (config is None and was_mock):
+    for name, kind in ((VARLEN_CONFIG, "--use-varlen-dataset"), (SFT_CONFIG, "--sft")):
+        if not flags.has(kind):
             continue
-        draft.put(name, json.dumps(_scaled(config, lengths), separators=(",", ":")), LENGTH)
+        draft.put("--null-tokenizer-pad-id", 0, VOCABULARY)
+        config = flags.one(name)
+        if config is not None or not was_mock:
+            text = json.dumps(_scaled(config, lengths), separators=(",", ":"))
+            draft.put(name, text, LENGTH)
 
 
 def _scaled(config: str | None, lengths: tuple[int, int]) -> dict[str, object]:
