@@ -86,6 +86,7 @@ TRAININGS = MappingProxyType({
     "tied-pp": Training(2, (*MODEL[:-1], *PP), "tied"),
     "learned": Training(1, (*MODEL, *LEARNED)),
     "learned-cp2": Training(2, (*MODEL, *LEARNED, "--context-parallel-size", "2"), "learned"),
+    "layernorm": Training(1, (*MODEL, "--normalization", "LayerNorm")),
     "moe": Training(1, (*MODEL, *MOE)),
     "moe-cp2": Training(2, (*MODEL, *MOE, "--context-parallel-size", "2"), "moe"),
     "mtp": Training(1, (*MODEL, *MTP)),

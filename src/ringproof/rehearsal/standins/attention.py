@@ -62,6 +62,7 @@ def bound(original: Callable[..., Any], stand_in: Callable[[Arguments], Any]) ->
         return stand_in(MappingProxyType(given.arguments))
 
     call.__name__ = call.__qualname__ = original.__name__
+    call.__wrapped__ = original  # type: ignore[attr-defined]
     return call
 
 

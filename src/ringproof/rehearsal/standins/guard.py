@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -13,16 +14,21 @@ class StandInMissing(RuntimeError):
     """Upstream called a symbol that no stand-in implements.
 
     Args:
-        symbol: Dotted name of the symbol.
+        symbol: Dotted name of the symbol; or the message of another one, to which upstream has
+            added where it was (it makes such an error anew from its text alone).
         place: ``FILE:LINE`` of the call.
     """
 
-    def __init__(self, symbol: str, place: str) -> None:
-        self.symbol = symbol
-        self.place = place
-        super().__init__(f"no stand-in for {symbol}, called at {place}")
+    def __init__(self, symbol: str, place: str = "") -> None:
+        message = f"no stand-in for {symbol}, called at {place}"
+        again = None if place else MESSAGE.match(symbol)
+        if again is not None:
+            message, symbol, place = symbol, again["symbol"], again["place"]
+        self.symbol, self.place = symbol, place
+        super().__init__(message)
 
 
+MESSAGE = re.compile(r"no stand-in for (?P<symbol>.+?), called at (?P<place>\S+)")
 STAND_INS = str(Path(__file__).parent)
 
 

@@ -268,6 +268,8 @@ def fused_rope_backward(grad: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
 
 
 def _rotated(x: Tensor, freqs: Tensor, rest: tuple[Any, ...], sign: int) -> Tensor:
+    if len(rest) != 6:
+        raise TypeError(f"fused_rope takes 8 arguments, {len(rest) + 2} were given")
     starts, layout, interleaved, cu_seqlens, size, rank = rest
     refuse("fused_rope_forward", start_positions=starts)
     angles = _angles(x, freqs, layout.name, cu_seqlens, size, rank).to(_wide(x.dtype))

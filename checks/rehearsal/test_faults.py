@@ -1,0 +1,72 @@
+"""Planted defects in upstream are seen: by losses, gradient norms, or an error with a place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringproof.rehearsal.faults.table import ENGINE, FAULTS
+from ringproof.rehearsal.faults.trials import Trials
+from ringproof.rehearsal.fixtures import Stage
+
+CASES = "checks.rehearsal.fault_cases:train_with"
+EXACT = 1e-12
+ALONE = (
+    ("p2p", "ring_step_lost"), ("p2p", "lse_merge_skipped"), ("p2p", "second_half_merge_skipped"),
+    ("p2p", "diagonal_unmasked"), ("p2p", "key_gradient_lost"), ("a2a", "chunks_unsorted"),
+    ("all_gather", "gathered_in_rank_order"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(stage: Stage) -> dict[tuple[str, str | None], dict[str, Any]]:
+    """Trainings on Transformer Engine's attention alone, by CP type and planted defect."""
+    clean = [("none", None), ("p2p", None), ("a2a", None), ("all_gather", None)]
+    faults = [*clean, *((comm, f"{ENGINE}:{name}") for comm, name in ALONE), ("p2p", None)]
+    found = stage.call(CASES, 2, {"faults": faults})[0]
+    return {
+        (comm, fault.partition(":")[2] if fault else None): result
+        for (comm, fault), result in zip(faults, found, strict=True)
+    }
+
+
+def _worst(result: dict[str, Any], expected: dict[str, Any], name: str) -> float:
+    pairs = zip(result[name], expected[name], strict=True)
+    return max(abs(value - other) / abs(other) for value, other in pairs)
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a", "all_gather"])
+def test_engine_agrees_without_fault(engine: dict[Any, dict[str, Any]], comm: str) -> None:
+    for name in ("losses", "norms"):
+        assert _worst(engine[comm, None], engine["none", None], name) < EXACT
+
+
+@pytest.mark.parametrize(("comm", "fault"), ALONE)
+def test_engine_fault_is_seen(engine: dict[Any, dict[str, Any]], comm: str, fault: str) -> None:
+    found, expected = engine[comm, fault], engine["none", None]
+    assert max(_worst(found, expected, name) for name in ("losses", "norms")) > 1e-6
+
+
+def test_a_falling_loss_says_nothing(engine: dict[Any, dict[str, Any]]) -> None:
+    falling = {
+        fault for (comm, fault), found in engine.items()
+        if fault is not None and found["losses"][-1] < found["losses"][0]
+    }  # fmt: skip
+    assert {fault for _, fault in ALONE} - falling == {"ring_step_lost", "lse_merge_skipped"}
+
+
+@pytest.fixture(scope="module")
+def trials(stage: Stage) -> Trials:
+    """Planted defects in dev's own training program."""
+    return Trials(stage.run, stage.upstream("NVIDIA/Megatron-LM@dev"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_seen(trials: Trials, fault: Any) -> None:
+    trial = trials.trial(fault)
+    assert trial.seen.by != "nothing"
+    # MTP is the one part of upstream that differs from its reference without any planted defect.
+    assert trial.control.by == "nothing" or "mtp" in fault.training
