@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 
 import pytest
 
 from checks.skills.fresh_process import REPOSITORY
 from ringproof.harness.cards import load_card
-from ringproof.harness.proofs.given import UPSTREAM_OPTION, given_tree, unpack
+from ringproof.harness.proofs.given import UPSTREAM_OPTION, given_tree
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
+from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.program import Upstream
 
 Given = Callable[[str], UpstreamTree]
 
@@ -36,9 +36,18 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
 
 
 @pytest.fixture(scope="session")
-def dev_folder(dynamic_upstream: Given) -> Iterator[Path]:
-    """Megatron-LM's dev branch, as a folder to put on the path of a fresh interpreter."""
-    tree = dynamic_upstream("megatron-lm-dev")
-    with TemporaryDirectory(prefix="ringproof-upstream-") as folder:
-        unpack(tree, "megatron/", Path(folder))
-        yield Path(folder)
+def upstream_of(stage: Stage) -> Callable[[str], Upstream]:
+    """Megatron-LM at the commit that the dynamic CP card names, by key, on ranks without GPUs."""
+    card = load_card(REPOSITORY / "skills" / "dynamic-context-parallel" / "card.yaml")
+
+    def upstream(name: str) -> Upstream:
+        commit = card.upstreams[name].commit
+        return stage.upstream(f"NVIDIA/Megatron-LM@{commit}")
+
+    return upstream
+
+
+@pytest.fixture(scope="session")
+def dev_upstream(upstream_of: Callable[[str], Upstream]) -> Upstream:
+    """Megatron-LM's dev branch on Transformer Engine's release."""
+    return upstream_of("megatron-lm-dev")

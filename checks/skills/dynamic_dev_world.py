@@ -1,20 +1,20 @@
-"""What Megatron-LM's dev branch does around dynamic CP, observed without GPUs.
+"""What Megatron-LM's dev branch does around dynamic CP.
 
-Run in a fresh interpreter with the branch on its path. Groups come from worlds of the fake
-backend, as in `dynamic_world`.
+Called by `ringproof.rehearsal.fixtures.Stage.call`, `observe` on one rank and `groups` on several.
 """
 
 from __future__ import annotations
 
-import json
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from checks.skills import dynamic_batches as batches
-from checks.skills.dynamic_dev import prepare
+from checks.skills.core_cases import layout
 from checks.skills.dynamic_dev_plan import outcome
 
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
@@ -51,21 +51,21 @@ def configs() -> dict[str, str]:
 
 
 def transformer_configs() -> dict[str, Any]:
-    """What `TransformerConfig` takes, with a Transformer Engine that is new enough."""
+    """What `TransformerConfig` takes, and what it says to an older Transformer Engine."""
     from megatron.core.transformer import transformer_config
 
     options = {**SMALL, "dynamic_context_parallel": True, "context_parallel_size": 4}
     hierarchical = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [2, 2]}
     make = transformer_config.TransformerConfig
-    old_engine = said(lambda: make(**options))
-    transformer_config.is_te_min_version = lambda *_, **__: True
     made = make(**options, **hierarchical, max_seqlen_per_dp_cp_rank=None)
+    wrong_dispatcher = said(lambda: make(**options, num_moe_experts=4))
+    transformer_config.is_te_min_version = lambda *_, **__: False
     return {
-        "old engine": old_engine,
+        "old engine": said(lambda: make(**options)),
         "a2a+p2p": made.cp_comm_type,
         "per token": made.calculate_per_token_loss,
         "budget": made.max_seqlen_per_dp_cp_rank,
-        "wrong dispatcher": said(lambda: make(**options, num_moe_experts=4)),
+        "wrong dispatcher": wrong_dispatcher,
     }
 
 
@@ -83,37 +83,21 @@ def alias() -> dict[str, Any]:
     }
 
 
-@contextmanager
-def world(size: int, rank: int, **layout: Any) -> Iterator[Any]:
-    """One rank's view of an initialised world."""
-    import torch.distributed as dist
-    from megatron.core import parallel_state
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+def groups(options: dict[str, Any]) -> dict[str, Any]:
+    """The groups that this rank can look up, by CP size, and what is ``left`` in the end."""
+    from megatron.core import parallel_state as state
 
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
-    try:
-        parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **layout)
-        yield parallel_state
-    finally:
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
-
-
-def groups(size: int, rank: int, **layout: Any) -> dict[int, Any]:
-    """Every CP size that this rank can look up, and what is left after the layout is gone."""
-    import torch.distributed as dist
-
-    found: dict[int, Any] = {}
-    with world(size, rank, dynamic_context_parallel=True, **layout) as state:
-        for wanted in range(1, size + 1):
+    found: dict[str, Any] = {}
+    with layout(dynamic_context_parallel=True, **options):
+        for wanted in range(1, dist.get_world_size() + 1):
             try:
                 group = state.get_dynamic_data_context_parallel_groups(group_size=wanted)
             except KeyError:
                 continue
             ranks = dist.get_process_group_ranks(group)
-            found[wanted] = {"desc": group.group_desc, "ranks": ranks}
-        state.destroy_model_parallel()
-        found[0] = sorted(state._DYNAMIC_DP_CP_GROUPS)
+            found[str(wanted)] = {"desc": group.group_desc, "ranks": ranks}
+    found["left"] = sorted(state._DYNAMIC_DP_CP_GROUPS)
+    dist.barrier()  # the first rank serves the store: it must not end before the others
     return found
 
 
@@ -185,37 +169,18 @@ def seconds() -> list[float]:
     return [outcome(batch, limit=60.0)["seconds"] for batch in timed]
 
 
-def observe() -> dict[str, Any]:
-    """Every observation."""
-    import torch
+def observe(_: None) -> dict[str, Any]:
+    """Every observation that one rank can make."""
     from megatron.core.datasets.data_schedule_utils import _unpack_batch
 
-    found: dict[str, Any] = {
+    return {
         "plans": {name: outcome(batch) for name, batch in batches.PLANNED_BY_DEV.items()},
         "seconds": seconds(),
         "static packer": {"few": static_packer(3, 4), "enough": static_packer(8, 4)},
         "configs": configs(),
-        "transformer configs": transformer_configs(),
         "alias": alias(),
         "bare sample": said(lambda: _unpack_batch([{"tokens": torch.arange(8)}])),
         "mamba": mamba(),
         "captured": captured(),
+        "transformer configs": transformer_configs(),  # the last: it feigns an older engine
     }
-    torch.cuda.current_device = lambda: 0
-    torch.cuda.synchronize = lambda *_: None
-    found["groups"] = {
-        "eight": groups(8, 5),
-        "eight, smallest 4": groups(8, 5, min_dynamic_context_parallel_size=4),
-        "ten": groups(10, 9),
-    }
-    return found
-
-
-def main() -> None:
-    """Print the observations as one JSON line."""
-    prepare()
-    print(json.dumps(observe()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
 """What Megatron-LM's dev branch really does with dynamic CP: its pitfalls, executed.
 
-Its code is read out of a checkout (`checks/skills/conftest.py` says how to give one) and run as it
-is, without GPUs. What fails there is shown to our own planner in `test_dynamic_planner.py`.
+Its code is read out of a checkout (`checks/skills/conftest.py` says how to give one) and runs on
+Transformer Engine's, unchanged, on ranks without GPUs. What fails there is shown to our own planner
+in `test_dynamic_planner.py`, and whole trainings are in `test_dynamic_training.py`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,16 @@ import torch
 
 from checks.skills.dynamic_batches import TIMED, lognormal
 from checks.skills.dynamic_dev_plan import LIMIT
-from checks.skills.fresh_process import measure
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
 
 UTILS = "megatron/core/datasets/data_schedule_utils.py"
 SCHEDULE = "megatron/core/datasets/data_schedule.py"
-ARGUMENTS = "megatron/training/arguments.py"
 FULL = "DATA_PARALLEL_GROUP_WITH_CP"
 
 
 @pytest.fixture(scope="module")
-def dev(dev_folder):
-    return measure("checks.skills.dynamic_dev_world", first_on_path=dev_folder)
+def dev(stage, dev_upstream):
+    return stage.call("checks.skills.dynamic_dev_world:observe", 1, upstream=dev_upstream)[0]
 
 
 def error(dev, name):
@@ -83,34 +82,41 @@ def test_ranks_have_lists_of_their_own_until_virtual_stages_align_them(dev):
     assert dev["plans"]["loops, 32 ranks"]["shared"] is True
 
 
-def test_groups_of_dev(dev):
-    found = {int(size): entry for size, entry in dev["groups"]["eight"].items()}
-    assert found.pop(0) == [], "destroy_model_parallel clears them"
-    assert {size: entry["ranks"] for size, entry in found.items()} == {
-        1: [5],
-        2: [4, 5],
-        4: [4, 5, 6, 7],
-        8: list(range(8)),
-    }
-    named = {size: entry["desc"] for size, entry in found.items()}
-    assert named == {size: f"DYNAMIC_DP_CP_GROUP_{size}" for size in (1, 2, 4)} | {8: FULL}
-    assert set(dev["groups"]["eight, smallest 4"]) == {"0", "4", "8"}
-    assert dev["groups"]["ten"]["4"]["ranks"] == [8, 9], "two ranks under the size of four"
+@pytest.fixture(scope="module")
+def groups(stage, dev_upstream):
+    def ask(ranks, **options):
+        function = "checks.skills.dynamic_dev_world:groups"
+        return stage.call(function, ranks, options, upstream=dev_upstream)
+
+    return ask
 
 
-def test_the_old_name_reaches_the_config_and_not_the_command_line(dev, dynamic_upstream):
+def test_groups_of_dev(groups):
+    for rank, found in enumerate(groups(8)):
+        assert found.pop("left") == [], "destroy_model_parallel clears them"
+        pair, four = rank // 2 * 2, rank // 4 * 4
+        assert {size: entry["ranks"] for size, entry in found.items()} == {
+            "1": [rank],
+            "2": [pair, pair + 1],
+            "4": [*range(four, four + 4)],
+            "8": [*range(8)],
+        }
+        named = {size: entry["desc"] for size, entry in found.items()}
+        assert named == {size: f"DYNAMIC_DP_CP_GROUP_{size}" for size in "124"} | {"8": FULL}
+
+
+def test_groups_of_dev_from_a_smallest_size(groups):
+    assert set(groups(8, min_dynamic_context_parallel_size=4)[5]) == {"4", "8", "left"}
+
+
+def test_ten_ranks_have_two_under_the_size_of_four(groups):
+    assert groups(10)[9]["4"]["ranks"] == [8, 9]
+
+
+def test_the_old_name_reaches_the_config(dev):
     assert dev["alias"]["dynamic"] is True
     assert dev["alias"]["scheduler"] == "default_dynamic_cp"
     assert dev["alias"]["warned"][0].startswith("hybrid_context_parallel is deprecated")
-    tree = dynamic_upstream("megatron-lm-dev")
-    training = [path for path in tree.paths("megatron/training/") if path.endswith(".py")]
-    texts = {path: tree.read(path) for path in (*training, "pretrain_gpt.py")}
-    reads = {name: [path for path, text in texts.items() if name in text] for name in NAMES}
-    assert reads[b"hybrid_context_parallel"] == []
-    assert ARGUMENTS in reads[b"dynamic_context_parallel"]
-
-
-NAMES = (b"hybrid_context_parallel", b"dynamic_context_parallel")
 
 
 def test_what_the_configs_refuse_and_take(dev):
@@ -151,13 +157,27 @@ def test_a_captured_layer_forgets_its_group(dev):
     assert found["max_seqlen_q"] == 16 * 2, "budget times the static size, not times four"
 
 
-def test_only_a_static_size_above_one_takes_the_group_back(dev_folder):
+@pytest.fixture(scope="module")
+def passes(stage, dev_upstream):
     """Passes: static, dynamic, static, size 1, static."""
-    found = measure("checks.skills.dynamic_dev_hand_over", first_on_path=dev_folder)
-    used = {name: [step["group"] for step in found[name]["passes"]] for name in found}
-    assert used["static_four"] == ["static", "dynamic", "static", "none", "static"]
-    assert used["static_one"] == ["none", "dynamic", "dynamic", "none", "none"]
-    assert found["static_one"]["passes"][1]["stream"] == "a stream", "made on first use"
+    call = "checks.skills.core_cases:dynamic"
+    return stage.call(call, 4, "dynamic_context_parallel", upstream=dev_upstream)[1]
+
+
+def test_only_a_static_size_above_one_takes_the_group_back(passes):
+    """After each pass the static group is attached again, and only a leaked one gives errors."""
+    assert [step["group"] for step in passes["static 4"][:5]] == ["static"] * 5
+    assert all(step["error"] < 1e-12 for step in passes["static 4"][:5])
+    alone = [step["group"] for step in passes["static 1"][:5]]
+    assert alone == ["none", "dynamic", "dynamic", "none", "none"]
+    wrong = [step["error"] > 0.1 for step in passes["static 1"][:5]]
+    assert wrong == [False, False, True, False, False], "the static pass after the dynamic one"
+
+
+def test_two_levels_get_one_group(passes):
+    static, dynamic = passes["levels"]
+    assert static["error"] < 1e-12
+    assert "a2a+p2p requires cp_group = [a2a_cp_group, p2p_cp_group]" in dynamic["raised"]
 
 
 def functions(source, name):
@@ -222,22 +242,6 @@ def test_planning_time_grows_with_sequences_times_ranks(dev, record_property):
     ours = time.process_time() - started
     record_property("our_seconds", round(ours, 3))
     assert dev["seconds"][2] > 5 * ours
-
-
-@pytest.mark.parametrize("version", ["megatron-lm-r0.17", "megatron-lm-r0.18", "megatron-lm-r0.19"])
-def test_backward_calls_do_not_fit_two_releases(dynamic_upstream, version):
-    tree = dynamic_upstream(version)
-    loop = tree.read("megatron/core/pipeline_parallel/hybrid_cp_schedule.py")
-    (taker,) = functions(tree.read("megatron/core/pipeline_parallel/schedules.py"), "backward_step")
-    calls = [
-        node
-        for node in ast.walk(ast.parse(loop))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "backward_step"
-    ]
-    assert len(calls) == 3
-    given = {len(call.args) for call in calls}
-    assert len(taker.args.args) == 4
-    assert given == ({4} if version == "megatron-lm-r0.19" else {5})
 
 
 def sized(source, name, value):

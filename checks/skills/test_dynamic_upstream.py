@@ -28,7 +28,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 
-from checks.skills.fresh_process import REPOSITORY, measure
+from checks.skills.fresh_process import REPOSITORY
 from checks.skills.output_calls import output_calls, parse_package
 from ringproof.harness.cards import load_card
 
@@ -51,8 +51,9 @@ class Group:
 
 
 @pytest.fixture(scope="module")
-def hand_over():
-    return measure("checks.skills.dynamic_hand_over")
+def hand_over(stage):
+    """Passes on four ranks: static, dynamic on two, static, on one, static, a size alone."""
+    return stage.call("checks.skills.core_cases:dynamic", 4, "hybrid_context_parallel")[1]
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):
@@ -101,30 +102,44 @@ def test_packing_carries_a_size_and_a_group():
     assert not {"pad_between_seqs", "cp_partition_mode"} & set(fields), "these came later"
 
 
-def groups_used(found):
-    return [step["group"] for step in found["passes"]]
+def groups_used(passes):
+    return [step["group"] for step in passes]
+
+
+def wrong(passes):
+    return [step["error"] > 0.1 for step in passes]
 
 
 def test_the_group_of_a_microbatch_stays_attached(hand_over):
-    """Passes: static, dynamic, static, size 1, static."""
-    used = groups_used(hand_over["static_four"])
-    assert used[0] == "static", "before any dynamic microbatch"
-    assert used[1] == "dynamic"
-    assert used[2] == "dynamic", "a static pass afterwards still runs on the microbatch's group"
+    """The static pass after a dynamic one runs on the group of two, and is silently wrong."""
+    static, dynamic, after = hand_over["static 4"][:3]
+    assert groups_used([static, dynamic, after]) == ["static", "dynamic", "dynamic"]
+    assert wrong([static, dynamic, after]) == [False, False, True]
+    assert after["raised"] == ""
 
 
 def test_size_one_switches_attention_off_for_good(hand_over):
-    assert groups_used(hand_over["static_four"])[3:] == ["none", "none"]
+    alone, after = hand_over["static 4"][3:5]
+    assert groups_used([alone, after]) == ["none", "none"]
+    assert wrong([alone, after]) == [False, True]
 
 
 def test_static_size_one_hands_over_no_stream(hand_over):
-    dynamic = hand_over["static_one"]["passes"][1]
-    assert dynamic == {"group": "dynamic", "stream": None}
-    assert hand_over["static_four"]["passes"][1]["stream"] == "a stream"
+    static, dynamic = hand_over["static 1"][:2]
+    assert static["error"] < 1e-12
+    said = "AttributeError: 'NoneType' object has no attribute 'wait_event'"
+    assert dynamic["raised"] == said
+    assert hand_over["static 4"][1]["error"] < 1e-12, "with a static size of four there is one"
 
 
 def test_a_size_without_a_group_is_refused(hand_over):
-    assert hand_over["static_four"]["refused"].startswith("local_cp_size must be == 1")
+    assert "local_cp_size must be == 1" in hand_over["static 4"][5]["raised"]
+
+
+def test_two_levels_get_one_group(hand_over):
+    static, dynamic = hand_over["levels"]
+    assert static["error"] < 1e-12
+    assert "a2a+p2p requires cp_group = [a2a_cp_group, p2p_cp_group]" in dynamic["raised"]
 
 
 @pytest.fixture

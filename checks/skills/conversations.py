@@ -1,0 +1,81 @@
+"""Conversations of known lengths for Megatron's SFT data set, which reads them from files."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+LENGTHS = ((39, 19, 59, 115, 15), (99, 7, 99, 43), (27, 43, 119, 59), (63, 63, 63, 59))
+"""Tokens of the conversations of each pack; a pack of 256 holds them with an end token each."""
+
+
+class Packs:
+    """In the place of the low-level data set that reads a file.
+
+    Args:
+        path: Not read.
+    """
+
+    def __init__(self, path: object) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> list[dict[str, Any]]:
+        lengths = LENGTHS[index % len(LENGTHS)]
+        return [{"role": "system", "content": f"{index} {length}"} for length in lengths]
+
+
+class Talker:
+    """A tokenizer that makes a conversation of as many tokens as it says.
+
+    Args:
+        tokenizer: Answers everything else.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    pad = 0
+
+    def tokenize_conversation(self, conversation: Sequence[Any], **_: Any) -> tuple[Any, Any]:
+        """Return tokens and targets [t]."""
+        seed, length = map(int, conversation[0]["content"].split())
+        generator = torch.Generator().manual_seed(1000 * seed + length)
+        tokens = torch.randint(1, 250, (length,), generator=generator).numpy()
+        return tokens, tokens.copy()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def use() -> None:
+    """Let upstream's SFT data set read `Packs` through a `Talker`; upstream packs and pads."""
+    module = importlib.import_module("megatron.training.datasets.sft_dataset")
+    module.SFTLowLevelDataset = Packs  # type: ignore[attr-defined]
+    pack = module.SFTDataset.__getitem__
+
+    @functools.wraps(pack)
+    def read(self: Any, index: int) -> Any:
+        if not isinstance(self.config.tokenizer, Talker):
+            self.config.tokenizer = Talker(self.config.tokenizer)
+        return pack(self, index)
+
+    module.SFTDataset.__getitem__ = read
+
+
+def use_without_tokenizers() -> None:
+    """Do as `use` for 0.16.1, whose program imports packages and builds kernels without need."""
+    for name in ("six", "regex"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    importlib.import_module("megatron.training.training")  # before the script, to be watched
+    kernels: Any = importlib.import_module("megatron.legacy.fused_kernels")
+    kernels.load = lambda _: None
+    use()
