@@ -30,6 +30,7 @@ EXAMPLE = (
 PACKAGES = ("torch", "numpy", "psutil", "einops", "pybind11", "omegaconf")
 SECONDS_BETWEEN_LINES = 10.0
 STDOUT = "-"
+ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
 
 
 Words = Annotated[
@@ -125,7 +126,7 @@ def rehearse(
         offline=offline,
     )
     with termination_as_exit(), _progress(Console(stderr=True)) as progress:
-        result = rehearse(request, progress)
+        result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
     _write(result, json_path, html)
     if STDOUT not in (json_path, html):
         for line in lines(result):
@@ -199,6 +200,16 @@ def _progress(console: Console) -> Iterator[Callable[[str, str], None]]:
         return
     with console.status("starting") as status:
         yield lambda phase, line: status.update(_escaped(f"{phase}: {line}"))
+
+
+def _brief(line: str) -> str:
+    """Shorten a line of progress that ends with the last line of a log."""
+    running, colon, logged = line.partition(" ranks running: ")
+    if not colon:
+        return line
+    step = ITERATION.search(logged)
+    doing = f"step {step[1]} of {step[2]} is done" if step else "before or between steps"
+    return f"{running} ranks running, {doing}"
 
 
 class _Lines:

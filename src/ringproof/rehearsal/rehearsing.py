@@ -90,18 +90,19 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started = time.monotonic()
+    other, flag = _split_against(request)
     progress("open", "Megatron-LM and Transformer Engine")
     upstream = _opened(request, request.megatron)
-    _check_script(request.launch, upstream)
-    other, flag = _split_against(request)
+    find_script(request.launch, upstream)
     other_upstream = None if other is None else _opened(request, other)
+    if other_upstream is not None:
+        find_script(request.launch, other_upstream)
     attempts = [_Attempt("launch", request.launch, request.folder / "launch")]
     if flag is not None:
         changed = _with_flag(request.launch, flag)
         attempts.append(_Attempt(" ".join(flag), changed, request.folder / "against"))
     variants = _variants(request, upstream, attempts, progress)
     if other_upstream is not None:
-        _check_script(request.launch, other_upstream)
         attempt = _Attempt(other_upstream.megatron_name, request.launch, request.folder / "against")
         variants += _variants(request, other_upstream, [attempt], progress)
     main, against = variants[0], variants[1] if len(variants) > 1 else None
@@ -109,7 +110,7 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     return Rehearsal(main, against, between, time.monotonic() - started)
 
 
-def find_script(launch: Launch, megatron: Path) -> str:
+def find_script(launch: Launch, upstream: Upstream) -> str:
     """Return the launch's script as a path that `Program` takes.
 
     A script is looked for in the checkout first, by as much of its path as exists there, and then
@@ -121,14 +122,14 @@ def find_script(launch: Launch, megatron: Path) -> str:
     parts = Path(launch.script).parts
     for start in range(len(parts)):
         candidate = Path(*parts[start:])
-        if not candidate.is_absolute() and (megatron / candidate).is_file():
+        if not candidate.is_absolute() and (upstream.megatron / candidate).is_file():
             return str(candidate)
     own = Path(launch.script)
     if own.is_file():
         return str(own.resolve())
     raise InputError(
-        "SCRIPT", launch.script, f"the launch runs a program that is not in {megatron.name}",
-        "name a checkout that has it with --megatron; wheels of megatron-core have no programs",
+        "SCRIPT", launch.script, f"is a program that {upstream.megatron_name} does not have",
+        "name a checkout that has it (wheels have no programs)",
     )  # fmt: skip
 
 
@@ -150,10 +151,6 @@ def known_options(server: Server, upstream: Upstream, script: str, folder: Path)
 
 def _opened(request: Request, megatron: str) -> Upstream:
     return open_upstream(megatron, request.engine, cache=request.cache, offline=request.offline)
-
-
-def _check_script(launch: Launch, upstream: Upstream) -> None:
-    find_script(launch, upstream.megatron)
 
 
 def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
@@ -199,7 +196,7 @@ def _variants(
 ) -> list[Variant]:
     """Run the attempts of one upstream on one server."""
     launch = attempts[0].launch
-    script = find_script(launch, upstream.megatron)
+    script = find_script(launch, upstream)
     log = _made(attempts[0].folder) / "server.log"
     environment = {
         name: value

@@ -14,6 +14,7 @@ from ringproof.rehearsal.shrink import Change, Small
 from ringproof.rehearsal.verdict import GRAD_NORM, Agreement, Difference, Refusal, evaluations
 
 VERSION = 1
+MOST_MESSAGE = 240  # characters of a message in a headline
 CODE: Mapping[str, str] = MappingProxyType(
     {
         "upstream": (
@@ -159,17 +160,20 @@ def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
 
 def _refused(refusal: Refusal) -> str:
     where = f"{refusal.file}:{refusal.line}" if refusal.file else ""
+    message = refusal.message
+    if len(message) > MOST_MESSAGE:
+        message = f"{message[:MOST_MESSAGE]} ..."
     at = f" at {where}" if where else ""
     if refusal.symbol:
         return f"It calls {refusal.symbol}{at}, which the rehearsal has no stand-in for."
     if refusal.kind == "hung":
-        return f"It hangs after {refusal.iteration} iterations: {refusal.message}"
+        return f"It hangs after {refusal.iteration} iterations: {message}"
     if refusal.kind == "import":
-        return f"Upstream cannot be imported: {refusal.message}{at}"
+        return f"Upstream cannot be imported: {message}{at}"
     if refusal.kind in ("died", "timeout"):
-        return f"It does not end well: rank {refusal.rank} {refusal.message}"
+        return f"It does not end well: rank {refusal.rank} {message}"
     when = f" after {refusal.iteration} iterations" if refusal.iteration else ""
-    return f"It is refused{when} by rank {refusal.rank}{at}: {refusal.message}"
+    return f"It is refused{when} by rank {refusal.rank}{at}: {message}"
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
