@@ -6,13 +6,14 @@ waited for twice, as on NCCL (gloo would wait for ever).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType, SimpleNamespace
+from types import FunctionType, MappingProxyType, SimpleNamespace
 from typing import Any, Protocol
 
 import torch.distributed as dist
@@ -129,12 +130,45 @@ def group_name(group: Any) -> GroupName:
 def install(traffic: Traffic, board: Board) -> None:
     """Let every later call of ``torch.distributed`` go to gloo and be counted."""
     _use_gloo()
+    taken: dict[Any, Any] = {}
     for name, outgoing in OUTGOING.items():
         original = getattr(distributed_c10d, name)
-        _put(name, _watched(original, name, outgoing, traffic, board))
+        taken[original] = _watched(original, name, outgoing, traffic, board)
+        _put(name, taken[original])
     for alias, name in (("_all_gather_base", "all_gather_into_tensor"),
                         ("_reduce_scatter_base", "reduce_scatter_tensor")):  # fmt: skip
+        taken[getattr(dist, alias)] = getattr(dist, name)
         _put(alias, getattr(dist, name))
+    manager = distributed_c10d._coalescing_manager
+    taken[manager] = _coalesced(manager, board)
+    _put("_coalescing_manager", taken[manager])
+    _put_in_upstream(taken)
+
+
+def _put_in_upstream(taken: dict[Any, Any]) -> None:
+    """Replace functions that modules took from torch when they were imported."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in ("torch", "ringproof"):
+            continue
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(value, FunctionType) and value in taken:
+                setattr(module, attribute, taken[value])
+
+
+def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]:
+    """Name what a rank waits for at the end of a block of coalesced calls."""
+
+    @contextlib.contextmanager
+    def manager(group: Any = None, *arguments: Any, **named: Any) -> Iterator[Any]:
+        text = f"coalesced calls in {group_name(group)} at {upstream_place()}"
+        with contextlib.ExitStack() as stack:
+            stack.callback(board.leave)
+            calls = stack.enter_context(original(group, *arguments, **named))
+            yield calls
+            board.enter(text)
+        calls.works = [Once(work, board, text) for work in calls.works]
+
+    return manager
 
 
 def _put(name: str, value: Any) -> None:
