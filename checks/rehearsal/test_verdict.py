@@ -1,0 +1,123 @@
+"""Verdicts on runs: agreement within tolerances, refusals, and the pitfalls that explain them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.program import Iteration, RankError, RankReport
+from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.verdict import (
+    TOLERANCES,
+    compare,
+    find_pitfalls,
+    refusal_of,
+    traceback_of,
+)
+
+SKILLS = Path(__file__).parents[2] / "skills"
+LOSSES = (5.5, 5.4, 5.3, 5.2, 5.1)
+
+
+def run(*losses: float, norm: float = 1.0, evaluation: float | None = None) -> Outcome:
+    steps = tuple(
+        Iteration(number, {"lm loss": loss}, norm, 0.1) for number, loss in enumerate(losses, 1)
+    )
+    found = () if evaluation is None else ({"lm loss": evaluation},)
+    silent = RankReport(0, None, tuple(Iteration(step.number, {}, norm, 0.1) for step in steps))
+    return Outcome((silent, RankReport(1, None, steps, found)), None, 1.0, 0, Path())
+
+
+def test_equal_runs_agree() -> None:
+    verdict = compare(run(*LOSSES), run(*LOSSES), "float32")
+    assert verdict.agrees is True
+    assert verdict.largest_loss is not None and verdict.largest_loss.relative == 0
+    assert verdict.first is None
+
+
+@pytest.mark.parametrize(("off", "agrees"), [(1e-7, True), (1e-6, True), (1.2e-5, False)])
+def test_rounding_agrees_and_a_defect_does_not(off: float, agrees: bool) -> None:
+    wrong = (*LOSSES[:2], *(loss * (1 + off) for loss in LOSSES[2:]))
+    verdict = compare(run(*wrong), run(*LOSSES), "float32")
+    assert verdict.agrees is agrees
+    if not agrees:
+        assert verdict.first is not None and verdict.first.iteration == 3
+        assert "step 3" in verdict.reason
+
+
+def test_gradient_norms_are_compared() -> None:
+    verdict = compare(run(*LOSSES, norm=1.00005), run(*LOSSES), "float32")
+    assert verdict.agrees is False
+    assert verdict.first is not None and verdict.first.name == "grad norm"
+    assert compare(run(*LOSSES, norm=1.00005), run(*LOSSES), "bfloat16").agrees is True
+
+
+def test_evaluations_are_compared() -> None:
+    same = compare(run(*LOSSES, evaluation=5.0), run(*LOSSES, evaluation=5.0), "float32")
+    assert same.agrees is True
+    other = compare(run(*LOSSES, evaluation=5.1), run(*LOSSES, evaluation=5.0), "float32")
+    assert other.agrees is False and "in the evaluation" in other.reason
+
+
+def test_what_is_not_finite_does_not_agree() -> None:
+    broken = run(5.5, math.nan)
+    assert compare(broken, run(5.5, 5.4), "float32").agrees is False
+    assert compare(broken, broken, "float32").agrees is False
+
+
+def test_runs_without_a_common_loss_do_not_agree() -> None:
+    assert compare(run(), run(*LOSSES), "float32").agrees is False
+
+
+def test_tolerances_grow_with_the_steps() -> None:
+    late = [5.0] * 20
+    verdict = compare(run(*late[:-1], 5.0 * (1 + 6e-6)), run(*late), "float32")
+    assert verdict.agrees is True
+    assert compare(run(5.0 * (1 + 6e-6)), run(5.0), "float32").agrees is False
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(InputError, match="no tolerance"):
+        compare(run(*LOSSES), run(*LOSSES), "float16")
+    assert TOLERANCES["float32"].loss < TOLERANCES["bfloat16"].loss
+
+
+def test_a_refusal_has_file_and_line() -> None:
+    failure = Failure("raised", 2, "AssertionError: no\n  good", "megatron/core/a.py:12")
+    error = RankError("AssertionError", "no", "megatron/core/a.py:12", "", "in validate_args\n")
+    reports = [RankReport(2, error, (Iteration(1, {}, None, 0.1),))]
+    refusal = refusal_of(failure, reports)
+    assert (refusal.file, refusal.line, refusal.iteration) == ("megatron/core/a.py", 12, 1)
+    assert refusal.message == "AssertionError: no good"
+    assert traceback_of(failure, reports) == "in validate_args\n"
+    unknown = refusal_of(Failure("died", 0, "ended by signal SIGKILL"), [])
+    assert (unknown.file, unknown.line) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("message", "feature", "pitfall"),
+    [
+        (
+            "AssertionError: CP implementation a2a+p2p requires cp_group = "
+            "[a2a_cp_group, p2p_cp_group]!",
+            "dynamic-cp",
+            "hierarchical-type",
+        ),
+        ("KeyError: 4", "dynamic-cp", "non-power-of-two-domain"),
+        ("AssertionError: ", "a2a+p2p", "empty-assertion"),
+        ("IndexError: list index out of range", "a2a+p2p", "per-layer-list"),
+    ],
+)
+def test_messages_find_their_pitfalls(message: str, feature: str, pitfall: str) -> None:
+    found = find_pitfalls(message, "  in validate_args\n", SKILLS, feature)
+    assert found[0].id == pitfall
+    assert found[0].remedy
+
+
+@pytest.mark.parametrize("message", ["KeyError: 7", "ValueError: out of range", "AssertionError: "])
+def test_other_messages_find_none(message: str) -> None:
+    assert find_pitfalls(message, "  in somewhere_else\n", SKILLS, "p2p") == ()
+    assert find_pitfalls(message, "", None, "p2p") == ()
