@@ -177,7 +177,7 @@ def te_successor(cp_global_ranks, a2a_size, rank):
 
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 4), (4, 2), (3, 4)])
 def test_ring_neighbours_are_the_members_of_level_one(sizes):
-    """A derivation from upstream's rule as `te_successor` restates it, for more sizes than are run."""
+    """A derivation from the rule as `te_successor` restates it, for more sizes than are run."""
     members = RankLayout(tp=2, cp=sizes[0] * sizes[1], dp=2).group(("cp",), 1)
     for group in level_groups(members, sizes, level=1):
         found = [te_successor(members, sizes[0], rank) for rank in group]
