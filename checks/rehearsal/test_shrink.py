@@ -259,6 +259,17 @@ def test_files_and_reduced_precision_are_left_out() -> None:
         small("", 8, dtype="float16")
 
 
+def test_kernels_of_triton_are_off() -> None:
+    line = "--multi-latent-attention --moe-permute-fusion --no-rope-fusion"
+    _, flags = small(line, 8)
+    assert flags.has("--no-rope-fusion") and not flags.has("--moe-permute-fusion")
+    words = ("--multi-latent-attention",)
+    options = {*words, "--no-rope-fusion"}
+    result = shrink(Launch("a.py", words, {}, 1, 1, "test"), options=options)
+    assert "--no-rope-fusion" in result.arguments
+    assert not small("--context-parallel-size 2", 8)[1].has("--no-rope-fusion")
+
+
 def test_an_option_that_upstream_does_not_know_stays() -> None:
     assert small("--unknown 3", 8)[1].get("--unknown") == ("3",)
     words = ("--seq-length", "64", "--save", "/x")

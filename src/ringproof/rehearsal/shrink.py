@@ -29,7 +29,9 @@ FIXED_POINT = "Quantized training: its recipes, scales, paddings and gathered we
 ROUNDING = "Rounding, casts and buffers of bfloat16 or float16 training."
 USER_BUFFERS = "Communication that needs GPUs and their network, such as TE's user buffers."
 FLASH = "Which attention kernel runs; flash-attn takes other layouts and refuses other settings."
+TRITON = "A fused kernel that needs Triton; the same is computed by upstream's own PyTorch code."
 BALANCE = "Nothing of the path: forced balance draws random routes, which could not be compared."
+FUSED = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-permute-fusion-into-hybridep")
 HIERARCHICAL = "a2a+p2p"
 
 
@@ -99,6 +101,7 @@ def shrink(
     mock_data(draft, lengths)
     _leave_out(draft)
     _precision(draft, dtype)
+    _kernels(draft)
     _comparable(draft)
     environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
     return Small(
@@ -148,6 +151,13 @@ def _precision(draft: Draft, dtype: str) -> None:
     if draft.flags.one("--attention-backend") == "flash":
         draft.put("--attention-backend", "fused", FLASH)
     draft.drop(("--use-flash-attn",), FLASH)
+
+
+def _kernels(draft: Draft) -> None:
+    """Turn off fusions whose kernels are written in Triton."""
+    if draft.flags.has("--multi-latent-attention"):
+        draft.put_all("--no-rope-fusion", (), TRITON)
+    draft.drop(FUSED, TRITON)
 
 
 def _comparable(draft: Draft) -> None:
