@@ -20,7 +20,15 @@ def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
 DROPPED = _table(
     (
         FILES,
-        """--save --load --pretrained-checkpoint --finetune --no-save-optim --no-save-rng
+        """--load-main-params-from-ckpt --persistent-save-interval --dist-ckpt-workers
+        --async-ckpt-cpu-priority --async-ckpt-io-priority --async-ckpt-use-cpu-shm
+        --ckpt-fully-parallel-load-exchange-algo --ckpt-fully-parallel-load-process-group
+        --ckpt-fully-parallel-save-process-group --disable-ckpt-load-validate-sharding-integrity
+        --no-ckpt-load-validate-sharding-integrity --no-strict-fsdp-dtensor-load
+        --disable-strict-fsdp-dtensor-load --disable-use-tokenizer-model-from-checkpoint-args
+        --result-rejected-tracker-filename --save-params-interval --save-activations-interval
+        --save-dgrads-interval --save-wgrads-interval --save-tokens-per-expert-interval
+        --save --load --pretrained-checkpoint --finetune --no-save-optim --no-save-rng
         --no-load-optim --no-load-rng --save-interval --save-retain-interval --ckpt-format
         --dist-ckpt-format --use-dist-ckpt --auto-detect-ckpt-format --async-save
         --use-persistent-ckpt-worker --ckpt-fully-parallel-load --ckpt-fully-parallel-save
@@ -34,35 +42,38 @@ DROPPED = _table(
         --non-persistent-local-ckpt-dir --non-persistent-local-ckpt-algo --ckpt-step
         --ckpt-convert-format --ckpt-convert-save --ckpt-convert-update-legacy-dist-opt-format
         --replication --replication-jump --replication-factor --verify-integrity
-        --language-model-checkpoint --data-cache-path --dataloader-save
+        --language-model-checkpoint --data-cache-path
         --ckpt-load-validate-sharding-integrity
-        --async-ckpt-use-cached-structure --cached-save-plan --master-addr --master-port
+
         --log-progress --enable-ft-package --calc-ft-timeouts --one-logger-async
         --app-tag-run-name --app-tag-run-version --enable-one-logger --no-one-logger
         --one-logger-project --one-logger-run-name""",
     ),
     (
         WATCHING,
-        """--tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size
+        """--config-logger-dir --dump-param-to-param-group-map --flight-recorder-dump-path
+        --disable-log-loss-scale-to-tensorboard --log-moe-overload-factor
+        --run-workload-inspector-server --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size
         --log-timers-to-tensorboard --no-log-loss-scale-to-tensorboard
         --log-validation-ppl-to-tensorboard --log-memory-to-tensorboard
-        --log-world-size-to-tensorboard --log-learning-rate-to-tensorboard
-        --log-batch-size-to-tensorboard --no-log-learnig-rate-to-tensorboard
+        --log-world-size-to-tensorboard
+
         --wandb-project --wandb-entity --wandb-exp-name --wandb-save-dir
         --logging-level --log-throughput --log-params-norm --log-num-zeros-in-grad
         --log-memory-interval --log-energy --log-straggler --disable-straggler-on-startup
         --straggler-ctrlr-port --straggler-minmax-count --timing-log-level --timing-log-option
         --profile --profile-step-start --profile-step-end --profile-ranks --use-pytorch-profiler
-        --record-memory-history --memory-snapshot-path --memory-profile-path
+        --record-memory-history --memory-snapshot-path
         --pytorch-profiler-collect-shapes --pytorch-profiler-collect-callstack
         --pytorch-profiler-collect-chakra --nvtx-ranges --barrier-with-L1-time
         --no-barrier-with-level-1-timing --log-device-memory-used
-        --moe-per-layer-logging --tensor-inspect --enable-gloo-process-groups
+        --moe-per-layer-logging
         --check-weight-hash-across-dp-replicas-interval --log-max-attention-logit""",
     ),
     (
         ENDING,
-        """--exit-duration-in-mins --exit-interval --exit-signal --exit-signal-handler
+        """--disable-manual-gc-eval --no-manual-gc-eval --exit-signal-handler-for-training
+        --exit-duration-in-mins --exit-interval --exit-signal --exit-signal-handler
         --exit-signal-handler-for-dataloader --manual-gc-eval --manual-gc --manual-gc-interval
         --distributed-timeout-minutes --distributed-timeout-seconds-after-init
         --empty-unused-memory-level
@@ -71,16 +82,18 @@ DROPPED = _table(
     ),
     (
         DATA,
-        """--data-path --data-args-path --train-data-path --valid-data-path --test-data-path
+        """--dataloader-defer-npy-index-mmap --tokenizer-hf-no-include-special-tokens
+        --tokenizer-hf-no-use-fast --no-tokenizer-sentencepiece-ignore-extra-whitespaces
+        --disable-tokenizer-sentencepiece-ignore-extra-whitespaces --data-path --data-args-path --train-data-path --valid-data-path --test-data-path
         --per-split-data-args-path --per-dataset-sequences-path --mock-data --vocab-file
-        --merge-file --tokenizer-model --tokenizer-type --tokenizer-prompt-format
+        --merge-file --tokenizer-model --tokenizer-type
         --tokenizer-metadata --tokenizer-sentencepiece-legacy --tokenizer-hf-use-fast
         --tokenizer-hf-include-special-tokens --tokenizer-special-tokens
         --trust-remote-code --tiktoken-pattern --tiktoken-num-special-tokens
         --tiktoken-special-tokens --sft-tokenizer-prompt-format --null-tokenizer-eod-id
         --null-tokenizer-pad-id --vocab-size --vocab-extra-ids --no-mmap-bin-files
         --object-storage-cache-path --num-workers --num-dataset-builder-threads
-        --defer-npy-index-mmap --dataloader-fast-cache-load --fast-cache-load
+         --dataloader-fast-cache-load
         --mid-level-dataset-surplus --full-validation --multiple-validation-sets
         --varlen-mock-dataset-config-json --sft-mock-dataset-config-json""",
     ),
@@ -91,14 +104,14 @@ QUANTIZED = frozenset(
     re.findall(
         r"\S+",
         """
-    --fp8-format --fp8-recipe --fp8-margin --fp8-interval --fp8-amax-history-len
+    --disable-fp8-wgrad --keep-fp8-transpose-cache --fp8-output-proj --fp8-format --fp8-recipe --fp8-margin --fp8-interval --fp8-amax-history-len
     --fp8-amax-compute-algo --no-fp8-wgrad --fp8-param-gather --fp8-param
     --fp8-dot-product-attention --fp8-multi-head-attention --first-last-layers-bf16
     --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 --fp4-format --fp4-recipe
     --fp4-param --fp4-param-gather --fp8-quantizer-factory --fp4-quantizer-factory
     --reuse-grad-buf-for-mxfp8-param-ag --te-precision-config-file --kitchen-config-file
     --kitchen-recipe-number --moe-router-padding-for-fp8 --moe-router-padding-for-quantization
-    --transformer-engine-precision-config-file
+
     """,
     )
 )
@@ -112,8 +125,8 @@ HALF = frozenset(
     --loss-scale-window --hysteresis --fp32-residual-connection --fp16-lm-cross-entropy
     --accumulate-allreduce-grads-in-fp32 --main-grads-dtype --main-params-dtype --exp-avg-dtype
     --exp-avg-sq-dtype --use-precision-aware-optimizer --megatron-fsdp-grad-comm-dtype
-    --megatron-fsdp-main-grads-dtype --megatron-fsdp-main-params-dtype --store-param-remainders
-    --no-store-param-remainders
+    --megatron-fsdp-main-grads-dtype --megatron-fsdp-main-params-dtype
+
     """,
     )
 )
@@ -137,7 +150,7 @@ HARDWARE = frozenset(
     --disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad --disable-tp-comm-bulk-dgrad
     --disable-tp-comm-bulk-wgrad --use-sharp --sharp-enabled-group --nccl-ub --use-nccl-ub
     --disable-symmetric-registration --fsdp-manual-registration --high-priority-stream-groups
-    --nccl-communicator-config-path --nccl-all-gather-with-sharp --local-rank
+    --nccl-communicator-config-path --local-rank
     """,
     )
 )
