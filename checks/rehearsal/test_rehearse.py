@@ -1,0 +1,275 @@
+"""``ringproof rehearse``: its outputs from runs built by hand, and its answers to bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from typer.testing import CliRunner
+
+from ringproof.cli.main import app
+from ringproof.cli.rehearse import _brief
+from ringproof.errors import InputError
+from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.launch import Launch
+from ringproof.rehearsal.page import page
+from ringproof.rehearsal.path import read_path
+from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, Upstream
+from ringproof.rehearsal.rehearsing import find_script
+from ringproof.rehearsal.result import Rehearsal, Variant, as_json
+from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.shrink import Change, Small
+from ringproof.rehearsal.text import lines, numbers, size, waiting_lines
+from ringproof.rehearsal.verdict import Agreement, compare, refusal_of
+
+ARGUMENTS = ("--context-parallel-size", "2")
+COMMAND = ("--", "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *ARGUMENTS)
+
+
+def outcome(loss: float, comm_type: str = "p2p") -> Outcome:
+    ranks = []
+    for rank in range(2):
+        steps = tuple(Iteration(n, {"lm loss": loss - n / 10}, 1.0, 0.1) for n in (1, 2))
+        calls = tuple(
+            AttentionCall(n, "train", 1, 0, comm_type, (2,), ((0, 1),), "sbhd", 64) for n in (1, 2)
+        )
+        ranks.append(RankReport(rank, None, steps, (), calls))
+    return Outcome(tuple(ranks), None, 2.0, 3 << 20, Path("logs"))
+
+
+def variant(loss: float = 5.0, comm_type: str = "p2p") -> Variant:
+    ran, reference = outcome(loss, comm_type), outcome(5.0)
+    change = Change("--hidden-size", "4096", "64", "What <b>width</b> shows.")
+    small = Small("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "p2p", "float32")
+    return Variant(
+        name="launch",
+        source="train.sh:1",
+        script="pretrain_gpt.py",
+        ranks=512,
+        megatron="git:dev",
+        engine="2.20.2",
+        dtype="float32",
+        small=small,
+        reference=dataclasses.replace(small, ranks=1),
+        outcome=ran,
+        reference_outcome=reference,
+        refusal=None,
+        path=read_path(ARGUMENTS, ran.ranks),
+        agreement=compare(ran, reference, "float32"),
+    )
+
+
+def refused(failure: Failure) -> Variant:
+    return dataclasses.replace(
+        variant(),
+        outcome=Outcome((), failure, 1.0, 0, Path("logs")),
+        refusal=refusal_of(failure, []),
+        path=read_path(ARGUMENTS, [], finished=False),
+        agreement=Agreement(None, "not run"),
+    )
+
+
+def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
+    return Rehearsal(main, against, None, 3.0)
+
+
+RAISED = Failure("raised", 1, "AssertionError: <script>no</script>", "megatron/a.py:7")
+HUNG = Failure("hung", 0, "waits", waiting={0: "irecv in CP [0, 1]", 1: "irecv in CP [0, 1]"})
+
+
+def test_json_of_a_rehearsal_that_passes() -> None:
+    data = json.loads(json.dumps(as_json(rehearsal(variant()))))
+    assert data["passed"] and data["starts"] and data["agrees"]
+    assert data["refused_by"] is None
+    assert data["largest_relative_difference"] == 0
+    assert data["path"]["layers"] == {"1": [{"comm_type": "p2p", "sizes": [2], "calls": 4}]}
+    assert data["path"]["microbatches"][0]["shares"][0]["ranks"] == [0, 1]
+    assert data["shrunk"][0]["hides"]
+    assert data["program"]["losses"]["1"] == {"lm loss": 4.9}
+    assert data["seconds"] == 3.0
+
+
+def test_json_of_a_refusal() -> None:
+    data = as_json(rehearsal(refused(RAISED)))
+    assert not data["passed"] and not data["starts"]
+    assert data["takes_path_asked_for"] is None and data["agrees"] is None
+    by = data["refused_by"]
+    assert (by["rank"], by["file"], by["line"]) == (1, "megatron/a.py", 7)
+
+
+@pytest.mark.parametrize(
+    ("it", "passed", "said"),
+    [
+        (variant(), True, "takes the path asked for (p2p over 2 ranks), and agrees"),
+        (variant(5.1), False, "is not right"),
+        (variant(comm_type="a2a"), False, "not on the path asked for"),
+        (refused(RAISED), False, "megatron/a.py:7"),
+        (refused(HUNG), False, "It hangs"),
+        (refused(Failure("died", 0, "ended by signal SIGKILL")), False, "SIGKILL"),
+        (refused(dataclasses.replace(RAISED, symbol="tex.f")), False, "no stand-in for"),
+    ],
+)
+def test_headlines(it: Variant, passed: bool, said: str) -> None:
+    assert it.passed is passed
+    assert said in it.headline
+    assert said in "\n".join(lines(rehearsal(it)))
+
+
+def test_one_variant_that_fails_fails_both() -> None:
+    both = rehearsal(variant(), variant(comm_type="a2a"))
+    assert not both.passed
+    assert both.headline == "launch passes; launch does not pass"
+    assert rehearsal(variant(), variant()).passed
+
+
+def test_a_hang_names_collective_and_group() -> None:
+    assert list(waiting_lines(HUNG.waiting)) == ["ranks 0-1 in irecv in CP [0, 1]"]
+    assert "ranks 0-1 in irecv in CP [0, 1]" in page(rehearsal(refused(HUNG)))
+
+
+def test_the_page_needs_no_other_file_and_escapes() -> None:
+    text = page(rehearsal(variant(), refused(RAISED)))
+    assert re.search(r"(src|href)=|@import|url\(", text) is None
+    assert "&lt;script&gt;no" in text and "<script" not in text
+    assert "What &lt;b&gt;width" in text
+    assert text.count('class="s1"') >= 2  # one cell of two ranks for each microbatch
+
+
+def test_the_page_marks_a_difference() -> None:
+    assert 'circle class="beyond"' in page(rehearsal(variant(5.1)))
+    assert 'circle class="beyond"' not in page(rehearsal(variant()))
+
+
+def test_small_texts() -> None:
+    assert numbers((0, 1, 2, 5)) == "0-2, 5"
+    assert [size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == [
+        "12 B", "2.0 KiB", "3.0 MiB", "5.0 GiB"
+    ]  # fmt: skip
+    running = "  9 s, 4 ranks running: iteration        2/       5 | lm loss"
+    assert _brief(running) == "  9 s, 4 ranks running, step 2 of 5 is done"
+    assert _brief("starts") == "starts"
+
+
+def test_scripts_are_found_by_as_much_of_their_path_as_exists(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    for name in ("pretrain_gpt.py", "examples/run.py"):
+        (tmp_path / name).touch()
+    upstream = Upstream(tmp_path, "here", tmp_path, "2", None)
+
+    def found(script: str) -> str:
+        return find_script(Launch(script, (), {}, 1, 1, "x"), upstream)
+
+    assert found("/workspace/Megatron-LM/pretrain_gpt.py") == "pretrain_gpt.py"
+    assert found("../examples/run.py") == "examples/run.py"
+    assert found(str(tmp_path / "examples" / "run.py")) == "examples/run.py"
+    with pytest.raises(InputError, match="does not have"):
+        found("train_other.py")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that is taken for Megatron-LM, without a program that trains."""
+    core = tmp_path / "megatron" / "core"
+    core.mkdir(parents=True)
+    (core / "__init__.py").touch()
+    (tmp_path / "transformer_engine-1-py3-none-any.whl").write_text("not a zip")
+    return tmp_path
+
+
+HERE = ("--megatron", ".")
+BAD_INPUT = MappingProxyType(
+    {
+        "has no megatron/core": ("--megatron", "/usr"),
+        "no such folder": ("--megatron", "git:/nowhere@dev"),
+        "no readable wheel": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
+        "no such file": (*HERE, "--te", "nothing.whl"),
+        "has no transformer_engine": (*HERE, "--te", "."),
+        "cannot be written there": (*HERE, "--json", "/nowhere/a.json"),
+        "is a folder": (*HERE, "--html", "."),
+        "neither a checkout nor": (*HERE, "--against", "nonsense"),
+        "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
+        "no variables to set": (*HERE, "--set", "A=1"),
+        "not a known precision": (*HERE, "--dtype", "float16"),
+        "same place": (*HERE, "--json", "-", "--html", "-"),
+    }
+)
+
+
+@pytest.mark.parametrize("problem", sorted(BAD_INPUT))
+def test_bad_input_is_refused(
+    problem: str, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    done = CliRunner().invoke(app, ["rehearse", *BAD_INPUT[problem], *COMMAND])
+    assert isinstance(done.exception, InputError)
+    assert problem in str(done.exception)
+
+
+def ringproof(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ringproof", "rehearse", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(checkout: Path) -> None:
+    done = ringproof("--megatron", "/usr", *COMMAND, folder=checkout)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert [line for line in done.stderr.splitlines() if "error" in line] == [
+        "error: --megatron: has no megatron/core (got /usr); "
+        "name the root of a Megatron-LM checkout, or git:PATH@REF"
+    ]
+
+
+SCRIPT = """
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+ARGS="--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 4096 --bf16
+ --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --train-iters 1000
+ --lr 1e-4 --normalization RMSNorm --swiglu --position-embedding-type rope --disable-bias-linear
+ --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/m --data-path /data/d"
+torchrun --nproc-per-node 8 --nnodes ${NNODES:-2} pretrain_gpt.py $ARGS \\
+    --context-parallel-size 4 --cp-comm-type a2a+p2p $LEVELS
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("levels", "code", "said"),
+    [
+        ("--hierarchical-context-parallel-sizes 2 2", 0, None),
+        ("", 1, "--hierarchical-context-parallel-sizes must be set"),
+        ("--hierarchical-context-parallel-sizes 4 2", 1, "AssertionError"),
+    ],
+)
+def test_a_launch_from_script_to_verdict(
+    stage: Stage, tmp_path: Path, levels: str, code: int, said: str | None
+) -> None:
+    upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
+    (tmp_path / "train.sh").write_text(f'LEVELS="{levels}"\n{SCRIPT}')
+    there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
+    outputs = ("--json", "a.json", "--html", "a.html")
+    done = ringproof("train.sh", *there, *outputs, folder=tmp_path)
+    assert done.returncode == code, done.stderr + done.stdout
+    data = json.loads((tmp_path / "a.json").read_text())
+    assert data["passed"] is (code == 0)
+    assert "</html>" in (tmp_path / "a.html").read_text()
+    assert list((tmp_path / "build" / "rehearsal" / "train").rglob("rank-0.log"))
+    if said is not None:
+        assert said in data["refused_by"]["message"]
+        assert data["refused_by"]["file"].startswith("megatron/")
+        return
+    assert data["path"]["taken"][0]["sizes"] == [2, 2]
+    assert data["largest_relative_difference"] < 2e-6
+    assert data["launch"]["ranks"] == 16 and data["shrunk"]
