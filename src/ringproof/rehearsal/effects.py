@@ -53,7 +53,8 @@ DROPPED = _table(
         WATCHING,
         """--config-logger-dir --dump-param-to-param-group-map --flight-recorder-dump-path
         --disable-log-loss-scale-to-tensorboard --log-moe-overload-factor
-        --run-workload-inspector-server --tensorboard-dir --tensorboard-log-interval --tensorboard-queue-size
+        --run-workload-inspector-server --tensorboard-dir --tensorboard-log-interval
+        --tensorboard-queue-size
         --log-timers-to-tensorboard --no-log-loss-scale-to-tensorboard
         --log-validation-ppl-to-tensorboard --log-memory-to-tensorboard
         --log-world-size-to-tensorboard
@@ -84,7 +85,8 @@ DROPPED = _table(
         DATA,
         """--dataloader-defer-npy-index-mmap --tokenizer-hf-no-include-special-tokens
         --tokenizer-hf-no-use-fast --no-tokenizer-sentencepiece-ignore-extra-whitespaces
-        --disable-tokenizer-sentencepiece-ignore-extra-whitespaces --data-path --data-args-path --train-data-path --valid-data-path --test-data-path
+        --disable-tokenizer-sentencepiece-ignore-extra-whitespaces --data-path --data-args-path
+        --train-data-path --valid-data-path --test-data-path
         --per-split-data-args-path --per-dataset-sequences-path --mock-data --vocab-file
         --merge-file --tokenizer-model --tokenizer-type
         --tokenizer-metadata --tokenizer-sentencepiece-legacy --tokenizer-hf-use-fast
@@ -104,7 +106,8 @@ QUANTIZED = frozenset(
     re.findall(
         r"\S+",
         """
-    --disable-fp8-wgrad --keep-fp8-transpose-cache --fp8-output-proj --fp8-format --fp8-recipe --fp8-margin --fp8-interval --fp8-amax-history-len
+    --disable-fp8-wgrad --keep-fp8-transpose-cache --fp8-output-proj --fp8-format --fp8-recipe
+    --fp8-margin --fp8-interval --fp8-amax-history-len
     --fp8-amax-compute-algo --no-fp8-wgrad --fp8-param-gather --fp8-param
     --fp8-dot-product-attention --fp8-multi-head-attention --first-last-layers-bf16
     --num-layers-at-start-in-bf16 --num-layers-at-end-in-bf16 --fp4-format --fp4-recipe
