@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ringproof.errors import InputError
+
 HEADS, WIDTH, ROWS, BATCH = 4, 32, 8, 2
 
 
@@ -73,6 +75,37 @@ def graphed(modules: list[Block]) -> list[Any]:
     return list(make_graphed_callables(tuple(modules), samples))
 
 
+def free_a_weight(modules: list[Block]) -> None:
+    """Free memory that the graphs read."""
+    old = modules[0].qkv.weight
+    old.data = old.data.clone()
+
+
+def replace_a_weight(modules: list[Block]) -> None:
+    """Put other values into a new weight, and keep the one that the graphs read alive."""
+    modules[0].qkv.old = modules[0].qkv.weight.data
+    modules[0].qkv.weight.data = modules[0].qkv.weight.data * 2
+
+
+def write_a_weight(modules: list[Block]) -> None:
+    """Write other values to where the graphs read them, as eager code would see it."""
+    modules[0].qkv.weight.data.mul_(2)
+
+
+def replay_backward_twice(modules: list[Block]) -> None:
+    """Replay the first graph alone, which overwrites what its backward graph reads later."""
+    first = torch.cuda.CUDAGraph.tapes
+    forward = modules[1].forward
+
+    def between(x: torch.Tensor) -> torch.Tensor:
+        result = forward(x)
+        modules[0].forward(batch(7).requires_grad_())
+        return result
+
+    assert len(first.uses) == 4
+    modules[1].forward = between  # type: ignore[method-assign]
+
+
 def compare(case: dict[str, Any]) -> dict[str, Any]:
     """Train eager and graphed; ``fault`` names what is done wrong after the capture."""
     group = dist.group.WORLD if dist.get_world_size() > 1 else None
@@ -86,7 +119,7 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
         if case.get("fault"):
             globals()[case["fault"]](modules)
         found = train(captured, case["steps"], parameters)
-    except RuntimeError as raised:
+    except (RuntimeError, InputError) as raised:
         found, error = [], str(raised)
     uses = torch.cuda.CUDAGraph.tapes.uses
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
+from ringproof.rehearsal.standins.graphs import allocator
 from ringproof.rehearsal.standins.graphs.generators import DeviceGenerator
 from ringproof.rehearsal.standins.graphs.kernels import as_one_operation
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, refer
@@ -23,9 +25,7 @@ PoolId = tuple[int, int]
 
 ALLOCATOR = (
     "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateCurrentStreamToPool",
-    "_cuda_endAllocateToPool", "_cuda_releasePool", "_cuda_getCheckpointState",
-    "_cuda_setCheckpointPoolState", "_cuda_checkPoolLiveAllocations", "_cuda_cudaHostAllocator",
-    "_has_Standard_Deleter", "_free_And_Remove_DeleterFn", "_accelerator_setAllocatorSettings",
+    "_cuda_endAllocateToPool", "_cuda_releasePool", "_cuda_cudaHostAllocator",
     "_tensors_data_ptrs_at_indices_equal", "_construct_CUDA_Tensor_From_Storage_And_Metadata",
 )  # fmt: skip
 """Functions of the caching allocator that have no counterpart on the tape."""
@@ -62,11 +62,13 @@ class Tapes:
         uses: Graphs in the order of their captures.
         realism: What replays do where a device's behaviour is undefined.
         capture: The capture that runs.
+        rewinds: Calls of the allocator's private interfaces, which do nothing here.
     """
 
     uses: list[GraphUse] = field(default_factory=list)
     realism: Realism = field(default_factory=Realism)
     capture: Capture | None = None
+    rewinds: Counter[str] = field(default_factory=Counter)
     _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
     _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -236,6 +238,7 @@ def install(devices: int) -> Tapes:
     record = functools.partial(tapes.run_or_record, "switch of a generator's state")
     torch.cuda.default_generators = (DeviceGenerator(record),) * devices
     torch.as_tensor = _with_references(tapes, torch.as_tensor)
+    tapes.rewinds = allocator.install(tapes.new_id)
     for name in ALLOCATOR:
         if not hasattr(torch._C, name):
             setattr(torch._C, name, missing(f"torch._C.{name}"))

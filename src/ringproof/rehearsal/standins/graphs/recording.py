@@ -62,6 +62,18 @@ class DeviceCalls(HostCalls):
 class DeviceRecorder(Recorder):
     """Records upstream's operations; stand-ins of kernels count as one operation each."""
 
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Let an empty tensor be put at an address, which is a view; record all else."""
+        if func.name().startswith("aten::set_") and args[0].numel() == 0:
+            return func(*args, **dict(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
     def record_kernel(
         self, kernel: Kernel, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
@@ -75,7 +87,7 @@ class DeviceRecorder(Recorder):
         keywords = replaced(kwargs, torch.Tensor, self._address)
         given = blocks((arguments, keywords))
         self._keep(given)
-        result = kernel(*args, **kwargs)
+        result = _computed(kernel, args, kwargs)
         found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
         results = tuple(self._new_address(tensor, kernel, where) for tensor in found)
         touch = Touch(given, given | blocks(results))
@@ -116,6 +128,25 @@ class DeviceRecorder(Recorder):
             return found
         offset = (tensor.data_ptr() - block.start) // tensor.element_size()
         return dataclasses.replace(found, offset=offset)
+
+
+def _computed(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a stand-in during a capture, in which a device computes nothing.
+
+    Static memory may hold anything then. Where a stand-in cannot use the lengths that it finds, it
+    is called again with lengths of zero, so that its results have their shapes.
+    """
+    try:
+        return kernel(*args, **kwargs)
+    except (IndexError, RuntimeError):
+        return kernel(*_without_lengths(args), **_without_lengths(kwargs))
+
+
+def _without_lengths(tree: Any) -> Any:
+    def zero(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_floating_point() else torch.zeros_like(tensor)
+
+    return replaced(tree, torch.Tensor, zero)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,38 @@
+"""Transformer Engine's own CUDA graph code captures and replays on the tape, bit by bit as eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringproof.rehearsal.fixtures import Stage
+
+COMPARE = "checks.rehearsal.graph_cases:compare"
+
+
+def compared(stage: Stage, ranks: int, fault: str | None = None) -> list[dict[str, Any]]:
+    """Train four steps eager and graphed in every rank."""
+    case = {"steps": 4, "fault": fault}
+    found: list[dict[str, Any]] = stage.call(COMPARE, ranks, case, dtype="float32")
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_replays_are_eager_bit_by_bit(stage: Stage, ranks: int) -> None:
+    for found in compared(stage, ranks):
+        assert found["equal"] == [True] * 4, found
+        assert found["graphs"] == 4 and found["replays"] == [4]
+        assert bool(found["transfers"]) == (ranks > 1)
+
+
+def test_a_freed_weight_is_refused_by_name(stage: Stage) -> None:
+    (found,) = compared(stage, 1, "free_a_weight")
+    assert "dangling address" in found["error"] and not found["equal"]
+
+
+@pytest.mark.parametrize("fault", ["replace_a_weight", "write_a_weight", "replay_backward_twice"])
+def test_what_is_stale_or_changed_differs(stage: Stage, fault: str) -> None:
+    (found,) = compared(stage, 1, fault)
+    assert not found["error"]
+    assert not all(found["equal"]), found
