@@ -243,3 +243,20 @@ def raised_anew(_: Any) -> list[str]:
     error = StandInMissing("torch.cuda.Stream", "a.py:3")
     again = type(error)(f"{error} when instantiating Layer")
     return [again.symbol, again.place, str(again)]
+
+
+def destroyed_groups(_: Any) -> dict[str, bool]:
+    """Initialise hierarchical CP, destroy it, initialise without: what is still there."""
+    from megatron.core import parallel_state
+
+    parallel_state.initialize_model_parallel(
+        context_parallel_size=4, hierarchical_context_parallel_sizes=[2, 2]
+    )
+    parallel_state.destroy_model_parallel()
+    kept = parallel_state.get_context_parallel_group(check_initialized=False)
+    parallel_state.initialize_model_parallel()
+    try:
+        levels = parallel_state.get_hierarchical_context_parallel_groups()
+    except AssertionError:
+        levels = []
+    return {"after": len(levels) == 2, "plain_group_kept": kept is not None}
