@@ -1,4 +1,4 @@
-"""Transformer Engine's own CUDA graph code captures and replays on the tape, bit by bit as eager."""
+"""Transformer Engine's own graph code captures and replays on the tape, bit by bit as eager."""
 
 from __future__ import annotations
 
