@@ -92,9 +92,9 @@ def write_a_weight(modules: list[Block]) -> None:
     modules[0].qkv.weight.data.mul_(2)
 
 
-def replay_backward_twice(modules: list[Block]) -> None:
+def replay_a_graph_between(modules: list[Block]) -> None:
     """Replay the first graph alone, which overwrites what its backward graph reads later."""
-    first = torch.cuda.CUDAGraph.tapes
+    tapes = torch.cuda.CUDAGraph.tapes
     forward = modules[1].forward
 
     def between(x: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def replay_backward_twice(modules: list[Block]) -> None:
         modules[0].forward(batch(7).requires_grad_())
         return result
 
-    assert len(first.uses) == 4
+    assert len(tapes.uses) == 4
     modules[1].forward = between  # type: ignore[method-assign]
 
 

@@ -31,7 +31,7 @@ def test_a_freed_weight_is_refused_by_name(stage: Stage) -> None:
     assert "dangling address" in found["error"] and not found["equal"]
 
 
-@pytest.mark.parametrize("fault", ["replace_a_weight", "write_a_weight", "replay_backward_twice"])
+@pytest.mark.parametrize("fault", ["replace_a_weight", "write_a_weight", "replay_a_graph_between"])
 def test_what_is_stale_or_changed_differs(stage: Stage, fault: str) -> None:
     (found,) = compared(stage, 1, fault)
     assert not found["error"]
