@@ -7,7 +7,6 @@ per process, so whatever touches them runs as ``python -m MODULE`` and reports o
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,24 +19,20 @@ TIMEOUT_SECONDS = 100
 def measure(
     module: str,
     *arguments: str,
-    first_on_path: Path | None = None,
     seconds: float = TIMEOUT_SECONDS,
 ) -> dict[str, Any]:
     """Run a module of this repository in a fresh interpreter; the JSON on its last line.
 
     Args:
-        first_on_path: A folder whose packages go before the installed ones.
         seconds: Until it counts as hung.
 
     Raises:
         AssertionError: It failed or printed nothing, with the end of what it said.
         subprocess.TimeoutExpired: It hung.
     """
-    path = {} if first_on_path is None else {"PYTHONPATH": str(first_on_path)}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", module, *arguments],
         cwd=REPOSITORY,
-        env={**os.environ, **path},
         capture_output=True,
         text=True,
         timeout=seconds,

@@ -243,3 +243,14 @@ def test_alignment_needs_a_budget_on_the_command_line(dev):
     outcome = dev(2, LENGTHS, "--dynamic-context-parallel", align)
     assert "--max-seqlen-per-dp-cp-rank must be set when" in said(outcome)
     assert dev(2, f"{DYNAMIC} 128", align).failure is None
+
+
+def test_an_odd_smallest_size_of_four_ranks_is_four(dev, one):
+    outcome = dev(4, f"{DYNAMIC} 64 --min-dynamic-context-parallel-size 3")
+    assert sizes(outcome) == {4}
+    assert same(outcome, one)
+
+
+def test_graphs_need_an_alignment_on_the_command_line(dev):
+    outcome = dev(2, f"{DYNAMIC} 128 --cuda-graph-impl local")
+    assert "THD CUDA Graph requires --pad-packed-seq-alignment to be set" in said(outcome)
