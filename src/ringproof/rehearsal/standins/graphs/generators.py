@@ -52,12 +52,12 @@ class DeviceGenerator(torch.Generator):
         """Return the content of the current state."""
         return torch.default_generator.get_state()
 
-    def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:  # type: ignore[override]
+    def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
         """Change the content of the current state."""
         torch.default_generator.set_state(new_state)
         return self
 
-    def manual_seed(self, seed: int) -> DeviceGenerator:  # type: ignore[override]
+    def manual_seed(self, seed: int) -> DeviceGenerator:
         """Seed the current state."""
         torch.default_generator.manual_seed(seed)
         return self
