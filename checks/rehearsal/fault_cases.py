@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -45,10 +45,14 @@ def _restored() -> Iterator[None]:
     try:
         yield
     finally:
-        for holder, values in zip(holders, before, strict=True):
-            for name, value in values.items():
-                if vars(holder).get(name) is not value:
-                    setattr(holder, name, value)
+        _put_back(holders, before)
+
+
+def _put_back(holders: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
+    for holder, values in zip(holders, before, strict=True):
+        for name, value in values.items():
+            if vars(holder).get(name) is not value:
+                setattr(holder, name, value)
 
 
 def _trained(comm: str) -> dict[str, Any]:
@@ -111,10 +115,7 @@ def _without(symbol: str) -> str:
     except Exception as raised:
         return f"{type(raised).__name__}: {raised}"
     finally:
-        for module, values in zip(modules, before, strict=True):
-            for name, value in values.items():
-                if vars(module).get(name) is not value:
-                    setattr(module, name, value)
+        _put_back(modules, before)
     return "nothing"
 
 

@@ -1,6 +1,6 @@
 """Records all planted defects, or all removed stand-ins, on one checkout.
 
-``python -m ringproof.rehearsal.faults planted|removed|upstream MEGATRON ENGINE OUT.json``
+``python -m ringproof.rehearsal.faults planted|removed MEGATRON ENGINE OUT.json``
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.cli.cache import default_cache
@@ -22,7 +23,7 @@ from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome, Server
 from ringproof.rehearsal.sources import open_upstream
 
-ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:

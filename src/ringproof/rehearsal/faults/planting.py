@@ -37,10 +37,11 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
     setattr(holder, name, replacement)
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").split(".")[0] in PACKAGES:
-            _replace(module, original, replacement)
+            replace(module, original, replacement)
 
 
-def _replace(module: Any, original: Any, replacement: Any) -> None:
+def replace(module: Any, original: Any, replacement: Any) -> None:
+    """Put a value in the place of another under every name that a module has for it."""
     for attribute, value in list(vars(module).items()):
         if value is original:
             setattr(module, attribute, replacement)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
+from ringproof.rehearsal.faults.planting import replace, swap
+
 EXTENSION = "transformer_engine_torch"
 
 # Stand-ins that are removed one by one, by the training that calls each.
@@ -86,15 +88,11 @@ def remove(symbol: str) -> None:
     for other in list(sys.modules.values()):
         package = getattr(other, "__name__", "").split(".")[0]
         if package in ("megatron", "transformer_engine", "torch"):
-            for attribute, value in list(vars(other).items()):
-                if value is stand_in:
-                    setattr(other, attribute, refusal)
+            replace(other, stand_in, refusal)
 
 
 def _restore_upstream(name: str) -> None:
     """Put upstream's own Python back, which calls the extension's kernel."""
-    from ringproof.rehearsal.faults.planting import swap
-
     source = f"{_FUSED}:{name}"
     swap(source, inspect.unwrap)
 
