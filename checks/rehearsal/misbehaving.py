@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
@@ -16,6 +17,18 @@ def raise_on(rank: int) -> None:
     if dist.get_rank() == rank:
         raise ValueError(f"rank {rank} does not want to")
     dist.all_reduce(torch.ones(1))
+
+
+def refuse_an_option(_: Any) -> None:
+    """A parser refuses the command line, as upstream's does."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=int)
+    parser.parse_args(["--sizes", "2 2"])
+
+
+def seen_variables(names: list[str]) -> list[str | None]:
+    """The values of variables in a rank."""
+    return [os.environ.get(name) for name in names]
 
 
 def die_on(rank: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -62,6 +63,21 @@ def test_a_missing_stand_in_is_named_with_its_caller(stage: Stage) -> None:
     found = failure(stage, "call_missing", "fused_multi_row_padding")
     assert found.symbol == "transformer_engine_torch.fused_multi_row_padding"
     assert "misbehaving.py" in found.message
+
+
+def test_the_words_of_a_parser_are_kept(stage: Stage) -> None:
+    found = failure(stage, "refuse_an_option", None)
+    assert found.message == "SystemExit: argument --sizes: invalid int value: '2 2'"
+
+
+def test_deciding_variables_of_the_caller_do_not_reach_a_rank(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["NVTE_FLASH_ATTN", "RINGPROOF_SEEN"]
+    for name in names:
+        monkeypatch.setenv(name, "0")
+    upstream = dataclasses.replace(stage.upstream(), megatron_name="a server of its own")
+    assert stage.call(f"{MODULE}:seen_variables", 1, names, upstream=upstream) == [[None, "0"]]
 
 
 CLIENT = """

@@ -35,6 +35,8 @@ STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.02  # of one processor, below which all ranks together do nothing
 PREPARE_SECONDS = 120.0
 LOG_TAIL = 4000
+# Variables that decide what upstream does come from the launch, not from the caller's shell.
+DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
 
 Progress = Callable[[str], None]
 
@@ -129,7 +131,7 @@ class Server:
             "dtype": dtype,
         }
         self._environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith(DECIDING)},
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             **(environment or {}),

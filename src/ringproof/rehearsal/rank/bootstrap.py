@@ -171,7 +171,19 @@ def describe(raised: BaseException, roots: Sequence[Path]) -> RankError:
         place = f"{path.relative_to(root)}:{line}"
     text = "".join(traceback.format_exception(raised))
     symbol = raised.symbol if isinstance(raised, StandInMissing) else ""
-    return RankError(type(raised).__name__, str(raised), place, symbol, text)
+    message = _parser_message(raised) or str(raised)
+    return RankError(type(raised).__name__, message, place, symbol, text)
+
+
+def _parser_message(raised: BaseException) -> str:
+    """What argparse printed before it exited; empty for other exceptions."""
+    trace = raised.__traceback__ if isinstance(raised, SystemExit) else None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "error" and Path(code.co_filename).name == "argparse.py":
+            return str(trace.tb_frame.f_locals.get("message", ""))
+        trace = trace.tb_next
+    return ""
 
 
 def _frames(
