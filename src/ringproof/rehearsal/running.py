@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.02  # of one processor, below which all ranks together do nothing
 PREPARE_SECONDS = 120.0
 LOG_TAIL = 4000
+PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
 
@@ -266,9 +268,13 @@ def _plain(value: Any) -> Any:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and that the kernel gives to no outgoing connection."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class _Watch:
