@@ -44,6 +44,7 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="Use the cache on
 
 
 def conform(
+    *,
     megatron: MegatronOption = "",
     engine: EngineOption = "",
     case: CaseOption = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -86,7 +85,6 @@ def _kept(case: CaseResult) -> list[Any]:
     return [case.status.value, rounded, case.message, case.place]
 
 
-@lru_cache(maxsize=1)
 def shipped() -> tuple[Known, ...]:
     """Return the results that came with this package, none where it has none."""
     file = resources.files(__package__).joinpath(FILE)

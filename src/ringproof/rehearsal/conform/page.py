@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.explanations import EXPLANATIONS
@@ -85,15 +86,17 @@ def _meanings() -> Iterator[str]:
     yield "| (empty) | was not run on this upstream |"
 
 
-WORDS = {
-    Status.DIFFERS: "**differs**",
-    Status.OTHER_PATH: "**other path**",
-    Status.STARTS: "starts",
-    Status.REFUSED: "refused",
-    Status.NOT_OFFERED: "-",
-    Status.CANNOT_RUN: "no stand-in",
-    Status.HUNG: "**hangs**",
-}
+WORDS = MappingProxyType(
+    {
+        Status.DIFFERS: "**differs**",
+        Status.OTHER_PATH: "**other path**",
+        Status.STARTS: "starts",
+        Status.REFUSED: "refused",
+        Status.NOT_OFFERED: "-",
+        Status.CANNOT_RUN: "no stand-in",
+        Status.HUNG: "**hangs**",
+    }
+)
 
 
 def _upstreams(found: Sequence[Record]) -> Iterator[str]:
@@ -150,22 +153,23 @@ def _explained(found: Sequence[Record]) -> Iterator[str]:
 def _messages(found: Sequence[Record]) -> Iterator[str]:
     """Messages of refusals, each once, with the places where upstream raises them."""
     wanted = (Status.REFUSED, Status.CANNOT_RUN, Status.HUNG, Status.STARTS)
-    cases: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in found:
         name = column_name(record.name, record.engine)
         for case in record.cases:
             if case.status in wanted:
-                where = f" (`{case.place}`)" if case.place else ""
-                cases[case.message][f"{name}{where}"].append(case.id)
+                where = f"{name} (`{case.place}`)" if case.place else name
+                places[case.message][where].append(case.id)
     yield "## What refuses"
     yield ""
-    for message, places in sorted(cases.items()):
+    for message, ids_by_place in sorted(places.items()):
         yield f"- `{message.replace('`', chr(39))}`"
-        by_cases: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for place, ids in places.items():
-            by_cases[tuple(ids)].append(place)
-        for names, where in by_cases.items():
-            yield f"    - {', '.join(f'`{name}`' for name in names)}: {', '.join(where)}"
+        together: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for where, ids in ids_by_place.items():
+            together[tuple(ids)].append(where)
+        for group, where_all in together.items():
+            names = ", ".join(f"`{name}`" for name in group)
+            yield f"    - {names}: {', '.join(where_all)}"
 
 
 def main() -> None:

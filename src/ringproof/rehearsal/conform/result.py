@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
@@ -28,16 +29,18 @@ class Status(str, Enum):
     HUNG = "hung"
 
 
-MEANINGS = {
-    Status.AGREES: "runs, takes the path asked for, and equals its reference within tolerance",
-    Status.DIFFERS: "runs, but losses or gradient norms part from the reference",
-    Status.OTHER_PATH: "runs and agrees, but attention did not take the path asked for",
-    Status.STARTS: "runs, but its reference does not, so nothing can be compared",
-    Status.REFUSED: "ends with an error of upstream",
-    Status.NOT_OFFERED: "this version has no such option, script or data",
-    Status.CANNOT_RUN: "needs a symbol or package for which there is no stand-in",
-    Status.HUNG: "stands still or does not end in time",
-}
+MEANINGS = MappingProxyType(
+    {
+        Status.AGREES: "runs, takes the path asked for, and equals its reference within tolerance",
+        Status.DIFFERS: "runs, but losses or gradient norms part from the reference",
+        Status.OTHER_PATH: "runs and agrees, but attention did not take the path asked for",
+        Status.STARTS: "runs, but its reference does not, so nothing can be compared",
+        Status.REFUSED: "ends with an error of upstream",
+        Status.NOT_OFFERED: "this version has no such option, script or data",
+        Status.CANNOT_RUN: "needs a symbol or package for which there is no stand-in",
+        Status.HUNG: "stands still or does not end in time",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,6 @@ def read(path: Path, field: str) -> Record:
     """
     try:
         return from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         problem = f"is not a record of ringproof conform ({type(error).__name__})"
         raise InputError(field, path, problem, "write one with --json") from error

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from ringproof import __version__
 from ringproof.rehearsal.conform import comparing, conversations
@@ -21,10 +22,11 @@ from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
 CONVERSATIONS = f"{conversations.__name__}:install"
-LIMIT_SECONDS = 90.0
+LIMIT_SECONDS = 240.0
+PORT_TAKEN = "EADDRINUSE"  # another program was faster than the ranks
 OLD_SPEC = "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-ENVIRONMENT = {CONNECTIONS: "1"}
+ENVIRONMENT = MappingProxyType({CONNECTIONS: "1"})
 
 Runner = Callable[[Program, str, Path], Outcome]
 Progress = Callable[[str], None]
@@ -158,7 +160,10 @@ class Matrix:
             dtype=self._dtype,
         )  # fmt: skip
         preload = "" if wanted.script == LIBRARY else wanted.script
-        return self._run(program, preload, self._folder / name)
+        outcome = self._run(program, preload, self._folder / name)
+        if outcome.failure is not None and PORT_TAKEN in outcome.failure.message:
+            return self._run(program, preload, self._folder / f"{name}-again")
+        return outcome
 
 
 @contextlib.contextmanager

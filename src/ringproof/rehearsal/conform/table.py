@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,23 +14,27 @@ from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.known import Known
 from ringproof.rehearsal.conform.result import MEANINGS, CaseResult, Record, Status
 
-SHORT = {
-    Status.AGREES: "agrees",
-    Status.DIFFERS: "differs",
-    Status.OTHER_PATH: "path",
-    Status.STARTS: "starts",
-    Status.REFUSED: "refused",
-    Status.NOT_OFFERED: "-",
-    Status.CANNOT_RUN: "no stand-in",
-    Status.HUNG: "hung",
-}
-STYLES = {
-    Status.AGREES: "green",
-    Status.DIFFERS: "bold red",
-    Status.OTHER_PATH: "red",
-    Status.HUNG: "bold red",
-    Status.NOT_OFFERED: "dim",
-}
+SHORT = MappingProxyType(
+    {
+        Status.AGREES: "agrees",
+        Status.DIFFERS: "differs",
+        Status.OTHER_PATH: "path",
+        Status.STARTS: "starts",
+        Status.REFUSED: "refused",
+        Status.NOT_OFFERED: "-",
+        Status.CANNOT_RUN: "no stand-in",
+        Status.HUNG: "hung",
+    }
+)
+STYLES = MappingProxyType(
+    {
+        Status.AGREES: "green",
+        Status.DIFFERS: "bold red",
+        Status.OTHER_PATH: "red",
+        Status.HUNG: "bold red",
+        Status.NOT_OFFERED: "dim",
+    }
+)
 WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.HUNG)
 
 

@@ -7,7 +7,6 @@ itself is what megatron-core leaves to programs: samples, the loss function and 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,13 +21,13 @@ from torch import Tensor
 
 from ringproof.rehearsal.library import building, data
 from ringproof.rehearsal.library.options import parse
-from ringproof.rehearsal.rank.handing import log_evaluation, log_step
+from ringproof.rehearsal.rank.handing import log_evaluation, log_step, place
 
 
 def main() -> None:
     """Train as the command line says."""
     options = parse(sys.argv[1:])
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = place()
     if options.dtype == "float64":
         _keep_float64()
     dist.init_process_group("nccl", rank=rank, world_size=world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -46,3 +47,8 @@ def log_step(losses: Mapping[str, float], grad_norm: float | None) -> None:
 def log_evaluation(losses: Mapping[str, float]) -> None:
     """Report an evaluation of a program that is not Megatron's own."""
     sys.modules[MODULE].results.evaluation(losses)
+
+
+def place() -> tuple[int, int]:
+    """Return this process' rank and the number of ranks."""
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

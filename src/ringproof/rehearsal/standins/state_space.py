@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional
 
 from ringproof.rehearsal.standins.guard import GuardedModule, StandInMissing, calling_place
 
-VERSIONS = {"mamba_ssm": "2.2.6.post3", "causal_conv1d": "1.5.3.post1"}
+VERSIONS = MappingProxyType({"mamba_ssm": "2.2.6.post3", "causal_conv1d": "1.5.3.post1"})
 MODULES = (
     "mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton", "mamba_ssm.ops.triton.layernorm_gated",
     "mamba_ssm.ops.triton.ssd_combined", "causal_conv1d", "causal_conv1d.causal_conv1d_varlen",

@@ -1,0 +1,150 @@
+"""The conformance matrix: its data, its verdicts, and the page and results that ship with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.conform import cases, known, page, result, table
+from ringproof.rehearsal.conform.comparing import judge
+from ringproof.rehearsal.conform.models import DATA, MODELS
+from ringproof.rehearsal.conform.result import Status
+from ringproof.rehearsal.conform.running import LIBRARY, training
+from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport
+from ringproof.rehearsal.running import Failure, Outcome
+
+ROOT = Path(__file__).parents[2]
+(CASE,) = cases.chosen(["static-p2p-cp2"])
+STEPS = 2
+
+
+def _outcome(
+    folder: Path, *, loss: float = 5.0, norm: float = 1.0, comm: str = "p2p",
+    failure: Failure | None = None,
+) -> Outcome:  # fmt: skip
+    steps = tuple(Iteration(n, {"lm loss": loss}, norm, 0.1) for n in range(1, STEPS + 1))
+    call = AttentionCall(1, "train", 1, 0, comm, (2,), ((0, 1),), "sbhd", 64)
+    return Outcome((RankReport(0, None, steps, (), (call,)),), failure, 1.0, 0, folder)
+
+
+def _verdict(folder: Path, **changed: Any) -> result.CaseResult:
+    return judge(CASE, _outcome(folder, **changed), _outcome(folder, comm="none"), STEPS)
+
+
+def test_equal_runs_agree(tmp_path: Path) -> None:
+    assert _verdict(tmp_path).status is Status.AGREES
+
+
+@pytest.mark.parametrize("changed", [
+    {"loss": 5.0 * (1 + 1e-5)}, {"norm": 1.0 + 1e-5}, {"loss": float("nan")},
+    {"norm": float("nan")},
+])  # fmt: skip
+def test_a_difference_is_seen_in_each_quantity(tmp_path: Path, changed: dict[str, float]) -> None:
+    found = _verdict(tmp_path, **changed)
+    assert (found.status, found.since) == (Status.DIFFERS, 1)
+
+
+def test_another_path_is_no_agreement(tmp_path: Path) -> None:
+    found = _verdict(tmp_path, comm="a2a")
+    assert found.status is Status.OTHER_PATH
+    assert "p2p:2" in found.message and "a2a:2" in found.message
+
+
+@pytest.mark.parametrize(("failure", "status"), [
+    (Failure("raised", 0, "AssertionError: no", "megatron/a.py:3"), Status.REFUSED),
+    (Failure("raised", 0, "RuntimeError: no stand-in", symbol="x.y"), Status.CANNOT_RUN),
+    (Failure("raised", 0, "ModuleNotFoundError: No module named 'z'"), Status.CANNOT_RUN),
+    (Failure("hung", 1, "all_reduce in dp"), Status.HUNG),
+    (Failure("timeout", 1, "not finished"), Status.HUNG),
+])  # fmt: skip
+def test_failures_are_told_apart(tmp_path: Path, failure: Failure, status: Status) -> None:
+    assert _verdict(tmp_path, failure=failure).status is status
+
+
+def test_an_unknown_option_is_not_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.log").write_text(
+        "    self.exit(2, _('%(prog)s: error: %(message)s') % args)\n"
+        "pretrain_gpt.py: error: unrecognized arguments: --dynamic-context-parallel\n"
+    )
+    found = _verdict(tmp_path, failure=Failure("raised", 0, "SystemExit: 2"))
+    assert found.status is Status.NOT_OFFERED
+    assert "--dynamic-context-parallel" in found.message
+
+
+def test_without_a_reference_nothing_agrees(tmp_path: Path) -> None:
+    assert judge(CASE, _outcome(tmp_path), None, STEPS).status is Status.STARTS
+    failed = _outcome(tmp_path, failure=Failure("raised", 0, "ValueError: no"))
+    assert judge(CASE, _outcome(tmp_path), failed, STEPS).status is Status.STARTS
+
+
+def test_the_matrix_is_sound() -> None:
+    ids = [case.id for case in cases.CASES]
+    assert len(set(ids)) == len(ids) > 60
+    for case in cases.CASES:
+        assert case.model in MODELS and case.data in DATA and case.ranks > 1, case.id
+        assert case.path, f"{case.id} says nothing of the path that it asks for"
+
+
+def test_the_reference_lacks_only_what_the_case_adds(tmp_path: Path) -> None:
+    case_run = training(CASE, "pretrain_gpt.py", 5, tmp_path)
+    reference = training(CASE, "pretrain_gpt.py", 5, tmp_path, reference=True)
+    assert reference.ranks == 1
+    added = list(case_run.arguments)
+    for word in reference.arguments:
+        added.remove(word)
+    assert added == ["--context-parallel-size", "2", "--cp-comm-type", "p2p"]
+
+
+def test_json_reaches_a_program_whole(tmp_path: Path) -> None:
+    (case,) = cases.chosen(["dynamic-cp-2"])
+    found = [word for word in training(case, "x.py", 5, tmp_path).arguments if word[0] == "{"]
+    assert [json.loads(word)["mode"] for word in found] == ["distribution"]
+
+
+def test_our_own_script_reads_conversations_itself(tmp_path: Path) -> None:
+    (case,) = cases.chosen(["sft-p2p-cp2"])
+    assert training(case, "pretrain_gpt.py", 5, tmp_path).preparations
+    assert not training(case, LIBRARY, 5, tmp_path).preparations
+
+
+@pytest.mark.parametrize(("ids", "groups"), [(["nothing"], []), ([], ["nothing"])])
+def test_unknown_names_are_refused(ids: list[str], groups: list[str]) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        cases.chosen(ids, groups)
+
+
+def test_records_keep_everything() -> None:
+    for path in sorted((ROOT / page.RECORDS).glob("conform-*.json")):
+        record = result.read(path, str(path))
+        assert result.from_json(json.loads(json.dumps(result.as_json(record)))) == record
+        assert {case.id for case in record.cases} <= {case.id for case in cases.CASES}
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(InputError, match="not a record"):
+        result.read(tmp_path / "x.json", "--x")
+
+
+def test_page_and_known_results_are_those_of_the_records() -> None:
+    found = page.records(ROOT / page.RECORDS)
+    assert found
+    remedy = "run python -m ringproof.rehearsal.conform.page"
+    assert page.page(found) == (ROOT / page.PAGE).read_text(), remedy
+    shipped = {one.name: one for one in known.shipped()}
+    assert {one.name for one in found} == set(shipped), remedy
+
+
+def test_against_fails_only_where_a_case_agreed_before() -> None:
+    record = page.records(ROOT / page.RECORDS)[0]
+    (same,) = (one for one in known.shipped() if one.name == record.name)
+    assert table.failing(record, same) == []
+    agreed = next(case for case in record.cases if case.status is Status.AGREES)
+    broken = result.CaseResult(agreed.id, Status.REFUSED)
+    worse = result.Record(**{**vars(record), "cases": (broken,)})
+    assert table.failing(worse, same) == [agreed.id]
+    assert table.failing(worse, None) == []
