@@ -9,7 +9,8 @@ import dataclasses
 import json
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from ringproof.cli.cache import default_cache
 from ringproof.rehearsal.faults import programs
 from ringproof.rehearsal.faults.removing import REMOVED
-from ringproof.rehearsal.faults.table import FAULTS
+from ringproof.rehearsal.faults.table import FAULTS, Fault
 from ringproof.rehearsal.faults.trials import Trials
 from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome, Server
@@ -27,9 +28,13 @@ ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:
-    """Run them and write the record."""
+    """Run them and write the record, anew after each; what ``out`` holds already is kept."""
     upstream = open_upstream(megatron, engine, cache=default_cache().parent / "rehearsal")
-    started = time.monotonic()
+    heading = {"megatron": upstream.megatron_name, "transformer_engine": upstream.engine_version}
+    path = Path(out)
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if {name: record.get(name) for name in heading} != heading:
+        record = {**heading, what: []}
     with (
         tempfile.TemporaryDirectory() as folder,
         Server(upstream, programs.SCRIPT, environment=ENVIRONMENT) as server,
@@ -39,36 +44,37 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
             return server.run(program, Path(folder) / "run", limit_seconds=120)
 
         trials = Trials(run, upstream)
-        found = _planted(trials) if what == "planted" else _removed(trials)
-    record = {
-        "megatron": upstream.megatron_name,
-        "transformer_engine": upstream.engine_version,
-        "seconds": round(time.monotonic() - started),
-        what: found,
-    }
-    Path(out).write_text(json.dumps(record, indent=1) + "\n")
+        todo = _planted(trials) if what == "planted" else _removed(trials)
+        done = {entry["name"] for entry in record[what]}
+        for name, ask in todo:
+            if name not in done:
+                record[what].append({"name": name, **ask()})
+                path.write_text(json.dumps(record, indent=1) + "\n")
+                print(name, record[what][-1]["seen"], flush=True)
 
 
-def _planted(trials: Trials) -> list[dict[str, Any]]:
-    found = []
+Asked = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
+
+
+def _planted(trials: Trials) -> Asked:
     for fault in FAULTS:
-        found.append(trials.trial(fault).record())
-        print(fault.name, found[-1]["seen"], flush=True)
-    return found
+        yield fault.name, partial(_trial, trials, fault)
 
 
-def _removed(trials: Trials) -> list[dict[str, Any]]:
-    found = []
+def _trial(trials: Trials, fault: Fault) -> dict[str, Any]:
+    return trials.trial(fault).record()
+
+
+def _removed(trials: Trials) -> Asked:
     for training, symbols in REMOVED:
         for symbol in symbols:
-            seen = trials.removal(training, symbol)
-            named = seen.by == "raised" and seen.message == symbol
-            found.append(
-                {"symbol": symbol, "training": training, "named": named,
-                 "seen": dataclasses.asdict(seen)}
-            )  # fmt: skip
-            print(symbol, named, seen.by, seen.message[:150], seen.place, flush=True)
-    return found
+            yield symbol, partial(_removal, trials, training, symbol)
+
+
+def _removal(trials: Trials, training: str, symbol: str) -> dict[str, Any]:
+    seen = trials.removal(training, symbol)
+    named = seen.by == "raised" and seen.message == symbol
+    return {"training": training, "named": named, "seen": dataclasses.asdict(seen)}
 
 
 if __name__ == "__main__":
