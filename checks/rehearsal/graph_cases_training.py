@@ -7,6 +7,7 @@ every case and writes the record; names after that choose cases.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections import Counter
@@ -125,7 +126,10 @@ def summary(case: Case, eager: Outcome, graphed: Outcome) -> dict[str, Any]:
         "ranks": case.ranks,
         "equal": complete and losses[0] == losses[1] and norms[0] == norms[1],
         "steps_done": len(losses[1]),
-        "largest_relative_loss_difference": max((abs(a - b) / a for a, b in pairs), default=None),
+        "largest_relative_loss_difference": max(
+            (abs(a - b) / a for a, b in pairs if math.isfinite(b)), default=None
+        ),
+        "steps_without_a_number": sum(not math.isfinite(b) for _, b in pairs),
         "graphs": len(graphs),
         "pools": len({use.pool for use in graphs}),
         "slots": _slots(graphs, calls),
