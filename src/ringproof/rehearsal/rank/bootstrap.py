@@ -207,7 +207,7 @@ def _traffic(traffic: communication.Traffic) -> tuple[GroupTraffic, ...]:
 
 
 def _graphs() -> tuple[GraphCapture, ...]:
-    uses = torch.cuda.CUDAGraph.tapes.uses  # type: ignore[attr-defined]
+    uses = torch.cuda.CUDAGraph.tapes.uses
     return tuple(GraphCapture(**dataclasses.asdict(use)) for use in uses)
 
 

@@ -123,7 +123,7 @@ def build(*, has_short_backend: bool, wrap: Wrap = unwrapped) -> Extension:
     module.get_cudnn_version = lambda: 92000
     module.get_num_cublas_streams = lambda: 1
     module.device_supports_multicast = lambda *_: False
-    module._graph_checkpoint_detach_storage = lambda *_: None  # type: ignore[attr-defined]
+    module._graph_checkpoint_detach_storage = lambda *_: None
     module.ubuf_built_with_mpi = lambda: False
     return module
 
