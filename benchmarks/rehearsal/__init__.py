@@ -1,0 +1,1 @@
+"""Rehearsals of upstream's own launches."""
