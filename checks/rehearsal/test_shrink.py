@@ -307,3 +307,12 @@ def test_feature(line: str, feature: str) -> None:
 def test_script(written: str, path: str) -> None:
     launch = Launch(written, ("--seq-length", "64"), {}, 1, 1, "test")
     assert shrink(launch, options=()).script == path
+
+
+def test_routing_that_balances_over_a_rank_is_replaced_and_recorded() -> None:
+    line = "--num-experts 8 --moe-router-load-balancing-type sinkhorn --moe-router-pre-softmax"
+    result, flags = small(line, 8)
+    assert flags.get("--moe-router-load-balancing-type") == ("none",)
+    assert any("Sinkhorn" in change.hides for change in result.changes)
+    _, flags = small(line.replace("sinkhorn", "aux_loss"), 8)
+    assert flags.get("--moe-router-load-balancing-type") == ("aux_loss",)

@@ -59,6 +59,10 @@ def test_evaluations_are_compared() -> None:
     same = compare(run(*LOSSES, evaluation=5.0), run(*LOSSES, evaluation=5.0), "float32")
     assert same.agrees is True
     other = compare(run(*LOSSES, evaluation=5.1), run(*LOSSES, evaluation=5.0), "float32")
+    runs = run(*LOSSES, evaluation=5.1), run(*LOSSES, evaluation=5.0)
+    without = compare(*runs, "float32", evaluated=False)
+    assert without.agrees is True
+    assert "Evaluation losses are not compared" in without.reason
     assert other.agrees is False and "in the evaluation" in other.reason
 
 

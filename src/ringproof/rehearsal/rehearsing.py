@@ -292,7 +292,8 @@ class _Runs:
             return dataclasses.replace(variant, agreement=why)
         outcome = self._run(small, "reference", attempt.folder / "reference")
         if outcome.failure is None:
-            agreement = compare(variant.outcome, outcome, variant.dtype)
+            evaluated = "--sft" not in small.arguments
+            agreement = compare(variant.outcome, outcome, variant.dtype, evaluated=evaluated)
         else:
             said = refusal_of(outcome.failure, outcome.ranks).message
             agreement = Agreement(False, f"The reference without CP did not run: {said}")

@@ -30,6 +30,8 @@ ROUNDING = "Rounding, casts and buffers of bfloat16 or float16 training."
 USER_BUFFERS = "Communication that needs GPUs and their network, such as TE's user buffers."
 FLASH = "Which attention kernel runs; flash-attn takes other layouts and refuses other settings."
 TRITON = "A fused kernel that needs Triton; the same is computed by upstream's own PyTorch code."
+BALANCING = "--moe-router-load-balancing-type"
+SINKHORN = "Sinkhorn routing, which balances over a rank's own tokens: CP changes it by definition."
 BALANCE = "Nothing of the path: forced balance draws random routes, which could not be compared."
 FUSED = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-permute-fusion-into-hybridep")
 HIERARCHICAL = "a2a+p2p"
@@ -167,6 +169,9 @@ def _comparable(draft: Draft) -> None:
             draft.put(name, 0, RANDOM)
     draft.drop(("--moe-router-force-load-balancing", "--moe-router-force-biased"), BALANCE)
     draft.drop(("--moe-input-jitter-eps",), RANDOM)
+    if "sinkhorn" in (draft.flags.get(BALANCING) or ()):
+        draft.put(BALANCING, "none", SINKHORN)
+        draft.put_all("--moe-router-pre-softmax", (), SINKHORN)
 
 
 def _script(path: str) -> str:

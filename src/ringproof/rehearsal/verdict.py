@@ -17,6 +17,10 @@ from ringproof.rehearsal.program import RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 
 GRAD_NORM = "grad norm"
+NOT_EVALUATED = (
+    " Evaluation losses are not compared: with --sft upstream averages the means of microbatches, "
+    "which depend on packing and CP."
+)
 MEASURED_ITERATIONS = 5  # tolerances hold for so many steps and grow in proportion beyond
 SHORTEST_MATCH = 24  # characters of a message that a pitfall must share
 FEWEST_WORDS = 4
@@ -213,13 +217,17 @@ def find_pitfalls(
     return tuple(best[:MOST_PITFALLS])
 
 
-def compare(outcome: Outcome, reference: Outcome, dtype: str) -> Agreement:
+def compare(
+    outcome: Outcome, reference: Outcome, dtype: str, *, evaluated: bool = True
+) -> Agreement:
     """Compare the losses and gradient norms of a run with those of its reference.
 
     Args:
         outcome: The run.
         reference: A run of the same data without the feature.
         dtype: Precision of both, which decides the tolerance.
+        evaluated: Whether losses of evaluations count. They do not where upstream averages the
+            means of microbatches, which depend on how sequences are packed.
 
     Raises:
         InputError: There is no tolerance for the precision.
@@ -228,6 +236,8 @@ def compare(outcome: Outcome, reference: Outcome, dtype: str) -> Agreement:
         raise InputError("--dtype", dtype, "has no tolerance", f"choose {' or '.join(TOLERANCES)}")
     tolerance = TOLERANCES[dtype]
     differences = tuple(_differences(outcome, reference, tolerance))
+    if not evaluated:
+        differences = tuple(item for item in differences if item.iteration)
     if not any(item.name != GRAD_NORM for item in differences):
         reason = "Neither run has a loss in common with the other, so nothing was compared."
         return Agreement(False, reason, differences, tolerance)
@@ -238,6 +248,7 @@ def compare(outcome: Outcome, reference: Outcome, dtype: str) -> Agreement:
         reason = (
             f"{len(outcome.losses)} steps agree: losses differ by at most "
             f"{largest.relative:.2g} (tolerance {largest.tolerance:.2g})."
+            f"{'' if evaluated else NOT_EVALUATED}"
         )
         return Agreement(True, reason, differences, tolerance)
     where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
