@@ -103,7 +103,7 @@ def hybrid(pattern: str, pipeline: int) -> str:
         pipeline: PP; a pattern without ``|`` is divided evenly by it.
 
     >>> hybrid("M-M-M-M*-M-M-M-M*-", 1), hybrid("WEC-|H-C-/W-", 2), hybrid("M-M*M-M*", 2)
-    ('M-*', 'WEC-|H-C-/W-', 'M-*M-*')
+    ('M-*', 'WEC-|H-C-/W-', 'M-M*M-M*')
     """
     main, separator, rest = pattern.partition("/")
     joint = "|" if "|" in main else ""

@@ -27,7 +27,7 @@ from ringproof.rehearsal.shell_expand import (
     unknown,
     without_marks,
 )
-from ringproof.rehearsal.shell_test import Test, Token
+from ringproof.rehearsal.shell_condition import Test, Token
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50

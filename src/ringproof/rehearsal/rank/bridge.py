@@ -12,16 +12,14 @@ import sys
 from typing import Any
 
 import torch
-from megatron.bridge.models.gpt_provider import GPTModelProvider
-from megatron.bridge.training import config as bridge
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.pretrain import pretrain
 
 SEQUENCE = 256
 
 
 def model(changes: dict[str, Any]) -> Any:
     """Return a tiny Llama-like model in float32."""
+    from megatron.bridge.models.gpt_provider import GPTModelProvider
+
     fields: dict[str, Any] = {
         "normalization": "RMSNorm",
         "activation_func": torch.nn.functional.silu,
@@ -48,6 +46,8 @@ def model(changes: dict[str, Any]) -> Any:
 
 def container(case: dict[str, Any]) -> Any:
     """Return the whole configuration, as a recipe would."""
+    from megatron.bridge.training import config as bridge
+
     iterations = case["iterations"]
     return bridge.ConfigContainer(
         model=model(case["model"]),
@@ -86,5 +86,13 @@ def container(case: dict[str, Any]) -> Any:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Train."""
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
     pretrain(container(json.loads(sys.argv[1])), forward_step)
+
+
+if __name__ == "__main__":
+    main()
