@@ -14,6 +14,7 @@ from ringproof.errors import InputError
 from ringproof.rehearsal import shell_tree as tree
 from ringproof.rehearsal.shell_arithmetic import NotKnown
 from ringproof.rehearsal.shell_commands import parse
+from ringproof.rehearsal.shell_condition import Test, Token
 from ringproof.rehearsal.shell_expand import (
     Scope,
     Value,
@@ -27,7 +28,6 @@ from ringproof.rehearsal.shell_expand import (
     unknown,
     without_marks,
 )
-from ringproof.rehearsal.shell_condition import Test, Token
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50
