@@ -29,7 +29,7 @@ DROPPED = _table(
         --result-rejected-tracker-filename --save-params-interval --save-activations-interval
         --save-dgrads-interval --save-wgrads-interval --save-tokens-per-expert-interval
         --save --load --pretrained-checkpoint --finetune --no-save-optim --no-save-rng
-        --no-load-optim --no-load-rng --save-interval --save-retain-interval --ckpt-format
+        --no-load-optim --no-load-rng --save-interval --save-retain-interval
         --dist-ckpt-format --use-dist-ckpt --auto-detect-ckpt-format --async-save
         --use-persistent-ckpt-worker --ckpt-fully-parallel-load --ckpt-fully-parallel-save
         --no-ckpt-fully-parallel-save --ckpt-assume-constant-structure --dist-ckpt-strictness

@@ -104,9 +104,15 @@ def _upstreams(found: Sequence[Record]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for one in found:
         yield (
-            f"| {column_name(one.name, one.engine)} | `{one.megatron}` | {one.engine} | "
+            f"| {column_name(one.name, one.engine)} | `{_short(one.megatron)}` | {one.engine} | "
             f"{one.iterations} | {len(one.cases)} | {one.seconds:.0f} |"
         )
+
+
+def _short(origin: str) -> str:
+    """A commit by its first ten digits; other origins as they are."""
+    _, found, commit = origin.partition("#commit=")
+    return f"NVIDIA/Megatron-LM@{commit[:10]}" if found else origin.removeprefix("git:")
 
 
 def _table(group: str, found: Sequence[Record]) -> Iterator[str]:

@@ -263,8 +263,8 @@ def fused_rope_forward(x: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
 
 
 def fused_rope_backward(grad: Tensor, freqs: Tensor, *rest: Any) -> Tensor:
-    """Rotate a gradient back."""
-    return _rotated(grad, freqs, rest, -1)
+    """Rotate a gradient back; up to release 2.9 without the argument for start positions."""
+    return _rotated(grad, freqs, rest if len(rest) == 6 else (None, *rest), -1)
 
 
 def _rotated(x: Tensor, freqs: Tensor, rest: tuple[Any, ...], sign: int) -> Tensor:
