@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from checks.importing.foreign import TODAY, imported, write_skill
@@ -69,6 +69,7 @@ def _write(folder: Path, data: dict[str, Any]) -> Path:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(data={"title": None, "known_constraints": {"0.": []}})
 @given(data=CARDS)
 def test_cards_of_any_shape_are_imported_whole(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]

@@ -48,7 +48,7 @@ def plain(value: object) -> str:
 
 def without(said: Said, prefix: str) -> str:
     """A statement without the label that its list in our card already says."""
-    deeper = said.label.removeprefix(prefix).strip(".")
+    deeper = said.label.removeprefix(prefix).removeprefix(".")
     return f"{deeper}: {said.text}" if deeper else said.text
 
 
