@@ -61,7 +61,7 @@ def rehearsed(checkout: Path, path: str, engine: str | None, folder: Path) -> di
     }
     if not target.is_file():
         return {**row, "message": (done.stderr.strip().splitlines() or [""])[-1]}
-    result = json.loads(target.read_text())
+    result = json.loads(target.read_text().replace(f"{checkout}/", ""))
     kept = ("headline", "starts", "agrees", "largest_relative_difference", "feature", "dtype")
     return {
         **row,
