@@ -196,7 +196,7 @@ def rows_of(case: Case, ranks: Sequence[int]) -> torch.Tensor:
 
 
 def real_rows(case: Case) -> torch.Tensor:
-    """Which rows of the whole batch are no padding."""
+    """Return which rows of the whole batch are not padding."""
     real = torch.zeros(sum(case.slots), dtype=torch.bool)
     for start, length in zip(_starts(case.slots), case.lengths, strict=False):
         real[start : start + length] = True

@@ -209,7 +209,7 @@ class Server:
         """Run a program on its ranks and wait for all of them.
 
         Args:
-            program: Of this server's upstream.
+            program: Program to run; it belongs to this server's upstream.
             folder: Where logs and reports go; made if missing.
             limit_seconds: After which the run is ended.
             progress: Called with a line now and then.

@@ -214,7 +214,7 @@ def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
     """Return the cases with these ids or of these groups, in the order of the matrix.
 
     Args:
-        ids: Of cases.
+        ids: Identifiers of cases.
         groups: Names of groups; without ids and groups all cases are returned.
 
     Raises:

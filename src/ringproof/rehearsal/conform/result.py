@@ -48,7 +48,7 @@ class CaseResult:
     """What became of one case.
 
     Attributes:
-        id: Of the case.
+        id: Identifier of the case.
         status: Verdict.
         message: Error of upstream, or what parts from the reference; empty where all is well.
         place: ``FILE:LINE`` upstream of an error.

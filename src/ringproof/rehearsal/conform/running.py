@@ -205,7 +205,7 @@ def run_matrix(
         cases: Which.
         folder: For data, logs and reports.
         iterations: Training steps of each case.
-        name: Of the upstream, for people; what it says of itself unless given.
+        name: Name of the upstream for people; its origin unless given.
         progress: Called with a line for each case.
     """
     started = time.monotonic()

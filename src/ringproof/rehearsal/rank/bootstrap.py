@@ -51,7 +51,7 @@ class Seat:
     Attributes:
         rank: Which.
         world: Number of ranks.
-        port: Of the rendezvous, on the loopback.
+        port: Port of the rendezvous on the loopback.
         folder: Where its board, its log and its report go.
     """
 
