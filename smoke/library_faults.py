@@ -1,4 +1,4 @@
-"""Defects planted into megatron-core in ranks, so that the comparison has something to see."""
+"""Changes made to megatron-core in ranks: a planted defect, and a mended one."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ def contiguous_shards() -> None:
         return {name: value.chunk(size, 1)[rank] for name, value in batch.items()}
 
     utils.get_batch_on_this_cp_rank = contiguous
+
+
+def kept_outputs() -> None:
+    """Keep pipeline outputs until nothing refers to them."""
+    from ringproof.rehearsal.library import building
+
+    original = building.configuration
+
+    def keeping(options: Any) -> Any:
+        config = original(options)
+        config.deallocate_pipeline_outputs = False
+        return config
+
+    building.configuration = keeping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ringproof.rehearsal.conform.comparing import judge
 from ringproof.rehearsal.conform.models import DATA, MODELS
 from ringproof.rehearsal.conform.result import Status
 from ringproof.rehearsal.conform.running import LIBRARY, training
-from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport
+from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace
 from ringproof.rehearsal.running import Failure, Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,14 @@ def test_another_path_is_no_agreement(tmp_path: Path) -> None:
     found = _verdict(tmp_path, comm="a2a")
     assert found.status is Status.OTHER_PATH
     assert "p2p:2" in found.message and "a2a:2" in found.message
+
+
+def test_a_race_is_no_agreement(tmp_path: Path) -> None:
+    outcome = _outcome(tmp_path)
+    race = SendRace("released", "a.py:1", "b.py:2", 3)
+    raced = replace(outcome, ranks=(replace(outcome.ranks[0], races=(race,)),))
+    found = judge(CASE, raced, _outcome(tmp_path, comm="none"), STEPS)
+    assert (found.status, found.message) == (Status.RACES, str(race))
 
 
 @pytest.mark.parametrize(("failure", "status"), [

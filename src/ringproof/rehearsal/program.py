@@ -135,6 +135,32 @@ class GroupTraffic:
 
 
 @dataclass(frozen=True)
+class SendRace:
+    """Tensors that upstream released or overwrote while an ``isend`` could still read them.
+
+    The rehearsal keeps their memory, so that its losses are those of a run in which the send was
+    in time. On a GPU it may not be.
+
+    Attributes:
+        change: ``released`` or ``overwritten``.
+        sent: ``FILE:LINE`` of the ``isend``, relative to the upstream folder.
+        waited: ``FILE:LINE`` of the wait for it.
+        count: Number of sends.
+    """
+
+    change: str
+    sent: str
+    waited: str
+    count: int
+
+    def __str__(self) -> str:
+        return (
+            f"a tensor sent at {self.sent} was {self.change} before the wait for it at "
+            f"{self.waited}"
+        )
+
+
+@dataclass(frozen=True)
 class GraphCapture:
     """One CUDA graph that upstream captured on the tape.
 
@@ -187,6 +213,7 @@ class RankReport:
         evaluations: Losses of each evaluation, by name.
         attention: Attention calls in order.
         traffic: By group and operation.
+        races: By what happened and where.
         graphs: CUDA graphs in the order of their captures.
         seconds: From its start to its end.
         results: What a script handed over (see `ringproof.rehearsal.rank.handing`).
@@ -198,6 +225,7 @@ class RankReport:
     evaluations: tuple[Mapping[str, float], ...] = ()
     attention: tuple[AttentionCall, ...] = ()
     traffic: tuple[GroupTraffic, ...] = ()
+    races: tuple[SendRace, ...] = ()
     graphs: tuple[GraphCapture, ...] = ()
     seconds: float = 0.0
     results: Any = None
@@ -215,6 +243,7 @@ def report_from_json(data: Mapping[str, Any]) -> RankReport:
         traffic=tuple(
             GroupTraffic(**{**item, "ranks": tuple(item["ranks"])}) for item in data["traffic"]
         ),
+        races=tuple(SendRace(**item) for item in data["races"]),
         graphs=tuple(GraphCapture(**item) for item in data["graphs"]),
         seconds=data["seconds"],
         results=data["results"],

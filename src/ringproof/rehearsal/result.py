@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.rehearsal.path import PathCount, PathTaken
+from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.shrink import Change, Small
 from ringproof.rehearsal.verdict import GRAD_NORM, Agreement, Difference, Refusal, evaluations
@@ -82,9 +83,15 @@ class Variant:
         return self.refusal is None
 
     @property
+    def races(self) -> tuple[SendRace, ...]:
+        """Tensors that upstream released or overwrote while they were being sent."""
+        return () if self.outcome is None else self.outcome.races
+
+    @property
     def passed(self) -> bool:
-        """Whether it starts, takes the path asked for, and agrees where there is a reference."""
-        return self.starts and self.path.as_asked and self.agreement.agrees is not False
+        """Whether it starts, takes the path asked for, has no race, and agrees if compared."""
+        right = self.agreement.agrees is not False and not self.races
+        return self.starts and self.path.as_asked and right
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -105,6 +112,8 @@ class Variant:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
         if self.agreement.agrees is False:
             return f"It starts on the path asked for, but it is not right. {self.agreement.reason}"
+        if self.races:
+            return f"It starts on the path asked for, but it has a race: {self.races[0]}."
         if self.agreement.agrees is None:
             return f"It starts. {self.agreement.reason}"
         return f"It starts, takes the path asked for ({self.path.asked}), and agrees."
@@ -185,6 +194,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "refused_by": _refusal(variant.refusal),
         "takes_path_asked_for": variant.path.as_asked if variant.starts else None,
         "path": _path(variant.path),
+        "races": [dataclasses.asdict(race) for race in variant.races],
         "agrees": agreement.agrees,
         "largest_relative_difference": _relative(agreement.largest_loss),
         "agreement": _agreement(agreement),

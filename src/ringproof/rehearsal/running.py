@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from ringproof.rehearsal.program import (
     Program,
     RankError,
     RankReport,
+    SendRace,
     Upstream,
     report_from_json,
 )
@@ -101,6 +103,15 @@ class Outcome:
             for step in report.iterations
             if step.grad_norm is not None
         }
+
+    @property
+    def races(self) -> tuple[SendRace, ...]:
+        """Races of all ranks, each kind and place once."""
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for report in self.ranks:
+            for race in report.races:
+                counts[race.change, race.sent, race.waited] += race.count
+        return tuple(SendRace(*where, count) for where, count in sorted(counts.items()))
 
 
 class Server:

@@ -140,6 +140,8 @@ def _groups(groups: Sequence[GroupUse]) -> Iterator[str]:
 
 def _agrees(variant: Variant) -> Iterator[str]:
     agreement = variant.agreement
+    for race in variant.races:
+        yield _row("Race", f"{race}; on a GPU the send may read other data")
     said = "yes: " if agreement.agrees else "" if agreement.agrees is None else "no: "
     yield _row("Agrees", f"{said}{agreement.reason}")
     norm = agreement.largest_grad_norm

@@ -101,6 +101,9 @@ def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome
         seen = ", ".join(base.path) or "no communication"
         message = f"{' and '.join(missing)} did not run; seen: {seen}"
         return replace(compared, status=Status.OTHER_PATH, message=message)
+    if outcome.races:
+        message = "; ".join(map(str, outcome.races))
+        return replace(compared, status=Status.RACES, message=message)
     return replace(compared, status=Status.AGREES)
 
 

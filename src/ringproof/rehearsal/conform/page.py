@@ -90,6 +90,7 @@ WORDS = MappingProxyType(
     {
         Status.DIFFERS: "**differs**",
         Status.OTHER_PATH: "**other path**",
+        Status.RACES: "**races**",
         Status.STARTS: "starts",
         Status.REFUSED: "refused",
         Status.NOT_OFFERED: "-",
@@ -158,7 +159,9 @@ def _explained(found: Sequence[Record]) -> Iterator[str]:
 
 def _messages(found: Sequence[Record]) -> Iterator[str]:
     """Messages of refusals, each once, with the places where upstream raises them."""
-    wanted = (Status.REFUSED, Status.CANNOT_RUN, Status.HUNG, Status.STARTS)
+    wanted = (
+        Status.REFUSED, Status.RACES, Status.CANNOT_RUN, Status.HUNG, Status.STARTS,
+    )  # fmt: skip
     places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in found:
         name = column_name(record.name, record.engine)

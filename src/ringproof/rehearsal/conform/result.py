@@ -22,6 +22,7 @@ class Status(str, Enum):
     AGREES = "agrees"
     DIFFERS = "differs"
     OTHER_PATH = "other path"
+    RACES = "races"
     STARTS = "starts"
     REFUSED = "refused"
     NOT_OFFERED = "not offered"
@@ -34,6 +35,7 @@ MEANINGS = MappingProxyType(
         Status.AGREES: "runs, takes the path asked for, and equals its reference within tolerance",
         Status.DIFFERS: "runs, but losses or gradient norms part from the reference",
         Status.OTHER_PATH: "runs and agrees, but attention did not take the path asked for",
+        Status.RACES: "runs and agrees, but releases or overwrites a tensor that is being sent",
         Status.STARTS: "runs, but its reference does not, so nothing can be compared",
         Status.REFUSED: "ends with an error of upstream",
         Status.NOT_OFFERED: "this version has no such option, script or data",

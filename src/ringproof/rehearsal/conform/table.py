@@ -19,6 +19,7 @@ SHORT = MappingProxyType(
         Status.AGREES: "agrees",
         Status.DIFFERS: "differs",
         Status.OTHER_PATH: "path",
+        Status.RACES: "races",
         Status.STARTS: "starts",
         Status.REFUSED: "refused",
         Status.NOT_OFFERED: "-",
@@ -31,11 +32,12 @@ STYLES = MappingProxyType(
         Status.AGREES: "green",
         Status.DIFFERS: "bold red",
         Status.OTHER_PATH: "red",
+        Status.RACES: "bold red",
         Status.HUNG: "bold red",
         Status.NOT_OFFERED: "dim",
     }
 )
-WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.HUNG)
+WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.RACES, Status.HUNG)
 
 
 def print_record(record: Record, known: Sequence[Known], console: Console) -> None:

@@ -69,6 +69,10 @@ def configuration(options: argparse.Namespace) -> TransformerConfig:
         "virtual_pipeline_model_parallel_size": chunks(options), "bias_activation_fusion": False,
         "bias_dropout_fusion": False, "apply_rope_fusion": options.dtype != "float64",
         "variable_seq_lengths": False,
+        # Megatron's programs refuse batched sends under VPP with two stages: both directions of a
+        # batch go between the same two ranks, and are told apart by their order alone.
+        "overlap_p2p_comm": chunks(options) is not None, "batch_p2p_comm": chunks(options) is None,
+        "deallocate_pipeline_outputs": True,
     }  # fmt: skip
     if options.window_size is not None:
         fields["window_size"] = tuple(int(part) for part in options.window_size.split(","))

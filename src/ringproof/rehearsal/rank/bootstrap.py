@@ -24,6 +24,7 @@ from ringproof.rehearsal.program import (
     GroupTraffic,
     RankError,
     RankReport,
+    SendRace,
     Upstream,
 )
 from ringproof.rehearsal.rank import handing, weights
@@ -121,6 +122,7 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
         evaluations=tuple(probe.evaluations),
         attention=tuple(probe.attention),
         traffic=_traffic(traffic),
+        races=_races(traffic, upstream.roots),
         graphs=_graphs(),
         seconds=time.perf_counter() - started,
         results=results.value,
@@ -203,6 +205,18 @@ def _traffic(traffic: communication.Traffic) -> tuple[GroupTraffic, ...]:
             group.description, group.ranks, operation, calls, traffic.bytes[group, operation]
         )
         for (group, operation), calls in traffic.calls.items()
+    )
+
+
+def _races(traffic: communication.Traffic, roots: Sequence[Path]) -> tuple[SendRace, ...]:
+    def shorter(place: str) -> str:
+        path = Path(place)
+        root = next((root for root in roots if path.is_relative_to(root)), None)
+        return place if root is None else str(path.relative_to(root))
+
+    return tuple(
+        SendRace(change, shorter(sent), shorter(waited), count)
+        for (change, sent, waited), count in traffic.races.items()
     )
 
 

@@ -1,7 +1,8 @@
 """Gloo in the place of NCCL, with what differs mended, and a record of what each group carries.
 
 Differences that are mended: NCCL's options and device arguments are dropped; a request may be
-waited for twice, as on NCCL (gloo would wait for ever).
+waited for twice, as on NCCL (gloo would wait for ever); the memory of a tensor that ``isend``
+reads lives until the request was waited for, whatever upstream does with the tensor meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ OUTGOING = MappingProxyType({
     "scatter_object_list": None,
     "monitored_barrier": None,
 })  # fmt: skip
-SKIPPED_FRAMES = ("torch/distributed", "ringproof/rehearsal", "contextlib.py")
+SKIPPED_MODULES = ("torch.", "ringproof.", "contextlib")
 
 
 class Board(Protocol):
@@ -76,10 +77,14 @@ class Traffic:
     Attributes:
         calls: Number of calls by group and operation.
         bytes: Bytes that this rank sent or contributed, by group and operation.
+        races: Tensors that were ``released`` or ``overwritten`` between their ``isend`` and the
+            wait for it, by that word and the two places upstream. On a GPU such a send may read
+            other data.
     """
 
     calls: Counter[tuple[GroupName, str]] = field(default_factory=Counter)
     bytes: Counter[tuple[GroupName, str]] = field(default_factory=Counter)
+    races: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def note(self, group: GroupName, operation: str, outgoing: object) -> None:
         """Count one call."""
@@ -93,11 +98,34 @@ def _bytes(value: object) -> int:
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
+class Sent:
+    """A tensor that is being sent: keeps its memory, and notes what upstream does to it.
+
+    Args:
+        tensor: What ``isend`` was given.
+        races: Where a race is counted.
+    """
+
+    def __init__(self, tensor: Tensor, races: Counter[tuple[str, str, str]]) -> None:
+        self._tensor, self._races, self._place = tensor, races, upstream_place()
+        self._memory = tensor.detach()  # shares the memory, and keeps it if the tensor drops it
+        self._version = self._memory._version
+
+    def end(self) -> None:
+        """Compare the tensor with what it was, and let its memory go."""
+        if self._tensor.data_ptr() != self._memory.data_ptr():
+            self._races["released", self._place, upstream_place()] += 1
+        elif self._memory._version != self._version:
+            self._races["overwritten", self._place, upstream_place()] += 1
+        del self._tensor, self._memory
+
+
 class Once:
     """A request that may be waited for again, as on NCCL."""
 
-    def __init__(self, work: Any, board: Board, text: str) -> None:
+    def __init__(self, work: Any, board: Board, text: str, sent: Sent | None = None) -> None:
         self._work, self._board, self._text = work, board, text
+        self._sent = sent
         self._done = False
 
     def wait(self, *arguments: Any, **named: Any) -> bool:
@@ -107,6 +135,8 @@ class Once:
             self._work.wait(*arguments, **named)
             self._done = True
             self._board.leave()
+            if self._sent is not None:
+                self._sent.end()
         return True
 
     def synchronize(self) -> None:
@@ -232,7 +262,8 @@ def _watched(
         result = original(*bound.args, **bound.kwargs)
         board.leave()
         if name in ("isend", "irecv") or given.get("async_op"):
-            return None if result is None else Once(result, board, text)
+            sent = Sent(given["tensor"], traffic.races) if name == "isend" else None
+            return None if result is None else Once(result, board, text, sent)
         if name == "batch_isend_irecv":
             return [Once(work, board, text) if not isinstance(work, Once) else work
                     for work in result]  # fmt: skip
@@ -274,6 +305,6 @@ def _group_of(given: dict[str, Any]) -> Any:
 def upstream_place() -> str:
     """Return ``FILE:LINE`` of the innermost frame that is neither torch's nor ours."""
     frame = sys._getframe(1)
-    while frame.f_back and any(part in frame.f_code.co_filename for part in SKIPPED_FRAMES):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(SKIPPED_MODULES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
