@@ -1,0 +1,142 @@
+"""List what the command line accepts and what the harness can answer, one feature a line.
+
+``python -m checks.house.features > checks/house/features.txt`` writes the list. A line of the file
+that the code does not give is a lost or renamed feature; the other way round, it is a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from ringproof.cli.main import app
+
+
+def features() -> Iterator[str]:
+    """All features, as lines."""
+    root = typer.main.get_command(app)
+    yield from command_features(root, typer.Context(root, info_name="ringproof"))
+    for topic, values in (*rules(), *verdicts(), *choices()):
+        yield from (f"{topic}: {value}" for value in values)
+
+
+def command_features(command: Any, context: Any) -> Iterator[str]:
+    """The command itself, its arguments and options, and its subcommands."""
+    path = context.command_path
+    yield f"command {path}"
+    hints = get_type_hints(command.callback) if command.callback else {}
+    for parameter in command.params:
+        if parameter.name != "help":
+            kind = hints.get(parameter.name, bool)
+            yield f"{parameter.param_type_name} {path} {parameter_text(parameter, kind)}"
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        inner = command.get_command(context, name)
+        yield from command_features(inner, typer.Context(inner, parent=context, info_name=name))
+
+
+def parameter_text(parameter: Any, annotation: Any) -> str:
+    """Spellings, kind and default of an argument or option."""
+    if parameter.param_type_name == "argument":
+        spelling = parameter.name
+    else:
+        spelling = "/".join((*parameter.opts, *parameter.secondary_opts))
+    kind = " ".join(kind_text(part) for part in parts(annotation))
+    if parameter.required:
+        return f"{spelling} ({kind}, required)"
+    default = parameter.default
+    default = default.value if isinstance(default, Enum) else default
+    return f"{spelling} ({kind}, default {'none' if default in (None, '') else default})"
+
+
+def parts(annotation: Any) -> list[Any]:
+    """``list`` and ``str`` for ``list[str] | None``."""
+    inner = [part for part in get_args(annotation) if part is not type(None)]
+    if get_origin(annotation) is list:
+        return [list, *inner]
+    return [leaf for part in inner for leaf in parts(part)] if inner else [annotation]
+
+
+def kind_text(kind: Any) -> str:
+    """The values of an enumeration, or the name of a type."""
+    return "|".join(values(kind)) if issubclass(kind, Enum) else kind.__name__
+
+
+def rules() -> Iterator[tuple[str, Iterable[str]]]:
+    """Rules whose findings are reported."""
+    from ringproof.harness.reports.catalogue import ALL_RULES
+
+    yield "rule", [f"{rule.id} {rule.name} {rule.level}" for rule in ALL_RULES]
+
+
+def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
+    """Statuses and verdicts, by what they are given to."""
+    from ringproof.harness.anchors.drift import DriftKind
+    from ringproof.harness.anchors.resolve import AnchorStatus
+    from ringproof.harness.cards.proof import ProofKind
+    from ringproof.harness.cards.statements import StatementKind
+    from ringproof.harness.fences import model as fences
+    from ringproof.harness.logs import groups, verdict
+    from ringproof.harness.logs.training.verdict import Kind
+    from ringproof.harness.proofs import outcomes
+    from ringproof.harness.proofs import verdicts as proofs
+    from ringproof.rehearsal.conform.result import Status
+
+    yield "status of an anchor", values(AnchorStatus)
+    yield "change of an anchor between versions", values(DriftKind)
+    yield "status of a mention of code", get_args(fences.Status)
+    yield "kind of a mention of code", get_args(fences.Kind)
+    yield "kind of a statement", values(StatementKind)
+    yield "kind of a proof", values(ProofKind)
+    yield "verdict on a statement", values(proofs.Verdict)
+    yield "state of a proof", values(proofs.ProofState)
+    yield "state of a test", values(outcomes.TestState)
+    yield "verdict on a run's groups", values(verdict.Verdict)
+    yield "kind of evidence on a run's groups", values(verdict.Proof)
+    yield "evidence on one group", [strength.word for strength in groups.Strength]
+    yield "kind of a difference of two trainings", values(Kind)
+    yield "status of a conformance case", values(Status)
+
+
+def choices() -> Iterator[tuple[str, Iterable[str]]]:
+    """Names that an option of free text accepts, and the cases and blocks that have a name."""
+    from ringproof.harness.logs.training.source import FORMATS
+    from ringproof.harness.rendering.render import KINDS
+    from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
+    from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES
+    from ringproof.reference.model.config import PRESETS
+    from ringproof.reference.packing.partition import PARTITIONS
+    from ringproof.reference.packing.sequences import TAILS
+    from ringproof.reference.planning import hardware, shapes
+    from ringproof.reference.training.graph_options import GRAPHS
+    from ringproof.reference.training.schedules import SCHEDULES
+    from ringproof.rehearsal.conform.cases import chosen
+    from ringproof.rehearsal.faults.table import FAULTS
+
+    yield "format of a training log", FORMATS
+    yield "generated block", KINDS
+    yield "CP communication", COMM_TYPES
+    yield "attention kernel", KERNEL_NAMES
+    yield "backend of graphs", NAMES
+    yield "overflow of graphs", OVERFLOWS
+    yield "scope of graphs", SCOPES
+    yield "use of graphs", GRAPHS
+    yield "preset of a model", PRESETS
+    yield "shape of a model to plan for", [shape.name for shape in shapes.SHAPES]
+    yield "hardware to plan for", [preset.name for preset in hardware.PRESETS]
+    yield "partition", PARTITIONS
+    yield "tail of a pack", TAILS
+    yield "schedule", SCHEDULES
+    yield "conformance case", [case.id for case in chosen((), ())]
+    yield "fault planted in upstream", [fault.name for fault in FAULTS]
+
+
+def values(kinds: Iterable[Enum]) -> list[str]:
+    """The values of an enumeration."""
+    return [kind.value for kind in kinds]
+
+
+if __name__ == "__main__":
+    print("\n".join(sorted(features())))
