@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.flags import Flags
-from ringproof.rehearsal.launch import read_command, read_launch, read_script, read_test_case
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import (
+    read_command,
+    read_launch,
+    read_script,
+    read_test_case,
+)
 
 COMMANDS = [
     ("torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py --a 1", 2, 8),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringproof.rehearsal.path import PathTaken, executed, named, read_asked, read_path
 from ringproof.rehearsal.program import AttentionCall, GroupTraffic, RankReport
+from ringproof.rehearsal.verdict.path import PathTaken, executed, named, read_asked, read_path
 
 
 def call(ranks: tuple[tuple[int, ...], ...], kind: str = "p2p", **changes: object) -> AttentionCall:

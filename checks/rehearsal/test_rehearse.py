@@ -17,16 +17,16 @@ from ringproof.cli.main import app
 from ringproof.cli.rehearse import _brief
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import Stage
-from ringproof.rehearsal.launch import Launch
-from ringproof.rehearsal.page import page
-from ringproof.rehearsal.path import read_path
+from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, Upstream
 from ringproof.rehearsal.rehearsing import find_script
-from ringproof.rehearsal.result import Rehearsal, Variant, as_json
 from ringproof.rehearsal.running import Failure, Outcome
-from ringproof.rehearsal.shrink import Change, Small
-from ringproof.rehearsal.text import lines, numbers, size, waiting_lines
-from ringproof.rehearsal.verdict import Agreement, compare, refusal_of
+from ringproof.rehearsal.small.shrink import Change, Small
+from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
+from ringproof.rehearsal.verdict.page import page
+from ringproof.rehearsal.verdict.path import read_path
+from ringproof.rehearsal.verdict.result import Rehearsal, Variant, as_json
+from ringproof.rehearsal.verdict.text import lines, numbers, size, waiting_lines
 
 ARGUMENTS = ("--context-parallel-size", "2")
 COMMAND = ("--", "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *ARGUMENTS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from checks.rehearsal.test_shrink import small
-from ringproof.rehearsal.flags import Flags
-from ringproof.rehearsal.reference import reference
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.small.reference import reference
 
 CONTEXT = ("--cp-comm-type", "--hierarchical-context-parallel-sizes", "--context-parallel-size",
            "--min-dynamic-context-parallel-size", "--dynamic-context-parallel",

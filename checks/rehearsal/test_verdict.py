@@ -10,7 +10,7 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.rehearsal.program import Iteration, RankError, RankReport
 from ringproof.rehearsal.running import Failure, Outcome
-from ringproof.rehearsal.verdict import (
+from ringproof.rehearsal.verdict.agreement import (
     TOLERANCES,
     compare,
     find_pitfalls,

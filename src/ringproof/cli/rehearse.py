@@ -20,8 +20,8 @@ from ringproof.cli.termination import termination_as_exit
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.launch import Launch
-    from ringproof.rehearsal.result import Rehearsal
+    from ringproof.rehearsal.launch.reading import Launch
+    from ringproof.rehearsal.verdict.result import Rehearsal
 
 EXAMPLE = (
     "Example: ringproof rehearse train.sh --megatron git:/src/Megatron-LM@dev --set NNODES=8 "
@@ -109,7 +109,7 @@ def rehearse(
     _check(dtype, {"--json": json_path, "--html": html})
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
-    from ringproof.rehearsal.text import lines
+    from ringproof.rehearsal.verdict.text import lines
 
     request = Request(
         launch=launch,
@@ -165,7 +165,7 @@ def _check(dtype: str, places: Mapping[str, str]) -> None:
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
-    from ringproof.rehearsal.launch import read_command, read_launch
+    from ringproof.rehearsal.launch.reading import read_command, read_launch
 
     if not words:
         remedy = "name a launch script, or give a command after --"
@@ -234,11 +234,11 @@ def _escaped(text: str) -> str:
 
 def _write(result: Rehearsal, json_path: str, html: str) -> None:
     if json_path:
-        from ringproof.rehearsal.result import as_json
+        from ringproof.rehearsal.verdict.result import as_json
 
         write_json(as_json(result), json_path)
     if html:
         from ringproof.cli.page import write_page
-        from ringproof.rehearsal.page import page
+        from ringproof.rehearsal.verdict.page import page
 
         write_page(page(result), html)

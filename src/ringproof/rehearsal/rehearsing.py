@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.flags import Flags
-from ringproof.rehearsal.launch import Launch
-from ringproof.rehearsal.path import read_path
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.reference import reference
-from ringproof.rehearsal.result import Rehearsal, Variant
 from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
-from ringproof.rehearsal.shrink import Small, shrink
+from ringproof.rehearsal.small.reference import reference
+from ringproof.rehearsal.small.shrink import Small, shrink
 from ringproof.rehearsal.sources import open_upstream
-from ringproof.rehearsal.verdict import (
+from ringproof.rehearsal.verdict.agreement import (
     Agreement,
     Refusal,
     compare,
@@ -30,6 +28,8 @@ from ringproof.rehearsal.verdict import (
     refusal_of,
     traceback_of,
 )
+from ringproof.rehearsal.verdict.path import read_path
+from ringproof.rehearsal.verdict.result import Rehearsal, Variant
 
 Progress = Callable[[str, str], None]
 OPTIONS = str(Path(__file__).parent / "rank" / "options.py")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from ringproof.rehearsal.draft import Draft, stepped
-from ringproof.rehearsal.effects import DATA, DROPPED
-from ringproof.rehearsal.layout import Layout
+from ringproof.rehearsal.small.draft import Draft, stepped
+from ringproof.rehearsal.small.layout import Layout
+from ringproof.rehearsal.small.options import DATA, DROPPED
 
 LENGTH = "What only long sequences show: memory, and rounding of long sums."
 BUDGET = "Nothing by itself: it shrinks with the sequences, and grows where the domain shrinks."

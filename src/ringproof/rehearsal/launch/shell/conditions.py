@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.rehearsal.shell_arithmetic import NotKnown
-from ringproof.rehearsal.shell_expand import Scope, number, plain, readable
+from ringproof.rehearsal.launch.shell.arithmetic import NotKnown
+from ringproof.rehearsal.launch.shell.expand import Scope, number, plain, readable
 
 COMPARED: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
     {

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.shell import follow
-from ringproof.rehearsal.shell_expand import Mark, marks, readable
+from ringproof.rehearsal.launch.shell.expand import Mark, marks, readable
+from ringproof.rehearsal.launch.shell.follow import follow
 
 TORCHRUN = ("torchrun", "ft_launcher")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")

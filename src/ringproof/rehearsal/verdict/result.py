@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.rehearsal.path import PathCount, PathTaken
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.shrink import Change, Small
-from ringproof.rehearsal.verdict import GRAD_NORM, Agreement, Difference, Refusal, evaluations
+from ringproof.rehearsal.small.shrink import Change, Small
+from ringproof.rehearsal.verdict.agreement import (
+    GRAD_NORM,
+    Agreement,
+    Difference,
+    Refusal,
+    evaluations,
+)
+from ringproof.rehearsal.verdict.path import PathCount, PathTaken
 
 VERSION = 1
 MOST_MESSAGE = 240  # characters of a message in a headline

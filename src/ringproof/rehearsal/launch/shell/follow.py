@@ -11,11 +11,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.rehearsal import shell_tree as tree
-from ringproof.rehearsal.shell_arithmetic import NotKnown
-from ringproof.rehearsal.shell_commands import parse
-from ringproof.rehearsal.shell_condition import Test, Token
-from ringproof.rehearsal.shell_expand import (
+from ringproof.rehearsal.launch.shell import tree
+from ringproof.rehearsal.launch.shell.arithmetic import NotKnown
+from ringproof.rehearsal.launch.shell.conditions import Test, Token
+from ringproof.rehearsal.launch.shell.expand import (
     Scope,
     Value,
     fields,
@@ -28,6 +27,7 @@ from ringproof.rehearsal.shell_expand import (
     unknown,
     without_marks,
 )
+from ringproof.rehearsal.launch.shell.parse import parse
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50

@@ -8,8 +8,8 @@ from itertools import product
 from math import lcm
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.draft import Draft
-from ringproof.rehearsal.flags import Flags
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.small.draft import Draft
 
 LARGEST_DOMAIN = 8
 DYNAMIC = ("--dynamic-context-parallel", "--hybrid-context-parallel")

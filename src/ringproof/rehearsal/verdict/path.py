@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.rehearsal.flags import Flags
+from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.program import AttentionCall, RankReport
 
 DYNAMIC_FLAGS = ("--dynamic-context-parallel", "--hybrid-context-parallel")

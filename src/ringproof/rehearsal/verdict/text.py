@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringproof.rehearsal.path import GroupUse, PathTaken
-from ringproof.rehearsal.result import CODE, OTHER_ATTENTION, Rehearsal, Variant
-from ringproof.rehearsal.verdict import Agreement, Refusal
+from ringproof.rehearsal.verdict.agreement import Agreement, Refusal
+from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
+from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal, Variant
 
 LABEL = 10
 MOST_GROUPS = 8

@@ -13,11 +13,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.effects import ENVIRONMENT, value_may_be_unknown
-from ringproof.rehearsal.flags import Flags, is_option
-from ringproof.rehearsal.launchers import NOT_LAUNCHING, Found, find
-from ringproof.rehearsal.shell import Command, Followed, follow
-from ringproof.rehearsal.shell_expand import END, UNSET, Mark, marks, readable, unset
+from ringproof.rehearsal.launch.flags import Flags, is_option
+from ringproof.rehearsal.launch.launchers import NOT_LAUNCHING, Found, find
+from ringproof.rehearsal.launch.shell.expand import END, UNSET, Mark, marks, readable, unset
+from ringproof.rehearsal.launch.shell.follow import Command, Followed, follow
+from ringproof.rehearsal.small.options import ENVIRONMENT, value_may_be_unknown
 
 CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ringproof.rehearsal.shell_arithmetic import NotKnown, calculate
-from ringproof.rehearsal.shell_tree import Expansion, Literal, Word
-from ringproof.rehearsal.shell_words import words_of
+from ringproof.rehearsal.launch.shell.arithmetic import NotKnown, calculate
+from ringproof.rehearsal.launch.shell.parse import words_of
+from ringproof.rehearsal.launch.shell.tree import Expansion, Literal, Word
 
 UNKNOWN, UNSET, END, NAMED = "\ue000", "\ue002", "\ue001", "\ue004"
 BREAK, VANISH = "\ue003", "\ue005"  # the end of an array's element; an array without elements

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import lcm
 from types import MappingProxyType
 
-from ringproof.rehearsal.draft import Draft
-from ringproof.rehearsal.layout import Layout
-from ringproof.rehearsal.patterns import chosen, hybrid, listed, stages, written
+from ringproof.rehearsal.small.draft import Draft
+from ringproof.rehearsal.small.layout import Layout
+from ringproof.rehearsal.small.patterns import chosen, hybrid, listed, stages, written
 
 LAYERS = "What only shows in deep models, such as errors that grow with depth."
 WIDTH = "What depends on the width: matrix sizes, kernels' choices, and their rounding."

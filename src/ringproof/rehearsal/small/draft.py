@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ringproof.rehearsal.flags import Flags
+from ringproof.rehearsal.launch.flags import Flags
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import product
 
-from ringproof.rehearsal.draft import Draft
-from ringproof.rehearsal.flags import Flags
-from ringproof.rehearsal.layout import DYNAMIC, Layout, layout
-from ringproof.rehearsal.shrink import Small
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.small.draft import Draft
+from ringproof.rehearsal.small.layout import DYNAMIC, Layout, layout
+from ringproof.rehearsal.small.shrink import Small
 
 OFF = "Nothing: this is what the rehearsal is compared with."
 CONTEXT = (

@@ -8,19 +8,19 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.draft import Change, Draft
-from ringproof.rehearsal.effects import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
-from ringproof.rehearsal.flags import Flags
-from ringproof.rehearsal.launch import Launch
-from ringproof.rehearsal.layout import DYNAMIC, layout, shrink_layout
-from ringproof.rehearsal.shrink_data import (
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import Launch
+from ringproof.rehearsal.small.data import (
     RANDOM,
     mock_data,
     shrink_batch,
     shrink_lengths,
     shrink_steps,
 )
-from ringproof.rehearsal.shrink_model import shrink_experts, shrink_layers, shrink_widths
+from ringproof.rehearsal.small.draft import Change, Draft
+from ringproof.rehearsal.small.layout import DYNAMIC, layout, shrink_layout
+from ringproof.rehearsal.small.model import shrink_experts, shrink_layers, shrink_widths
+from ringproof.rehearsal.small.options import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 
 __all__ = ["Change", "Small", "feature", "shrink"]
 

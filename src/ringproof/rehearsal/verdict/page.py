@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
-from ringproof.rehearsal.path import Microbatch, PathTaken, named
-from ringproof.rehearsal.result import CODE, OTHER_ATTENTION, Rehearsal
-from ringproof.rehearsal.text import numbers, size, waiting_lines
-from ringproof.rehearsal.verdict import Agreement, Difference
+from ringproof.rehearsal.verdict.agreement import Agreement, Difference
+from ringproof.rehearsal.verdict.path import Microbatch, PathTaken, named
+from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal
+from ringproof.rehearsal.verdict.text import numbers, size, waiting_lines
 
 MOST_MICROBATCHES = 120
 CELL_WIDTH, CELL_HEIGHT = 26, 20
@@ -91,7 +91,7 @@ class Plot:
 def page(rehearsal: Rehearsal) -> str:
     """Return the page's text. Everything that came from outside is escaped."""
     environment = SandboxedEnvironment(
-        loader=PackageLoader("ringproof.rehearsal"),
+        loader=PackageLoader("ringproof.rehearsal.verdict"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
