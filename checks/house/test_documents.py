@@ -1,0 +1,93 @@
+"""The README and the pages for readers of the code agree with the tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "ringproof"
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "AGENTS.md",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+SOURCE = re.compile(r"`((?:reference|rehearsal|harness|cli)/[\w./]+)`")
+TYPE = re.compile(r"`([A-Z]\w+)`(?: \| | in )`((?:reference|rehearsal|harness)/[\w./]+\.py)`")
+WORD = re.compile(r"^\| (?!word |---)([^|]+?) \|", re.MULTILINE)
+README_LINES = 80
+GLOSSARY_WORDS = 25
+
+
+def broken_links(document: Path) -> list[str]:
+    """Return the relative links of a document that lead nowhere.
+
+    Pages of skills are generated when the documentation is built, so they count as there.
+    """
+    targets = LINK.findall(CODE.sub("code", document.read_text(encoding="utf-8")))
+    return [
+        target
+        for target in targets
+        if not (document.parent / target).exists()
+        and not (document.parent == ROOT / "docs" and target.startswith("skills/"))
+    ]
+
+
+def missing_sources(text: str, package: Path) -> list[str]:
+    """Return the files and folders of the package that a text names and that do not exist."""
+    return [name for name in SOURCE.findall(text) if not (package / name).exists()]
+
+
+def missing_types(text: str, package: Path) -> list[str]:
+    """Return the classes that a text places in a file that does not define them."""
+    found = []
+    for name, path in TYPE.findall(text):
+        tree = ast.parse((package / path).read_text(encoding="utf-8"))
+        if name not in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}:
+            found.append(f"{name} in {path}")
+    return found
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_relative_links_lead_somewhere(name: str) -> None:
+    assert broken_links(ROOT / name) == []
+
+
+def test_the_readme_is_short_and_names_both_commands() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= README_LINES
+    assert {"$ make prove", "$ make test"} <= set(lines)
+
+
+def test_the_reading_order_names_what_exists() -> None:
+    text = (ROOT / "docs" / "read-the-code.md").read_text(encoding="utf-8")
+    assert len(SOURCE.findall(text)) >= 30
+    assert missing_sources(text, PACKAGE) == []
+    assert len(TYPE.findall(text)) >= 5
+    assert missing_types(text, PACKAGE) == []
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    words = WORD.findall((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    assert 10 <= len(words) <= GLOSSARY_WORDS
+    assert words == sorted(set(words))
+
+
+def test_a_wrong_link_file_and_type_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "a.py").write_text("class Plan: ...\n")
+    text = (
+        "[a](reference/a.py#x) [b](b.py) | `Plan` | `reference/a.py` | `Pack` in `reference/a.py`"
+    )
+    (tmp_path / "README.md").write_text(text)
+    assert broken_links(tmp_path / "README.md") == ["b.py"]
+    assert missing_sources("`reference/a.py` `harness/b.py`", tmp_path) == ["harness/b.py"]
+    assert missing_types(text, tmp_path) == ["Pack in reference/a.py"]
