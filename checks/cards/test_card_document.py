@@ -100,7 +100,7 @@ def test_a_50_megabyte_card_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "card.yaml"
     with path.open("wb") as stream:
         stream.truncate(50_000_000)
-    assert "50,000,000 bytes" in _refusal(path)
+    assert "larger than 1,000,000 bytes" in _refusal(path)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])

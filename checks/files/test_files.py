@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
+from ringproof.files import read_bounded, read_input, write_atomically
 
 
 def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -61,3 +61,15 @@ def test_a_place_that_cannot_be_written_names_the_option(tmp_path: Path, name: s
 def test_a_refusal_cannot_steer_a_terminal() -> None:
     error = InputError("card.yaml: \u202ekey\x1b[31m", "v\u200b", "no\nline", "re\x07medy")
     assert str(error) == "card.yaml: ?key?[31m: no?line (got v?); re?medy"
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert read_bounded(path, 5) == b"12345"
+    with pytest.raises(OSError, match="larger than 4 bytes"):
+        read_bounded(path, 4)
+    with pytest.raises(InputError, match=r"--card: cannot be read: larger than 4 bytes .*; cut it"):
+        read_input(path, 4, field="--card", remedy="cut it")
+    with pytest.raises(InputError, match=r"missing: cannot be read: No such file.*; name one"):
+        read_input(tmp_path / "missing", 4, remedy="name one")

@@ -71,7 +71,7 @@ TWICE = "title: x\ntitle: y\n"
 CARDS: dict[str, tuple[str, str]] = {
     "bomb": (BOMB, "card.yaml:1: YAML anchors and aliases are refused"),
     "deep": ("a: " + "[" * 3000, "nested deeper"),
-    "huge": ("# " + "x" * 50_000_000, "too large for a card (got 50,000,002 bytes)"),
+    "huge": ("# " + "x" * 50_000_000, "cannot be read: larger than 1,000,000 bytes"),
     "empty": ("", "is empty"),
     "list": ("- a\n", "is not a mapping"),
     "syntax": ("title: 'x\n", "not valid YAML"),

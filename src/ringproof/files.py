@@ -1,7 +1,8 @@
-"""Files that are either the old ones or the new ones, never half of each."""
+"""Writing a file in one step, and reading a file of limited size."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -45,3 +46,36 @@ def write_atomically(
     except (OSError, RuntimeError) as error:  # before Python 3.13 links in a circle are the latter
         problem = f"cannot be written: {getattr(error, 'strerror', None) or error}"
         raise InputError(field or "file", path, problem, "name a writable place") from error
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a file of at most ``limit`` bytes.
+
+    Raises:
+        OSError: The file cannot be read, or it is larger (``errno.EFBIG``).
+    """
+    with path.open("rb") as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes")
+    return data
+
+
+def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes:
+    """Read a file that the user named; see `read_bounded`.
+
+    Args:
+        path: File to read.
+        limit: Largest size in bytes.
+        field: Option that named the file; the path itself by default.
+        remedy: What to do when the file cannot be read.
+
+    Raises:
+        InputError: The file cannot be read, or it is too large.
+    """
+    try:
+        return read_bounded(path, limit)
+    except OSError as error:
+        value = path if field else None
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(field or str(path), value, problem, remedy) from error

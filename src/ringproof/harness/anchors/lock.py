@@ -15,6 +15,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
 from ringproof.harness.anchors.sourcefiles import SourceFinder, source_finder
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
@@ -109,13 +110,7 @@ def read_lock(path: Path) -> Lock | None:
         raise InputError(str(path), None, "is a symbolic link", "keep the lock beside its card")
     if not path.is_file():
         return None
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(str(path), None, f"cannot be read: {error.strerror}", remedy) from error
-    if len(raw) > MAX_BYTES:
-        raise InputError(str(path), None, f"larger than {MAX_BYTES:,} bytes", remedy)
+    raw = read_input(path, MAX_BYTES, remedy=remedy)
     try:
         return Lock.model_validate_json(raw)
     except ValidationError as error:

@@ -29,6 +29,7 @@ from ruamel.yaml.events import (
 )
 
 from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.garbage import no_collection
 
 MAX_BYTES = 1_000_000
@@ -118,16 +119,7 @@ def _read_text(path: Path) -> str:
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
         raise InputError(str(path), None, problem, "name an existing card.yaml")
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(str(path), None, problem, "check its permissions") from error
-    if len(raw) > MAX_BYTES:
-        size = path.stat().st_size
-        remedy = f"keep a card below {MAX_BYTES:,} bytes"
-        raise InputError(str(path), f"{size:,} bytes", "too large for a card", remedy)
+    raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

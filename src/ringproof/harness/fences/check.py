@@ -8,13 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
-from ringproof.harness.fences.documents import (
-    FIELD,
-    read_document,
-    repository_root,
-    skill_documents,
-)
+from ringproof.files import read_input, write_atomically
+from ringproof.harness.fences.documents import FIELD, repository_root, skill_documents
 from ringproof.harness.fences.markdown import MAX_DOCUMENT_BYTES, find_mentions
 from ringproof.harness.fences.matching import place_lines, place_quote
 from ringproof.harness.fences.model import Finding, Mention, Placement, Span
@@ -57,7 +52,7 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Docu
     documents = []
     for file in skill_documents(path, root):
         name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
-        data = read_document(file, MAX_DOCUMENT_BYTES)
+        data = _read(file)
         mentions = find_mentions(data, name)
         found = (judge(mention, name, places) for mention in mentions)
         documents.append(Document(file, data, tuple(item for item in found if item is not None)))
@@ -121,7 +116,12 @@ def mend(documents: Sequence[Document]) -> int:
     return count
 
 
+def _read(path: Path) -> bytes:
+    remedy = "name a readable file, or leave it out of --fences"
+    return read_input(path, MAX_DOCUMENT_BYTES, field=FIELD, remedy=remedy)
+
+
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    if read_document(path, MAX_DOCUMENT_BYTES) != old:
+    if _read(path) != old:
         raise InputError("--fix", path, "the file changed meanwhile", "run it again")
     write_atomically(path, new, field="--fix", mode=path.stat().st_mode & 0o7777)

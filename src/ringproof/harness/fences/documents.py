@@ -61,17 +61,3 @@ def skill_documents(path: Path, root: Path) -> list[Path]:
     if not files:
         raise InputError(FIELD, path, "holds no skill (no SKILL.md)", "name a folder of skills")
     return files
-
-
-def read_document(file: Path, limit: int) -> bytes:
-    """At most one byte more than ``limit`` of a document.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    try:
-        with file.open("rb") as stream:
-            return stream.read(limit + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(FIELD, file, problem, "name a readable file") from error

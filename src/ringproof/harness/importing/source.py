@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.harness.cards.document import Document, Location, read_document
 from ringproof.harness.cards.loading import CARD_FILE
 from ringproof.harness.fences.documents import NOT_ENTERED
@@ -145,11 +146,8 @@ class _Walk:
 
 
 def _head(file: Path) -> tuple[str, str]:
-    try:
-        text = file.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(_FIELD, file, problem, "check its permissions") from error
+    raw = read_input(file, MAX_FOLDER_BYTES, field=_FIELD, remedy="check its permissions")
+    text = raw.decode("utf-8", "replace")
     data = parse_frontmatter(text.removeprefix("\ufeff").replace("\r\n", "\n")).data
     name, description = data.get("name"), data.get("description")
     return (

@@ -14,6 +14,7 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.harness.anchors.lock import LOCK_FILE, Lock, read_lock
 from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
@@ -85,9 +86,10 @@ def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
     """
     card = load_card(card_path)
     lock = read_lock(card_path.with_name(LOCK_FILE))
-    rendered = (
-        render_document(path, _read(path), card, lock) for path in _documents(card_path.parent)
-    )
+    rendered = []
+    for path in _documents(card_path.parent):
+        raw = read_input(path, MAX_BYTES, remedy="check its permissions, or split it")
+        rendered.append(render_document(path, raw, card, lock))
     return tuple(document for document in rendered if document.blocks)
 
 
@@ -174,19 +176,6 @@ def _documents(folder: Path) -> Iterator[Path]:
         for path in (Path(where, name) for name in sorted(names)):
             if path.suffix.lower() in _SUFFIXES and not path.is_symlink() and path.is_file():
                 yield path
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(str(path), None, problem, "check its permissions") from error
-    if len(raw) > MAX_BYTES:
-        problem, remedy = f"larger than {MAX_BYTES:,} bytes", "split it"
-        raise InputError(str(path), None, problem, remedy)
-    return raw
 
 
 def difference(item: RenderedBlock) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.files import read_bounded
 from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
 
 
@@ -95,13 +96,9 @@ def _read(root: Path, path: str) -> bytes:
             raise UpstreamError(f"{path!r} is a link that leaves the upstream's root")
         if not file.is_file():
             raise FileNotFoundError(path)
-        with file.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        return read_bounded(file, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise UpstreamError(f"{path}: cannot be read: {reason}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise UpstreamError(f"{path}: larger than {MAX_FILE_BYTES:,} bytes is no source file")
-    return data
