@@ -1,10 +1,11 @@
-"""Writing a file in one step, and reading a file of limited size."""
+"""Writing a file in one step, reading a file of limited size, and listing a folder."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
@@ -79,3 +80,19 @@ def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes
         value = path if field else None
         problem = f"cannot be read: {error.strerror}"
         raise InputError(field or str(path), value, problem, remedy) from error
+
+
+def walk_files(folder: Path, skip: Callable[[str], bool]) -> Iterator[Path]:
+    """Yield the regular files below a folder, folder by folder, sorted by name.
+
+    Links are neither followed nor returned.
+
+    Args:
+        folder: Folder to list.
+        skip: Whether to leave out a subfolder, by its name.
+    """
+    for where, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(name for name in folders if not skip(name))
+        for path in (Path(where, name) for name in sorted(names)):
+            if not path.is_symlink() and path.is_file():
+                yield path

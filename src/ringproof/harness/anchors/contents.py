@@ -38,12 +38,13 @@ def _occurs(item: str, names: set[str], chains: set[tuple[str, ...]], texts: Seq
     parts = tuple(item.split("."))
     if len(parts) == 1 and item in names:
         return True
-    if len(parts) > 1 and any(_contains(chain, parts) for chain in chains):
+    if len(parts) > 1 and any(contains(chain, parts) for chain in chains):
         return True
     return any(item in text for text in texts)
 
 
-def _contains(chain: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+def contains(chain: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Return whether ``parts`` occur in ``chain`` side by side and in this order."""
     width = len(parts)
     return any(chain[start : start + width] == parts for start in range(len(chain) - width + 1))
 

@@ -21,17 +21,31 @@ def similarity(first: Found, second: Found) -> float:
     """
     if type(first.nodes[0]) is not type(second.nodes[0]):
         return 0.0
-    trees = _dice(_features(first), _features(second))
+    trees = dice(_features(first), _features(second))
     if isinstance(first.nodes[0], _NAMED):
         return trees
-    parts = [trees, difflib.SequenceMatcher(None, _own_name(first), _own_name(second)).ratio()]
-    words = _words(first), _words(second)
+    names = _own_name(first), _own_name(second)
+    return with_names(trees, names, (_words(first), _words(second)))
+
+
+def with_names(
+    code: float, names: tuple[str, str], words: tuple[Counter[str], Counter[str]]
+) -> float:
+    """Average the similarity of code, names and documentation.
+
+    Args:
+        code: Similarity of the code, from 0 to 1.
+        names: Names of the two definitions.
+        words: Words of their documentation, which does not count when both have none.
+    """
+    parts = [code, difflib.SequenceMatcher(None, *names).ratio()]
     if words[0] or words[1]:
-        parts.append(_dice(*words))
+        parts.append(dice(*words))
     return sum(parts) / len(parts)
 
 
-def _dice(first: Counter[str], second: Counter[str]) -> float:
+def dice(first: Counter[str], second: Counter[str]) -> float:
+    """Return the Dice coefficient of two multisets, which is 1 when both are empty."""
     total = sum(first.values()) + sum(second.values())
     return 1.0 if total == 0 else 2 * sum((first & second).values()) / total
 

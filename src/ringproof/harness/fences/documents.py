@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.files import walk_files
 
 FIELD = "--fences"
 _SUFFIXES = (".md", ".mdx", ".markdown")
 NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(name for name in folders if name not in NOT_ENTERED)
-        yield from (Path(where, name) for name in sorted(names))
 
 
 def repository_root(path: Path) -> Path:
@@ -49,11 +42,8 @@ def skill_documents(path: Path, root: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(FIELD, path, "there is no such file or folder", "name skills or a file")
-    files = [
-        file
-        for file in _files(path)
-        if file.suffix.lower() in _SUFFIXES and not file.is_symlink() and file.is_file()
-    ]
+    found = walk_files(path, NOT_ENTERED.__contains__)
+    files = [file for file in found if file.suffix.lower() in _SUFFIXES]
     skills = {file.parent for file in files if file.name == "SKILL.md"}
     above = [folder for folder in (path, *path.parents) if folder.is_relative_to(root)]
     if not any((folder / "SKILL.md").is_file() for folder in above):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ringproof.errors import InputError
 from ringproof.harness.fences.inline import Pointer, listed, pieces, pointers
 from ringproof.harness.fences.model import Mention, Span
+from ringproof.harness.markdown import parse, split_lines, without_frontmatter
 
 MAX_DOCUMENT_BYTES = 1_000_000
 MAX_MENTIONS = 1_000
 MAX_LINE_CHARACTERS = 20_000
 
-_BOM = b"\xef\xbb\xbf"
 _INFO = re.compile(r"(\d{1,9}):(\d{1,9}):(\S.*)")
 _OPENING = re.compile(rb"(?:`{3,}|~{3,})[ \t]*(\d{1,9}):(\d{1,9}):")
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -36,16 +35,15 @@ def find_mentions(data: bytes, file: str) -> tuple[Mention, ...]:
         raise _refusal(file, "is a binary file")
     starts = _line_starts(data)
     try:
-        text = data.removeprefix(_BOM).decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _refusal(file, "is not UTF-8") from error
-    lines = re.split(r"\r\n?|\n", text)
+    lines = split_lines(text)
     if max(map(len, lines)) > MAX_LINE_CHARACTERS:
         raise _refusal(file, f"has a line of more than {MAX_LINE_CHARACTERS:,} characters")
-    parser = MarkdownIt("commonmark").enable("table")
     try:
-        tokens = parser.parse("\n".join(_without_frontmatter(lines)))
-    except (RecursionError, ValueError, IndexError) as error:
+        tokens = parse(without_frontmatter(lines))
+    except ValueError as error:
         raise _refusal(file, "cannot be parsed as Markdown") from error
     found: list[Mention] = []
     for mention in _mentions(tokens, data, starts):
@@ -62,15 +60,6 @@ def _refusal(file: str, problem: str) -> InputError:
 def _line_starts(data: bytes) -> list[int]:
     """The offset of each line, and one behind the last; lines end as Markdown has it."""
     return [0, *(match.end() for match in _LINE_END.finditer(data)), len(data)]
-
-
-def _without_frontmatter(lines: list[str]) -> list[str]:
-    if lines[0].rstrip() != "---":
-        return lines
-    for at, line in enumerate(lines[1:], 1):
-        if line.rstrip() in ("---", "..."):
-            return [""] * (at + 1) + lines[at + 1 :]
-    return lines
 
 
 def _mentions(tokens: Sequence[Token], data: bytes, starts: Sequence[int]) -> Iterator[Mention]:

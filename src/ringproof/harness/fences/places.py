@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.harness.fences.documents import NOT_ENTERED
 from ringproof.harness.fences.source import Source, SourceRefused, read_source
+from ringproof.harness.upstreams.gitmodules import submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 CHECKOUT = "."
 """The name of the root that stands in for the checkout itself."""
-
-_SUBMODULE = re.compile(r"^\s*path\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
 class Places:
@@ -101,7 +99,7 @@ class Places:
                 text = self._roots[CHECKOUT].read(".gitmodules").decode("utf-8", "replace")
             except (FileNotFoundError, UpstreamError):
                 text = ""
-            self._submodules = tuple(match[1] for match in _SUBMODULE.finditer(text))
+            self._submodules = tuple(submodule_urls(text))
         for module in self._submodules:
             if not path.startswith(f"{module}/") or module in self._roots:
                 continue

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
+from ringproof.harness.markdown import LINE_END
+
 MAX_SOURCE_BYTES = 4_000_000
 MAX_SOURCE_LINES = 60_000
-LINE_END = re.compile(r"\r\n?|\n")
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\W\d]\w{2,}|\d{2,}")
 _FENCE_MARK = re.compile(r"(`{3,}|~{3,})")

@@ -12,14 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ringproof.errors import InputError
+from ringproof.harness.markdown import parse, split_lines, without_frontmatter
 
-LINE_END = re.compile(r"\r\n?|\n")
-_BOM = "\ufeff"
-_FRONTMATTER_ENDS = ("---", "...")
 # `ringproof: ignore` silences the linter and is none of ours.
 _OURS = re.compile(r"<!--\s*ringproof:(?!\s*ignore)")
 _MARKER = re.compile(r"\s*<!--\s*ringproof:(?P<edge>begin|end)(?P<rest>(?:\s[^>]*?)?)\s*-->\s*")
@@ -66,23 +63,12 @@ def find_blocks(text: str, file: str) -> tuple[Block, ...]:
         InputError: A marker is malformed, misplaced, nested or without its other half, or the
             text cannot be parsed.
     """
-    lines = LINE_END.split(text.removeprefix(_BOM))
-    body = _without_frontmatter(lines)
+    body = without_frontmatter(split_lines(text))
     try:
-        tokens = MarkdownIt("commonmark").enable("table").parse("\n".join(body))
-    except (RecursionError, ValueError, IndexError) as error:
-        problem, remedy = "cannot be parsed as Markdown", "simplify it"
-        raise InputError(file, None, problem, remedy) from error
+        tokens = parse(body)
+    except ValueError as error:
+        raise InputError(file, None, "cannot be parsed as Markdown", "simplify it") from error
     return tuple(_paired(_markers(tokens, body), file))
-
-
-def _without_frontmatter(lines: Sequence[str]) -> Sequence[str]:
-    if lines[0].rstrip() != "---":
-        return lines
-    for at, line in enumerate(lines[1:], 1):
-        if line.rstrip() in _FRONTMATTER_ENDS:
-            return [""] * (at + 1) + list(lines[at + 1 :])
-    return lines
 
 
 def _markers(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[_Marker]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,12 +13,13 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ringproof.errors import InputError
-from ringproof.files import read_input
+from ringproof.files import read_input, walk_files
 from ringproof.harness.anchors.lock import LOCK_FILE, Lock, read_lock
 from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
+from ringproof.harness.markdown import LINE_END
 from ringproof.harness.rendering import places, statements
-from ringproof.harness.rendering.blocks import LINE_END, Block, find_blocks
+from ringproof.harness.rendering.blocks import Block, find_blocks
 from ringproof.harness.rendering.content import Content, Request, nearest
 from ringproof.harness.rendering.escaping import Safe, inline
 
@@ -87,7 +87,9 @@ def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
     card = load_card(card_path)
     lock = read_lock(card_path.with_name(LOCK_FILE))
     rendered = []
-    for path in _documents(card_path.parent):
+    for path in walk_files(card_path.parent, lambda name: name.startswith(".")):
+        if path.suffix.lower() not in _SUFFIXES:
+            continue
         raw = read_input(path, MAX_BYTES, remedy="check its permissions, or split it")
         rendered.append(render_document(path, raw, card, lock))
     return tuple(document for document in rendered if document.blocks)
@@ -168,14 +170,6 @@ def _refuse_escape(content: str, made: Sequence[RenderedBlock], file: str) -> No
     if inside != [item.after for item in made]:
         problem = "the card holds text that would break out of its block"
         raise made[0].block.refusal(None, problem, "write that text in other words")
-
-
-def _documents(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in (Path(where, name) for name in sorted(names)):
-            if path.suffix.lower() in _SUFFIXES and not path.is_symlink() and path.is_file():
-                yield path
 
 
 def difference(item: RenderedBlock) -> tuple[str, ...]:

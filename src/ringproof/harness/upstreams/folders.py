@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.files import read_bounded
+from ringproof.files import read_bounded, walk_files
 from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
 
 
@@ -38,13 +37,10 @@ class FolderTree:
 
     def paths(self, under: str = "") -> Iterator[str]:
         """See `UpstreamTree.paths`; links and ``.git`` are left out."""
-        for folder, inner, names in os.walk(self._root):
-            inner[:] = [name for name in inner if name != ".git"]
-            for name in names:
-                file = Path(folder) / name
-                path = file.relative_to(self._root).as_posix()
-                if path.startswith(under) and not file.is_symlink() and file.is_file():
-                    yield path
+        for file in walk_files(self._root, lambda name: name == ".git"):
+            path = file.relative_to(self._root).as_posix()
+            if path.startswith(under):
+                yield path
 
 
 class InstalledTree:

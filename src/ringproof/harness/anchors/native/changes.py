@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from ringproof.harness.anchors.native.heads import (
     value_at,
 )
 from ringproof.harness.anchors.native.tokens import Token, code_tokens, spelled, string_value
+from ringproof.harness.anchors.similarity import dice, with_names
 
 _CHECK = re.compile(r"[A-Z0-9_]*(?:CHECK|ERROR|ASSERT|REQUIRE)\w*|assert|static_assert")
 _LITERALS = frozenset(("string", "char", "number"))
@@ -158,24 +158,15 @@ def likeness(first: NativeFound, second: NativeFound) -> float:
     """
     if _family(first) != _family(second):
         return 0.0
-    code = _dice(_features(first), _features(second))
+    code = dice(_features(first), _features(second))
     if first.kind in _LARGE:
         return code
-    names = first.name[-1], second.name[-1]
-    parts = [code, difflib.SequenceMatcher(None, *names).ratio()]
     words = Counter(remark(first).split()), Counter(remark(second).split())
-    if words[0] or words[1]:
-        parts.append(_dice(*words))
-    return sum(parts) / len(parts)
+    return with_names(code, (first.name[-1], second.name[-1]), words)
 
 
 def _family(found: NativeFound) -> str:
     return "function" if found.kind in _FUNCTIONS else found.kind
-
-
-def _dice(first: Counter[str], second: Counter[str]) -> float:
-    total = sum(first.values()) + sum(second.values())
-    return 1.0 if total == 0 else 2 * sum((first & second).values()) / total
 
 
 def _features(found: NativeFound) -> Counter[str]:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from ringproof.harness.anchors.contents import contains
 from ringproof.harness.anchors.native.found import NativeFound
 from ringproof.harness.anchors.native.tokens import Token, string_value, tokens
 
@@ -79,14 +80,9 @@ def _occurs(
     wanted = tuple(token.text for token in tokens(data))
     if len(wanted) == 1 and wanted[0] in names:
         return True
-    if len(wanted) > 1 and any(_contains(chain, wanted) for chain in chains):
+    if len(wanted) > 1 and any(contains(chain, wanted) for chain in chains):
         return True
     return any(folded in text for text in texts)
-
-
-def _contains(chain: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    width = len(parts)
-    return any(chain[start : start + width] == parts for start in range(len(chain) - width + 1))
 
 
 def _above(source: bytes, begin: int) -> bytes:
