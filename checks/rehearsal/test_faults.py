@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.faults.table import ENGINE, FAULTS
+from ringproof.rehearsal.faults import engine as planted
+from ringproof.rehearsal.faults.table import FAULTS
 from ringproof.rehearsal.faults.trials import Trials
 from ringproof.rehearsal.fixtures import Stage
 
@@ -23,7 +24,11 @@ ALONE = (
 def engine(stage: Stage) -> dict[tuple[str, str | None], dict[str, Any]]:
     """Trainings on Transformer Engine's attention alone, by CP type and planted defect."""
     clean = [("none", None), ("p2p", None), ("a2a", None), ("all_gather", None)]
-    faults = [*clean, *((comm, f"{ENGINE}:{name}") for comm, name in ALONE), ("p2p", None)]
+    faults = [
+        *clean,
+        *((comm, f"{planted.__name__}:{name}") for comm, name in ALONE),
+        ("p2p", None),
+    ]
     found = stage.call(CASES, 2, {"faults": faults})[0]
     return {
         (comm, fault.partition(":")[2] if fault else None): result

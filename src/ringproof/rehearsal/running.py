@@ -105,6 +105,11 @@ class Outcome:
         }
 
     @property
+    def evaluations(self) -> tuple[Mapping[str, float], ...]:
+        """Losses of each evaluation, from a rank that holds them."""
+        return next((r.evaluations for r in self.ranks if any(r.evaluations)), ())
+
+    @property
     def races(self) -> tuple[SendRace, ...]:
         """Races of all ranks, each kind and place once."""
         counts: Counter[tuple[str, str, str]] = Counter()

@@ -136,18 +136,9 @@ def _norm_differences(
 
 
 def _evaluation_differences(outcome: Outcome, reference: Outcome) -> Iterator[float]:
-    found, expected = _evaluations(outcome), _evaluations(reference)
+    found, expected = outcome.evaluations, reference.evaluations
     if len(found) != len(expected) or not found:
         yield math.inf
     for one, other in zip(found, expected, strict=False):
         for name in one.keys() & other.keys():
             yield _relative(one[name], other[name])
-
-
-def _evaluations(outcome: Outcome) -> list[Mapping[str, float]]:
-    """Losses of evaluations, from a rank that holds them."""
-    for report in outcome.ranks:
-        held = [losses for losses in report.evaluations if losses]
-        if held:
-            return held
-    return []

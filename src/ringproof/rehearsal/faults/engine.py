@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ringproof.rehearsal.faults.planting import skipped, swap, with_argument
+from ringproof.rehearsal.faults.planting import around, skipped, swap, with_argument
 
 ATTENTION = "transformer_engine.pytorch.attention.dot_product_attention"
 CP = f"{ATTENTION}.context_parallel"
@@ -15,19 +15,16 @@ MODULE = f"{ATTENTION}.dot_product_attention:DotProductAttention"
 def ring_step_lost() -> None:
     """The second exchange of each ring is not sent: ranks reuse what their buffer holds."""
 
-    def make(original: Any) -> Any:
-        calls = [0]
+    calls = [0]
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            calls[0] += 1
-            if calls[0] % 2 == 0:
-                arguments[3].copy_(arguments[1])
-                return []
-            return original(*arguments, **named)
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] % 2 == 0:
+            arguments[3].copy_(arguments[1])
+            return []
+        return original(*arguments, **named)
 
-        return call
-
-    swap(f"{CP}:flash_attn_p2p_communicate", make)
+    around(f"{CP}:flash_attn_p2p_communicate", call)
 
 
 def lse_merge_skipped() -> None:
@@ -43,38 +40,29 @@ def second_half_merge_skipped() -> None:
 def diagonal_unmasked() -> None:
     """The ring step of a rank's own keys is computed without the causal mask."""
 
-    def make(original: Any) -> Any:
-        place = list(inspect.signature(original).parameters).index("attn_mask_type")
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        if arguments[-1] == "diagonal":
+            place = list(inspect.signature(original).parameters).index("attn_mask_type")
+            mask = (
+                arguments[place].replace("causal", "no_mask").replace("padding_no_mask", "padding")
+            )
+            arguments = (*arguments[:place], mask, *arguments[place + 1 :])
+        return original(*arguments, **named)
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            if arguments[-1] == "diagonal":
-                mask = (
-                    arguments[place]
-                    .replace("causal", "no_mask")
-                    .replace("padding_no_mask", "padding")
-                )
-                arguments = (*arguments[:place], mask, *arguments[place + 1 :])
-            return original(*arguments, **named)
-
-        return call
-
-    swap(f"{CP}:cp_p2p_fwd_fused_attn", make)
+    around(f"{CP}:cp_p2p_fwd_fused_attn", call)
 
 
 def key_gradient_lost() -> None:
     """The gradients of keys and values of the last ring step of the backward pass are zero."""
 
-    def make(original: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            result = original(*arguments, **named)
-            if arguments[-1] == "diagonal":
-                for gradient in result[1:3]:
-                    gradient.zero_()
-            return result
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        if arguments[-1] == "diagonal":
+            for gradient in result[1:3]:
+                gradient.zero_()
+        return result
 
-        return call
-
-    swap(f"{CP}:cp_p2p_bwd_fused_attn", make)
+    around(f"{CP}:cp_p2p_bwd_fused_attn", call)
 
 
 def chunks_unsorted() -> None:
@@ -98,47 +86,38 @@ def _reversed(groups: Any) -> Any:
 def group_kept() -> None:
     """Only the first group that attention is given counts."""
 
-    def make(original: Any) -> Any:
-        def call(module: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
-            if cp_group is None or module.cp_group is None:
-                original(module, cp_group, *arguments, **named)
+    def call(original: Any, module: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
+        if cp_group is None or module.cp_group is None:
+            original(module, cp_group, *arguments, **named)
 
-        return call
-
-    swap(f"{MODULE}.set_context_parallel_group", make)
+    around(f"{MODULE}.set_context_parallel_group", call)
 
 
 def padding_attended() -> None:
     """Packed sequences are attended with their padding: padded lengths count as lengths."""
 
-    def make(original: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            for side in ("q", "kv"):
-                if named.get(f"cu_seqlens_{side}_padded") is not None:
-                    named[f"cu_seqlens_{side}"] = named[f"cu_seqlens_{side}_padded"]
-            return original(*arguments, **named)
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        for side in ("q", "kv"):
+            if named.get(f"cu_seqlens_{side}_padded") is not None:
+                named[f"cu_seqlens_{side}"] = named[f"cu_seqlens_{side}_padded"]
+        return original(*arguments, **named)
 
-        return call
-
-    swap(f"{MODULE}.forward", make)
+    around(f"{MODULE}.forward", call)
 
 
 def stale_lengths() -> None:
     """Attention uses the lengths of the packed batch before, as far as they fit."""
 
-    def make(original: Any) -> Any:
-        before: dict[str, Any] = {}
+    before: dict[str, Any] = {}
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = {name: named[name] for name in named if name.startswith("cu_seqlens")}
-            if given.keys() == before.keys():
-                named.update(before)
-            before.update(given)
-            return original(*arguments, **named)
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        given = {name: named[name] for name in named if name.startswith("cu_seqlens")}
+        if given.keys() == before.keys():
+            named.update(before)
+        before.update(given)
+        return original(*arguments, **named)
 
-        return call
-
-    swap(f"{MODULE}.forward", make)
+    around(f"{MODULE}.forward", call)
 
 
 def gathered_in_rank_order() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ringproof.rehearsal.running import Outcome
@@ -78,21 +78,13 @@ def _differences(run: Outcome, expected: Outcome) -> Iterator[Seen]:
         if step in expected.grad_norms:
             norm = run.grad_norms.get(step, math.nan)
             yield Seen("norm", step, relative(norm, expected.grad_norms[step]))
-    mine, theirs = evaluations(run), evaluations(expected)
-    for index, losses in enumerate(theirs):
-        given = mine[index] if index < len(mine) else {}
-        yield Seen("evaluation", index + 1, _worst(losses, given))
+    for index, evaluated in enumerate(expected.evaluations):
+        missing = index >= len(run.evaluations)
+        difference = math.inf if missing else _worst(evaluated, run.evaluations[index])
+        yield Seen("evaluation", index + 1, difference)
 
 
-def evaluations(run: Outcome) -> list[dict[str, float]]:
-    """Return the losses of each evaluation, from a rank that holds them."""
-    for report in run.ranks:
-        if any(report.evaluations):
-            return [dict(losses) for losses in report.evaluations]
-    return []
-
-
-def _worst(expected: dict[str, float], given: dict[str, float]) -> float:
+def _worst(expected: Mapping[str, float], given: Mapping[str, float]) -> float:
     return _max(relative(given.get(name, math.nan), value) for name, value in expected.items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ringproof.rehearsal.faults.planting import skipped, swap, with_argument, with_result
+from ringproof.rehearsal.faults.planting import around, skipped, swap, with_argument, with_result
 
 CORE = "megatron.core"
 DATA = f"{CORE}.datasets.data_schedule"
@@ -13,6 +13,7 @@ DATA_UTILS = f"{CORE}.datasets.data_schedule_utils"
 EMBEDDINGS = f"{CORE}.models.common.embeddings"
 FINALIZE = f"{CORE}.distributed.finalize_model_grads"
 SCHEDULES = f"{CORE}.pipeline_parallel.schedules"
+GROUPS = f"{CORE}.process_groups_config:ProcessGroupCollection"
 MTP = f"{CORE}.transformer.multi_token_prediction"
 ROUTER = f"{CORE}.transformer.moe.router"
 ATTENTION = f"{CORE}.extensions.transformer_engine:TEDotProductAttention"
@@ -45,18 +46,15 @@ def evaluation_keeps_group() -> None:
     """Evaluation shards by the CP group of the last training microbatch."""
     last: dict[str, Any] = {}
 
-    def make(original: Any) -> Any:
-        def call(module: Any, *arguments: Any, **named: Any) -> Any:
-            packed = named.get("packed_seq_params")
-            if packed is not None and module.training:
-                last.update(cp_group=packed.cp_group, local_cp_size=packed.local_cp_size)
-            elif packed is not None:
-                vars(packed).update(last)
-            return original(module, *arguments, **named)
+    def call(original: Any, module: Any, *arguments: Any, **named: Any) -> Any:
+        packed = named.get("packed_seq_params")
+        if packed is not None and module.training:
+            last.update(cp_group=packed.cp_group, local_cp_size=packed.local_cp_size)
+        elif packed is not None:
+            vars(packed).update(last)
+        return original(module, *arguments, **named)
 
-        return call
-
-    swap(f"{ATTENTION}.forward", make)
+    around(f"{ATTENTION}.forward", call)
 
 
 def stale_boundaries() -> None:
@@ -77,31 +75,25 @@ def stale_boundaries() -> None:
 def slices_contiguous() -> None:
     """Tokens are cut into one block per rank in place of two zigzag chunks."""
 
-    def make(_: Any) -> Any:
-        def call(cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
-            import torch
+    def call(_: Any, cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
+        import torch
 
-            return torch.arange(rank * (total // size), (rank + 1) * (total // size))
+        return torch.arange(rank * (total // size), (rank + 1) * (total // size))
 
-        return call
-
-    swap(f"{DATA_UTILS}:get_thd_partitioned_indices", make)
+    around(f"{DATA_UTILS}:get_thd_partitioned_indices", call)
 
 
 def labels_of_next_rank() -> None:
     """Labels are sliced for the neighbour's place in the group."""
 
-    def make(original: Any) -> Any:
-        def call(batch: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
-            labels = dict(batch)
-            original(batch, cp_group, *arguments, **named)
-            shifted = _Shifted(cp_group)
-            original(labels, shifted, *arguments, **named)
-            batch["labels"] = labels["labels"]
+    def call(original: Any, batch: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
+        labels = dict(batch)
+        original(batch, cp_group, *arguments, **named)
+        shifted = _Shifted(cp_group)
+        original(labels, shifted, *arguments, **named)
+        batch["labels"] = labels["labels"]
 
-        return call
-
-    swap(f"{DATA_UTILS}:get_cp_slice_for_thd", make)
+    around(f"{DATA_UTILS}:get_cp_slice_for_thd", call)
 
 
 class _Shifted:
@@ -144,20 +136,17 @@ def positions_unsliced() -> None:
 def sample_given_twice() -> None:
     """Every second sample is the one before it."""
 
-    def make(original: Any) -> Any:
-        def call(iterator: Any) -> Any:
-            sample = original(iterator)
-            if not isinstance(sample, list):  # a batch that is packed already
-                return sample
-            before = vars(iterator).pop("ringproof_before", None)
-            if before is not None:
-                return before
-            iterator.ringproof_before = copy.deepcopy(sample)
+    def call(original: Any, iterator: Any) -> Any:
+        sample = original(iterator)
+        if not isinstance(sample, list):  # a batch that is packed already
             return sample
+        before = vars(iterator).pop("ringproof_before", None)
+        if before is not None:
+            return before
+        iterator.ringproof_before = copy.deepcopy(sample)
+        return sample
 
-        return call
-
-    swap(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__", make)
+    around(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__", call)
 
 
 def microbatch_dropped() -> None:
@@ -173,46 +162,41 @@ def microbatch_dropped() -> None:
 def tokens_counted_locally() -> None:
     """Gradients are divided by the tokens of one rank in place of all ranks' tokens."""
 
-    def make(original: Any) -> Any:
-        def call(model: Any, num_tokens: Any = None, *arguments: Any, **named: Any) -> None:
-            local = None if num_tokens is None else num_tokens.clone()
-            original(model, num_tokens, *arguments, **named)
-            if local is not None:
-                for chunk in model:
-                    chunk.scale_gradients(num_tokens / local)
+    def call(
+        original: Any, model: Any, num_tokens: Any = None, *arguments: Any, **named: Any
+    ) -> None:
+        local = None if num_tokens is None else num_tokens.clone()
+        original(model, num_tokens, *arguments, **named)
+        if local is not None:
+            for chunk in model:
+                chunk.scale_gradients(num_tokens / local)
 
-        return call
-
-    swap(f"{FINALIZE}:finalize_model_grads", make)
+    around(f"{FINALIZE}:finalize_model_grads", call)
 
 
 def loss_scaled_by_microbatches() -> None:
     """Per-token losses are also divided by the number of microbatches."""
 
-    def make(original: Any) -> Any:
-        def call(model: Any, output: Any, *arguments: Any, **named: Any) -> Any:
-            loss, count = original(model, output, *arguments, **named)
-            return loss / arguments[4], count
+    def call(original: Any, model: Any, output: Any, *arguments: Any, **named: Any) -> Any:
+        loss, count = original(model, output, *arguments, **named)
+        return loss / arguments[4], count
 
-        return call
-
-    swap(f"{SCHEDULES}:forward_step_calc_loss", make)
+    around(f"{SCHEDULES}:forward_step_calc_loss", call)
 
 
 def gradients_without_cp() -> None:
     """Gradients are summed over DP and not over CP."""
 
-    def make(original: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            from megatron.core import parallel_state
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        from megatron.core import parallel_state
 
-            groups = original(*arguments, **named)
-            group = parallel_state.get_data_parallel_group(with_context_parallel=False)
-            return {**groups, "intra_dp_cp_group": group}
+        groups = original(*arguments, **named)
+        group = parallel_state.get_data_parallel_group(with_context_parallel=False)
+        return {**groups, "intra_dp_cp_group": group}
 
-        return call
-
-    swap(f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp", make)
+    around(
+        f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp", call
+    )
 
 
 def embeddings_not_summed() -> None:
@@ -228,13 +212,10 @@ def layernorms_not_summed() -> None:
 def norm_of_one_stage() -> None:
     """The gradient norm, by which gradients are clipped, is that of one model parallel rank."""
 
-    def make(original: Any) -> Any:
-        def call(gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
-            return _alone(original, gradients, norm_type)
+    def call(original: Any, gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
+        return _alone(original, gradients, norm_type)
 
-        return call
-
-    swap(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32", make)
+    around(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32", call)
 
 
 def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
@@ -248,32 +229,26 @@ def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
 def gather_rotated() -> None:
     """Sequence parallel parts are gathered from the next rank first."""
 
-    def make(original: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            import torch
+    def call(original: Any, *arguments: Any, **named: Any) -> Any:
+        import torch
 
-            whole = original(*arguments, **named)
-            parts = whole.chunk(2, 0)
-            return torch.cat(parts[::-1])
+        whole = original(*arguments, **named)
+        parts = whole.chunk(2, 0)
+        return torch.cat(parts[::-1])
 
-        return call
-
-    swap(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim", make)
+    around(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim", call)
 
 
 def router_loss_local() -> None:
     """The router's load is counted over the tokens of one rank."""
 
-    def make(original: Any) -> Any:
-        def call(router: Any, *arguments: Any, **named: Any) -> Any:
-            import dataclasses
+    def call(original: Any, router: Any, *arguments: Any, **named: Any) -> Any:
+        import dataclasses
 
-            groups = original(router, *arguments, **named)
-            return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
+        groups = original(router, *arguments, **named)
+        return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
 
-        return call
-
-    swap(f"{ROUTER}:TopKRouter._get_aux_loss_groups", make)
+    around(f"{ROUTER}:TopKRouter._get_aux_loss_groups", call)
 
 
 def mtp_ignores_boundaries() -> None:
@@ -301,14 +276,11 @@ def stages_disagree() -> None:
 def schedule_differs() -> None:
     """The last rank schedules a batch's samples in another order than the others."""
 
-    def make(original: Any) -> Any:
-        def call(scheduler: Any, lengths: Any) -> Any:
-            import torch.distributed as dist
+    def call(original: Any, scheduler: Any, lengths: Any) -> Any:
+        import torch.distributed as dist
 
-            groups = original(scheduler, lengths)
-            last = dist.get_rank() == dist.get_world_size() - 1
-            return groups[::-1] if last else groups
+        groups = original(scheduler, lengths)
+        last = dist.get_rank() == dist.get_world_size() - 1
+        return groups[::-1] if last else groups
 
-        return call
-
-    swap(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples", make)
+    around(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples", call)

@@ -40,6 +40,16 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
             replace(module, original, replacement)
 
 
+def around(target: str, call: Callable[..., Any]) -> None:
+    """Put a function that gets the original as its first argument in the place of one of upstream.
+
+    Args:
+        target: See `swap`.
+        call: Called with the original and then with the arguments of each call.
+    """
+    swap(target, lambda original: lambda *given, **named: call(original, *given, **named))
+
+
 def replace(module: Any, original: Any, replacement: Any) -> None:
     """Put a value in the place of another under every name that a module has for it."""
     for attribute, value in list(vars(module).items()):

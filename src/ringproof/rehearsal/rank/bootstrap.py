@@ -20,7 +20,6 @@ import torch
 import typing_extensions
 
 from ringproof.rehearsal.program import (
-    GraphCapture,
     GroupTraffic,
     RankError,
     RankReport,
@@ -123,7 +122,7 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
         attention=tuple(probe.attention),
         traffic=_traffic(traffic),
         races=_races(traffic, upstream.roots),
-        graphs=_graphs(),
+        graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
         results=results.value,
     )
@@ -218,11 +217,6 @@ def _races(traffic: communication.Traffic, roots: Sequence[Path]) -> tuple[SendR
         SendRace(change, shorter(sent), shorter(waited), count)
         for (change, sent, waited), count in traffic.races.items()
     )
-
-
-def _graphs() -> tuple[GraphCapture, ...]:
-    uses = torch.cuda.CUDAGraph.tapes.uses
-    return tuple(GraphCapture(**dataclasses.asdict(use)) for use in uses)
 
 
 def _write(path: Path, report: RankReport) -> None:

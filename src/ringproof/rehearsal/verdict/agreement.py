@@ -272,7 +272,7 @@ def _differences(
             yield _difference(GRAD_NORM, step, pair, tolerance.grad_norm * growth)
     steps = max(outcome.losses, default=0)
     growth = max(1.0, steps / MEASURED_ITERATIONS)
-    for mine, other in zip(evaluations(outcome), evaluations(reference), strict=False):
+    for mine, other in zip(outcome.evaluations, reference.evaluations, strict=False):
         for name, pair in _common(mine, other):
             yield _difference(f"{name} of the evaluation", 0, pair, tolerance.loss * growth)
 
@@ -282,14 +282,6 @@ def _common(
 ) -> Iterator[tuple[str, tuple[float, float]]]:
     for name in sorted(mine.keys() & other.keys()):
         yield name, (mine[name], other[name])
-
-
-def evaluations(outcome: Outcome) -> tuple[Mapping[str, float], ...]:
-    """Return the losses of each evaluation, from a rank that holds them."""
-    for report in outcome.ranks:
-        if any(report.evaluations):
-            return report.evaluations
-    return ()
 
 
 def _difference(name: str, step: int, pair: tuple[float, float], tolerance: float) -> Difference:

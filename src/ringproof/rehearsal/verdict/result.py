@@ -16,7 +16,6 @@ from ringproof.rehearsal.verdict.agreement import (
     Agreement,
     Difference,
     Refusal,
-    evaluations,
 )
 from ringproof.rehearsal.verdict.path import PathCount, PathTaken
 
@@ -265,7 +264,7 @@ def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | N
             memory_bytes=outcome.memory_bytes,
             logs=str(outcome.folder),
             losses={str(step): losses for step, losses in outcome.losses.items()},
-            evaluations=[dict(losses) for losses in evaluations(outcome)],
+            evaluations=[dict(losses) for losses in outcome.evaluations],
         )
         data[GRAD_NORM.replace(" ", "_") + "s"] = {
             str(step): norm for step, norm in outcome.grad_norms.items()

@@ -7,13 +7,14 @@ import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
+from ringproof.rehearsal.program import GraphCapture
 from ringproof.rehearsal.standins.graphs import allocator
 from ringproof.rehearsal.standins.graphs.generators import DeviceGenerator
 from ringproof.rehearsal.standins.graphs.kernels import as_one_operation
@@ -32,29 +33,6 @@ ALLOCATOR = (
 
 
 @dataclass
-class GraphUse:
-    """What one graph holds and how often it ran.
-
-    Attributes:
-        pool: Number of its pool, from 0 in the order of first use.
-        position: Position of its capture among the captures of the pool, from 0.
-        operations: Operations that a replay runs.
-        kernels: Stand-ins of compiled kernels among them.
-        transfers: Operations of process groups among them.
-        bytes: Memory that the capture allocated, without reuse.
-        replays: How often it ran.
-    """
-
-    pool: int
-    position: int
-    operations: int
-    kernels: int
-    transfers: int
-    bytes: int
-    replays: int = 0
-
-
-@dataclass
 class Tapes:
     """All graphs of a process, and the capture that runs.
 
@@ -65,7 +43,7 @@ class Tapes:
         rewinds: Calls of the allocator's private interfaces, which do nothing here.
     """
 
-    uses: list[GraphUse] = field(default_factory=list)
+    uses: list[GraphCapture] = field(default_factory=list)
     realism: Realism = field(default_factory=Realism)
     capture: Capture | None = None
     rewinds: Counter[str] = field(default_factory=Counter)
@@ -101,22 +79,18 @@ class Tapes:
         self.capture.begin()
         return self.capture
 
-    def end(self, name: PoolId, *, failed: bool) -> GraphUse | None:
-        """End the capture; return what it holds, unless it failed."""
+    def end(self, name: PoolId, *, failed: bool) -> int | None:
+        """End the capture; return its index in `uses`, unless it failed."""
         assert self.capture is not None
         ended, self.capture = self.capture, None
         ended.end(failed=failed)
         if failed:
             return None
         self._fresh[name].append(ended.segment)
-        use = GraphUse(
-            list(self._pools).index(name),
-            ended.segment.number,
-            *counts(ended.segment.operations),
-            ended.segment.private_bytes,
-        )
-        self.uses.append(use)
-        return use
+        pool, position = list(self._pools).index(name), ended.segment.number
+        held = counts(ended.segment.operations)
+        self.uses.append(GraphCapture(pool, position, *held, ended.segment.private_bytes, 0))
+        return len(self.uses) - 1
 
     def leave_nothing(self, name: PoolId) -> None:
         """Destroy what the captures since the last replay of a pool have computed."""
@@ -145,7 +119,7 @@ class Graph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._pool: PoolId | None = None
         self._segment: TapeSegment | None = None
-        self._use: GraphUse | None = None
+        self._use: int | None = None
         self.generators: list[torch.Generator] = []
 
     def register_generator_state(self, generator: torch.Generator) -> None:
@@ -179,7 +153,8 @@ class Graph:
         if self._segment is None or self._pool is None or self._use is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self.tapes.leave_nothing(self._pool)
-        self._use.replays += 1
+        use = self.tapes.uses[self._use]
+        self.tapes.uses[self._use] = replace(use, replays=use.replays + 1)
         self._segment.replay()
 
     def reset(self) -> None:
