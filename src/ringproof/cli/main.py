@@ -1,52 +1,108 @@
-"""The ``ringproof`` command: its subcommands and its exit codes.
+"""The ``ringproof`` command: its subcommands, which are loaded when they are used, and exit codes.
 
-Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input.
+Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input, 3 internal error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import os
 import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from ringproof import __version__
-from ringproof.cli import (
-    anchors,
-    card,
-    conform,
-    lint,
-    logs,
-    parity,
-    plan,
-    prove,
-    rehearse,
-    render,
-    train,
-)
 from ringproof.errors import InputError
-from ringproof.harness.cluster import RankFailure
+
+CLOSED_PIPE = 141
+"""Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
+
+_HELP = MappingProxyType(
+    {
+        "anchors": "Find and check the places in upstream's code that cards point to.",
+        "card": "Import cards from elsewhere, and print the schema of cards.",
+        "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
+        "lint": "Check agent skills against the specification and for safety.",
+        "logs": "Read what the logs of a run prove.",
+        "parity": "Compare CP attention with attention on one rank.",
+        "plan": "Plan the microbatches and CP groups of Dynamic CP.",
+        "prove": "Run the proofs of the skills and give a verdict on each statement.",
+        "rehearse": "Run a training launch in small on the CPU of this machine.",
+        "render": "Fill the generated blocks of skills from their cards.",
+        "train": "Train a tiny model with any mix of parallelism.",
+    }
+)
+
+
+class _Loaded(Mapping[str, Any]):
+    """The commands by name; a command's module is imported when the command is asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HELP)
+
+    def __len__(self) -> int:
+        return len(_HELP)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _HELP:
+            raise KeyError(name)
+        if name not in self._known:
+            self._known[name] = _load(name)
+        return self._known[name]
+
+
+def _load(name: str) -> Any:
+    """The command of ``ringproof.cli.NAME``: its ``app``, or its function of that name."""
+    module = importlib.import_module(f"ringproof.cli.{name}")
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=name)
+    else:
+        function = getattr(module, name)
+        holder.command(name, epilog=getattr(module, "EXAMPLE", None))(function)
+    return typer.main.get_group(holder).commands[name]
+
+
+class _Commands(TyperGroup):
+    """The root command. Its help needs no subcommand to be loaded."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Loaded()  # type: ignore[assignment] # nothing adds to it
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, each with one sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_HELP.items()))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; click would end silently on a broken pipe of any file."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # that of a rank or another child: see _Output
+            raise RuntimeError(f"broken pipe: {error}") from error
+
 
 app = typer.Typer(
     name="ringproof",
-    help="Context-parallelism skills whose every statement is proven by something that runs.",
+    cls=_Commands,
+    help="Agent skills for context parallelism in LLM training, with a proof for each statement.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(anchors.app, name="anchors")
-app.add_typer(card.app, name="card")
-app.add_typer(parity.app, name="parity")
-app.add_typer(plan.app, name="plan")
-app.add_typer(logs.app, name="logs")
-app.command("conform", epilog=conform.EXAMPLE)(conform.conform)
-app.command("lint")(lint.lint)
-app.command("prove")(prove.prove)
-app.command("rehearse", epilog=rehearse.EXAMPLE)(rehearse.rehearse)
-app.command("render")(render.render)
-app.command("train", epilog=train.EXAMPLE)(train.train)
 
 
 def _version(asked: bool) -> None:
@@ -64,25 +120,76 @@ def _root(
     pass
 
 
+class _Output(io.TextIOWrapper):
+    """Standard output or standard error, whose failures are told apart from those of files."""
+
+    def write(self, text: str) -> int:
+        """Write the text."""
+        with self._reported():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with self._reported():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # so that exit can flush
+            if isinstance(error, BrokenPipeError):
+                sys.exit(CLOSED_PIPE)
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError("output", None, problem, "write to a place that has room") from error
+
+
 def main() -> None:
-    """Run the command line; bad input ends as one line on stderr and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    """Run the command line; what goes wrong is one line on stderr and an exit code."""
+    sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
     try:
         app()
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except RankFailure as failure:
-        typer.echo(f"error: {failure}", err=True)
-        sys.exit(1)
-    except OSError as error:  # input files are checked where they are read; this is the output
-        typer.echo(f"error: output: cannot be written: {error.strerror or error}", err=True)
-        _discard_output()
-        sys.exit(2)
+    except Exception as error:
+        sys.exit(_explained(error))
 
 
-def _discard_output() -> None:
-    """What is still buffered for a full or closed standard output must not fail again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _output(stream: TextIO) -> TextIO:
+    """The stream as an `_Output`; a character that it cannot encode is escaped."""
+    if type(stream) is not io.TextIOWrapper:  # closed, or captured by a test
+        return stream
+    encoding, lines = stream.encoding, stream.line_buffering
+    return _Output(stream.detach(), encoding, "backslashreplace", line_buffering=lines)
+
+
+def _explained(error: Exception) -> int:
+    """Say what happened in one line.
+
+    Returns:
+        1 for a rank that failed, 3 for anything else: that is a fault of ringproof.
+    """
+    from ringproof.harness.cluster import RankFailure
+
+    if isinstance(error, RankFailure):
+        typer.echo(f"error: {error}", err=True)
+        return 1
+    said = " ".join(traceback.format_exception_only(error)[-1].split())
+    text = "".join(character if character.isprintable() else "?" for character in said[:300])
+    typer.echo(f"internal error: {text}; {_kept_traceback(error)}", err=True)
+    return 3
+
+
+def _kept_traceback(error: Exception) -> str:
+    """Write the traceback into a file in the temporary folder, and say where it is."""
+    lines = "".join(traceback.format_exception(error))
+    try:
+        handle, name = tempfile.mkstemp(prefix="ringproof-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(f"ringproof {__version__}: {sys.argv}\n{lines}")
+    except OSError:
+        typer.echo(lines, err=True)
+        return "the traceback is above"
+    return f"the traceback is in {name}"

@@ -1,0 +1,104 @@
+"""Subcommands are loaded when used, and what goes wrong ends with the exit code that says so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from ringproof.cli import main as command
+
+BROKEN = """
+import sys
+from ringproof.cli import render
+def find_cards(*_): raise {error}
+render.find_cards = find_cards
+sys.argv = ["ringproof", "render"]
+from ringproof.cli.main import main
+main()
+"""
+
+
+def python(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **how
+    )
+
+
+def failing(error: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return python("-c", BROKEN.format(error=error), env=environment)
+
+
+def test_help_loads_no_command() -> None:
+    program = (
+        "import sys; sys.argv = ['ringproof', '--help']\n"
+        "from ringproof.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*(m for m in sys.modules if m.split('.')[0] in ('ringproof', 'rich')))"
+    )
+    *shown, loaded = python("-c", program).stdout.splitlines()
+    assert any(line.startswith("  lint ") for line in shown)
+    allowed = {"ringproof", "ringproof.cli", "ringproof.cli.main", "ringproof.errors"}
+    assert set(loaded.split()) == allowed
+
+
+def test_every_command_of_the_help_can_be_loaded() -> None:
+    root = typer.main.get_command(command.app)
+    for name in root.commands:
+        assert root.commands[name].name == name
+    assert "lnt" not in root.commands
+
+
+@pytest.mark.parametrize(
+    "error", ["KeyError('where')", "OSError('card.yaml vanished')", "BrokenPipeError(32, 'a rank')"]
+)
+def test_an_unexpected_error_is_exit_3_with_a_traceback_in_a_file(
+    error: str, tmp_path: Path
+) -> None:
+    done = failing(error, tmp_path)
+    assert done.returncode == 3
+    assert "output" not in done.stderr
+    said = re.fullmatch(r"internal error: .*; the traceback is in (\S+)\n", done.stderr)
+    assert said is not None, done.stderr
+    assert "find_cards" in Path(said[1]).read_text(encoding="utf-8")
+
+
+def test_without_a_place_for_the_traceback_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(**_: str) -> tuple[int, str]:
+        raise OSError("no room")
+
+    monkeypatch.setattr(command.tempfile, "mkstemp", nowhere)
+    assert command._kept_traceback(ValueError("x")) == "the traceback is above"
+
+
+def test_output_that_cannot_be_written_is_exit_2() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ringproof", "card", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: output: cannot be written: No space left")
+
+
+def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "ringproof", "card", "schema"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (command.CLOSED_PIPE, "")
