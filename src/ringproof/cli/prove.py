@@ -29,6 +29,11 @@ _Upstreams = Annotated[
     ),
 ]
 
+_Jobs = Annotated[
+    int,
+    typer.Option(min=0, help="Test processes side by side; 0: two, or one where there are GPUs."),
+]
+
 
 def prove(
     skills: Annotated[
@@ -58,6 +63,7 @@ def prove(
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
     upstream: _Upstreams = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for all tests together.")] = 3600,
+    jobs: _Jobs = 0,
 ) -> None:
     """Run everything the skills' cards point to and give a verdict on each statement.
 
@@ -76,6 +82,7 @@ def prove(
         cache=cache if cache is not None else default_cache(),
         offline=offline,
         timeout=timeout,
+        jobs=jobs,
         upstreams=parse_overrides(upstream or []),
     )
     console = Console(stderr=True)

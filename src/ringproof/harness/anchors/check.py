@@ -80,7 +80,7 @@ def check_cards(
         for index in members:
             skill, anchor = entries[index]
             try:
-                resolution = resolver.resolve_in_layouts(anchor)
+                resolution = resolver.resolve(anchor)
             except UpstreamUnavailable as error:  # a submodule's repository was not given
                 checked[index] = _blocked(checked[index], error)
                 continue

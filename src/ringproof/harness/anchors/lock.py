@@ -141,7 +141,7 @@ def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolutio
         resolver = AnchorResolver(tree)
         finder = source_finder(upstream, tree, choice)
         for anchor in members:
-            found = resolver.resolve_in_layouts(anchor)
+            found = resolver.resolve(anchor)
             source = finder.source(found.path) if found.start is not None else None
             places[anchor.id][name] = _place(found, source)
             if anchor.upstream == name and not found.holds:

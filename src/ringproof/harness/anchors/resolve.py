@@ -65,9 +65,22 @@ class AnchorResolver:
     def resolve(self, anchor: Anchor) -> Resolution:
         """Find the anchor; what is wrong with it is a status, never an exception.
 
+        A missing file is also sought with or without a leading ``src``: a wheel lacks that folder
+        where its repository has one.
+
         Raises:
             InputError: The parser of the file's language is not installed.
         """
+        first = self._resolve_as_written(anchor)
+        if first.status is not AnchorStatus.MISSING_FILE:
+            return first
+        source = "src/"
+        other = anchor.path[len(source) :] if anchor.path.startswith(source) else ""
+        path = other or f"{source}{anchor.path}"
+        second = self._resolve_as_written(anchor.model_copy(update={"path": path}))
+        return first if second.status is AnchorStatus.MISSING_FILE else second
+
+    def _resolve_as_written(self, anchor: Anchor) -> Resolution:
         try:
             found = self.find(anchor.path, anchor.symbol)
         except FileNotFoundError:
@@ -81,20 +94,6 @@ class AnchorResolver:
             status = AnchorStatus.AMBIGUOUS_SYMBOL if ambiguous else AnchorStatus.MISSING_SYMBOL
             return self._failed(anchor, status, f"{anchor.path}: {error}")
         return self._checked(anchor, found)
-
-    def resolve_in_layouts(self, anchor: Anchor) -> Resolution:
-        """As `resolve`; a missing file is also sought with or without a leading ``src``.
-
-        A wheel lacks that folder where its repository has one.
-        """
-        first = self.resolve(anchor)
-        if first.status is not AnchorStatus.MISSING_FILE:
-            return first
-        source = "src/"
-        other = anchor.path[len(source) :] if anchor.path.startswith(source) else ""
-        path = other or f"{source}{anchor.path}"
-        second = self.resolve(anchor.model_copy(update={"path": path}))
-        return first if second.status is AnchorStatus.MISSING_FILE else second
 
     def find(self, path: str, symbol: str) -> Definition:
         """The definition of a symbol.

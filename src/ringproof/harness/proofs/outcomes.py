@@ -90,7 +90,7 @@ class EventLog:
     failed: int = 0
     current: str = ""
     _running: dict[str, _Running] = field(default_factory=dict)
-    _problems: list[CollectProblem] = field(default_factory=list)
+    _problems: dict[str, CollectProblem] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
         """Take one line; a line that a dying process cut short is ignored."""
@@ -104,7 +104,7 @@ class EventLog:
             self.left_out = tuple(event["left_out"])
         elif kind == "collect":
             failed = event["outcome"] == "failed"
-            self._problems.append(CollectProblem(event["id"], failed, event["detail"]))
+            self._problems[event["id"]] = CollectProblem(event["id"], failed, event["detail"])
         elif kind == "start":
             self.current = event["id"]
             self._running[event["id"]] = _Running()
@@ -151,7 +151,7 @@ class EventLog:
         cut = [test for test in tests.values() if test.state is TestState.NOT_RUN]
         died = [node for node, running in self._running.items() if not running.finished]
         incomplete = ended if cut or died or self.selected is None or not self.ended else ""
-        return SuiteResult(MappingProxyType(tests), tuple(self._problems), incomplete)
+        return SuiteResult(MappingProxyType(tests), tuple(self._problems.values()), incomplete)
 
     def _outcome(self, node_id: str, ended: str) -> TestOutcome:
         if node_id in self.left_out:

@@ -1,4 +1,4 @@
-"""A child process that is over when we say so: its group, and whatever left its group."""
+"""A child process that is ended together with its group and with what left its group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 _GRACE_SECONDS = 5.0
-_PROC = Path("/proc")
 
 
 @contextlib.contextmanager
@@ -52,8 +53,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         # Also when interrupted a second time, and also after a normal end: a test may have left
         # something behind in the group.
         _signal_group(process.pid, signal.SIGKILL)
-        for pid, born in strays:
-            _kill(pid, born)
+        for stray in strays:
+            with contextlib.suppress(psutil.Error):
+                stray.kill()
         process.wait()
 
 
@@ -62,44 +64,10 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _kill(pid: int, born: int) -> None:
-    """Kill a process, unless its number belongs to another one by now."""
-    if _birth(pid) == born:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(root: int) -> set[tuple[int, int]]:
-    """``(pid, start time)`` of all processes below one; empty where there is no ``/proc``."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for entry in _PROC.glob("[0-9]*"):
-        fields = _stat(int(entry.name))
-        if fields is not None:
-            parent, born = fields
-            children.setdefault(parent, []).append((int(entry.name), born))
-    found: set[tuple[int, int]] = set()
-    stack = [root]
-    while stack:
-        for child in children.get(stack.pop(), ()):
-            found.add(child)
-            stack.append(child[0])
-    return found
-
-
-def _birth(pid: int) -> int | None:
-    fields = _stat(pid)
-    return None if fields is None else fields[1]
-
-
-def _stat(pid: int) -> tuple[int, int] | None:
-    """Parent and start time (clock ticks since boot), or ``None`` when the process is gone."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
-    except OSError:
-        return None
-    # The command's name, in parentheses, may contain anything.
-    fields = text.rpartition(")")[2].split()
-    return int(fields[1]), int(fields[19])
+def _descendants(root: int) -> set[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return set(psutil.Process(root).children(recursive=True))
+    return set()
 
 
 def wait_until(process: subprocess.Popen[bytes], deadline: float, pause: float = 0.1) -> bool:

@@ -19,10 +19,9 @@ from ringproof.harness.cards import (
     load_card,
     statements,
 )
-from ringproof.harness.cards.proof import PROOF_FOLDERS
 from ringproof.harness.proofs.anchoring import AnchorProver, anchor_digests
 from ringproof.harness.proofs.closure import SourceClosure
-from ringproof.harness.proofs.environment import read_environment
+from ringproof.harness.proofs.environment import Environment, read_environment
 from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
 from ringproof.harness.proofs.outcomes import SuiteResult
 from ringproof.harness.proofs.runner import Progress, SuiteRequest, run_suite
@@ -51,6 +50,7 @@ class ProveRequest:
         cache: Where downloaded wheels are kept.
         offline: Never download.
         timeout: Seconds for all tests together.
+        jobs: Test processes side by side; 0 for two, or one where tests share GPUs.
         upstreams: Specs of repositories that the user has, by name; see `UpstreamChoice`.
     """
 
@@ -62,6 +62,7 @@ class ProveRequest:
     cache: Path
     offline: bool
     timeout: float
+    jobs: int = 0
     upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -114,10 +115,16 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     for line in stale:
         notice(line)
     anchors = _prove_anchors(request, subjects, progress)
-    suites = _run_suites(request, runnable, progress)
-    results = tuple(_judge(subject, anchors[subject.name], suites) for subject in subjects)
+    jobs = request.jobs or _default_jobs(environment)
+    suite = _run_suite(request, runnable, jobs, progress)
+    results = tuple(_judge(subject, anchors[subject.name], suite) for subject in subjects)
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
-    return ProveResult(facts, results, tuple(_problems(results, suites)), stale)
+    return ProveResult(facts, results, tuple(_problems(results, suite)), stale)
+
+
+def _default_jobs(environment: Environment) -> int:
+    """Two test processes side by side, one where tests share GPUs or there is one processor."""
+    return 1 if environment.gpus else min(2, environment.cpus)
 
 
 def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
@@ -187,35 +194,30 @@ def _prove_anchors(
     return MappingProxyType(found)
 
 
-def _run_suites(
-    request: ProveRequest, proofs: Sequence[Proof], progress: Progress
-) -> Mapping[str, SuiteResult]:
-    """By proof folder, one after the other, within one time limit."""
+def _run_suite(
+    request: ProveRequest, proofs: Sequence[Proof], jobs: int, progress: Progress
+) -> SuiteResult:
     try:
         request.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"cannot be created: {error.strerror}"
         raise InputError("--out", request.out, problem, "name a writable folder") from error
-    deadline = time.monotonic() + request.timeout
     upstreams = {name: absolute_spec(spec) for name, spec in request.upstreams.items()}
-    suites = {}
-    for folder in PROOF_FOLDERS:
-        suite = SuiteRequest(
-            root=request.root,
-            folder=folder,
-            proofs=tuple(proof for proof in proofs if proof.file.startswith(f"{folder}/")),
-            quick=request.quick,
-            scratch=request.out.resolve(),
-            deadline=deadline,
-            seconds=request.timeout,
-            upstreams=MappingProxyType(upstreams),
-        )
-        suites[folder] = run_suite(suite, progress)
-    return MappingProxyType(suites)
+    suite = SuiteRequest(
+        root=request.root,
+        proofs=tuple(proofs),
+        quick=request.quick,
+        scratch=request.out.resolve(),
+        deadline=time.monotonic() + request.timeout,
+        seconds=request.timeout,
+        jobs=jobs,
+        upstreams=MappingProxyType(upstreams),
+    )
+    return run_suite(suite, progress)
 
 
 def _judge(
-    subject: _Subject, anchors: Mapping[str, ProofResult], suites: Mapping[str, SuiteResult]
+    subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult
 ) -> SkillResult:
     def outcome(proof: Proof) -> ProofResult:
         if proof.kind is ProofKind.ANCHOR:
@@ -226,7 +228,7 @@ def _judge(
         if digest is None:
             detail = f"no file {proof.file}"
             return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
-        return judge_tests(proof, suites[proof.file.split("/", 1)[0]], digest)
+        return judge_tests(proof, suite, digest)
 
     judged = (
         judge(statement, tuple(outcome(proof) for proof in statement.proofs))
@@ -235,13 +237,12 @@ def _judge(
     return SkillResult(subject.name, subject.card, tuple(judged))
 
 
-def _problems(results: Sequence[SkillResult], suites: Mapping[str, SuiteResult]) -> Iterator[str]:
+def _problems(results: Sequence[SkillResult], suite: SuiteResult) -> Iterator[str]:
     for result in results:
         refuted = result.count(Verdict.REFUTED)
         if refuted:
             yield f"{result.skill}: {refuted} of {len(result.statements)} statements refuted"
         if not result.executed:
             yield f"{result.skill}: no proof was executed"
-    for folder, suite in suites.items():
-        if suite.incomplete:
-            yield f"{folder}: not every test was run: {suite.incomplete}"
+    if suite.incomplete:
+        yield f"not every test was run: {suite.incomplete}"

@@ -46,15 +46,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start recording, in the controlling process only when tests are distributed."""
+    """Start recording.
+
+    Where tests are distributed, the controlling process writes what becomes of them, and the first
+    worker what was collected and chosen: the controller collects nothing itself.
+    """
     events = config.getoption("--ringproof-events")
     selection = config.getoption("--ringproof-select")
     if selection is not None:
         wanted = json.loads(Path(selection).read_text("utf-8"))
         config.pluginmanager.register(_Selector(tuple(wanted["ids"]), bool(wanted["quick"])))
-    if events is not None and not hasattr(config, "workerinput"):
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if events is not None and worker in (None, "gw0"):
         stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115 - closed at session end
-        config.pluginmanager.register(_Recorder(stream, str(config.rootpath)), "ringproof-recorder")
+        kind = _Recorder if worker is None else _Collection
+        config.pluginmanager.register(kind(stream, str(config.rootpath)), "ringproof-recorder")
 
 
 class _Selector:
@@ -79,8 +85,8 @@ class _Selector:
             recorder.write("selected", ids=[item.nodeid for item in kept], left_out=left_out)
 
 
-class _Recorder:
-    """Writes events; machine paths below the repository root are made relative."""
+class _Collection:
+    """Writes what was collected; machine paths below the repository root are made relative."""
 
     def __init__(self, stream: TextIO, root: str) -> None:
         self._stream = stream
@@ -94,27 +100,6 @@ class _Recorder:
         if report.outcome != "passed":
             detail = self._detail(report)
             self.write("collect", id=report.nodeid, outcome=report.outcome, detail=detail)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.write("start", id=nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.write(
-            "phase",
-            id=report.nodeid,
-            when=report.when,
-            outcome=report.outcome,
-            seconds=round(report.duration, 6),
-            detail="" if report.outcome == "passed" else self._detail(report),
-            expected_failure=hasattr(report, "wasxfail"),
-            properties=[[str(name), _plain(value)] for name, value in report.user_properties],
-        )
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.write("finish", id=nodeid)
-
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self.write("end", exit=int(exitstatus))
 
     def pytest_unconfigure(self) -> None:
         self._stream.close()
@@ -132,6 +117,33 @@ class _Recorder:
             text += f"\n{content.rstrip()[-_OUTPUT_CHARACTERS:]}"
         text = text.replace(f"{self._root}/", "").strip()
         return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class _Recorder(_Collection):
+    """Writes also what becomes of each test."""
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.write("start", id=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.write(
+            "phase",
+            id=report.nodeid,
+            when=report.when,
+            outcome=report.outcome,
+            seconds=round(report.duration, 6),
+            detail="" if report.outcome == "passed" else self._detail(report),
+            expected_failure=hasattr(report, "wasxfail"),
+            properties=[[str(name), _plain(value)] for name, value in report.user_properties],
+        )
+        if report.when not in ("setup", "call", "teardown"):  # a worker died in this test
+            self.write("finish", id=report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.write("finish", id=nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.write("end", exit=int(exitstatus))
 
 
 def _plain(value: object) -> float | int | str:

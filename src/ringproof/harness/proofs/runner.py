@@ -1,4 +1,4 @@
-"""Running the tests that proofs name: one pytest process for each proof folder."""
+"""Running the tests that proofs name, by one pytest run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TextIO
@@ -34,25 +35,26 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class SuiteRequest:
-    """What one pytest process is to run.
+    """What pytest is to run.
 
     Attributes:
         root: The repository root, the working directory.
-        folder: ``checks`` or ``smoke``.
         proofs: The node ids wanted; their files exist.
+        quick: Leave out tests marked ``slow``.
         scratch: A folder for the event file and pytest's own output.
         deadline: On the monotonic clock.
         seconds: What the deadline was made from, for the message.
+        jobs: Test processes side by side; files are divided among them.
         upstreams: Specs of the checkouts that tests may use, by name; no relative paths.
     """
 
     root: Path
-    folder: str
     proofs: tuple[Proof, ...]
     quick: bool
     scratch: Path
     deadline: float
     seconds: float
+    jobs: int = 1
     upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -64,15 +66,15 @@ def run_suite(request: SuiteRequest, progress: Progress) -> SuiteResult:
     """
     if not request.proofs:
         return SuiteResult({})
-    events = request.scratch / f"{request.folder}.events.jsonl"
-    selection = request.scratch / f"{request.folder}.select.json"
-    output = request.scratch / f"pytest-{request.folder}.log"
+    events = request.scratch / "events.jsonl"
+    selection = request.scratch / "select.json"
+    output = request.scratch / "pytest.log"
     events.write_text("", "utf-8")
     ids = [proof.target for proof in request.proofs]
     selection.write_text(json.dumps({"ids": ids, "quick": request.quick}), "utf-8")
     log = EventLog()
     command = _command(request, events, selection)
-    progress.begin(request.folder, None)
+    progress.begin("tests", None)
     try:
         with (
             output.open("wb") as stream,
@@ -113,9 +115,11 @@ def _drain(new: str, partial: str, log: EventLog) -> str:
 
 def _command(request: SuiteRequest, events: Path, selection: Path) -> list[str]:
     files: Sequence[str] = sorted({proof.file for proof in request.proofs})
+    jobs = min(request.jobs, len(files)) if find_spec("xdist") else 1
     return [
         sys.executable,
         *("-m", "pytest", "-p", "ringproof.harness.proofs.recorder", "-p", "no:cacheprovider"),
+        *(("-n", str(jobs), "--dist", "loadfile") if jobs > 1 else ()),
         f"--rootdir={request.root}",
         # One word each: pytest takes a separate path for a test and seeks its settings there.
         f"--ringproof-events={events}",
