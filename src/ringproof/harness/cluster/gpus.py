@@ -44,10 +44,10 @@ def choose_backend(asked: str, ranks: int, gpus: int, *, share: bool) -> str:
 
 
 def gpu_of(rank: int, gpus: int) -> int:
-    """The GPU of a rank: in turn, as torch guesses it for a barrier.
+    """Return the GPU of a rank: ranks take GPUs in turn, as torch guesses it for a barrier.
 
-    >>> [gpu_of(rank, 2) for rank in range(5)]
-    [0, 1, 0, 1, 0]
+    >>> tuple(gpu_of(rank, 2) for rank in range(5))
+    (0, 1, 0, 1, 0)
     """
     return rank % gpus
 
