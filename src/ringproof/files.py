@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import tempfile
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
+
+_SNIFFED_BYTES = 4096
+_NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
 
 
 def write_atomically(
@@ -96,3 +100,15 @@ def walk_files(folder: Path, skip: Callable[[str], bool]) -> Iterator[Path]:
         for path in (Path(where, name) for name in sorted(names)):
             if not path.is_symlink() and path.is_file():
                 yield path
+
+
+def looks_binary(data: bytes) -> bool:
+    """Whether the first bytes of a file are not those of a text.
+
+    In binary data more than one character in twenty is not UTF-8, or a control character that no
+    text holds. One odd byte does not make a script binary, and neither does UTF-16.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return False
+    text = data[:_SNIFFED_BYTES].decode("utf-8", errors="replace")
+    return 20 * sum(map(text.count, _NOT_IN_TEXT)) > len(text)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.files import looks_binary
 from ringproof.harness.lint.frontmatter import parse_frontmatter
 from ringproof.harness.lint.model import Skill, SourceFile, source_file
 from ringproof.harness.reports.model import Finding
@@ -18,14 +19,8 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 16
 MAX_FILES_PER_SKILL = 5_000
 SKIPPED = re.compile(
-    r"\.git|\.hg|\.svn|node_modules|build|dist|site-packages|__pycache__|\.?venv|\.tox|\.nox"
+    r"\.git|\.hg|\.svn|node_modules|site-packages|__pycache__|\.?venv|\.tox|\.nox"
     r"|\.mypy_cache|\.pytest_cache|\.ruff_cache|.*\.egg-info"
-)
-BINARY = re.compile(
-    r".*\.(?:png|jpe?g|gif|webp|ico|bmp|tiff?|pdf|zip|gz|tgz|tar|xz|bz2|zst|7z|whl|ttf|otf|woff2?"
-    r"|eot|so|o|a|dll|dylib|exe|bin|py[cd]|class|jar|np[yz]|pth?|pickle|pkl|safetensors|onnx"
-    r"|parquet|sqlite|db|mp[34]|wav|mov|webm|docx|xlsx|pptx|xsd|sig|qdrep|nsys-rep)",
-    re.IGNORECASE,
 )
 
 
@@ -86,6 +81,8 @@ def _enter(where: str, name: str, depth: int) -> bool:
 def read_skill(main: Path, repository: Path) -> Skill:
     """Read one skill: all its text files, except those of skills nested in it.
 
+    What a file is called does not matter: text is what can be decoded.
+
     Raises:
         InputError: It has more files than any skill needs.
     """
@@ -96,17 +93,17 @@ def read_skill(main: Path, repository: Path) -> Skill:
     for name in names:
         path = folder / name
         shown = shown_path(path)
-        if BINARY.fullmatch(name) and not path.is_symlink():
-            continue
         problem = _outside(path, repository)
-        text = "" if problem else _read(path)
         if problem:
             unread.append(Finding("RP209", shown, 1, problem))
-        elif text is None:
+            continue
+        raw = _read(path)
+        text = None if raw is None else _decoded(raw)
+        if text is not None:
+            texts.append(source_file(name, shown, text))
+        elif raw is None or b"\0" not in raw or not looks_binary(raw):  # not text of 8 bits
             why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
             unread.append(Finding("RP208", shown, 1, why))
-        else:
-            texts.append(source_file(name, shown, text))
     empty = SourceFile(main.name, shown_path(main), "")
     read = next((text for text in texts if text.name == main.name), empty)
     head = parse_frontmatter(read.text)
@@ -133,15 +130,24 @@ def _outside(path: Path, repository: Path) -> str:
     return "" if target.is_relative_to(repository) else "is a link that leads out of the repository"
 
 
-def _read(path: Path) -> str | None:
-    """The text; ``None`` if it cannot be checked (a device or pipe is never opened)."""
+def _read(path: Path) -> bytes | None:
+    """The first bytes, one more than may be checked; ``None`` where they cannot be read.
+
+    A device or pipe is never opened.
+    """
     try:
         if not path.is_file():
             return None
         with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            return stream.read(MAX_BYTES + 1)
+    except OSError:
+        return None
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
         return None if len(raw) > MAX_BYTES else raw.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except UnicodeDecodeError:
         return None
 
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from ringproof.files import looks_binary
+
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
-_SNIFF_BYTES = 4096
 
 # One per kind of evidence; each parser states what it needs beyond its needle.
 NEEDLES = (
@@ -28,7 +29,6 @@ NEEDLES = (
     b"context_parallel_size",
 )
 
-_STRANGE = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
@@ -66,7 +66,7 @@ class LogScan:
         while True:
             block = self._stream.read(BLOCK_BYTES)
             if self.bytes_read == 0:
-                self.looks_binary = _looks_binary(block[:_SNIFF_BYTES])
+                self.looks_binary = looks_binary(block)
             self.bytes_read += len(block)
             data = rest + block if rest else block
             cut = len(data) if not block else data.rfind(b"\n") + 1
@@ -119,10 +119,3 @@ def _span(data: bytes, line_start: int, found: int, end: int) -> tuple[int, int]
 def _clean(raw: bytes) -> str:
     """Text without colours; bytes that are no UTF-8 become the replacement character."""
     return _ANSI.sub("", raw.decode("utf-8", errors="replace"))
-
-
-def _looks_binary(head: bytes) -> bool:
-    """More than one character in twenty is no UTF-8, or a control that no terminal log holds."""
-    text = head.decode("utf-8", errors="replace")
-    strange = sum(text.count(character) for character in _STRANGE)
-    return strange * 20 > len(text)
