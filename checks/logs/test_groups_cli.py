@@ -206,5 +206,6 @@ def test_transformer_engine_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "te.log"
     path.write_text(engine("p2p"))
     told = json.loads(groups(str(path), "--json", "-").stdout)
-    assert told["engine"] == [{"context_parallel": True, "cp_comm_type": "p2p", "cp_size": 4}]
+    (said,) = told["engine"]
+    assert said == {"context_parallel": True, "cp_comm_type": "p2p", "cp_size": 4, "lines": 1}
     assert told["verdict"] == "flat"

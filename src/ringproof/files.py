@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
 import tempfile
@@ -106,9 +105,7 @@ def looks_binary(data: bytes) -> bool:
     """Whether the first bytes of a file are not those of a text.
 
     In binary data more than one character in twenty is not UTF-8, or a control character that no
-    text holds. One odd byte does not make a script binary, and neither does UTF-16.
+    text holds. One odd byte does not make a script binary.
     """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return False
     text = data[:_SNIFFED_BYTES].decode("utf-8", errors="replace")
     return 20 * sum(map(text.count, _NOT_IN_TEXT)) > len(text)

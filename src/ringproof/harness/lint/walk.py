@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def read_skill(main: Path, repository: Path) -> Skill:
         text = None if raw is None else _decoded(raw)
         if text is not None:
             texts.append(source_file(name, shown, text))
-        elif raw is None or b"\0" not in raw or not looks_binary(raw):  # not text of 8 bits
+        elif raw is None or not _is_binary(raw):
             why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
             unread.append(Finding("RP208", shown, 1, why))
     empty = SourceFile(main.name, shown_path(main), "")
@@ -149,6 +150,12 @@ def _decoded(raw: bytes) -> str | None:
         return None if len(raw) > MAX_BYTES else raw.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def _is_binary(raw: bytes) -> bool:
+    """Whether there is no text in it; text of 8 or 16 bits a character is text."""
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return not wide and b"\0" in raw and looks_binary(raw)
 
 
 def shown_path(path: Path) -> str:

@@ -11,6 +11,7 @@ only where the CP group handed over has more than one rank, so it is evidence of
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _STARTUP_BEGIN = "using world size: "
@@ -92,6 +93,23 @@ def parse_engine(text: str) -> EngineLine | None:
         return None
     size = _ENGINE_SIZE.search(text, begin)
     return EngineLine(parallel[1] == "True", comm_type[1], int(size[1]) if size else None)
+
+
+def engine_text(counted: Sequence[tuple[EngineLine, int]]) -> str:
+    """The variants of attention that ran, each with the number of lines that say so.
+
+    >>> engine_text([(EngineLine(False, "p2p", 1), 3), (EngineLine(True, "p2p", 2), 1)])
+    '3 lines without, 1 line with p2p over 2 ranks'
+    """
+    return ", ".join(
+        f"{count} {'line' if count == 1 else 'lines'} "
+        + (
+            f"with {line.comm_type} over {line.size or 'an unknown number of'} ranks"
+            if line.context_parallel
+            else "without"
+        )
+        for line, count in counted
+    )
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from itertools import pairwise
 from math import prod
 
+from ringproof.harness.logs.configuration import engine_text
 from ringproof.harness.logs.dynamic import dynamic_findings
 from ringproof.harness.logs.expectation import Expectation
 from ringproof.harness.logs.facts import Facts
@@ -20,6 +21,8 @@ def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tupl
     """Everything that speaks against the run, one sentence each."""
     return (
         *_against_expectation(decision, expectation),
+        *_mixed_attention(facts, expectation),
+        *facts.contradictions,
         *_uneven_sizes(facts),
         *_product(facts),
         *_misplaced(facts.groups),
@@ -38,10 +41,21 @@ def _against_expectation(decision: Decision, expectation: Expectation) -> list[s
         shown = ",".join("?" if size is None else str(size) for size in decision.level_sizes)
         text = ",".join(map(str, sizes))
         found.append(f"expected level sizes {text} (inner first), found {shown or 'none'}")
-    weak = decision.proof is Proof.CREATION and bool(decision.active)
-    if expectation.require_traffic and weak:
+    if expectation.needs_use and decision.proof is Proof.CREATION:
         found.append("the logs show that the groups were created and not that anything used them")
+    elif expectation.needs_use and decision.verdict in (Verdict.NONE, Verdict.UNKNOWN):
+        found.append("the logs do not show that any context-parallel group was used")
     return found
+
+
+def _mixed_attention(facts: Facts, expectation: Expectation) -> list[str]:
+    """Attention without CP beside attention with it; Dynamic CP may choose groups of one rank."""
+    if 1 in (expectation.dynamic_sizes or ()):
+        return []
+    if len({line.context_parallel for line, _ in facts.engine}) < 2:
+        return []
+    counts = engine_text(facts.engine)
+    return [f"Transformer Engine ran attention both with and without context parallelism: {counts}"]
 
 
 def _uneven_sizes(facts: Facts) -> list[str]:

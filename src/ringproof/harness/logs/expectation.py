@@ -24,7 +24,14 @@ class Expectation:
     @property
     def given(self) -> bool:
         """Whether there is anything to compare with."""
-        return self.verdict is not None or self.dynamic_sizes is not None
+        return self.verdict is not None or self.dynamic_sizes is not None or self.require_traffic
+
+    @property
+    def needs_use(self) -> bool:
+        """Whether some context-parallel group, other than those of Dynamic CP, has to be in use."""
+        if self.verdict is None and self.dynamic_sizes is not None:
+            return False
+        return self.require_traffic and self.verdict is not Verdict.NONE
 
 
 def parse_expectation(

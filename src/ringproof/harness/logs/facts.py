@@ -7,7 +7,7 @@ line names a rank and a group name; groups of one name share no rank, so that is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ringproof.harness.logs.configuration import Configuration, EngineLine
@@ -33,7 +33,8 @@ class Facts:
         traffic_names: For each rank that printed traffic: names of the groups it moved data on.
         communicator_names: For each rank known to have built NCCL communicators at first use:
             the names of their groups.
-        engine: Transformer Engine's choices.
+        engine: Transformer Engine's choices, each with the number of lines that say so.
+        contradictions: NCCL groups whose lines cannot all be true, one sentence each.
         configuration: What Megatron-LM was told.
         unnamed_groups: NCCL groups that the logs show without a description.
         communicators_logged: Whether the logs show NCCL communicators being built at first use
@@ -48,7 +49,8 @@ class Facts:
     census_sizes: Mapping[int, Mapping[str, int]]
     traffic_names: Mapping[int, frozenset[str]]
     communicator_names: Mapping[int, frozenset[str]]
-    engine: tuple[EngineLine, ...]
+    engine: tuple[tuple[EngineLine, int], ...]
+    contradictions: tuple[str, ...]
     configuration: Configuration
     unnamed_groups: int
     communicators_logged: bool
@@ -97,7 +99,12 @@ def collect(ledgers: Ledgers) -> Facts:
         census_sizes=ledgers.census.views,
         traffic_names=_traffic_names(ledgers.traffic),
         communicator_names=_communicator_names(ledgers.nccl.groups),
-        engine=tuple(sorted(ledgers.engine, key=repr)),
+        engine=tuple(sorted(ledgers.engine.items(), key=repr)),
+        contradictions=tuple(
+            text
+            for guid, group in ledgers.nccl.groups.items()
+            for text in _contradictions(guid, group)
+        ),
         configuration=ledgers.configuration,
         unnamed_groups=sum(not group.descriptions for group in ledgers.nccl.groups.values()),
         communicators_logged=any(
@@ -145,6 +152,26 @@ def _nccl_ranks(group: NcclGroup, size: int | None) -> tuple[int, ...] | None:
     ranks = [group.members.get(place) for place in range(size)]
     known = tuple(rank for rank in ranks if rank is not None)
     return known if len(set(known)) == size else None
+
+
+def _contradictions(guid: str, group: NcclGroup) -> Iterator[str]:
+    """What the lines of one group cannot all say."""
+    names = sorted(group.descriptions)
+    if len(names) > 1:
+        yield f"NCCL group {guid} is described as {' and as '.join(names)}"
+    name = f"NCCL group {guid}{f' ({names[0]})' if len(names) == 1 else ''}"
+    sizes = sorted(group.sizes)
+    if len(sizes) > 1:
+        yield f"{name} is described with sizes {' and '.join(map(str, sizes))}"
+    elif sizes and len(group.members) > sizes[0]:
+        yield f"{name} of size {sizes[0]} has {len(group.members)} members"
+    elif sizes and max(group.members) >= sizes[0]:
+        yield f"{name} of size {sizes[0]} has a member at place {max(group.members)}"
+    first: dict[int, int] = {}
+    for place, rank in sorted(group.members.items()):
+        if rank is not None and first.setdefault(rank, place) != place:
+            yield f"{name} has rank {rank} at places {first[rank]} and {place}"
+            return
 
 
 def _matching(

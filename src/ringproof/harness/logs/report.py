@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from ringproof.harness.logs.configuration import engine_text
 from ringproof.harness.logs.groups import Group, is_context_parallel, is_dynamic
 from ringproof.harness.logs.reader import GroupsReport
 from ringproof.reference.topology.census_line import format_ranks
@@ -46,8 +47,9 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
                 "context_parallel": line.context_parallel,
                 "cp_comm_type": line.comm_type,
                 "cp_size": line.size,
+                "lines": count,
             }
-            for line in facts.engine
+            for line, count in facts.engine
         ],
         "findings": list(report.findings),
         "warnings": list(report.warnings),
@@ -74,6 +76,8 @@ def as_text(report: GroupsReport) -> Iterator[str]:
     if others:
         names = len({group.name for group in others})
         yield f"  other groups: {len(others)} under {names} names"
+    if report.facts.engine:
+        yield f"  Transformer Engine's attention: {engine_text(report.facts.engine)}"
     if report.facts.evidence:
         yield "evidence:"
     for line in report.facts.evidence[:_TEXT_EVIDENCE]:

@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+from ringproof.harness.logs.configuration import engine_text
 from ringproof.harness.logs.facts import Facts
 from ringproof.harness.logs.groups import FLAT_GROUP, Group, Strength, level_name, level_of
 
@@ -161,7 +162,7 @@ def _unsized(facts: Facts, decision: Decision) -> Decision:
 
 def _by_engine(facts: Facts) -> Decision:
     """Judge by what Transformer Engine says it runs; NCCL evidence of use adds what it shows."""
-    parallel = [line for line in facts.engine if line.context_parallel]
+    parallel = [line for line, _ in facts.engine if line.context_parallel]
     groups = _by_groups(facts, Proof.COMMUNICATORS)
     if not parallel:
         return _without_engine(facts, groups)
@@ -183,7 +184,7 @@ def _by_engine(facts: Facts) -> Decision:
     if not groups.level_sizes and sizes:
         warnings.append("the level sizes are those of the configuration; no group shows them")
     if len(types) > 1:
-        warnings.append(f"Transformer Engine runs several CP types: {', '.join(types)}")
+        warnings.append(f"Transformer Engine runs several CP types: {engine_text(facts.engine)}")
     return Decision(
         Verdict.HIERARCHICAL, Proof.COMMUNICATORS, sizes, groups.active, tuple(warnings)
     )
