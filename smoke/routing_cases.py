@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,7 +26,7 @@ from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import check_agreement
 from ringproof.reference.training.data import read_data
-from ringproof.reference.training.documents import Documents
+from ringproof.reference.training.documents import Documents, Tokens
 from ringproof.reference.training.routing import Recipient, owned_documents, route
 from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
@@ -134,6 +135,11 @@ class Arrived:
         return cls(batch.group.size, batch.group.rank, *moved)
 
 
+def raised(document: Tokens, above: int) -> Tokens:
+    """A document of bytes with larger token ids."""
+    return (document.astype(np.int64) + above).astype(np.min_scalar_type(255 + above))
+
+
 def route_steps(
     rank: RankContext,
     *,
@@ -142,20 +148,23 @@ def route_steps(
     depths: int,
     steps: int,
     liar: int | None = None,
+    above: int = 0,
 ) -> list[dict[str, Any]]:
     """Route some steps: what this rank got, and what it sent.
 
-    ``liar`` is a rank that sends its documents backwards.
+    ``liar`` is a rank that sends its documents backwards; ``above`` is added to every token id.
     """
     stage = layout.coordinate("pp", rank.rank)
     recipient = Recipient(
-        depths=depths, embeds=stage == 0, predicts=stage == layout.pp - 1, device=rank.device
-    )
+        depths=depths, embeds=stage == 0, predicts=stage == layout.pp - 1, device=rank.device,
+        ids=np.min_scalar_type(255 + above),
+    )  # fmt: skip
     found = []
     with grouped(layout, schedule.sizes) as (_, groups):
         for number in range(steps):
             documents, step = planned(schedule, seed=5, step=number)
             owned = owned_documents(documents, step, groups.domain_rank)
+            owned = {sequence: raised(text, above) for sequence, text in owned.items()}
             if rank.rank == liar:
                 owned = {sequence: text[::-1].copy() for sequence, text in owned.items()}
             traffic = Traffic()

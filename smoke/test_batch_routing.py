@@ -78,6 +78,14 @@ def test_four_ranks(cluster: Cluster, fields: dict[str, Any]) -> None:
     check_domain(outcome, [0, 1, 2, 3], how, width=3)
 
 
+def test_token_ids_of_a_large_vocabulary_travel(cluster: Cluster) -> None:
+    above, how = 150_000, schedule(2, {"name": "packed", "cp_size": 2})
+    outcome = routed(cluster, RankLayout(cp=2), how, above=above)
+    step, documents = expected(how, 0)
+    larger = [routing_cases.raised(document, above) for document in documents]
+    check_batches(step, larger, [value[0]["batches"] for value in outcome.values])
+
+
 def test_one_rank_and_eight_get_the_same_samples(cluster: Cluster) -> None:
     alone = schedule(1, {"name": "packed"})
     many = schedule(8, {"name": "dynamic", "cp_sizes": (1, 2, 4, 8)})

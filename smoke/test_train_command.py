@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext
-from ringproof.reference.training.agreement import refuse_together
+from ringproof.reference.training.agreement import OtherRankFailed, refuse_together
 from ringproof.reference.training.assembly import assembly
 from smoke.training_matrix import Spread, options_of
 
@@ -126,6 +126,21 @@ def rank_one_refuses(rank: RankContext) -> None:
     refuse_together(read, dist.group.WORLD)
 
 
+def rank_one_breaks(rank: RankContext) -> str:
+    """A rank that meets what nobody expects, and what the others learn of it."""
+
+    def read() -> None:
+        if rank.rank == 1:
+            raise MemoryError("no room for a batch")
+
+    assert dist.group.WORLD is not None
+    try:
+        refuse_together(read, dist.group.WORLD)
+    except (MemoryError, OtherRankFailed) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def nobody_refuses(rank: RankContext) -> int:
     assert dist.group.WORLD is not None
     return refuse_together(lambda: rank.rank, dist.group.WORLD)
@@ -138,6 +153,12 @@ def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:
     assert cluster.run(nobody_refuses, world_size=3).values == (0, 1, 2)
 
 
+def test_what_one_rank_raises_ends_all(cluster: Cluster) -> None:
+    told = "OtherRankFailed: rank 1 raised MemoryError: no room for a batch"
+    found = cluster.run(rank_one_breaks, world_size=3).values
+    assert found == (told, "MemoryError: no room for a batch", told)
+
+
 def limits(rank: RankContext, *, seconds: float | None) -> list[float]:
     """The limits of the collectives of every group that a run makes."""
     options = options_of("qwen3-tiny", Spread({"cp": 2, "pp": 2}))
@@ -146,6 +167,37 @@ def limits(rank: RankContext, *, seconds: float | None) -> list[float]:
         made = [g for g in distributed_c10d._world.pg_map if g is not dist.group.WORLD]
         backends = [g._get_backend(torch.device("cpu")) for g in made]
         return [backend.options._timeout.total_seconds() for backend in backends]
+
+
+def groups_made(rank: RankContext) -> list[tuple[str, tuple[int, ...]]]:
+    """Every group that this rank makes for Dynamic CP on two, also those it is no member of."""
+    made, new_group = [], dist.new_group
+
+    def noted(ranks: list[int], **options: Any) -> dist.ProcessGroup:
+        made.append((str(options["group_desc"]), tuple(ranks)))
+        return new_group(ranks, **options)
+
+    dist.new_group = noted
+    try:
+        with assembly(options_of("qwen3-tiny", Spread({"cp": 2, "pp": 2})), rank.device, None):
+            return made
+    finally:
+        dist.new_group = new_group
+
+
+def test_each_group_is_made_once(cluster: Cluster) -> None:
+    """One for each axis that is used, for CP size 1 and for the shared embedding."""
+    for made in cluster.run(groups_made, world_size=4).values:
+        assert len(set(made)) == len(made)
+        cp = [ranks for description, ranks in made if len(ranks) == 2 and "CP" in description]
+        assert sorted(set(cp)) == sorted(cp), "CP and DPxCP are the same ranks"
+        assert {description for description, _ in made} == {
+            "TENSOR_MODEL_PARALLEL_GROUP",
+            "PIPELINE_MODEL_PARALLEL_GROUP",
+            "DATA_PARALLEL_GROUP_WITH_CP",
+            "EMBEDDING_GROUP",
+            "DYNAMIC_DP_CP_GROUP_1",
+        }
 
 
 def test_the_timeout_is_that_of_every_group(cluster: Cluster) -> None:

@@ -14,8 +14,9 @@ from ringproof.reference.model.batch import IGNORED, PackedBatch
 from ringproof.reference.planning import Group, Pipeline
 from ringproof.reference.planning.domain import divisors
 from ringproof.reference.training.documents import Tokens
-from ringproof.reference.training.routes import ByteRows, owner, portions_by_owner
+from ringproof.reference.training.routes import IdRows, owner, portions_by_owner
 from ringproof.reference.training.routing import (
+    BYTE,
     Recipient,
     build_batches,
     outgoing_rows,
@@ -62,10 +63,10 @@ def random_step(seed: int) -> StepPlan:
     return plan_step(lengths, schedule, documents=draw.sample(range(1000), len(lengths)))
 
 
-def random_documents(step: StepPlan, seed: int = 0) -> list[Tokens]:
-    """Content for each sequence; no byte is 0, so that padding is told apart."""
-    drawn = np.random.RandomState(seed)
-    return [drawn.randint(1, 256, size=length).astype(np.uint8) for length in step.lengths]
+def random_documents(step: StepPlan, seed: int = 0, *, vocabulary: int = 256) -> list[Tokens]:
+    """Content for each sequence; no id is 0, so that padding is told apart."""
+    drawn, kind = np.random.RandomState(seed), np.min_scalar_type(vocabulary - 1)
+    return [drawn.randint(1, vocabulary, size=length).astype(kind) for length in step.lengths]
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,18 @@ class PlayedGroups:
         return PlayedGroup(size, self.domain_rank % size)
 
 
-def sent(step: StepPlan, documents: Sequence[Tokens], columns: range) -> list[list[ByteRows]]:
+def sent(
+    step: StepPlan,
+    documents: Sequence[Tokens],
+    columns: range,
+    ids: np.dtype[np.unsignedinteger] = BYTE,
+) -> list[list[IdRows]]:
     """What each rank sends to each."""
     ranks = step.plan.ranks
     owned: list[dict[int, Tokens]] = [{} for _ in range(ranks)]
     for sequence, document in enumerate(documents):
         owned[owner(sequence, ranks)][sequence] = document
-    return [outgoing_rows(step, owned[rank], rank, columns) for rank in range(ranks)]
+    return [outgoing_rows(step, owned[rank], rank, columns, ids) for rank in range(ranks)]
 
 
 def played(
@@ -101,7 +107,7 @@ def played(
 ) -> list[list[PackedBatch]]:
     """The microbatches of every rank, with the exchange played in this process."""
     ranks = step.plan.ranks
-    outgoing = sent(step, documents, recipient.columns)
+    outgoing = sent(step, documents, recipient.columns, recipient.ids)
     batches = []
     for rank in range(ranks):
         received = [outgoing[source][rank] for source in range(ranks)]

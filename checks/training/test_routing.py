@@ -30,7 +30,7 @@ from ringproof.reference.model.batch import IGNORED
 from ringproof.reference.packing.maps import Rows, local_to_global, real_rows, sequence_positions
 from ringproof.reference.training import routes, routing
 from ringproof.reference.training.documents import Tokens
-from ringproof.reference.training.routes import ByteRows, LocalRows, Portion
+from ringproof.reference.training.routes import IdRows, LocalRows, Portion
 from ringproof.reference.training.routing import Recipient, outgoing_rows, totals
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
 
@@ -48,6 +48,16 @@ def forced_step() -> StepPlan:
 def test_every_row_arrives_once_with_what_follows_it(step: StepPlan, depths: int) -> None:
     documents = random_documents(step)
     check_batches(step, documents, played(step, documents, Recipient(depths=depths)))
+
+
+@pytest.mark.parametrize("vocabulary", [300, 151_936])
+def test_token_ids_wider_than_a_byte_arrive(vocabulary: int) -> None:
+    step, ids = forced_step(), np.min_scalar_type(vocabulary - 1)
+    documents = random_documents(step, vocabulary=vocabulary)
+    assert max(int(document.max()) for document in documents) > 255
+    check_batches(step, documents, played(step, documents, Recipient(depths=1, ids=ids)))
+    with pytest.raises(InputError, match="do not fit in uint8, in which they travel"):
+        played(step, documents, Recipient(depths=1))
 
 
 @patient
@@ -160,18 +170,18 @@ def wrong_order(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
     return tuple(found[::-1] for found in routes.portions_by_owner(step, rank))
 
 
-def across_the_border(document: Tokens, positions: Rows, columns: range) -> ByteRows:
+def across_the_border(document: Tokens, positions: Rows, columns: range) -> IdRows:
     """The last token's row is followed by a neighbour's first one."""
     return routes.followed(np.append(document, np.uint8(77)), positions, columns)
 
 
-def on_own_rows(document: Tokens, positions: Rows, columns: range) -> ByteRows:
+def on_own_rows(document: Tokens, positions: Rows, columns: range) -> IdRows:
     """What follows is looked for among the rank's own rows: wrong where a chunk ends."""
     own = document[positions]
     return np.stack([np.concatenate([own[c:], own[:c]]) for c in columns], axis=1)
 
 
-def no_end(rows: ByteRows, local: LocalRows, recipient: Recipient) -> tuple[Any, Any]:
+def no_end(rows: IdRows, local: LocalRows, recipient: Recipient) -> tuple[Any, Any]:
     """Labels where the sequence has ended."""
     longer = replace(local, lengths=local.lengths + 1)
     return build_columns(rows, longer, recipient)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -112,8 +111,7 @@ def on_rank(
         mark: What a line for whoever watches begins with; ``None``: there are no such lines.
 
     Raises:
-        InputError: A loss or a gradient norm is no number. The step is reported, but no checkpoint
-            takes the place of the last sound one.
+        InputError: See `ringproof.reference.training.trainer.train`.
     """
     from ringproof.reference.training.trainer import train  # imports torch
 
@@ -127,7 +125,6 @@ def on_rank(
         if rank.rank == 0:
             _keep(record, file, steps)
         say(_progress_line(record, steps))
-        _check_finite(record)
 
     summary = train(options, rank.device, report, timeout=timedelta(seconds=timeout))
     if summary.steps == summary.resumed_at:
@@ -140,17 +137,6 @@ def _keep(record: Record, file: LogFile, steps: int) -> None:
         file.begin()
     if line := _file_line(record, file.format, steps):
         file.add(line)
-
-
-def _check_finite(record: Record) -> None:
-    """Refuse to go on with parameters that are lost; all ranks have the same numbers."""
-    if not isinstance(record, StepRecord):
-        return
-    for name in ("loss", "grad_norm"):
-        value = getattr(record, name)
-        if not math.isfinite(value):
-            problem = f"no finite number in step {record.step}"
-            raise InputError(name, value, problem, "lower --learning-rate or use another --dtype")
 
 
 def _file_line(record: Record, kind: str, steps: int) -> str:

@@ -1,8 +1,9 @@
-"""That all ranks go on together: with the same plan, or not at all."""
+"""All ranks go on with the same plan, or none does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,26 @@ from ringproof.errors import InputError
 Result = TypeVar("Result")
 Refusal = tuple[str, str | None, str, str]
 """The arguments of an ``InputError``, its value as text: what can be sent to other ranks."""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of one rank, as other ranks need it.
+
+    Args:
+        rank: Of the world.
+        refusal: Of an ``InputError``; ``None`` of another exception.
+        text: Class and text of the exception.
+    """
+
+    rank: int
+    refusal: Refusal | None
+    text: str
+
+
+class OtherRankFailed(RuntimeError):
+    """Another rank raised what is not an ``InputError``, so this one cannot go on."""
+
 
 _HALF = 8  # hexadecimal digits that fit in an int64 without its sign
 
@@ -50,7 +71,7 @@ def check_agreement(
 def refuse_together(
     function: Callable[[], Result], group: dist.ProcessGroup, *, device: torch.device | None = None
 ) -> Result:
-    """What a function returns; where it refuses on any rank, all ranks refuse.
+    """Return what a function returns; where it raises on any rank, all ranks raise.
 
     A collective. Without it the other ranks would wait for one that has left.
 
@@ -62,20 +83,39 @@ def refuse_together(
 
     Raises:
         InputError: The function raised it on some rank; of several, the lowest one's.
+        OtherRankFailed: It raised another exception on other ranks. A rank on which it did raises
+            that one.
     """
     results: list[Result] = []
-    refusal: Refusal | None = None
+    own: Exception | None = None
     try:
         results.append(function())
-    except InputError as error:
-        refusal = refusal_of(error)
-    refusals = torch.tensor([refusal is not None], dtype=torch.int32, device=device)
-    dist.all_reduce(refusals, group=group)
-    if not refusals.item():
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        own = error
+    raised = torch.tensor([own is not None], dtype=torch.int32, device=device)
+    dist.all_reduce(raised, group=group)
+    if not raised.item():
         return results[0]
-    found: list[Refusal | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, refusal, group=group)
-    raise InputError(*next(refused for refused in found if refused))
+    found: list[Raised | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own and _raised(own), group=group)
+    if own is not None and not isinstance(own, InputError):
+        raise own
+    first = min((one for one in found if one), key=lambda one: (one.refusal is not None, one.rank))
+    if first.refusal is None:
+        raise OtherRankFailed(f"rank {first.rank} raised {first.text}") from own
+    raise InputError(*first.refusal)
+
+
+def world() -> dist.ProcessGroup:
+    """Return the default process group, which whoever starts the ranks has initialised."""
+    group = dist.group.WORLD
+    assert group is not None, "the default process group is not initialised"
+    return group
+
+
+def _raised(error: Exception) -> Raised:
+    refusal = refusal_of(error) if isinstance(error, InputError) else None
+    return Raised(dist.get_rank(), refusal, f"{type(error).__name__}: {error}")
 
 
 def refusal_of(error: InputError) -> Refusal:

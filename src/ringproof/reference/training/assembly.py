@@ -21,12 +21,15 @@ from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.planning import Pipeline as PipelineShape
 from ringproof.reference.topology.context import ParallelContext, parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
+from ringproof.reference.training.agreement import refuse_together, world
 from ringproof.reference.training.banks import graph_banks
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.costs import MultiplyAdds
 from ringproof.reference.training.data import Data, read_data
 from ringproof.reference.training.documents import Documents
 from ringproof.reference.training.gradients import (
+    REDUCED_OVER,
+    TENSOR,
     ReductionGroups,
     TrainedParameter,
     reduction_groups,
@@ -121,10 +124,7 @@ def assembly(
         InputError: The layout does not fill the world, or data, model and layout do not fit.
     """
     schedule = make_schedule(options)
-    data = read_data(options.batch.data, longest=options.batch.max_sequence_length)
-    check_longest(data.training, schedule)
-    if options.keeping.evaluate_every:
-        check_longest(data.evaluation, schedule)
+    data = refuse_together(lambda: _readable(options, schedule), world(), device=device)
     sampler = Sampler(
         seed=options.batch.seed,
         global_batch=options.batch.global_batch,
@@ -132,7 +132,7 @@ def assembly(
     )
     parallel = options.parallel
     with (
-        parallel_context(parallel.layout, timeout=timeout) as context,
+        parallel_context(parallel.layout, descriptions=REDUCED_OVER, timeout=timeout) as context,
         dynamic_groups(
             context,
             schedule.sizes,
@@ -164,6 +164,15 @@ def assembly(
                 banks=captured.banks,
                 graphs=captured.record,
             )
+
+
+def _readable(options: TrainOptions, schedule: Schedule) -> Data:
+    """The data of a run, none of which is too long for it."""
+    data = read_data(options.batch.data, longest=options.batch.max_sequence_length)
+    check_longest(data.training, schedule)
+    if options.keeping.evaluate_every:
+        check_longest(data.evaluation, schedule)
+    return data
 
 
 def make_schedule(options: TrainOptions) -> Schedule:
@@ -209,7 +218,7 @@ def _stages(
     layout, config = options.parallel.layout, options.model.config
     ranges = split_layers(len(config.layers), layout.pp * options.parallel.vpp)
     tensor = TensorParallel.of(
-        context.groups["TENSOR_MODEL_PARALLEL_GROUP"] if layout.tp > 1 else None,
+        context.groups[TENSOR] if layout.tp > 1 else None,
         sequence_parallel=options.parallel.sequence_parallel,
     )
     return tuple(
@@ -234,6 +243,7 @@ def _recipient(options: TrainOptions, stages: tuple[Stage, ...], device: torch.d
         depths=options.model.mtp,
         embeds=stages[0].first,
         predicts=stages[-1].last,
+        ids=np.min_scalar_type(options.model.config.vocabulary - 1),
         device=device,
     )
 

@@ -20,7 +20,7 @@ from ringproof.reference.model.static import with_metadata
 from ringproof.reference.packing.capacity import hollow
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
-from ringproof.reference.training.agreement import refuse_together
+from ringproof.reference.training.agreement import refuse_together, world
 from ringproof.reference.training.bank_memory import graphs_record, holding_of
 from ringproof.reference.training.graph_options import microbatches_in_flight
 from ringproof.reference.training.graph_records import GraphsRecord
@@ -70,8 +70,6 @@ def graph_banks(
         return
     capacity, device = schedule.capacity, recipient.device or torch.device("cpu")
     assert capacity is not None, "graphs have one, see TrainOptions"
-    world = dist.group.WORLD
-    assert world is not None, "the default process group is initialised by whoever starts ranks"
     made = BankOptions(
         backend=choose_backend(options.graphs.graph_backend, device),
         slots=slots_of(options),
@@ -96,7 +94,7 @@ def graph_banks(
             return tuple(banks)
 
         started = time.perf_counter()
-        banks = refuse_together(capture, world, device=device)
+        banks = refuse_together(capture, world(), device=device)
         yield CapturedBanks(banks, _record(options, made, schedule, banks, started=started))
 
 

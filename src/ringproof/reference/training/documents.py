@@ -18,7 +18,8 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.draws import folder
 
-Tokens = npt.NDArray[np.uint8]
+Tokens = npt.NDArray[np.unsignedinteger]
+"""Token ids of one document, of any unsigned type."""
 VOCABULARY = 256
 _DEFINITION = re.compile(rb"\n\n(?=@|def |class |async def )")
 _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})

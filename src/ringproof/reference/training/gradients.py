@@ -18,7 +18,12 @@ from torch.distributed.tensor import DTensor
 
 from ringproof.reference.model.parameters import ParameterKind
 from ringproof.reference.topology.context import ParallelContext, wait_for_connections
+from ringproof.reference.topology.dynamic_catalogue import DOMAIN
 
+TENSOR = "TENSOR_MODEL_PARALLEL_GROUP"
+PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
+REDUCED_OVER = (TENSOR, PIPELINE, DOMAIN)
+"""Descriptions of the groups of the layout that a training uses."""
 EMBEDDING_GROUP = "EMBEDDING_GROUP"
 """Upstream's ``group_desc`` of the stages that share the embedding (Megatron-LM core_v0.16.1)."""
 
@@ -108,9 +113,9 @@ def reduction_groups(
             embedding = group
     wait_for_connections()
     yield ReductionGroups(
-        tensor=context.groups["TENSOR_MODEL_PARALLEL_GROUP"],
-        pipeline=context.groups["PIPELINE_MODEL_PARALLEL_GROUP"],
-        domain=context.groups["DATA_PARALLEL_GROUP_WITH_CP"],
+        tensor=context.groups[TENSOR],
+        pipeline=context.groups[PIPELINE],
+        domain=context.groups[DOMAIN],
         embedding=embedding,
     )
     if embedding is not None:

@@ -20,7 +20,8 @@ from ringproof.reference.planning import Group
 from ringproof.reference.training.documents import Tokens
 from ringproof.reference.training.schedules import StepPlan
 
-ByteRows = npt.NDArray[np.uint8]
+IdRows = npt.NDArray[np.unsignedinteger]
+"""Token ids, ``[rows, columns]``."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def count_rows(found: Iterable[Portion]) -> int:
     return sum(len(portion.positions) for portion in found)
 
 
-def followed(document: Tokens, positions: Rows, columns: range) -> ByteRows:
+def followed(document: Tokens, positions: Rows, columns: range) -> IdRows:
     """Rows of a document: column ``c`` is the token ``c`` places behind the row's.
 
     Behind the end it is 0: who receives the row knows where the sequence ends.

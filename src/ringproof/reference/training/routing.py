@@ -19,7 +19,7 @@ from ringproof.reference.topology.census_line import field_word
 from ringproof.reference.topology.dynamic import DynamicGroups
 from ringproof.reference.training.documents import Documents, Tokens
 from ringproof.reference.training.routes import (
-    ByteRows,
+    IdRows,
     LocalRows,
     Portion,
     count_rows,
@@ -31,6 +31,8 @@ from ringproof.reference.training.routes import (
 )
 from ringproof.reference.training.schedules import StepPlan
 
+BYTE = np.dtype(np.uint8)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipient:
@@ -41,6 +43,7 @@ class Recipient:
         depths: Tokens predicted beyond the next (MTP).
         embeds: Whether it has the embedding: it takes tokens.
         predicts: Whether it has the loss: it takes the tokens that follow.
+        ids: Unsigned type in which token ids travel; the same in the whole domain.
         device: Where batches belong.
     """
 
@@ -48,6 +51,7 @@ class Recipient:
     depths: int = 0
     embeds: bool = True
     predicts: bool = True
+    ids: np.dtype[np.unsignedinteger] = BYTE
     device: torch.device | None = None
 
     @property
@@ -105,9 +109,9 @@ def route(
         problem = f"the domain has {groups.domain_size} ranks"
         raise InputError("plan.ranks", step.plan.ranks, problem, "plan for it")
     rank, columns = groups.domain_rank, recipient.columns
-    arrived: list[ByteRows | None] = [None] * len(step.plan.microbatches)
+    arrived: list[IdRows | None] = [None] * len(step.plan.microbatches)
     if columns:
-        outgoing = outgoing_rows(step, owned, rank, columns)
+        outgoing = outgoing_rows(step, owned, rank, columns, recipient.ids)
         needed = portions_by_owner(step, rank)
         incoming = [count_rows(found) for found in needed]
         received = _exchange(outgoing, incoming, groups.domain, recipient, traffic)
@@ -116,19 +120,27 @@ def route(
 
 
 def outgoing_rows(
-    step: StepPlan, owned: Mapping[int, Tokens], rank: int, columns: range
-) -> list[ByteRows]:
-    """What a rank sends to each rank of the domain: ``[rows, columns]`` for each.
+    step: StepPlan,
+    owned: Mapping[int, Tokens],
+    rank: int,
+    columns: range,
+    ids: np.dtype[np.unsignedinteger] = BYTE,
+) -> list[IdRows]:
+    """What a rank sends to each rank of the domain: ``[rows, columns]`` of type ``ids`` for each.
 
     Raises:
-        InputError: A document is missing or not as long as planned.
+        InputError: A document is missing, not as long as planned, or of a wider type than ``ids``.
     """
     for sequence in range(rank, len(step.lengths), step.plan.ranks):
         if len(owned.get(sequence, ())) != step.lengths[sequence]:
             problem = f"was planned with {step.lengths[sequence]} tokens"
             length = len(owned.get(sequence, ()))
             raise InputError(f"sequence {sequence}", length, problem, "load what was planned")
-    empty = np.empty((0, len(columns)), np.uint8)
+        kind = owned[sequence].dtype
+        if not np.can_cast(kind, ids):
+            problem = f"its token ids do not fit in {ids}, in which they travel"
+            raise InputError(f"sequence {sequence}", kind, problem, "give the recipient wider ids")
+    empty = np.empty((0, len(columns)), ids)
     return [
         np.concatenate(
             [
@@ -147,8 +159,8 @@ def place_rows(
     step: StepPlan,
     rank: int,
     needed: Sequence[Sequence[Portion]],
-    received: Sequence[ByteRows],
-) -> list[ByteRows]:
+    received: Sequence[IdRows],
+) -> list[IdRows]:
     """What a rank received, in the rows of each of its microbatches.
 
     Args:
@@ -162,7 +174,7 @@ def place_rows(
     """
     columns = received[0].shape[1]
     placed = [
-        np.zeros((step.pack(group).rows // group.size, columns), np.uint8)
+        np.zeros((step.pack(group).rows // group.size, columns), received[0].dtype)
         for group in (step.group_of(k, rank) for k in range(len(step.plan.microbatches)))
     ]
     for found, rows in zip(needed, received, strict=True):
@@ -175,29 +187,29 @@ def place_rows(
 
 
 def _exchange(
-    outgoing: list[ByteRows],
+    outgoing: list[IdRows],
     incoming: list[int],
     domain: dist.ProcessGroup,
     recipient: Recipient,
     traffic: Traffic | None,
-) -> tuple[ByteRows, ...]:
-    """The one all-to-all: rows of bytes, as many as both sides know from the plan."""
-    width = len(recipient.columns)
-    sizes = [rows.size for rows in outgoing]
-    send = torch.from_numpy(np.concatenate([rows.reshape(-1) for rows in outgoing]))
+) -> tuple[IdRows, ...]:
+    """The one all-to-all: as many rows as both sides know from the plan, as bytes."""
+    width = len(recipient.columns) * recipient.ids.itemsize
+    sizes = [rows.nbytes for rows in outgoing]
+    send = torch.from_numpy(np.concatenate([rows.reshape(-1) for rows in outgoing]).view(np.uint8))
     send = send.to(recipient.device)
     receive = torch.empty(sum(incoming) * width, dtype=torch.uint8, device=recipient.device)
     if traffic is not None:
         to_others = sum(sizes) - sizes[domain.rank()]
         traffic.add(field_word(domain.group_desc), "all_to_all", to_others)
     dist.all_to_all_single(receive, send, [n * width for n in incoming], sizes, group=domain)
-    rows = receive.cpu().numpy().reshape(-1, width)
+    rows = receive.cpu().numpy().view(recipient.ids).reshape(-1, len(recipient.columns))
     return tuple(np.split(rows, np.cumsum(incoming)[:-1]))
 
 
 def build_batches(
     step: StepPlan,
-    arrived: Sequence[ByteRows | None],
+    arrived: Sequence[IdRows | None],
     groups: DynamicGroups,
     recipient: Recipient,
 ) -> list[PackedBatch]:
@@ -237,7 +249,7 @@ def build_batches(
 
 
 def _columns(
-    rows: ByteRows | None, local: LocalRows, recipient: Recipient
+    rows: IdRows | None, local: LocalRows, recipient: Recipient
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The rows' tokens, and what follows them, as far as they are taken."""
     if rows is None:

@@ -8,6 +8,7 @@ summed, whatever was packed with what.
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
-from ringproof.reference.training.agreement import check_agreement, refuse_together
+from ringproof.reference.training.agreement import check_agreement, refuse_together, world
 from ringproof.reference.training.assembly import Assembly, assembly
 from ringproof.reference.training.banks import check_slots, replayed_in_step
 from ringproof.reference.training.documents import Documents
@@ -93,7 +95,9 @@ def train(
         timeout: Of each collective; the backend's own when ``None``.
 
     Raises:
-        InputError: Options, data or checkpoint cannot be used, or ranks do not agree on a plan.
+        InputError: Options, data or checkpoint cannot be used, ranks do not agree on a plan, or a
+            loss or gradient norm is no finite number. Such a step is reported, but no checkpoint
+            takes the place of the last sound one.
     """
     if options.keeping.save and not options.keeping.resume:
         checkpoint.check_unused(Path(options.keeping.save))
@@ -106,6 +110,7 @@ def train(
         for step in range(start, options.optimiser.steps):
             records.append(train_step(parts, step))
             report(records[-1])
+            check_finite(records[-1])
             if _due(step + 1, options.keeping.evaluate_every):
                 report(evaluate(parts, step + 1))
             if _saves_after(options, step + 1):
@@ -158,6 +163,18 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
     )
 
 
+def check_finite(record: StepRecord) -> None:
+    """Refuse to go on with parameters that are lost; all ranks have the same numbers.
+
+    Raises:
+        InputError: Loss or gradient norm is infinite or NaN.
+    """
+    for name, value in (("loss", record.loss), ("grad_norm", record.grad_norm)):
+        if not math.isfinite(value):
+            problem = f"no finite number in step {record.step}"
+            raise InputError(name, value, problem, "lower --learning-rate or use another --dtype")
+
+
 def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     """The objective on held-out documents: the same ones each time, planned like a step's.
 
@@ -200,14 +217,19 @@ def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: 
         InputError: A document does not fit, the plan is not legal (a group that does not exist
             would be a hang), or ranks have different plans; they are named.
     """
-    plan = plan_step(
-        documents.lengths[indices],
-        parts.schedule,
-        documents=indices,
-        names=[documents.name(index) for index in indices.tolist()],
-    )
-    check_plan(plan, what, multiple=parts.schedule.microbatch_multiple)
-    check_agreement(plan_digest(plan), _world(), what=what, device=parts.device)
+
+    def planned() -> StepPlan:
+        plan = plan_step(
+            documents.lengths[indices],
+            parts.schedule,
+            documents=indices,
+            names=[documents.name(index) for index in indices.tolist()],
+        )
+        check_plan(plan, what, multiple=parts.schedule.microbatch_multiple)
+        return plan
+
+    plan = refuse_together(planned, world(), device=parts.device)
+    check_agreement(plan_digest(plan), world(), what=what, device=parts.device)
     return plan
 
 
@@ -219,7 +241,7 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
     """
     rank = parts.groups.domain_rank
     owned = refuse_together(
-        lambda: owned_documents(documents, plan, rank), _world(), device=parts.device
+        lambda: owned_documents(documents, plan, rank), world(), device=parts.device
     )
     return route(plan, owned, parts.groups, parts.recipient)
 
@@ -254,12 +276,6 @@ def _saves_after(options: TrainOptions, done: int) -> bool:
     keeping = options.keeping
     last = done == options.optimiser.steps
     return bool(keeping.save) and (last or _due(done, keeping.save_every))
-
-
-def _world() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None, "the default process group is initialised by whoever starts ranks"
-    return group
 
 
 def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
