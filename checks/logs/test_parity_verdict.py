@@ -196,6 +196,70 @@ def test_a_divergence_that_heals() -> None:
     assert not found.within
 
 
+def test_noise_from_the_first_step_is_no_earlier_jump() -> None:
+    found = made(CURVE, noisy(CURVE, lambda k: 1e-8 * 10 ** (0.03 * k)), 1e-5)
+    assert (found.judgement.kind, found.earlier_jump) == (Kind.DRIFT, None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_jump_below_the_tolerance_that_then_grows_is_named(seed: int) -> None:
+    def level(k: int) -> float:
+        return 1e-16 if k < 60 else 1e-12 * 10 ** (0.05 * (k - 60))
+
+    found = made(CURVE, noisy(CURVE, level, seed))
+    assert found.judgement.kind is Kind.DRIFT
+    assert found.earlier_jump is not None
+    assert abs(found.earlier_jump.step - 61) <= 3  # a draw near zero hides the first of them
+    logs = log("A", loss=CURVE), log("B", loss=noisy(CURVE, level, seed))
+    said = list(readings(compare_logs(*logs, ("loss",), 1e-9)))
+    assert any("before that, a jump" in text for text in said)
+    grown = made(CURVE, noisy(CURVE, lambda k: 1e-16 * 10 ** (0.05 * k), seed))
+    assert (grown.judgement.kind, grown.earlier_jump) == (Kind.DRIFT, None)
+
+
+def test_a_small_spike_long_before_does_not_turn_a_jump_into_drift() -> None:
+    b = noisy(CURVE, lambda _: 2e-16)
+    b[10] *= 1 + 1e-10
+    b[100:] = [value * (1 + 1e-6) for value in b[100:]]
+    found = made(CURVE, b)
+    assert found.judgement.kind is Kind.JUMP
+    assert found.first is not None
+    assert found.first.step == 101
+
+
+def test_a_period_and_a_ratio_of_the_differing_steps_are_named() -> None:
+    b = [value * 1.25 if k % 10 == 9 else value for k, value in enumerate(CURVE)]
+    found = made(CURVE, b)
+    period, ratio = found.judgement.period, found.judgement.ratio
+    assert period is not None
+    assert (period.length, period.first, period.last, period.beyond, period.within) == (
+        10, 10, 200, 20, 0,
+    )  # fmt: skip
+    assert ratio is not None
+    assert (round(ratio.ratio, 9), ratio.steps) == (1.25, 20)
+    said = list(readings(compare_logs(log("A", loss=CURVE), log("B", loss=b), ("loss",), 1e-9)))
+    assert "loss: beyond the tolerance at every 10th step from 10 to 200 (20 of 20)" in said
+    assert any("constant ratio 1.25 (B / A) over 20 differing steps" in text for text in said)
+
+
+def test_a_period_may_have_gaps_but_chance_is_none() -> None:
+    periodic = [k for k in range(3, 200, 4) if k not in (43, 99)]
+
+    def with_faults(places: Sequence[int]) -> SeriesComparison:
+        faults = set(places)
+        return made(CURVE, [v * (1 + 1e-4 * (k + 1)) if k in faults else v
+                            for k, v in enumerate(CURVE)])  # fmt: skip
+
+    found = with_faults(periodic).judgement
+    assert found.period is not None
+    assert (found.period.length, found.period.within) == (4, 2)
+    assert found.ratio is None
+    chance = random.Random(1)
+    assert with_faults(chance.sample(range(200), 40)).judgement.period is None
+    assert with_faults(range(50, 200)).judgement.period is None
+    assert with_faults([10, 20]).judgement.period is None
+
+
 NAN, INF = math.nan, math.inf
 
 

@@ -37,7 +37,8 @@ class SeriesComparison:
         common: The series at their common steps; ``found`` how far they lie apart there.
         judgement: The class of the difference.
         first: First step beyond the tolerance; ``last`` the last one; ``largest`` the largest
-            difference of all; ``later_jump`` a jump after a gradual crossing.
+            difference of all; ``earlier_jump`` and ``later_jump`` jumps before and after a gradual
+            crossing.
         resolution: Smallest and largest relative difference that print could hide at some step.
     """
 
@@ -50,6 +51,7 @@ class SeriesComparison:
     first: Point | None
     last: Point | None
     largest: Point | None
+    earlier_jump: Point | None
     later_jump: Point | None
     resolution: tuple[float, float]
 
@@ -140,6 +142,7 @@ def _compare(a: Series, b: Series, common: Common, tolerance: float) -> SeriesCo
         first=_point(common, found, found.first_beyond),
         last=_point(common, found, found.last_beyond),
         largest=_point(common, found, _largest(found)),
+        earlier_jump=_point(common, found, judgement.earlier_jump),
         later_jump=_point(common, found, judgement.later_jump),
         resolution=_resolution(common, a, b),
     )

@@ -40,20 +40,32 @@ class Differences:
 
     Attributes:
         relative: One for each common step; NaN where undefined.
-        beyond: Places in the common steps whose difference exceeds the tolerance: how many, the
-            first and the last.
+        places: Places in the common steps whose difference exceeds the tolerance.
         differing: Steps that differ by more than print rounds away.
         rounding: Steps whose printed digits differ, but by no more than rounding could do.
         undefined: Steps that are NaN, or the same infinity, in both.
     """
 
     relative: array[float]
-    beyond: int
-    first_beyond: int | None
-    last_beyond: int | None
+    places: array[int]
     differing: int
     rounding: int
     undefined: int
+
+    @property
+    def beyond(self) -> int:
+        """Number of steps beyond the tolerance."""
+        return len(self.places)
+
+    @property
+    def first_beyond(self) -> int | None:
+        """The first place beyond the tolerance."""
+        return self.places[0] if self.places else None
+
+    @property
+    def last_beyond(self) -> int | None:
+        """The last place beyond the tolerance."""
+        return self.places[-1] if self.places else None
 
 
 def common_steps(a: Series, b: Series) -> Common:
@@ -81,9 +93,8 @@ def differences(common: Common, tolerance: float, a: Precision, b: Precision) ->
         tolerance: Largest relative difference that is no finding; 0 means bitwise.
         a: How finely the first was printed; ``b`` the second.
     """
-    relative = array("d")
-    beyond = differing = rounding = undefined = 0
-    first = last = None
+    relative, beyond = array("d"), array("q")
+    differing = rounding = undefined = 0
     isfinite = math.isfinite
     for place, (one, other, slack) in enumerate(
         zip(common.a, common.b, _slacks(common, tolerance, a, b))  # noqa: B905 - slacks has no end
@@ -104,10 +115,8 @@ def differences(common: Common, tolerance: float, a: Precision, b: Precision) ->
             proven = 0.0 if gap <= slack else (gap - slack) / scale
         differing += proven > 0
         if proven > tolerance:
-            beyond += 1
-            first = place if first is None else first
-            last = place
-    return Differences(relative, beyond, first, last, differing, rounding, undefined)
+            beyond.append(place)
+    return Differences(relative, beyond, differing, rounding, undefined)
 
 
 def resolution(common: Common, place: int, a: Precision, b: Precision) -> float:

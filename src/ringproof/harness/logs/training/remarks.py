@@ -24,16 +24,22 @@ def readings(result: Comparison) -> Iterator[str]:
 def _of_series(one: SeriesComparison) -> Iterator[str]:
     judgement, first = one.judgement, one.first
     if judgement.ratio is not None:
+        differing = "" if judgement.period is None else "differing "
         where = "the loss normaliser" if one.name != GRAD_NORM else "how gradients are reduced"
         yield (
             f"{one.name}: constant ratio {judgement.ratio.ratio:.4g} (B / A) over "
-            f"{judgement.ratio.steps:,} steps: look at {where}"
+            f"{judgement.ratio.steps:,} {differing}steps: look at {where}"
         )
     elif judgement.kind is Kind.START and first is not None and first.relative <= FLOAT32_LEVEL:
         yield f"{one.name}: the first difference is no more than rounding in float32"
     if judgement.kind is Kind.JUMP and first is not None:
         before = f"{judgement.largest_before:.1e}" if judgement.largest_before else "0"
         yield f"{one.name}: at most {before} apart before step {first.step:,}"
+    if one.earlier_jump is not None:
+        yield (
+            f"{one.name}: drift at the tolerance; before that, a jump to "
+            f"{one.earlier_jump.relative:.1e} at step {one.earlier_jump.step:,}"
+        )
     if one.later_jump is not None:
         yield (
             f"{one.name}: drift at first, then a jump to {one.later_jump.relative:.1e} at step "
@@ -41,11 +47,29 @@ def _of_series(one: SeriesComparison) -> Iterator[str]:
         )
     if judgement.kind is Kind.NAN and first is None:
         yield f"{one.name}: both end in steps that are not finite numbers, which proves nothing"
-    if one.healed and one.last is not None:
+    if judgement.period is not None:
+        period = judgement.period
+        yield (
+            f"{one.name}: beyond the tolerance at every {_ordinal(period.length)} step from "
+            f"{period.first:,} to {period.last:,} ({period.beyond:,} of "
+            f"{period.beyond + period.within:,})"
+        )
+    if one.healed and one.last is not None and judgement.period is None:
         yield (
             f"{one.name}: beyond the tolerance at {one.found.beyond:,} steps, the last is "
             f"{one.last.step:,}; within it at the {one.healed:,} after that"
         )
+
+
+def _ordinal(number: int) -> str:
+    """The number as a position.
+
+    >>> [_ordinal(number) for number in (2, 3, 4, 11, 21, 112)]
+    ['2nd', '3rd', '4th', '11th', '21st', '112th']
+    """
+    teen = number % 100 in (11, 12, 13)
+    ending = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"
 
 
 def _order(result: Comparison) -> Iterator[str]:

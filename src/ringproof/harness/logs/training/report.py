@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ringproof.harness.logs.training.comparison import Comparison, Point, SeriesComparison
@@ -49,12 +50,14 @@ def _series(one: SeriesComparison) -> dict[str, Any]:
         "first_beyond": _point(one.first),
         "last_beyond": _point(one.last),
         "largest": _point(one.largest),
+        "earlier_jump": _point(one.earlier_jump),
         "later_jump": _point(one.later_jump),
         "largest_before": judgement.largest_before,
         "noise_level": judgement.level,
         "constant_ratio": None
         if ratio is None
         else {"b_over_a": ratio.ratio, "steps": ratio.steps},
+        "period": None if judgement.period is None else asdict(judgement.period),
         "print_resolves": list(one.resolution) if one.resolution[1] else None,
     }
 

@@ -14,7 +14,10 @@ So the first step beyond the tolerance is compared with all steps before it:
   Noise is what the quietest quarter of the steps before stays under, and at least rounding level:
   a few units in the last place of the numbers (float64, or float32 where every value is one), or
   what the log's print hides.
-* ``drift``: every other crossing: the difference came closer step by step.
+  The same rule is applied to the last steps alone, so that a small difference that has healed long
+  before does not hide a jump.
+* ``drift``: every other crossing: the difference came closer step by step. A jump that stayed below
+  the tolerance, and one after the crossing, are named beside it.
 * ``nan``: at the first step beyond the tolerance only one run has a finite number; or both runs
   end in steps that are not numbers, which proves nothing.
 """
@@ -23,8 +26,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 from ringproof.harness.logs.training.difference import Common, Differences, resolution
 from ringproof.harness.logs.training.series import Precision
@@ -38,6 +42,10 @@ _QUIET_PART = 4
 
 CONSTANT_STEPS = 5
 """A ratio that holds this long (or as long as there are steps, at least three) is constant."""
+RECENT_STEPS = 20
+"""The last steps before a crossing, to which the rule is applied a second time."""
+PERIOD_KEPT = 0.75
+"""Part of the steps of a period that must be beyond the tolerance, at least three of them."""
 _CONSTANT_WITHIN = 0.02
 _CONSTANT_FROM = 1e-3
 
@@ -55,10 +63,25 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class ConstantRatio:
-    """B is always the same multiple of A: ``ratio``, over ``steps`` steps from the crossing on."""
+    """B is the same multiple of A, ``ratio``, at the first ``steps`` steps beyond the tolerance."""
 
     ratio: float
     steps: int
+
+
+@dataclass(frozen=True)
+class Period:
+    """The steps beyond the tolerance are ``length`` apart, from ``first`` to ``last``.
+
+    Attributes:
+        beyond: Number of these steps; ``within`` those between them that are within the tolerance.
+    """
+
+    length: int
+    first: int
+    last: int
+    beyond: int
+    within: int
 
 
 @dataclass(frozen=True)
@@ -68,13 +91,15 @@ class Judgement:
     Attributes:
         largest_before: Largest relative difference before the first one beyond the tolerance.
         level: Noise before that step.
-        later_jump: Place of the steepest later leap, where the first crossing was gradual.
+        earlier_jump: Place of the steepest leap before a gradual crossing; ``later_jump`` after it.
     """
 
     kind: Kind
     largest_before: float = 0.0
     level: float = 0.0
     ratio: ConstantRatio | None = None
+    period: Period | None = None
+    earlier_jump: int | None = None
     later_jump: int | None = None
 
 
@@ -87,19 +112,28 @@ def judge(common: Common, found: Differences, a: Precision, b: Precision) -> Jud
         # Against exact numbers print rounds once; two prints that differ have different digits.
         apart = found.differing or (found.rounding and a.rounded and b.rounded)
         return Judgement(Kind.WITHIN if apart else Kind.EQUAL)
-    level = max(
-        number_level(common), resolution(common, first, a, b), _quiet_level(found.relative, first)
-    )
-    before, growth = _history(found.relative, first, level)
-    ratio = _constant_ratio(common, first, a, b)
+    numbers = max(number_level(common), resolution(common, first, a, b))
+    level = max(numbers, _quiet_level(found.relative, first))
+    before, growth = _history(found.relative, 0, first, level)
     relative = found.relative[first]
+    rest = Judgement(
+        Kind.DRIFT, before, level, _constant_ratio(common, found, a, b), _period(common, found)
+    )
     if not math.isfinite(relative):
-        return Judgement(Kind.NAN, before, level)
+        return replace(rest, kind=Kind.NAN)
     if first == 0:
-        return Judgement(Kind.START, before, level, ratio)
-    if is_jump(relative, before, growth=growth, level=level):
-        return Judgement(Kind.JUMP, before, level, ratio)
-    return Judgement(Kind.DRIFT, before, level, None, _later_jump(found.relative, first, level))
+        return replace(rest, kind=Kind.START)
+    start = max(0, first - RECENT_STEPS)
+    recent, recent_growth = _history(found.relative, start, first, level)
+    if is_jump(relative, before, growth=growth, level=level) or is_jump(
+        relative, recent, growth=recent_growth, level=level
+    ):
+        return replace(rest, kind=Kind.JUMP)
+    return replace(
+        rest,
+        earlier_jump=_steepest(found.relative, 1, first, level),
+        later_jump=_steepest(found.relative, first + 1, len(found.relative), level),
+    )
 
 
 def is_jump(relative: float, largest: float, *, growth: float, level: float) -> bool:
@@ -134,21 +168,21 @@ def number_level(common: Common) -> float:
     return FLOAT32_LEVEL if list(array("f", values)) == values else FLOAT64_LEVEL
 
 
-def _history(relative: array[float], stop: int, level: float) -> tuple[float, float]:
-    """Largest difference before ``stop``, and the steepest growth of the largest so far."""
+def _history(relative: array[float], start: int, stop: int, level: float) -> tuple[float, float]:
+    """Largest difference from ``start`` to ``stop``, and the steepest growth of the largest."""
     largest, growth = 0.0, 1.0
-    for value in relative[:stop]:
+    for value in relative[start:stop]:
         if value > largest:
             growth = max(growth, value / max(largest, level))
             largest = value
     return largest, growth
 
 
-def _later_jump(relative: array[float], first: int, level: float) -> int | None:
-    """Where, after a gradual crossing, the difference leaps most beyond all before it."""
-    largest, growth = _history(relative, first + 1, level)
+def _steepest(relative: array[float], start: int, stop: int, level: float) -> int | None:
+    """Where the difference leaps most beyond all before it; ``None`` without a leap."""
+    largest, growth = _history(relative, 0, start, level)
     steepest, found = 0.0, None
-    for place in range(first + 1, len(relative)):
+    for place in range(start, stop):
         value = relative[place]
         if not value > largest:
             continue
@@ -160,20 +194,39 @@ def _later_jump(relative: array[float], first: int, level: float) -> int | None:
     return found
 
 
-def _constant_ratio(common: Common, first: int, a: Precision, b: Precision) -> ConstantRatio | None:
-    """The ratio B / A from the crossing on, as long as its distance from 1 keeps within 2%."""
-    start = _ratio(common, first)
+def _constant_ratio(
+    common: Common, found: Differences, a: Precision, b: Precision
+) -> ConstantRatio | None:
+    """The ratio B / A at the steps beyond, as long as its distance from 1 keeps within 2%."""
+    start = _ratio(common, found.places[0])
     if start is None or abs(start - 1) < _CONSTANT_FROM:
         return None
     held = 0
-    for place in range(first, len(common.steps)):
+    for place in found.places:
         ratio = _ratio(common, place)
         hidden = 2 * resolution(common, place, a, b) * abs(start)
         if ratio is None or abs(ratio - start) > _CONSTANT_WITHIN * abs(start - 1) + hidden:
             break
         held += 1
-    enough = max(3, min(CONSTANT_STEPS, len(common.steps) - first))
+    enough = max(3, min(CONSTANT_STEPS, found.beyond))
     return ConstantRatio(start, held) if held >= enough else None
+
+
+def _period(common: Common, found: Differences) -> Period | None:
+    """The distance of the steps beyond the tolerance, where steps between them are within it."""
+    steps = [common.steps[place] for place in found.places]
+    if len(steps) < 3 or len(steps) == found.places[-1] - found.places[0] + 1:
+        return None
+    length = math.gcd(*(after - before for before, after in pairwise(steps)))
+    on_period = sum(
+        (step - steps[0]) % length == 0
+        for step in common.steps[found.places[0] : found.places[-1] + 1]
+    )
+    if length == 1 or on_period == found.places[-1] - found.places[0] + 1:
+        return None
+    if len(steps) < PERIOD_KEPT * on_period:
+        return None
+    return Period(length, steps[0], steps[-1], len(steps), on_period - len(steps))
 
 
 def _ratio(common: Common, place: int) -> float | None:
