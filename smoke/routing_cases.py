@@ -27,7 +27,7 @@ from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import check_agreement
 from ringproof.reference.training.data import read_data
 from ringproof.reference.training.documents import Documents, Tokens
-from ringproof.reference.training.routing import Recipient, owned_documents, route
+from ringproof.reference.training.routing import TokenNeeds, owned_documents, route
 from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
 
@@ -155,7 +155,7 @@ def route_steps(
     ``liar`` is a rank that sends its documents backwards; ``above`` is added to every token id.
     """
     stage = layout.coordinate("pp", rank.rank)
-    recipient = Recipient(
+    needs = TokenNeeds(
         depths=depths, embeds=stage == 0, predicts=stage == layout.pp - 1, device=rank.device,
         ids=np.min_scalar_type(255 + above),
     )  # fmt: skip
@@ -168,7 +168,7 @@ def route_steps(
             if rank.rank == liar:
                 owned = {sequence: text[::-1].copy() for sequence, text in owned.items()}
             traffic = Traffic()
-            batches = route(step, owned, groups, recipient, traffic=traffic)
+            batches = route(step, owned, groups, needs, traffic=traffic)
             operations = {name: dict(kinds) for name, kinds in traffic.operations.items()}
             found.append(
                 {

@@ -17,12 +17,12 @@ from ringproof.reference.training import gradients, sharded, stages
 @contextmanager
 def broken(fault: str) -> Iterator[None]:
     """Something in the stages that is not as it should be, for a while."""
-    batch, pad = stages.Ledger.batch, functional.pad
+    batch, pad = stages.StepState.batch, functional.pad
     with ExitStack() as changes:
         if fault == "stale-batch":  # only the last stage of two looks at labels
             changes.enter_context(
                 mock.patch.object(
-                    stages.Ledger, "batch", lambda self, index: batch(self, max(0, index - 1))
+                    stages.StepState, "batch", lambda self, index: batch(self, max(0, index - 1))
                 )
             )
         if fault == "poisoned-padding":

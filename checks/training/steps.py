@@ -17,7 +17,7 @@ from ringproof.reference.training.documents import Tokens
 from ringproof.reference.training.routes import IdRows, owner, portions_by_owner
 from ringproof.reference.training.routing import (
     BYTE,
-    Recipient,
+    TokenNeeds,
     build_batches,
     outgoing_rows,
     place_rows,
@@ -103,17 +103,17 @@ def sent(
 
 
 def played(
-    step: StepPlan, documents: Sequence[Tokens], recipient: Recipient
+    step: StepPlan, documents: Sequence[Tokens], needs: TokenNeeds
 ) -> list[list[PackedBatch]]:
     """The microbatches of every rank, with the exchange played in this process."""
     ranks = step.plan.ranks
-    outgoing = sent(step, documents, recipient.columns, recipient.ids)
+    outgoing = sent(step, documents, needs.columns, needs.ids)
     batches = []
     for rank in range(ranks):
         received = [outgoing[source][rank] for source in range(ranks)]
         arrived = place_rows(step, rank, portions_by_owner(step, rank), received)
         groups: Any = PlayedGroups(ranks, rank)
-        batches.append(build_batches(step, arrived, groups, recipient))
+        batches.append(build_batches(step, arrived, groups, needs))
     return batches
 
 

@@ -12,11 +12,11 @@ from checks.training.test_options import run
 from ringproof.errors import InputError
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.assembly import check_longest, identity_of
-from ringproof.reference.training.language import Language
+from ringproof.reference.training.language import SyntheticLanguage
 from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.schedules import Schedule
 
-DOCUMENTS = Language(longest=64, documents=50)
+DOCUMENTS = SyntheticLanguage(longest=64, documents=50)
 OPTIONS = run(layout={"cp": 2}, keeping={"save": "here"})
 
 

@@ -12,7 +12,7 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.reference.training.data import read_data, split
 from ringproof.reference.training.documents import Documents, standard_library
-from ringproof.reference.training.language import Language
+from ringproof.reference.training.language import SyntheticLanguage
 
 
 def every(documents: Documents) -> list[bytes]:
@@ -59,7 +59,7 @@ def test_a_file_that_shrank_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 19, 20, 45, 400])
 def test_held_out_documents_are_disjoint_and_nothing_is_lost(count: int) -> None:
-    data = split(Language(longest=64, documents=count))
+    data = split(SyntheticLanguage(longest=64, documents=count))
     names = [
         [part.name(index) for index in range(len(part.lengths))]
         for part in (data.training, data.evaluation)
@@ -112,7 +112,7 @@ def bits(counts: Counter[bytes]) -> float:
 
 def test_the_language_is_far_from_noise() -> None:
     """A letter costs four bits alone and half a bit where five before it are known."""
-    language = Language(longest=2000, documents=40, mean=1500)
+    language = SyntheticLanguage(longest=2000, documents=40, mean=1500)
     text = [bytes(language.read(index)) for index in range(40)]
     grams = [Counter(t[i : i + n] for t in text for i in range(len(t) - n)) for n in (1, 5, 6)]
     alone, given_five = bits(grams[0]), bits(grams[2]) - bits(grams[1])
@@ -124,7 +124,7 @@ def test_the_language_is_far_from_noise() -> None:
 
 
 def test_what_the_language_repeats_lies_far_apart_and_is_each_document_s_own() -> None:
-    language = Language(longest=2000, documents=40, mean=1500, sigma=0.1)
+    language = SyntheticLanguage(longest=2000, documents=40, mean=1500, sigma=0.1)
     names = set()
     for index in range(40):
         document = bytes(language.read(index))
@@ -139,12 +139,14 @@ def test_what_the_language_repeats_lies_far_apart_and_is_each_document_s_own() -
 
 
 def test_the_language_depends_on_its_seed_and_not_on_the_cut() -> None:
-    one, other = Language(longest=512), Language(longest=512, seed=1)
-    assert every(split_first(one)) == every(split_first(Language(longest=512)))
+    one, other = SyntheticLanguage(longest=512), SyntheticLanguage(longest=512, seed=1)
+    assert every(split_first(one)) == every(split_first(SyntheticLanguage(longest=512)))
     assert every(split_first(one)) != every(split_first(other))
-    short = Language(longest=16)
+    short = SyntheticLanguage(longest=16)
     assert bytes(short.read(5)) == bytes(one.read(5))[:16]
 
 
-def split_first(language: Language) -> Documents:
-    return Language(longest=language.longest, seed=language.seed, documents=20, mean=language.mean)
+def split_first(language: SyntheticLanguage) -> Documents:
+    return SyntheticLanguage(
+        longest=language.longest, seed=language.seed, documents=20, mean=language.mean
+    )

@@ -13,9 +13,13 @@ from torch import nn
 from torch.distributed.pipelining import schedules
 
 from ringproof.errors import InputError
-from ringproof.reference.training.microbatches import Loop, evaluate_microbatches, run_microbatches
+from ringproof.reference.training.microbatches import (
+    LoopRunner,
+    evaluate_microbatches,
+    run_microbatches,
+)
 from ringproof.reference.training.pipeline import check_backend
-from ringproof.reference.training.stages import Ledger, Message, PipelinedStage, StageCall
+from ringproof.reference.training.stages import Message, PipelinedStage, StageCall, StepState
 
 MESSAGE = Message(8, 3, torch.float64, torch.device("cpu"))
 
@@ -43,12 +47,17 @@ class Toy(nn.Module):
         return SimpleNamespace(value=value, losses={"lm": value.detach()} if self.last else {})
 
 
-def middle(last: bool = False) -> tuple[PipelinedStage, Ledger, Toy, list[bool]]:
-    toy, ledger, announced = Toy(last=last), Ledger(), []
+def middle(last: bool = False) -> tuple[PipelinedStage, StepState, Toy, list[bool]]:
+    toy, step_state, announced = Toy(last=last), StepState(), []
     stage = PipelinedStage(
-        StageCall(toy), ledger, MESSAGE, first=False, last=last, before_backward=announced.append
+        StageCall(toy),
+        step_state,
+        MESSAGE,
+        first=False,
+        last=last,
+        before_backward=announced.append,
     )
-    return stage, ledger, toy, announced
+    return stage, step_state, toy, announced
 
 
 def received(rows: int) -> torch.Tensor:
@@ -61,8 +70,8 @@ def received(rows: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
 def test_only_real_rows_are_computed(rows: int) -> None:
-    stage, ledger, toy, _ = middle()
-    ledger.begin([Batch(rows)])
+    stage, step_state, toy, _ = middle()
+    step_state.begin([Batch(rows)])
     message = received(rows)
     sent = stage(message, microbatch=torch.tensor([0]))
     assert sent.shape == (8, 3)
@@ -80,15 +89,15 @@ def test_only_real_rows_are_computed(rows: int) -> None:
 
 def test_the_proof_notices_computed_padding() -> None:
     """Negative control: the stage takes all rows of a message for real."""
-    stage, ledger, toy, _ = middle(last=True)
-    ledger.begin([Batch(8)])
+    stage, step_state, toy, _ = middle(last=True)
+    step_state.begin([Batch(8)])
     stage(received(5), microbatch=torch.tensor([0])).backward()
     assert not any(p.grad.isfinite().all() for p in toy.parameters())
 
 
 def test_the_last_microbatch_is_announced_before_its_backward() -> None:
-    stage, ledger, _, announced = middle(last=True)
-    ledger.begin([Batch(2), Batch(3)])
+    stage, step_state, _, announced = middle(last=True)
+    step_state.begin([Batch(2), Batch(3)])
     losses = [stage(received(rows), microbatch=torch.tensor([i])) for i, rows in ((0, 2), (1, 3))]
     assert announced == []
     for loss in losses:
@@ -107,7 +116,7 @@ def test_rows_that_do_not_fit_are_refused(rows: int, shards: int, match: str) ->
 
 def test_loop_adds_losses_and_gradients_of_microbatches() -> None:
     toy = Toy(last=True)
-    loop = Loop([StageCall(toy)])
+    loop = LoopRunner([StageCall(toy)])
     xs = [torch.ones(rows, 3, dtype=torch.float64) * rows for rows in (1, 2, 4)]
     batches: Any = [Batch(len(x), x) for x in xs]
     losses = run_microbatches(loop, batches)
@@ -123,7 +132,7 @@ def test_loop_adds_losses_and_gradients_of_microbatches() -> None:
 
 def test_a_step_without_microbatches_is_refused() -> None:
     with pytest.raises(InputError, match="no microbatch"):
-        run_microbatches(Loop([]), [])
+        run_microbatches(LoopRunner([]), [])
 
 
 def test_a_pipeline_that_would_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.reference.training.graph_options import microbatches_in_flight
-from ringproof.reference.training.pipeline import Pipeline
+from ringproof.reference.training.pipeline import PipelineRunner
 
 PIPELINES = [(pp, vpp) for pp in (2, 3, 4) for vpp in (1, 2, 3)]
 MOST_MICROBATCHES = 12
@@ -55,7 +55,7 @@ class CountingStage:
     scale_grads = perform_reduce_grad = _nothing
 
 
-class CountingPipeline(Pipeline):
+class CountingPipeline(PipelineRunner):
     """The schedules that a rank of a pipeline makes, on stages that count."""
 
     def __init__(self, rank: int, pp: int, vpp: int) -> None:

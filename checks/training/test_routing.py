@@ -31,7 +31,7 @@ from ringproof.reference.packing.maps import Rows, local_to_global, real_rows, s
 from ringproof.reference.training import routes, routing
 from ringproof.reference.training.documents import Tokens
 from ringproof.reference.training.routes import IdRows, LocalRows, Portion
-from ringproof.reference.training.routing import Recipient, outgoing_rows, totals
+from ringproof.reference.training.routing import TokenNeeds, outgoing_rows, totals
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
 
 steps = st.integers(0, 2**32).map(random_step)
@@ -47,7 +47,7 @@ def forced_step() -> StepPlan:
 @given(steps, st.integers(0, 3))
 def test_every_row_arrives_once_with_what_follows_it(step: StepPlan, depths: int) -> None:
     documents = random_documents(step)
-    check_batches(step, documents, played(step, documents, Recipient(depths=depths)))
+    check_batches(step, documents, played(step, documents, TokenNeeds(depths=depths)))
 
 
 @pytest.mark.parametrize("vocabulary", [300, 151_936])
@@ -55,16 +55,16 @@ def test_token_ids_wider_than_a_byte_arrive(vocabulary: int) -> None:
     step, ids = forced_step(), np.min_scalar_type(vocabulary - 1)
     documents = random_documents(step, vocabulary=vocabulary)
     assert max(int(document.max()) for document in documents) > 255
-    check_batches(step, documents, played(step, documents, Recipient(depths=1, ids=ids)))
+    check_batches(step, documents, played(step, documents, TokenNeeds(depths=1, ids=ids)))
     with pytest.raises(InputError, match="do not fit in uint8, in which they travel"):
-        played(step, documents, Recipient(depths=1))
+        played(step, documents, TokenNeeds(depths=1))
 
 
 @patient
 @given(steps)
 def test_metadata_are_those_of_the_packing(step: StepPlan) -> None:
     """Positions and real rows, from the pack itself; under ``padded`` more rows count as real."""
-    batches = played(step, random_documents(step), Recipient())
+    batches = played(step, random_documents(step), TokenNeeds())
     for rank, own in enumerate(batches):
         for number, batch in enumerate(own):
             place = rank - step.group_of(number, rank).first_rank
@@ -83,11 +83,11 @@ def test_no_byte_moves_that_is_not_needed(
     step: StepPlan, depths: int, embeds: bool, predicts: bool
 ) -> None:
     """A rank receives of other ranks' documents exactly its real rows of them, and once."""
-    recipient = Recipient(depths=depths, embeds=embeds, predicts=predicts)
-    assume(recipient.columns)
+    needs = TokenNeeds(depths=depths, embeds=embeds, predicts=predicts)
+    assume(needs.columns)
     documents = random_documents(step)
-    moved = sent(step, documents, recipient.columns)
-    batches = played(step, documents, recipient)
+    moved = sent(step, documents, needs.columns)
+    batches = played(step, documents, needs)
     for rank, own in enumerate(batches):
         needed = sum(foreign_rows(step, rank, number, batch) for number, batch in enumerate(own))
         received = sum(
@@ -99,7 +99,7 @@ def test_no_byte_moves_that_is_not_needed(
 @patient
 @given(steps, st.integers(0, 3))
 def test_totals_are_the_labels_that_there_are(step: StepPlan, depths: int) -> None:
-    batches = played(step, random_documents(step), Recipient(depths=depths))
+    batches = played(step, random_documents(step), TokenNeeds(depths=depths))
     every = [batch for own in batches for batch in own]
     counts = totals(step, depths)
     assert counts.tokens == sum(int(batch.real.sum()) for batch in every)
@@ -112,7 +112,7 @@ def test_nothing_follows_from_another_sequence() -> None:
     """Document ``i`` consists of byte ``i + 1``: any other label would come from a neighbour."""
     step = forced_step()
     documents = [np.full(length, i + 1, np.uint8) for i, length in enumerate(step.lengths)]
-    for rank, own in enumerate(played(step, documents, Recipient(depths=2))):
+    for rank, own in enumerate(played(step, documents, TokenNeeds(depths=2))):
         for number, batch in enumerate(own):
             sequences = torch.tensor([*step.group_of(number, rank).sequences, 0])
             byte = sequences[batch.sequences] + 1
@@ -124,7 +124,7 @@ def test_a_dummy_group_runs_on_the_least_rows() -> None:
         name="dynamic", ranks=4, max_tokens_per_rank=32, forced_sizes=(2,), row_shards=2
     )
     step = plan_step([6], schedule)
-    batches = played(step, random_documents(step), Recipient(depths=1))
+    batches = played(step, random_documents(step), TokenNeeds(depths=1))
     assert [own[0].rows for own in batches] == [4, 4, 4, 4]
     for own in batches[2:]:
         assert own[0].packed.sequences == 0 and not own[0].real.any()
@@ -132,27 +132,27 @@ def test_a_dummy_group_runs_on_the_least_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipient", "columns", "holds"),
+    ("needs", "columns", "holds"),
     [
-        (Recipient(depths=2), range(4), (True, True)),
-        (Recipient(depths=2, predicts=False), range(1), (True, False)),
-        (Recipient(depths=2, embeds=False), range(1, 4), (False, True)),
+        (TokenNeeds(depths=2), range(4), (True, True)),
+        (TokenNeeds(depths=2, predicts=False), range(1), (True, False)),
+        (TokenNeeds(depths=2, embeds=False), range(1, 4), (False, True)),
     ],
 )
 def test_a_stage_gets_what_it_takes(
-    recipient: Recipient, columns: range, holds: tuple[bool, bool]
+    needs: TokenNeeds, columns: range, holds: tuple[bool, bool]
 ) -> None:
     step = forced_step()
-    assert recipient.columns == columns
+    assert needs.columns == columns
     documents = random_documents(step)
-    batches = played(step, documents, recipient)
+    batches = played(step, documents, needs)
     check_batches(step, documents, batches)
     for batch in (batch for own in batches for batch in own):
         assert (batch.tokens is not None, batch.future is not None) == holds
 
 
 def test_a_middle_stage_takes_nothing() -> None:
-    assert not Recipient(embeds=False, predicts=False).columns
+    assert not TokenNeeds(embeds=False, predicts=False).columns
 
 
 def test_what_was_not_planned_is_refused() -> None:
@@ -181,10 +181,10 @@ def on_own_rows(document: Tokens, positions: Rows, columns: range) -> IdRows:
     return np.stack([np.concatenate([own[c:], own[:c]]) for c in columns], axis=1)
 
 
-def no_end(rows: IdRows, local: LocalRows, recipient: Recipient) -> tuple[Any, Any]:
+def no_end(rows: IdRows, local: LocalRows, needs: TokenNeeds) -> tuple[Any, Any]:
     """Labels where the sequence has ended."""
     longer = replace(local, lengths=local.lengths + 1)
-    return build_columns(rows, longer, recipient)
+    return build_columns(rows, longer, needs)
 
 
 build_columns = routing._columns
@@ -201,10 +201,10 @@ def test_the_check_sees_a_fault(
 ) -> None:
     step = forced_step()
     documents = random_documents(step)
-    check_batches(step, documents, played(step, documents, Recipient(depths=1)))
+    check_batches(step, documents, played(step, documents, TokenNeeds(depths=1)))
     monkeypatch.setattr(module, name, fault)
     with pytest.raises((AssertionError, ValueError)):
-        check_batches(step, documents, played(step, documents, Recipient(depths=1)))
+        check_batches(step, documents, played(step, documents, TokenNeeds(depths=1)))
 
 
 def test_a_neighbour_s_token_never_becomes_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,4 +212,4 @@ def test_a_neighbour_s_token_never_becomes_a_label(monkeypatch: pytest.MonkeyPat
     step = forced_step()
     documents = random_documents(step)
     monkeypatch.setattr(routing, "followed", across_the_border)
-    check_batches(step, documents, played(step, documents, Recipient(depths=1)))
+    check_batches(step, documents, played(step, documents, TokenNeeds(depths=1)))

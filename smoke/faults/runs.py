@@ -89,13 +89,13 @@ def last_stage_stops_early(site: Site) -> Any:
 
 
 def stage_is_one_behind(site: Site) -> Any:
-    batch = stages.Ledger.batch
+    batch = stages.StepState.batch
     late = site.options.parallel.layout.coordinate("pp", site.rank.rank) == 1
 
-    def changed(self: stages.Ledger, microbatch: int) -> PackedBatch:
+    def changed(self: stages.StepState, microbatch: int) -> PackedBatch:
         return batch(self, max(0, microbatch - 1) if late else microbatch)
 
-    return mock.patch.object(stages.Ledger, "batch", changed)
+    return mock.patch.object(stages.StepState, "batch", changed)
 
 
 def optimiser_not_saved(site: Site) -> Any:

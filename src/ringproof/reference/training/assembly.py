@@ -25,7 +25,7 @@ from ringproof.reference.training.agreement import refuse_together, world
 from ringproof.reference.training.banks import graph_banks
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.costs import MultiplyAdds
-from ringproof.reference.training.data import Data, read_data
+from ringproof.reference.training.data import DataSplit, read_data
 from ringproof.reference.training.documents import Documents
 from ringproof.reference.training.gradients import (
     REDUCED_OVER,
@@ -39,7 +39,7 @@ from ringproof.reference.training.graph_records import GraphsRecord
 from ringproof.reference.training.microbatches import Runner, make_runner
 from ringproof.reference.training.optimizer import make_optimiser
 from ringproof.reference.training.options import TrainOptions
-from ringproof.reference.training.routing import Recipient
+from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import Schedule, check_fit
 from ringproof.reference.training.sharded import domain_mesh, reduce_with_last, shard_stage
@@ -61,7 +61,7 @@ class Assembly:
         runner: Runs microbatches through this rank's stages.
         parameters: Of these stages.
         optimiser: Over them.
-        recipient: What this rank takes of a step's tokens.
+        needs: What this rank takes of a step's tokens.
         place: This rank's part in checkpoint keys.
         banks: The graphs of its stages; empty without.
         graphs: What was captured, on all ranks; none without.
@@ -70,14 +70,14 @@ class Assembly:
     options: TrainOptions
     device: torch.device
     schedule: Schedule
-    data: Data
+    data: DataSplit
     sampler: Sampler
     groups: DynamicGroups
     reduction: ReductionGroups
     runner: Runner
     parameters: tuple[TrainedParameter, ...]
     optimiser: torch.optim.AdamW
-    recipient: Recipient
+    needs: TokenNeeds
     place: str
     banks: tuple[GraphBank, ...] = ()
     graphs: GraphsRecord | None = None
@@ -143,8 +143,8 @@ def assembly(
         reduction_groups(context, timeout=timeout) as reduction,
     ):
         stages = _stages(options, context, device)
-        recipient = _recipient(options, stages, device)
-        with graph_banks(options, schedule, stages, groups, recipient) as captured:
+        needs = _needs(options, stages, device)
+        with graph_banks(options, schedule, stages, groups, needs) as captured:
             runner = _runner(options, stages, captured.banks, groups, reduction, device=device)
             parameters = trained_parameters(stages)
             weight_decay = options.optimiser.weight_decay
@@ -159,14 +159,14 @@ def assembly(
                 runner=runner,
                 parameters=parameters,
                 optimiser=make_optimiser(parameters, weight_decay=weight_decay),
-                recipient=recipient,
+                needs=needs,
                 place=place_of(parallel.layout, context.rank),
                 banks=captured.banks,
                 graphs=captured.record,
             )
 
 
-def _readable(options: TrainOptions, schedule: Schedule) -> Data:
+def _readable(options: TrainOptions, schedule: Schedule) -> DataSplit:
     """The data of a run, none of which is too long for it."""
     data = read_data(options.batch.data, longest=options.batch.max_sequence_length)
     check_longest(data.training, schedule)
@@ -237,8 +237,8 @@ def _stages(
     )
 
 
-def _recipient(options: TrainOptions, stages: tuple[Stage, ...], device: torch.device) -> Recipient:
-    return Recipient(
+def _needs(options: TrainOptions, stages: tuple[Stage, ...], device: torch.device) -> TokenNeeds:
+    return TokenNeeds(
         comm_type=options.parallel.comm_type,
         depths=options.model.mtp,
         embeds=stages[0].first,

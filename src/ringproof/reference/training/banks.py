@@ -25,7 +25,7 @@ from ringproof.reference.training.bank_memory import graphs_record, holding_of
 from ringproof.reference.training.graph_options import microbatches_in_flight
 from ringproof.reference.training.graph_records import GraphsRecord
 from ringproof.reference.training.options import TrainOptions
-from ringproof.reference.training.routing import Recipient
+from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import Schedule, StepPlan
 
 
@@ -48,7 +48,7 @@ def graph_banks(
     schedule: Schedule,
     stages: Sequence[Stage],
     groups: DynamicGroups,
-    recipient: Recipient,
+    needs: TokenNeeds,
 ) -> Iterator[CapturedBanks]:
     """Capture every CP size for each stage of this rank; free all graphs after.
 
@@ -60,7 +60,7 @@ def graph_banks(
         schedule: Of its steps: CP sizes and capacity.
         stages: Of this rank.
         groups: Of every CP size.
-        recipient: What this rank takes of a step's tokens.
+        needs: What this rank takes of a step's tokens.
 
     Raises:
         InputError: No such backend here, or a part cannot be captured.
@@ -68,7 +68,7 @@ def graph_banks(
     if options.graphs.graphs != "bank":
         yield CapturedBanks()
         return
-    capacity, device = schedule.capacity, recipient.device or torch.device("cpu")
+    capacity, device = schedule.capacity, needs.device or torch.device("cpu")
     assert capacity is not None, "graphs have one, see TrainOptions"
     made = BankOptions(
         backend=choose_backend(options.graphs.graph_backend, device),
@@ -86,7 +86,7 @@ def graph_banks(
             for stage in stages:
                 parts = parts_of(stage, options.graphs.graph_scope)
                 samples = [
-                    hollow_batch(capacity.of_group(size), groups.group(size), recipient, schedule)
+                    padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
                     for size in schedule.sizes
                 ]
                 banks.append(capture_bank(parts, samples, made))
@@ -143,24 +143,24 @@ def check_slots(options: TrainOptions, step: StepPlan) -> None:
         raise InputError("graph_slots", slots, problem, remedy)
 
 
-def hollow_batch(
-    capacity: Capacity, group: ContextParallelGroup, recipient: Recipient, schedule: Schedule
+def padding_batch(
+    capacity: Capacity, group: ContextParallelGroup, needs: TokenNeeds, schedule: Schedule
 ) -> PackedBatch:
     """A microbatch without a sequence: valid for every layer, and what captures run on."""
-    rows, device = capacity.rows // group.size, recipient.device
+    rows, device = capacity.rows // group.size, needs.device
     nothing = torch.zeros(rows, dtype=torch.int64, device=device)
-    shape = (1 + recipient.depths, rows)
+    shape = (1 + needs.depths, rows)
     batch = PackedBatch(
         packed=hollow(capacity),
         group=group,
-        comm_type=recipient.comm_type,
+        comm_type=needs.comm_type,
         partition=schedule.partition,
         positions=nothing,
         sequences=nothing,
         real=nothing.bool(),
-        tokens=nothing if recipient.embeds else None,
-        future=torch.full(shape, IGNORED, device=device) if recipient.predicts else None,
-        totals=Totals(0, (0,) * (1 + recipient.depths)),
+        tokens=nothing if needs.embeds else None,
+        future=torch.full(shape, IGNORED, device=device) if needs.predicts else None,
+        totals=Totals(0, (0,) * (1 + needs.depths)),
     )
     return with_metadata(batch, capacity)
 

@@ -22,7 +22,7 @@ _FORMS = "use stdlib, stdlib:definitions, folder:PATH, folder:PATH,glob=*.md or 
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSplit:
     """Two disjoint sets of documents.
 
     Args:
@@ -34,7 +34,7 @@ class Data:
     evaluation: Documents
 
 
-def read_data(source: str, *, longest: int) -> Data:
+def read_data(source: str, *, longest: int) -> DataSplit:
     """The documents that a user's word stands for, the same on every rank that has the files.
 
     Args:
@@ -50,7 +50,7 @@ def read_data(source: str, *, longest: int) -> Data:
     return split(_documents(source, longest))
 
 
-def split(documents: Documents) -> Data:
+def split(documents: Documents) -> DataSplit:
     """Hold documents out, evenly spread over the source's order.
 
     Raises:
@@ -62,7 +62,7 @@ def split(documents: Documents) -> Data:
     held_out = np.arange(count) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
     if not held_out.any():
         held_out[-1] = True
-    return Data(
+    return DataSplit(
         Selection(documents, np.flatnonzero(~held_out)),
         Selection(documents, np.flatnonzero(held_out)),
     )

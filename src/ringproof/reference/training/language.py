@@ -5,7 +5,7 @@ a model that knows the words and their order is far below the entropy of letters
 has a name of eight capitals that nothing foretells. It stands at the beginning and again after
 each ``@``, so that what remains can only be copied from far away, across the ranks of a CP group.
 
->>> bytes(Language(longest=64).read(0))
+>>> bytes(SyntheticLanguage(longest=64).read(0))
 b'QMZPUSAE ecq tabm ngcwgtb jhhdmpo mcrphlq jhhdmpo tabm zsbs ajn '
 """
 
@@ -34,7 +34,7 @@ _OPTION = re.compile(r"(seed|documents|mean|sigma)=(\d{1,9}(?:\.\d{1,9})?)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language:
+class SyntheticLanguage:
     """The documents of a language; satisfies ``Documents``.
 
     Draws are numpy's ``RandomState``, whose numbers never change.
@@ -98,7 +98,7 @@ class Language:
         return np.frombuffer(b" ".join(parts)[:length], np.uint8)
 
 
-def read_language(options: str, longest: int) -> Language:
+def read_language(options: str, longest: int) -> SyntheticLanguage:
     """The language that a user's word stands for.
 
     Args:
@@ -115,7 +115,7 @@ def read_language(options: str, longest: int) -> Language:
             problem = "is unknown, there twice, or no number"
             raise InputError("synthetic", part, problem, "write seed=0,documents=4096,mean=256")
         given[match[1]] = float(match[2])
-    language = Language(
+    language = SyntheticLanguage(
         longest=longest,
         seed=_whole(given, "seed", 0, least=0),
         documents=_whole(given, "documents", 4096, least=2),

@@ -14,11 +14,17 @@ from torch import nn
 
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.training.pipeline import Pipeline
-from ringproof.reference.training.stages import BeforeBackward, Ledger, Losses, Message, StageCall
+from ringproof.reference.training.pipeline import PipelineRunner
+from ringproof.reference.training.stages import (
+    BeforeBackward,
+    Losses,
+    Message,
+    StageCall,
+    StepState,
+)
 
 
-class Loop:
+class LoopRunner:
     """All stages on this rank, one microbatch after the other.
 
     Args:
@@ -31,35 +37,35 @@ class Loop:
     ) -> None:
         self._calls = tuple(calls)
         self._before_backward = tuple(before_backward)
-        self._ledger = Ledger()
+        self._step_state = StepState()
 
     def train(self, batches: Sequence[PackedBatch]) -> Losses:
         """Forward and backward of every microbatch; gradients add up in the parameters."""
-        self._ledger.begin(batches)
+        self._step_state.begin(batches)
         for index, batch in enumerate(batches):
             loss = self._forward(batch)
             for before_backward in self._before_backward:
-                before_backward(self._ledger.is_last(index))
+                before_backward(self._step_state.is_last(index))
             loss.backward()
-        return self._ledger.losses
+        return self._step_state.losses
 
     def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
         """Forward only."""
-        self._ledger.begin(batches)
+        self._step_state.begin(batches)
         with torch.no_grad():
             for batch in batches:
                 self._forward(batch)
-        return self._ledger.losses
+        return self._step_state.losses
 
     def _forward(self, batch: PackedBatch) -> torch.Tensor:
         x = batch.tokens
         for call in self._calls:
             x, losses = call(x, batch)
-            self._ledger.add(losses)
+            self._step_state.add(losses)
         return x
 
 
-Runner = Loop | Pipeline
+Runner = LoopRunner | PipelineRunner
 """What runs a rank's stages; made by :func:`make_runner`."""
 
 
@@ -79,8 +85,8 @@ def make_runner(
         before_backward: For each stage, or empty; see ``BeforeBackward``.
     """
     if pipeline_group is None or pipeline_group.size() == 1:
-        return Loop(calls, before_backward)
-    return Pipeline(calls, message, pipeline_group, before_backward)
+        return LoopRunner(calls, before_backward)
+    return PipelineRunner(calls, message, pipeline_group, before_backward)
 
 
 def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
@@ -94,7 +100,7 @@ def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
         `gradients.sum_losses`. Gradients are left in the parameters, added to what was there.
 
     Raises:
-        InputError: There is no microbatch; see also :meth:`Pipeline.train`.
+        InputError: There is no microbatch; see also :meth:`PipelineRunner.train`.
     """
     return runner.train(_some(batches))
 

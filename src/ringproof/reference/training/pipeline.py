@@ -30,10 +30,10 @@ from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.training.stages import (
     BeforeBackward,
-    Ledger,
     Losses,
     Message,
     PipelinedStage,
+    StepState,
     loss_dtype,
 )
 
@@ -41,7 +41,7 @@ KEPT_SCHEDULES = 8
 """Each has buffers for all its microbatches, so the oldest goes when another number comes up."""
 
 
-class Pipeline:
+class PipelineRunner:
     """The stages of one rank, as part of a pipeline of several ranks.
 
     Stage ``i`` of this rank is chunk ``i * ranks + rank`` of the model: 1F1B with one
@@ -69,7 +69,7 @@ class Pipeline:
         self._message = message
         self._group = group
         self._before_backward = tuple(before_backward) or (None,) * len(self._calls)
-        self._ledger = Ledger()
+        self._step_state = StepState()
         self._schedules: dict[int, Any] = {}
         self._chunks = len(self._calls) * int(group.size())
 
@@ -90,7 +90,7 @@ class Pipeline:
         """
         for batch in batches:  # refused by all stages, before one waits for another
             self._message.rows(batch)
-        self._ledger.begin(batches)
+        self._step_state.begin(batches)
         schedule = self._schedule(len(batches))
         numbers = torch.arange(len(batches))
         try:
@@ -99,7 +99,7 @@ class Pipeline:
             if isinstance(error.__cause__, InputError):
                 raise error.__cause__ from None
             raise
-        return self._ledger.losses
+        return self._step_state.losses
 
     def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
         """Forward only: one microbatch after the other through all chunks, at its real rows.
@@ -107,12 +107,12 @@ class Pipeline:
         A collective over the pipeline. Taking one microbatch at a time, a rank never sends while
         the next one waits to send to it, interleaved or not.
         """
-        self._ledger.begin(batches)
+        self._step_state.begin(batches)
         with torch.no_grad():
             for batch in batches:
                 for chunk, call in self._own_chunks():
                     self._forward_one(chunk, call, batch)
-        return self._ledger.losses
+        return self._step_state.losses
 
     def _forward_one(self, chunk: int, call: nn.Module, batch: PackedBatch) -> None:
         x = batch.tokens
@@ -120,7 +120,7 @@ class Pipeline:
             x = self._message.empty(self._message.rows(batch))
             dist.recv(x, self._holder(chunk - 1), group=self._group)
         value, losses = call(x, batch)
-        self._ledger.add(losses)
+        self._step_state.add(losses)
         if chunk < self._chunks - 1:
             dist.send(value.contiguous(), self._holder(chunk + 1), group=self._group)
 
@@ -170,7 +170,7 @@ class Pipeline:
         )
         stage = PipelinedStage(
             call,
-            self._ledger,
+            self._step_state,
             self._message,
             first=first,
             last=last,

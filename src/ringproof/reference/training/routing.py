@@ -35,7 +35,7 @@ BYTE = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipient:
+class TokenNeeds:
     """What a rank's part of the model takes.
 
     Args:
@@ -83,19 +83,19 @@ def route(
     step: StepPlan,
     owned: Mapping[int, Tokens],
     groups: DynamicGroups,
-    recipient: Recipient,
+    needs: TokenNeeds,
     *,
     traffic: Traffic | None = None,
 ) -> list[PackedBatch]:
     """Bring every rank of a domain the rows it computes, for all microbatches of a step.
 
-    A collective over the domain, unless the recipient takes no tokens at all.
+    A collective over the domain, unless the needs takes no tokens at all.
 
     Args:
         step: The plan, the same on all ranks.
         owned: This rank's documents, see :func:`owned_documents`.
         groups: Of every size that the plan uses.
-        recipient: What this rank's part of the model takes; the same in the whole domain.
+        needs: What this rank's part of the model takes; the same in the whole domain.
         traffic: Where to count, or ``None``.
 
     Returns:
@@ -108,15 +108,15 @@ def route(
     if groups.domain_size != step.plan.ranks:
         problem = f"the domain has {groups.domain_size} ranks"
         raise InputError("plan.ranks", step.plan.ranks, problem, "plan for it")
-    rank, columns = groups.domain_rank, recipient.columns
+    rank, columns = groups.domain_rank, needs.columns
     arrived: list[IdRows | None] = [None] * len(step.plan.microbatches)
     if columns:
-        outgoing = outgoing_rows(step, owned, rank, columns, recipient.ids)
+        outgoing = outgoing_rows(step, owned, rank, columns, needs.ids)
         needed = portions_by_owner(step, rank)
         incoming = [count_rows(found) for found in needed]
-        received = _exchange(outgoing, incoming, groups.domain, recipient, traffic)
+        received = _exchange(outgoing, incoming, groups.domain, needs, traffic)
         arrived = [*place_rows(step, rank, needed, received)]
-    return build_batches(step, arrived, groups, recipient)
+    return build_batches(step, arrived, groups, needs)
 
 
 def outgoing_rows(
@@ -139,7 +139,7 @@ def outgoing_rows(
         kind = owned[sequence].dtype
         if not np.can_cast(kind, ids):
             problem = f"its token ids do not fit in {ids}, in which they travel"
-            raise InputError(f"sequence {sequence}", kind, problem, "give the recipient wider ids")
+            raise InputError(f"sequence {sequence}", kind, problem, "give the needs wider ids")
     empty = np.empty((0, len(columns)), ids)
     return [
         np.concatenate(
@@ -190,20 +190,20 @@ def _exchange(
     outgoing: list[IdRows],
     incoming: list[int],
     domain: dist.ProcessGroup,
-    recipient: Recipient,
+    needs: TokenNeeds,
     traffic: Traffic | None,
 ) -> tuple[IdRows, ...]:
     """The one all-to-all: as many rows as both sides know from the plan, as bytes."""
-    width = len(recipient.columns) * recipient.ids.itemsize
+    width = len(needs.columns) * needs.ids.itemsize
     sizes = [rows.nbytes for rows in outgoing]
     send = torch.from_numpy(np.concatenate([rows.reshape(-1) for rows in outgoing]).view(np.uint8))
-    send = send.to(recipient.device)
-    receive = torch.empty(sum(incoming) * width, dtype=torch.uint8, device=recipient.device)
+    send = send.to(needs.device)
+    receive = torch.empty(sum(incoming) * width, dtype=torch.uint8, device=needs.device)
     if traffic is not None:
         to_others = sum(sizes) - sizes[domain.rank()]
         traffic.add(field_word(domain.group_desc), "all_to_all", to_others)
     dist.all_to_all_single(receive, send, [n * width for n in incoming], sizes, group=domain)
-    rows = receive.cpu().numpy().view(recipient.ids).reshape(-1, len(recipient.columns))
+    rows = receive.cpu().numpy().view(needs.ids).reshape(-1, len(needs.columns))
     return tuple(np.split(rows, np.cumsum(incoming)[:-1]))
 
 
@@ -211,7 +211,7 @@ def build_batches(
     step: StepPlan,
     arrived: Sequence[IdRows | None],
     groups: DynamicGroups,
-    recipient: Recipient,
+    needs: TokenNeeds,
 ) -> list[PackedBatch]:
     """A rank's microbatches, once its rows are there.
 
@@ -219,24 +219,24 @@ def build_batches(
         step: The plan.
         arrived: Of each microbatch, see :func:`place_rows`; ``None`` where nothing is taken.
         groups: Of every size that the plan uses.
-        recipient: What this rank's part of the model takes.
+        needs: What this rank's part of the model takes.
     """
-    counts = totals(step, recipient.depths)
+    counts = totals(step, needs.depths)
     batches = []
     for microbatch, rows in enumerate(arrived):
         planned = step.group_of(microbatch, groups.domain_rank)
         group = groups.group(planned.size)
         packed = step.pack(planned)
         local = local_rows(step, planned, packed, groups.domain_rank - planned.first_rank)
-        tokens, future = _columns(rows, local, recipient)
+        tokens, future = _columns(rows, local, needs)
         batch = PackedBatch(
             packed=packed,
             group=group,
-            comm_type=recipient.comm_type,
+            comm_type=needs.comm_type,
             partition=step.partition,
-            positions=_tensor(local.positions, recipient),
-            sequences=_tensor(local.entries, recipient),
-            real=_tensor(local.real, recipient),
+            positions=_tensor(local.positions, needs),
+            sequences=_tensor(local.entries, needs),
+            real=_tensor(local.real, needs),
             tokens=tokens,
             future=future,
             totals=counts,
@@ -249,20 +249,20 @@ def build_batches(
 
 
 def _columns(
-    rows: IdRows | None, local: LocalRows, recipient: Recipient
+    rows: IdRows | None, local: LocalRows, needs: TokenNeeds
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The rows' tokens, and what follows them, as far as they are taken."""
     if rows is None:
         return None, None
     ids = rows.astype(np.int64)
-    tokens = _tensor(ids[:, 0], recipient) if recipient.embeds else None
-    if not recipient.predicts:
+    tokens = _tensor(ids[:, 0], needs) if needs.embeds else None
+    if not needs.predicts:
         return tokens, None
-    behind = ids[:, 1 if recipient.embeds else 0 :].T
-    distances = np.arange(1, 2 + recipient.depths)[:, None]
+    behind = ids[:, 1 if needs.embeds else 0 :].T
+    distances = np.arange(1, 2 + needs.depths)[:, None]
     inside = local.positions + distances < local.lengths
-    return tokens, _tensor(np.where(inside, behind, IGNORED), recipient)
+    return tokens, _tensor(np.where(inside, behind, IGNORED), needs)
 
 
-def _tensor(array: npt.NDArray[Any], to: Recipient) -> torch.Tensor:
+def _tensor(array: npt.NDArray[Any], to: TokenNeeds) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(to.device)

@@ -60,7 +60,7 @@ class Message:
         return torch.empty(rows, self.hidden, dtype=self.dtype, device=self.device)
 
 
-class Ledger:
+class StepState:
     """What the stages of a rank look up and add to while one step runs."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class PipelinedStage(nn.Module):
 
     Args:
         call: A :class:`StageCall`, sharded or not.
-        ledger: Of the running step.
+        step_state: Of the running step.
         message: Shape of what is received and sent.
         first: Whether it takes tokens instead of a message.
         last: Whether it returns a loss instead of a message.
@@ -126,7 +126,7 @@ class PipelinedStage(nn.Module):
     def __init__(
         self,
         call: nn.Module,
-        ledger: Ledger,
+        step_state: StepState,
         message: Message,
         *,
         first: bool,
@@ -135,7 +135,7 @@ class PipelinedStage(nn.Module):
     ) -> None:
         super().__init__()
         self.call = call
-        self._ledger = ledger
+        self._step_state = step_state
         self._message = message
         self._first = first
         self._last = last
@@ -152,15 +152,15 @@ class PipelinedStage(nn.Module):
             A message, or the loss ``[1]``.
         """
         index = int(microbatch)
-        batch = self._ledger.batch(index)
+        batch = self._step_state.batch(index)
         rows = self._message.rows(batch)
         value, losses = self.call(batch.tokens if self._first else received[0][:rows], batch)
-        self._ledger.add(losses)
+        self._step_state.add(losses)
         if self._last:
             sent = value.reshape(1).to(loss_dtype(self._message.dtype), copy=True)
         else:
             sent = functional.pad(value, (0, 0, 0, self._message.capacity - rows))
-        self._announce(sent, self._ledger.is_last(index))
+        self._announce(sent, self._step_state.is_last(index))
         return sent
 
     def _announce(self, sent: torch.Tensor, last: bool) -> None:

@@ -243,7 +243,7 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
     owned = refuse_together(
         lambda: owned_documents(documents, plan, rank), world(), device=parts.device
     )
-    return route(plan, owned, parts.groups, parts.recipient)
+    return route(plan, owned, parts.groups, parts.needs)
 
 
 def _step_optimiser(parts: Assembly, step: int) -> float:
