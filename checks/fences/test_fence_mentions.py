@@ -10,7 +10,7 @@ from checks.fences.trees import CODE, MemoryTree, mentions
 from ringproof.errors import InputError
 from ringproof.harness.fences.check import judge
 from ringproof.harness.fences.markdown import find_mentions
-from ringproof.harness.fences.places import Places
+from ringproof.harness.fences.source_files import SourceFiles
 
 FENCE = "```3:4:src/a.py\nx = 1\n  y = 2\n```\n"
 FOUND = ("fence", "src/a.py", 3, 4, ("x = 1", "  y = 2", ""))
@@ -153,7 +153,7 @@ def test_junk_never_crashes(text: str) -> None:
         found = find_mentions(data, "SKILL.md")
     except InputError:
         return
-    places = Places(MemoryTree({"src/a.py": text.replace("\0", ""), "a.py": CODE}), {})
+    places = SourceFiles(MemoryTree({"src/a.py": text.replace("\0", ""), "a.py": CODE}), {})
     for item in found:
         judge(item, "skills/one/SKILL.md", places)
         assert [data[span.start : span.end].isdigit() for span in item.spans] == [

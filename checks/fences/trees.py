@@ -9,7 +9,7 @@ from pathlib import Path
 from ringproof.harness.fences.check import check_documents
 from ringproof.harness.fences.markdown import find_mentions
 from ringproof.harness.fences.matching import place_quote
-from ringproof.harness.fences.model import Finding, Placement
+from ringproof.harness.fences.model import JudgedMention, Placement
 from ringproof.harness.fences.source import read_source
 from ringproof.harness.upstreams.tree import refuse_escape
 
@@ -84,7 +84,7 @@ def checkout(root: Path, files: Mapping[str, str | bytes]) -> Path:
     return root
 
 
-def findings(path: Path, **roots: MemoryTree) -> list[Finding]:
+def findings(path: Path, **roots: MemoryTree) -> list[JudgedMention]:
     return [item for document in check_documents(path, roots) for item in document.findings]
 
 

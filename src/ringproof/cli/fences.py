@@ -11,7 +11,7 @@ import typer
 from ringproof.cli.reporting import Outputs
 from ringproof.harness.fences import as_json, check_documents, mend
 from ringproof.harness.fences.documents import repository_root
-from ringproof.harness.fences.places import CHECKOUT
+from ringproof.harness.fences.source_files import CHECKOUT
 from ringproof.harness.reports.fences import fences_report
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import SubmoduleSources, refuse_unused

@@ -57,7 +57,7 @@ _FLOAT = re.compile(
 
 
 @dataclass(frozen=True)
-class Document:
+class YamlDocument:
     """A parsed YAML file.
 
     Attributes:
@@ -92,7 +92,7 @@ class Document:
 
 
 @no_collection()
-def read_document(path: Path) -> Document:
+def read_document(path: Path) -> YamlDocument:
     """Parse one YAML file within the limits.
 
     Raises:
@@ -112,7 +112,7 @@ def read_document(path: Path) -> Document:
     except YAMLError as error:
         problem = f"not valid YAML: {' '.join(str(error).split())[:200]}"
         raise InputError(str(path), None, problem, "correct the syntax") from error
-    return Document(path, data, MappingProxyType(builder.lines))
+    return YamlDocument(path, data, MappingProxyType(builder.lines))
 
 
 def _read_text(path: Path) -> str:

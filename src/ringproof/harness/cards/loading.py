@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ringproof.errors import InputError
-from ringproof.harness.cards.document import Document, Location, read_document
+from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.model import (
     Anchor,
     Card,
@@ -66,7 +66,7 @@ class LocatedCard:
     """A card and the document it was read from, which knows the line of every value."""
 
     card: Card
-    document: Document
+    document: YamlDocument
 
     def anchor_lines(self) -> Mapping[str, tuple[int, int]]:
         """The first and last line of each anchor, by its id."""
@@ -148,7 +148,7 @@ def _card_of(skills: Path, folder: Path) -> Path:
     return card
 
 
-def _first(document: Document, error: ValidationError) -> InputError:
+def _first(document: YamlDocument, error: ValidationError) -> InputError:
     details = error.errors(include_url=False)
     worst = details[0]
     location = _visible(worst["loc"], document)
@@ -158,7 +158,7 @@ def _first(document: Document, error: ValidationError) -> InputError:
 
 
 def _at(
-    document: Document, location: Location, value: object, problem: str, remedy: str
+    document: YamlDocument, location: Location, value: object, problem: str, remedy: str
 ) -> InputError:
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     where = f"{document.path}:{document.line(location)}"
@@ -166,7 +166,7 @@ def _at(
     return InputError(f"{where}: {shown}" if shown else where, value, problem, remedy)
 
 
-def _visible(raw: Location, document: Document) -> Location:
+def _visible(raw: Location, document: YamlDocument) -> Location:
     """The location without the names of union branches that pydantic puts into it."""
     location: Location = ()
     for index, part in enumerate(raw):

@@ -12,10 +12,10 @@ from ringproof.files import read_input, write_atomically
 from ringproof.harness.fences.documents import FIELD, repository_root, skill_documents
 from ringproof.harness.fences.markdown import MAX_DOCUMENT_BYTES, find_mentions
 from ringproof.harness.fences.matching import place_lines, place_quote
-from ringproof.harness.fences.model import Finding, Mention, Placement, Span
+from ringproof.harness.fences.model import ByteSpan, JudgedMention, Mention, Placement
 from ringproof.harness.fences.names import place_name, place_name_at
-from ringproof.harness.fences.places import Places
-from ringproof.harness.fences.source import Source, SourceRefused
+from ringproof.harness.fences.source import SourceLines, SourceRefused
+from ringproof.harness.fences.source_files import SourceFiles
 from ringproof.harness.upstreams.folders import FolderTree
 from ringproof.harness.upstreams.tree import UpstreamTree
 
@@ -23,15 +23,15 @@ _ORDER = ("exact", "moved", "changed", "missing")
 
 
 @dataclass(frozen=True)
-class Document:
+class CheckedDocument:
     """A skill's document, its bytes as checked, and what was found in it."""
 
     path: Path
     data: bytes
-    findings: tuple[Finding, ...]
+    findings: tuple[JudgedMention, ...]
 
 
-def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Document, ...]:
+def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[CheckedDocument, ...]:
     """Judge every mention of code in the skills at a path.
 
     Args:
@@ -48,37 +48,39 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Docu
     except (OSError, RuntimeError) as error:
         raise InputError(FIELD, path, "cannot be resolved", "name skills or a file") from error
     root = repository_root(path)
-    places = Places(FolderTree(root), roots)
+    places = SourceFiles(FolderTree(root), roots)
     documents = []
     for file in skill_documents(path, root):
         name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
         data = _read(file)
         mentions = find_mentions(data, name)
         found = (judge(mention, name, places) for mention in mentions)
-        documents.append(Document(file, data, tuple(item for item in found if item is not None)))
+        documents.append(
+            CheckedDocument(file, data, tuple(item for item in found if item is not None))
+        )
     return tuple(documents)
 
 
-def judge(mention: Mention, file: str, places: Places) -> Finding | None:
+def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | None:
     """One mention, judged; ``None`` for symbols behind a bare name that no file has."""
     folder = posixpath.dirname(file)
     try:
         sources = places.find(mention.path, folder, anywhere=mention.kind != "fence")
     except SourceRefused as error:
-        return Finding(file, mention, Placement("missing", why=f"{mention.path} {error}"))
+        return JudgedMention(file, mention, Placement("missing", why=f"{mention.path} {error}"))
     if not sources:
         if mention.kind == "symbol" and "/" not in mention.path:
             return None  # `config.yaml` and `key`: the reader's file, not the repository's
-        return Finding(file, mention, Placement("missing", why="there is no such file"))
+        return JudgedMention(file, mention, Placement("missing", why="there is no such file"))
     placements = [_place(mention, source) for source in sources]
     best = min(placements, key=lambda item: _ORDER.index(item.status))
     same = [item for item in placements if item.status == best.status]
     if best.status == "moved" and len(same) > 1:
         best = Placement("changed", why=f"{len(same)} files of that name could be meant")
-    return Finding(file, mention, best)
+    return JudgedMention(file, mention, best)
 
 
-def _place(mention: Mention, source: Source) -> Placement:
+def _place(mention: Mention, source: SourceLines) -> Placement:
     if mention.start is None or mention.end is None:
         return place_name(mention.quote[0], source)
     if mention.kind == "fence":
@@ -88,10 +90,10 @@ def _place(mention: Mention, source: Source) -> Placement:
     return place_lines(source, mention.start, mention.end)
 
 
-def mended(document: Document) -> bytes:
+def mended(document: CheckedDocument) -> bytes:
     """The document with the new lines of what moved; every other byte as it was."""
     data = document.data
-    edits: list[tuple[Span, int]] = []
+    edits: list[tuple[ByteSpan, int]] = []
     for finding in document.findings:
         place, spans = finding.placement, finding.mention.spans
         if place.status == "moved" and place.new_start is not None and place.new_end is not None:
@@ -101,7 +103,7 @@ def mended(document: Document) -> bytes:
     return data
 
 
-def mend(documents: Sequence[Document]) -> int:
+def mend(documents: Sequence[CheckedDocument]) -> int:
     """Write the new lines into the documents that need it; returns how many were rewritten.
 
     Raises:

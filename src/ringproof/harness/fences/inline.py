@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"(?:path/to/|foo\.|example\.)")
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A stretch of one block: text, a code span, or a ``path:line`` (from either)."""
 
     kind: Literal["text", "code", "mention"]
@@ -55,43 +55,43 @@ class Pointer:
     name: str
 
 
-def pieces(tokens: Sequence[Token]) -> list[Piece]:
+def pieces(tokens: Sequence[Token]) -> list[TextPiece]:
     """The text and code spans of one block: a paragraph, a heading, or the cells of one row."""
-    found: list[Piece] = []
+    found: list[TextPiece] = []
     for number, token in enumerate(tokens):
         if number:
-            found.append(Piece("text", " | "))
+            found.append(TextPiece("text", " | "))
         for child in token.children or ():
             if child.type == "code_inline":
                 whole = _CODE_MENTION.fullmatch(child.content)
-                found.append(Piece("mention" if whole else "code", child.content))
+                found.append(TextPiece("mention" if whole else "code", child.content))
             elif child.type == "text":
                 found.extend(_split(child.content))
             elif child.type in ("softbreak", "hardbreak"):
-                found.append(Piece("text", " "))
+                found.append(TextPiece("text", " "))
     return _merged(found)
 
 
-def _split(text: str) -> Iterator[Piece]:
+def _split(text: str) -> Iterator[TextPiece]:
     at = 0
     for match in _TEXT_MENTION.finditer(text):
-        yield Piece("text", text[at : match.start()])
-        yield Piece("mention", match.group())
+        yield TextPiece("text", text[at : match.start()])
+        yield TextPiece("mention", match.group())
         at = match.end()
-    yield Piece("text", text[at:])
+    yield TextPiece("text", text[at:])
 
 
-def _merged(found: Sequence[Piece]) -> list[Piece]:
-    merged: list[Piece] = []
+def _merged(found: Sequence[TextPiece]) -> list[TextPiece]:
+    merged: list[TextPiece] = []
     for piece in found:
         if merged and piece.kind == "text" == merged[-1].kind:
-            merged[-1] = Piece("text", merged[-1].content + piece.content)
+            merged[-1] = TextPiece("text", merged[-1].content + piece.content)
         elif piece.content:
             merged.append(piece)
     return merged
 
 
-def pointers(block: Sequence[Piece]) -> Iterator[Pointer]:
+def pointers(block: Sequence[TextPiece]) -> Iterator[Pointer]:
     """Every ``path:line`` of a block, except made-up ones such as ``path/to/file.py:1``."""
     for at, piece in enumerate(block):
         match = _CODE_MENTION.fullmatch(piece.content) if piece.kind == "mention" else None
@@ -104,13 +104,13 @@ def pointers(block: Sequence[Piece]) -> Iterator[Pointer]:
         yield Pointer(piece.content, match[1], start, end, numbers, name)
 
 
-def _name_before(block: Sequence[Piece], at: int) -> str:
+def _name_before(block: Sequence[TextPiece], at: int) -> str:
     if at < 2 or block[at - 1].kind != "text" or not _BEFORE.fullmatch(block[at - 1].content):
         return ""
     return _symbol(block[at - 2])
 
 
-def _name_behind(block: Sequence[Piece], at: int) -> str:
+def _name_behind(block: Sequence[TextPiece], at: int) -> str:
     if at + 2 >= len(block) or not _BETWEEN.fullmatch(block[at + 1].content):
         return ""
     # "`a.py:1`, `name`" is an enumeration; a dash, a colon or a bracket says they belong together.
@@ -119,7 +119,7 @@ def _name_behind(block: Sequence[Piece], at: int) -> str:
     return _symbol(block[at + 2])
 
 
-def listed(block: Sequence[Piece]) -> Iterator[tuple[str, str]]:
+def listed(block: Sequence[TextPiece]) -> Iterator[tuple[str, str]]:
     """Path and symbol, for each symbol that follows a path with nothing but punctuation between."""
     path = ""
     for at, piece in enumerate(block):
@@ -136,7 +136,7 @@ def listed(block: Sequence[Piece]) -> Iterator[tuple[str, str]]:
             path = ""
 
 
-def _symbol(piece: Piece) -> str:
+def _symbol(piece: TextPiece) -> str:
     if piece.kind != "code" or len(piece.content) < 3 or piece.content in _CONSTANTS:
         return ""
     plain = _SYMBOL.fullmatch(piece.content) and not _PATH.fullmatch(piece.content)

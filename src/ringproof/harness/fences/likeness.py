@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringproof.harness.fences.quote import Cut, Quote, Whole
-from ringproof.harness.fences.source import Source
+from ringproof.harness.fences.source import SourceLines
 
 SIMILAR_NAMES = 0.6
 """Share of a quote's names, rare ones counting more, that some lines must hold to be its likes."""
@@ -28,7 +28,9 @@ class _Window:
     enough: float
 
 
-def most_like(quote: Quote, source: Source, *, near: int, width: int) -> tuple[int, int] | None:
+def most_like(
+    quote: Quote, source: SourceLines, *, near: int, width: int
+) -> tuple[int, int] | None:
     """First and last of the lines that hold most of a quote, or ``None`` if none hold enough.
 
     Enough are ``SIMILAR_LINES`` of the quote's telling lines, or ``SIMILAR_NAMES`` of its names.
@@ -54,14 +56,14 @@ class _Held:
     weights: Mapping[str, float]
 
 
-def _names_held(quote: Quote, source: Source) -> _Held:
+def _names_held(quote: Quote, source: SourceLines) -> _Held:
     wanted = quote.tokens
     lines = [held & wanted for held in source.tokens]
     spread = Counter(name for names in lines for name in names)
     return _Held(lines, {name: 1 / math.sqrt(max(spread[name], 1)) for name in wanted})
 
 
-def _lines_held(quote: Quote, source: Source) -> _Held:
+def _lines_held(quote: Quote, source: SourceLines) -> _Held:
     lines: list[set[str]] = [set() for _ in source.texts]
     weights: dict[str, float] = {}
     for item in quote.items:

@@ -9,7 +9,7 @@ from markdown_it.token import Token
 
 from ringproof.errors import InputError
 from ringproof.harness.fences.inline import Pointer, listed, pieces, pointers
-from ringproof.harness.fences.model import Mention, Span
+from ringproof.harness.fences.model import ByteSpan, Mention
 from ringproof.harness.markdown import parse, split_lines, without_frontmatter
 
 MAX_DOCUMENT_BYTES = 1_000_000
@@ -88,7 +88,7 @@ def _fence(token: Token, data: bytes, starts: Sequence[int]) -> Iterator[Mention
     opening = _OPENING.search(data, starts[line], starts[line + 1])
     if opening is None or (int(opening[1]), int(opening[2])) != (int(info[1]), int(info[2])):
         return  # the numbers are written as entities: nobody's anchor
-    spans = (Span(*opening.span(1)), Span(*opening.span(2)))
+    spans = (ByteSpan(*opening.span(1)), ByteSpan(*opening.span(2)))
     quote = tuple(token.content.split("\n"))
     yield Mention("fence", info[3].strip(), int(info[1]), int(info[2]), line + 1, quote, spans)
 
@@ -103,7 +103,7 @@ def _block(
     found = list(pointers(block))
     low, high = starts[first], starts[min(behind, len(starts) - 1)]
     for pointer, at in _located(found, data, low, high):
-        spans = tuple(Span(at + begin, at + end) for begin, end in _in_bytes(pointer))
+        spans = tuple(ByteSpan(at + begin, at + end) for begin, end in _in_bytes(pointer))
         line = first + len(_LINE_END.findall(data, low, at)) + 1
         quote = (pointer.name,) if pointer.name else ()
         yield Mention("inline", pointer.path, pointer.start, pointer.end, line, quote, spans)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ringproof.harness.fences.likeness import most_like
 from ringproof.harness.fences.model import Placement
 from ringproof.harness.fences.quote import Cut, Gap, Item, Quote, Whole, elided, verbatim
-from ringproof.harness.fences.source import Source
+from ringproof.harness.fences.source import SourceLines
 
 MAX_STARTS = 500  # lines tried as a quote's first, the nearest ones
 MAX_STEPS = 200_000  # of one search; a file made to be slow ends as not found
@@ -34,7 +34,7 @@ class _Range:
         return max(1, min(self.end - self.start + 1, MAX_LENGTH))
 
 
-def place_quote(lines: Sequence[str], source: Source, start: int, end: int) -> Placement:
+def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int) -> Placement:
     """Where quoted lines stand in a file, seen from the lines that were named.
 
     Indentation, alignment, trailing white space and blank lines do not count. ``...`` in a line
@@ -63,7 +63,7 @@ def place_quote(lines: Sequence[str], source: Source, start: int, end: int) -> P
     return Placement("changed", *likes, why=why)
 
 
-def place_lines(source: Source, start: int, end: int) -> Placement:
+def place_lines(source: SourceLines, start: int, end: int) -> Placement:
     """Lines of which nothing is quoted: they can only be there, blank, or past the end."""
     if not 1 <= start <= end <= source.total:
         return Placement("missing", why=f"past the end ({source.total} lines)", quoted=False)
@@ -72,7 +72,7 @@ def place_lines(source: Source, start: int, end: int) -> Placement:
     return Placement("exact", quoted=False)
 
 
-def _matches(quote: Quote, source: Source, named: _Range) -> list[_Match]:
+def _matches(quote: Quote, source: SourceLines, named: _Range) -> list[_Match]:
     steps = 0
     found = []
     for first in _starts(quote.items[0], source, named):
@@ -89,7 +89,7 @@ def _matches(quote: Quote, source: Source, named: _Range) -> list[_Match]:
     return found
 
 
-def _starts(item: Item, source: Source, named: _Range) -> list[int]:
+def _starts(item: Item, source: SourceLines, named: _Range) -> list[int]:
     if isinstance(item, Whole):
         indices: Sequence[int] = source.where.get(item.text, ())
     else:
@@ -99,7 +99,9 @@ def _starts(item: Item, source: Source, named: _Range) -> list[int]:
     return sorted(indices, key=lambda at: abs(at - here))[:MAX_STARTS]
 
 
-def _step(item: Item, reached: frozenset[int], source: Source, named: _Range) -> frozenset[int]:
+def _step(
+    item: Item, reached: frozenset[int], source: SourceLines, named: _Range
+) -> frozenset[int]:
     count = len(source.texts)
     if isinstance(item, Whole):
         return frozenset(at + 1 for at in reached if at < count and source.texts[at] == item.text)
@@ -110,7 +112,7 @@ def _step(item: Item, reached: frozenset[int], source: Source, named: _Range) ->
     return frozenset(end for at in reached for end in _cut_ends(item, at, source))
 
 
-def _cut_ends(item: Cut, at: int, source: Source) -> Iterator[int]:
+def _cut_ends(item: Cut, at: int, source: SourceLines) -> Iterator[int]:
     """Indices behind the lines that a line with dots may stand for, which begin at ``at``."""
     if at >= len(source.texts) or not source.texts[at].startswith(item.parts[0]):
         return
@@ -132,7 +134,7 @@ def _fits(parts: tuple[str, ...], text: str) -> bool:
     return len(text) - len(parts[-1]) >= at and text.endswith(parts[-1])
 
 
-def _is_exact(match: _Match, quote: Quote, source: Source, named: _Range) -> bool:
+def _is_exact(match: _Match, quote: Quote, source: SourceLines, named: _Range) -> bool:
     if not 1 <= named.start <= named.end <= source.total:
         return False
     first, last = source.index_from(named.start), source.index_until(named.end) - 1
@@ -142,7 +144,9 @@ def _is_exact(match: _Match, quote: Quote, source: Source, named: _Range) -> boo
     return starts and last in match.ends
 
 
-def _moved(quote: Quote, matches: Sequence[_Match], source: Source, named: _Range) -> Placement:
+def _moved(
+    quote: Quote, matches: Sequence[_Match], source: SourceLines, named: _Range
+) -> Placement:
     def rank(match: _Match) -> tuple[bool, int, int]:
         start, end = _lines(match, quote, source, named)
         return end - start + 1 != named.length, end - start, abs(start - named.start)
@@ -151,7 +155,7 @@ def _moved(quote: Quote, matches: Sequence[_Match], source: Source, named: _Rang
     return Placement("moved", start, end, why=f"moved to {start}-{end}")
 
 
-def _lines(match: _Match, quote: Quote, source: Source, named: _Range) -> tuple[int, int]:
+def _lines(match: _Match, quote: Quote, source: SourceLines, named: _Range) -> tuple[int, int]:
     """First and last line of a match; where the end is open, as long a range as was named."""
     start = source.numbers[match.first]
     wished = start + named.length - 1

@@ -10,7 +10,7 @@ Status = Literal["exact", "moved", "changed", "missing"]
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteSpan:
     """Where in a document's bytes a number is written: ``data[start:end]`` are its digits."""
 
     start: int
@@ -39,7 +39,7 @@ class Mention:
     end: int | None
     line: int
     quote: tuple[str, ...] = ()
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ByteSpan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Finding:
+class JudgedMention:
     """A mention of a document, judged.
 
     Args:

@@ -6,12 +6,12 @@ import re
 
 from ringproof.harness.fences.matching import place_lines
 from ringproof.harness.fences.model import Placement
-from ringproof.harness.fences.source import Source
+from ringproof.harness.fences.source import SourceLines
 
 _IMPORT = re.compile(r"\s*(?:from|import|using|#\s*include)\b")
 
 
-def place_name(name: str, source: Source) -> Placement:
+def place_name(name: str, source: SourceLines) -> Placement:
     """Whether a file has a listed name.
 
     A dotted name needs all of its parts, an option its ``--text`` or the variable it makes.
@@ -30,7 +30,7 @@ def place_name(name: str, source: Source) -> Placement:
     return Placement("missing", why=f"{name} is not in the file")
 
 
-def place_name_at(name: str, source: Source, start: int, end: int) -> Placement:
+def place_name_at(name: str, source: SourceLines, start: int, end: int) -> Placement:
     """Where the name beside ``path:line`` stands, seen from that line.
 
     Exact: the name is in these lines, or they lie inside the Python function or class of that name.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringproof.harness.fences.model import Finding
+from ringproof.harness.fences.model import JudgedMention
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def as_json(findings: Sequence[JudgedMention]) -> dict[str, Any]:
     """``{"anchors": [...]}``; line numbers that do not apply are ``null``."""
     return {
         "anchors": [

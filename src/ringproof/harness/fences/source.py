@@ -25,7 +25,7 @@ class SourceRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceLines:
     """The lines of one file that are not blank, white space folded.
 
     Args:
@@ -99,7 +99,7 @@ def tokens(line: str) -> frozenset[str]:
     return frozenset(_TOKEN.findall(line))
 
 
-def read_source(path: str, data: bytes) -> Source:
+def read_source(path: str, data: bytes) -> SourceLines:
     """Split a file into lines, as editors count them: by CR LF, LF or CR alone.
 
     Raises:
@@ -126,4 +126,4 @@ def read_source(path: str, data: bytes) -> Source:
     for index, text in enumerate(texts):
         where.setdefault(text, []).append(index)
     frozen = MappingProxyType({text: tuple(indices) for text, indices in where.items()})
-    return Source(path, len(lines), tuple(texts), tuple(numbers), frozen, raw)
+    return SourceLines(path, len(lines), tuple(texts), tuple(numbers), frozen, raw)

@@ -14,15 +14,15 @@ from ringproof.harness.cards.model import Anchor
 from ringproof.harness.fences.matching import place_quote
 from ringproof.harness.fences.model import Mention
 from ringproof.harness.fences.names import place_name_at
-from ringproof.harness.importing.draft import Draft, slug
+from ringproof.harness.importing.draft import CardDraft, slug
 from ringproof.harness.importing.enclosing import enclosing, is_class, name_parts
-from ringproof.harness.importing.roots import Place, Roots, SourceRefused
+from ringproof.harness.importing.roots import RootFile, Roots, SourceRefused
 from ringproof.harness.importing.words import inside, of_code, of_prose
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AnchoredMention:
     """What became of one mention of code.
 
     Attributes:
@@ -38,7 +38,7 @@ class Outcome:
 class _Lines:
     """Lines of a file that were found to be meant, and what has to occur in their symbol."""
 
-    place: Place
+    place: RootFile
     start: int
     end: int
     words: tuple[str, ...]
@@ -49,11 +49,11 @@ class CodeAnchors:
     """Turns mentions into anchors of a draft; each place in the code becomes one anchor."""
 
     roots: Roots
-    draft: Draft
+    draft: CardDraft
     _known: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     _catalogs: dict[tuple[str, str], Mapping[str, Definition]] = field(default_factory=dict)
 
-    def add(self, mention: Mention, said_by: str, prose: str) -> Outcome:
+    def add(self, mention: Mention, said_by: str, prose: str) -> AnchoredMention:
         """Look one mention up.
 
         Args:
@@ -61,36 +61,38 @@ class CodeAnchors:
             prose: The words around it, whose identifiers the code must contain.
         """
         if not self.roots.roots:
-            return Outcome(why="no --root was given to look it up in")
+            return AnchoredMention(why="no --root was given to look it up in")
         try:
             places = self.roots.find(mention.path, anywhere=mention.kind != "fence")
         except SourceRefused as error:
-            return Outcome(why=f"the file {error}")
+            return AnchoredMention(why=f"the file {error}")
         if not places:
             lacking = self.roots.lacking(mention.path)
-            return Outcome(why=f"no --root {lacking}=SPEC was given" if lacking else "no such file")
+            return AnchoredMention(
+                why=f"no --root {lacking}=SPEC was given" if lacking else "no such file"
+            )
         if mention.kind == "fence":
             return self._quoted(mention, places[0], said_by)
         return self._named(mention, places, said_by, prose)
 
-    def _quoted(self, mention: Mention, place: Place, said_by: str) -> Outcome:
+    def _quoted(self, mention: Mention, place: RootFile, said_by: str) -> AnchoredMention:
         start, end = mention.start or 0, mention.end or 0
         found = place_quote(mention.quote, place.source, start, end)
         if not found.quoted:
-            return Outcome(why="it quotes no code")
+            return AnchoredMention(why="it quotes no code")
         if found.status not in ("exact", "moved"):
-            return Outcome(why=found.why)
+            return AnchoredMention(why=found.why)
         if found.status == "moved":
             start, end = found.new_start or start, found.new_end or end
         lines = _Lines(place, start, end, of_code(mention.quote))
         return self._anchored(mention, lines, said_by)
 
     def _named(
-        self, mention: Mention, places: Sequence[Place], said_by: str, prose: str
-    ) -> Outcome:
+        self, mention: Mention, places: Sequence[RootFile], said_by: str, prose: str
+    ) -> AnchoredMention:
         words = tuple(dict.fromkeys((*mention.quote, *of_prose(prose))))
         if not words:
-            return Outcome(why="nothing beside it says what stands there")
+            return AnchoredMention(why="nothing beside it says what stands there")
         fitting: list[_Lines] = []
         why = "past the end of the file"
         for place in places:
@@ -102,19 +104,23 @@ class CodeAnchors:
                 fitting.append(lines)
         if len(fitting) != 1:
             several = f"{len(fitting)} files of that name could be meant"
-            return Outcome(why=several if fitting else why)
+            return AnchoredMention(why=several if fitting else why)
         return self._anchored(mention, fitting[0], said_by)
 
-    def _anchored(self, mention: Mention, lines: _Lines, said_by: str) -> Outcome:
+    def _anchored(self, mention: Mention, lines: _Lines, said_by: str) -> AnchoredMention:
         symbols = self._symbols(lines)
         if not symbols:
             path = lines.place.path
             kind = f"a .{path.rpartition('.')[2]} file has no symbols"
             known = "no symbol encloses it" if has_symbols(path) else kind
-            return Outcome(why=f"the text is there, but {known}")
+            return AnchoredMention(why=f"the text is there, but {known}")
         ids = [self._anchor(mention, lines, name, found, said_by) for name, found in symbols]
         made = tuple(dict.fromkeys(name for name in ids if name))
-        return Outcome(made) if made else Outcome(why="its symbol cannot be named in an anchor")
+        return (
+            AnchoredMention(made)
+            if made
+            else AnchoredMention(why="its symbol cannot be named in an anchor")
+        )
 
     def _symbols(self, lines: _Lines) -> list[tuple[str, Definition]]:
         root, path = lines.place.root, lines.place.path
@@ -182,7 +188,7 @@ def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) 
     return bool(inside(found, words, ""))
 
 
-def _meant(mention: Mention, place: Place, words: Sequence[str]) -> _Lines | None:
+def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | None:
     """The lines of one file that a ``path:line`` means; elsewhere if the name beside it moved."""
     start, end = mention.start or 0, mention.end or 0
     if mention.quote:

@@ -9,7 +9,7 @@ from ringproof.errors import InputError
 from ringproof.harness.fences.markdown import MAX_DOCUMENT_BYTES, find_mentions
 from ringproof.harness.fences.model import Mention
 from ringproof.harness.importing.code import CodeAnchors
-from ringproof.harness.importing.draft import Draft
+from ringproof.harness.importing.draft import CardDraft
 from ringproof.harness.importing.source import SkillSource
 
 
@@ -23,7 +23,7 @@ class Pointers:
     inline_anchored: int = 0
 
 
-def add_documents(source: SkillSource, code: CodeAnchors, draft: Draft) -> Pointers:
+def add_documents(source: SkillSource, code: CodeAnchors, draft: CardDraft) -> Pointers:
     """Every ``start:end:path`` fence and ``path:line`` of the Markdown files.
 
     Each becomes an anchor, or else a claim that says path and lines.

@@ -30,7 +30,7 @@ PART_MARK = re.compile(r"\((\d+)/(\d+)(…?)\) ")
 """What stands before each part of a statement too long for one; ``…``: a word goes on."""
 
 
-class Draft:
+class CardDraft:
     """Lists of plain data in the form of ``card.yaml``; every id is given once.
 
     Ids come from the words of a statement, not from its place, so that a statement keeps its id

@@ -19,7 +19,7 @@ from ringproof.harness.cards.statements import cross_check, statements
 from ringproof.harness.importing.code import CodeAnchors
 from ringproof.harness.importing.completeness import lost
 from ringproof.harness.importing.documents import Pointers, add_documents
-from ringproof.harness.importing.draft import Draft
+from ringproof.harness.importing.draft import CardDraft
 from ringproof.harness.importing.mapping import Mapper
 from ringproof.harness.importing.roots import Roots
 from ringproof.harness.importing.source import SkillSource, read_source
@@ -76,7 +76,7 @@ def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
     if source.has_card and "upstreams" in source.card and _is_ours(folder / CARD_FILE):
         problem = "is a ringproof card already"
         raise InputError(str(folder / CARD_FILE), None, problem, "edit it instead")
-    draft = Draft()
+    draft = CardDraft()
     code = CodeAnchors(roots, draft)
     mapper = Mapper(source, draft, code, today)
     mapper.run()

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ringproof.harness.cards.document import Location
 from ringproof.harness.importing.code import CodeAnchors
-from ringproof.harness.importing.draft import IDENTIFIER, MAX_LINE, MAX_PROSE, Draft
+from ringproof.harness.importing.draft import IDENTIFIER, MAX_LINE, MAX_PROSE, CardDraft
 from ringproof.harness.importing.flatten import Said, flatten
 from ringproof.harness.importing.judging import (
     NOT_SAID,
@@ -49,7 +49,7 @@ class Mapper:
     """
 
     source: SkillSource
-    draft: Draft
+    draft: CardDraft
     code: CodeAnchors
     today: datetime.date
     became: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.fences.source import Source, SourceRefused, read_source
+from ringproof.harness.fences.source import SourceLines, SourceRefused, read_source
 from ringproof.harness.upstreams.gitmodules import repository_of, submodule_urls
 from ringproof.harness.upstreams.specs import open_tree, split_git
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
@@ -47,11 +47,11 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Place:
+class RootFile:
     """A file of a root."""
 
     root: Root
-    source: Source
+    source: SourceLines
 
     @property
     def path(self) -> str:
@@ -110,10 +110,10 @@ class Roots:
     """All trees given, in the user's order; each file is read once."""
 
     roots: tuple[Root, ...] = ()
-    _read: dict[tuple[str, str], Source | None] = field(default_factory=dict, repr=False)
+    _read: dict[tuple[str, str], SourceLines | None] = field(default_factory=dict, repr=False)
     _names: dict[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
 
-    def find(self, path: str, *, anywhere: bool) -> tuple[Place, ...]:
+    def find(self, path: str, *, anywhere: bool) -> tuple[RootFile, ...]:
         """The files that a path in a skill can mean.
 
         A path is tried below every root, without a leading ``src/``, and through submodules into
@@ -176,7 +176,7 @@ class Roots:
         known = self._names[root.name].get(posixpath.basename(path), ())
         return tuple(name for name in known if f"/{name}".endswith(f"/{path}"))
 
-    def _place(self, root: Root, path: str) -> Place | None:
+    def _place(self, root: Root, path: str) -> RootFile | None:
         key = (root.name, path)
         if key not in self._read:
             try:
@@ -184,11 +184,11 @@ class Roots:
             except (FileNotFoundError, UpstreamError, UpstreamUnavailable):
                 self._read[key] = None
         source = self._read[key]
-        return None if source is None else Place(root, source)
+        return None if source is None else RootFile(root, source)
 
 
 def _same(one: str, other: str) -> bool:
     return bool(one) and one.lower() == other.lower()
 
 
-__all__ = ("OPTION", "Place", "Root", "Roots", "SourceRefused", "open_roots")
+__all__ = ("OPTION", "Root", "RootFile", "Roots", "SourceRefused", "open_roots")

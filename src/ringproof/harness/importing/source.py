@@ -13,7 +13,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ringproof.errors import InputError
 from ringproof.files import read_input
-from ringproof.harness.cards.document import Document, Location, read_document
+from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.loading import CARD_FILE
 from ringproof.harness.fences.documents import NOT_ENTERED
 from ringproof.harness.lint.frontmatter import parse_frontmatter
@@ -174,7 +174,7 @@ def _below(node: Node, location: Location) -> Iterator[tuple[Location, str]]:
             yield from _below(item, (*location, str(key.value)))
 
 
-def _comments(text: str, document: Document) -> Iterator[Comment]:
+def _comments(text: str, document: YamlDocument) -> Iterator[Comment]:
     """The card's comments; those on lines of their own that follow each other are one."""
     pending: Comment | None = None
     last = 0
@@ -210,7 +210,7 @@ def _gaps(text: str) -> Iterator[tuple[int, int]]:
         end = max(end, token.end_mark.index)
 
 
-def _place(document: Document, line: int, beside: bool) -> Location:
+def _place(document: YamlDocument, line: int, beside: bool) -> Location:
     if beside:
         here = [place for place, number in document.lines.items() if number == line]
         return max(here, key=len, default=())

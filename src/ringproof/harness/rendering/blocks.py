@@ -28,7 +28,7 @@ FORM = "`<!-- ringproof:begin KIND key=value -->` or `<!-- ringproof:end -->`"
 
 
 @dataclass(frozen=True)
-class Block:
+class GeneratedBlock:
     """One generated block.
 
     Attributes:
@@ -56,7 +56,7 @@ class _Marker:
     nested: bool
 
 
-def find_blocks(text: str, file: str) -> tuple[Block, ...]:
+def find_blocks(text: str, file: str) -> tuple[GeneratedBlock, ...]:
     """The blocks of a document, in its order.
 
     Raises:
@@ -84,7 +84,7 @@ def _markers(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[_Marker]
                 yield _Marker(at, lines[at], True)
 
 
-def _paired(markers: Iterator[_Marker], file: str) -> Iterator[Block]:
+def _paired(markers: Iterator[_Marker], file: str) -> Iterator[GeneratedBlock]:
     opened: tuple[int, str, Mapping[str, tuple[str, ...]]] | None = None
     for marker in markers:
         where = f"{file}:{marker.line + 1}"
@@ -103,7 +103,7 @@ def _paired(markers: Iterator[_Marker], file: str) -> Iterator[Block]:
             remedy = "remove it, or write its beginning"
             raise InputError(where, None, "ends a block that nothing began", remedy)
         else:
-            yield Block(file, opened[1], opened[2], opened[0], marker.line)
+            yield GeneratedBlock(file, opened[1], opened[2], opened[0], marker.line)
             opened = None
     if opened is not None:
         remedy = "write `<!-- ringproof:end -->` behind it"

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ringproof.harness.anchors.lock import Lock
 from ringproof.harness.cards.model import Card
-from ringproof.harness.rendering.blocks import Block
+from ringproof.harness.rendering.blocks import GeneratedBlock
 from ringproof.harness.rendering.escaping import Safe
 from ringproof.harness.rendering.versions import staleness
 
@@ -37,7 +37,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Fence:
+class CommandBlock:
     """A command in a code block of its own, with the line before it."""
 
     introduction: Safe
@@ -53,16 +53,16 @@ class Content:
     tables: tuple[Table, ...] = ()
     notes: tuple[Safe, ...] = ()
     items: tuple[Safe, ...] = ()
-    fences: tuple[Fence, ...] = ()
+    fences: tuple[CommandBlock, ...] = ()
 
 
 @dataclass(frozen=True)
-class Request:
+class BlockRequest:
     """A block to be filled, and what it is filled from."""
 
     card: Card
     lock: Lock | None
-    block: Block
+    block: GeneratedBlock
 
     def option(self, key: str) -> tuple[str, ...]:
         """The values of a key; none when it is not given."""
@@ -134,11 +134,11 @@ class Column(Generic[Item]):
     """A column of a kind's tables."""
 
     heading: str
-    cell: Callable[[Request, Item], Safe]
+    cell: Callable[[BlockRequest, Item], Safe]
 
 
 def table(
-    request: Request,
+    request: BlockRequest,
     items: Sequence[Item],
     columns: Mapping[str, Column[Item]],
     default: Sequence[str],
@@ -151,7 +151,7 @@ def table(
     return Content("table", tables=(Table(headings, rows),))
 
 
-def refuse_columns(request: Request, style: str) -> None:
+def refuse_columns(request: BlockRequest, style: str) -> None:
     """Raise `InputError` where columns are asked of what is no table of items."""
     if request.option("columns"):
         problem, remedy = f"style={style} has no columns", "leave columns out"

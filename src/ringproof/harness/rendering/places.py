@@ -9,9 +9,9 @@ from types import MappingProxyType
 from ringproof.harness.anchors.lock import Lock, permalink
 from ringproof.harness.cards.model import Anchor, PackageUpstream, RepositoryUpstream
 from ringproof.harness.rendering.content import (
+    BlockRequest,
     Column,
     Content,
-    Request,
     Table,
     refuse_columns,
     table,
@@ -38,7 +38,7 @@ _TELLING = re.compile(r"(?!__)_?[^\W_]\w*_\w*[^\W_](?:#\d+)?")
 _Upstream = PackageUpstream | RepositoryUpstream
 
 
-def _where(request: Request, anchor: Anchor) -> Safe:
+def _where(request: BlockRequest, anchor: Anchor) -> Safe:
     upstream = request.card.upstreams[anchor.upstream]
     return inline(f"{product(upstream)} {label(upstream)}")
 
@@ -51,7 +51,7 @@ def _expects(item: Anchor) -> Safe:
     return joined(", ", [code(text) for text in item.expects])
 
 
-def _links(request: Request, anchor: Anchor) -> Safe:
+def _links(request: BlockRequest, anchor: Anchor) -> Safe:
     """The places of an anchor, each as a permalink; without one where no commit is known."""
     lock = request.needed_lock()
     cells = []
@@ -63,7 +63,7 @@ def _links(request: Request, anchor: Anchor) -> Safe:
     return joined(", ", cells) if cells else _DASH
 
 
-def _lines(request: Request, anchor: Anchor) -> Safe:
+def _lines(request: BlockRequest, anchor: Anchor) -> Safe:
     lock = request.needed_lock()
     cells = []
     for version in _versions_of(request, anchor):
@@ -74,7 +74,7 @@ def _lines(request: Request, anchor: Anchor) -> Safe:
     return joined(", ", cells) if cells else _DASH
 
 
-def _versions_of(request: Request, anchor: Anchor) -> list[Version]:
+def _versions_of(request: BlockRequest, anchor: Anchor) -> list[Version]:
     repository = repository_of(request.card, anchor)
     asked = request.known("at", tuple(request.card.upstreams), "upstream of the card")
     return [
@@ -106,7 +106,7 @@ _ANCHOR_STYLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def anchors(request: Request) -> Content:
+def anchors(request: BlockRequest) -> Content:
     """Anchors as a table: what they do, where they are, or only which file has which symbols."""
     request.refuse_others(("only", "except", "upstream", "at", "style", "columns"))
     wanted = request.known("upstream", tuple(request.card.upstreams), "upstream of the card")
@@ -119,7 +119,7 @@ def anchors(request: Request) -> Content:
     return _files(request, chosen)
 
 
-def _files(request: Request, items: Sequence[Anchor]) -> Content:
+def _files(request: BlockRequest, items: Sequence[Anchor]) -> Content:
     """A row per file; what stands above is not repeated."""
     grouped: dict[Safe, dict[str, list[Safe]]] = {}
     for anchor in items:
@@ -159,7 +159,7 @@ _UPSTREAM: Mapping[str, Column[_NAMED]] = MappingProxyType(
 )
 
 
-def upstreams(request: Request) -> Content:
+def upstreams(request: BlockRequest) -> Content:
     """The upstreams that the card speaks of, as a table."""
     request.refuse_others(("only", "except", "columns"))
     items = {name: (name, upstream) for name, upstream in request.card.upstreams.items()}
@@ -167,7 +167,7 @@ def upstreams(request: Request) -> Content:
     return table(request, chosen, _UPSTREAM, ("name", "source", "ref", "commit"))
 
 
-def version_matrix(request: Request) -> Content:
+def version_matrix(request: BlockRequest) -> Content:
     """What exists in which version: a table per repository, filled from the lock alone."""
     request.refuse_others(("only", "except", "at"))
     lock = request.needed_lock()
@@ -190,7 +190,7 @@ def version_matrix(request: Request) -> Content:
 
 
 def _matrix(
-    request: Request, lock: Lock, repository: str, rows: Sequence[tuple[str, Sequence[Anchor]]]
+    request: BlockRequest, lock: Lock, repository: str, rows: Sequence[tuple[str, Sequence[Anchor]]]
 ) -> Table | None:
     """The rows with anchors of one repository, by its versions."""
     made: list[tuple[Safe, ...]] = []

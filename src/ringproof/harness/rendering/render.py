@@ -19,8 +19,8 @@ from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.markdown import LINE_END
 from ringproof.harness.rendering import places, statements
-from ringproof.harness.rendering.blocks import Block, find_blocks
-from ringproof.harness.rendering.content import Content, Request, nearest
+from ringproof.harness.rendering.blocks import GeneratedBlock, find_blocks
+from ringproof.harness.rendering.content import BlockRequest, Content, nearest
 from ringproof.harness.rendering.escaping import Safe, inline
 
 MAX_BYTES = 1_000_000
@@ -28,7 +28,7 @@ MAX_DIFF_LINES = 20
 _SUFFIXES = (".md", ".markdown")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
-KINDS: Mapping[str, Callable[[Request], Content]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
     {
         "anchors": places.anchors,
         "constraints": statements.said,
@@ -50,7 +50,7 @@ class RenderedBlock:
         before, after: The lines between the markers, without line ends.
     """
 
-    block: Block
+    block: GeneratedBlock
     before: tuple[str, ...]
     after: tuple[str, ...]
 
@@ -115,7 +115,9 @@ def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) 
     lines = LINE_END.split(text)
     made = tuple(
         RenderedBlock(
-            block, tuple(lines[block.begin + 1 : block.end]), _filled(Request(card, lock, block))
+            block,
+            tuple(lines[block.begin + 1 : block.end]),
+            _filled(BlockRequest(card, lock, block)),
         )
         for block in found
     )
@@ -124,7 +126,7 @@ def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) 
     return RenderedFile(path, original, content.encode("utf-8"), made)
 
 
-def _filled(request: Request) -> tuple[str, ...]:
+def _filled(request: BlockRequest) -> tuple[str, ...]:
     """The lines of a block, with an empty one at each end: Markdown needs them there."""
     kind = request.block.kind
     if kind not in KINDS:

@@ -9,10 +9,10 @@ from ringproof.harness.cards.model import Claim, Command, Constraint, GpuNeed, M
 from ringproof.harness.cards.proof import ProofKind, parse_proof
 from ringproof.harness.rendering.commands import command_lines
 from ringproof.harness.rendering.content import (
+    BlockRequest,
     Column,
+    CommandBlock,
     Content,
-    Fence,
-    Request,
     refuse_columns,
     table,
 )
@@ -56,7 +56,7 @@ _SAID: Mapping[str, Column[_Said]] = MappingProxyType(
 )
 
 
-def said(request: Request) -> Content:
+def said(request: BlockRequest) -> Content:
     """Constraints or claims: a list of short forms, or a table."""
     request.refuse_others(("only", "except", "style", "columns"))
     items: tuple[_Said, ...] = (
@@ -100,7 +100,7 @@ _SHORT_PITFALL: Mapping[str, Column[Pitfall]] = MappingProxyType(
 )
 
 
-def pitfalls(request: Request) -> Content:
+def pitfalls(request: BlockRequest) -> Content:
     """Pitfalls as a table, in their short form or in full."""
     request.refuse_others(("only", "except", "style", "columns"))
     chosen = request.selected({item.id: item for item in request.card.pitfalls}, "pitfall")
@@ -122,7 +122,7 @@ _MARKER: Mapping[str, Column[Marker]] = MappingProxyType(
 )
 
 
-def markers(request: Request) -> Content:
+def markers(request: BlockRequest) -> Content:
     """Markers as a table."""
     request.refuse_others(("only", "except", "columns"))
     chosen = request.selected({item.id: item for item in request.card.markers}, "marker")
@@ -146,7 +146,7 @@ _COMMAND: Mapping[str, Column[Command]] = MappingProxyType(
 )
 
 
-def commands(request: Request) -> Content:
+def commands(request: BlockRequest) -> Content:
     """Commands in code blocks of their own, or as a table."""
     request.refuse_others(("only", "except", "style", "columns"))
     chosen = request.selected({item.id: item for item in request.card.commands}, "command")
@@ -157,10 +157,10 @@ def commands(request: Request) -> Content:
     return Content("commands", fences=tuple(_fence(item) for item in chosen))
 
 
-def _fence(item: Command) -> Fence:
+def _fence(item: Command) -> CommandBlock:
     needs, reason = _needs(item), unproven(item.proof)
     why = "" if reason in (None, f"needs {needs}") else f": {inline(str(reason))}"
     state = "" if reason is None else f"; unproven here{why}"
     where = "on CPU" if needs == "CPU" else f"needs {inline(needs)}"
     about = Safe(f"{code(item.id)} ({where}{state}). Success: {inline(item.expects)}")
-    return Fence(about, fence_for(item.run), command_lines(item.run))
+    return CommandBlock(about, fence_for(item.run), command_lines(item.run))

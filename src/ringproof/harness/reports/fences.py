@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
-from ringproof.harness.fences.check import Document
-from ringproof.harness.fences.model import Finding as Judged
+from ringproof.harness.fences.check import CheckedDocument
+from ringproof.harness.fences.model import JudgedMention
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
 
@@ -45,7 +45,7 @@ RULES: tuple[Rule, ...] = (
 RULE_OF = MappingProxyType({"moved": "RF201", "changed": "RF202", "missing": "RF203"})
 
 
-def fences_report(documents: Sequence[Document]) -> Report:
+def fences_report(documents: Sequence[CheckedDocument]) -> Report:
     """A finding per mention that is not exact, and a closing line per kind that occurs."""
     findings = [
         _finding(item, relative_path(document.path))
@@ -57,7 +57,7 @@ def fences_report(documents: Sequence[Document]) -> Report:
     return Report(RULES, tuple(findings), tuple(_summary(judged)))
 
 
-def _finding(item: Judged, path: str) -> Finding:
+def _finding(item: JudgedMention, path: str) -> Finding:
     mention, place = item.mention, item.placement
     target = mention.path
     if mention.start is not None:
@@ -68,7 +68,7 @@ def _finding(item: Judged, path: str) -> Finding:
     return Finding(rule, path, mention.line, showable(f"{target}: {place.why}", _LONGEST))
 
 
-def _summary(judged: Sequence[Judged]) -> Iterator[str]:
+def _summary(judged: Sequence[JudgedMention]) -> Iterator[str]:
     for kind in _KINDS:
         some = [item.placement for item in judged if item.mention.kind == kind]
         counts = Counter[str](placement.status for placement in some)

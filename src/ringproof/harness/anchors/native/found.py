@@ -6,9 +6,9 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ringproof.harness.anchors.native.grammar import Reading
+from ringproof.harness.anchors.native.declarations import Declaration
+from ringproof.harness.anchors.native.grammar import Signature
 from ringproof.harness.anchors.native.heads import prefix_length
-from ringproof.harness.anchors.native.statements import Statement
 from ringproof.harness.anchors.native.tokens import Token, code_tokens
 
 
@@ -39,9 +39,9 @@ class NativeFound:
 
     kind: str
     name: tuple[str, ...]
-    statement: Statement = field(repr=False)
+    statement: Declaration = field(repr=False)
     text: Text = field(repr=False)
-    reading: Reading | None = None
+    reading: Signature | None = None
     members: tuple[NativeFound, ...] = field(default=(), repr=False)
 
     @property

@@ -47,7 +47,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Signature:
     """What a declaration declares.
 
     Attributes:
@@ -87,7 +87,7 @@ class Grammar:
             remedy = f"install them with `pip install {' '.join(PACKAGES)}`"
             raise InputError("anchors", None, problem, remedy) from error
 
-    def read(self, head: Sequence[Token], *, in_type: bool, body: bool) -> Reading:
+    def read(self, head: Sequence[Token], *, in_type: bool, body: bool) -> Signature:
         """Read a declaration from its tokens up to the body.
 
         Args:
@@ -102,10 +102,10 @@ class Grammar:
         places = [index for index in outer(head) if head[index].text == "("]
         called = [at for at in places if at and name and head[at - 1].text == name[-1]]
         if not called:
-            return Reading("function" if body else "variable" if name else "nothing", (name,))
+            return Signature("function" if body else "variable" if name else "nothing", (name,))
         return self._rebuilt(head, name, called[0])
 
-    def _parsed(self, head: Sequence[Token], *, in_type: bool, body: bool) -> Reading | None:
+    def _parsed(self, head: Sequence[Token], *, in_type: bool, body: bool) -> Signature | None:
         text = _written(head) + (" { }" if body else " ;")
         source = (f"struct S {{ {text} }} ;" if in_type else text).encode("utf-8", "replace")
         root = self._parser.parse(source).root_node
@@ -117,9 +117,9 @@ class Grammar:
             node = inside.named_child(0) if inside is not None else None
         while node is not None and node.type in _WRAPPERS:
             node = node.child_by_field_name("body") or node.named_child(node.named_child_count - 1)
-        return _reading(node, source) if node is not None else Reading("nothing")
+        return _reading(node, source) if node is not None else Signature("nothing")
 
-    def _rebuilt(self, head: Sequence[Token], name: tuple[str, ...], at: int) -> Reading:
+    def _rebuilt(self, head: Sequence[Token], name: tuple[str, ...], at: int) -> Signature:
         """A function from a name and the brackets after it, whatever stands around them."""
         end = after_brackets(head, at)
         start = prefix_length(head)
@@ -128,7 +128,7 @@ class Grammar:
         found = next((node for node in _walk(root) if node.type == "parameter_list"), None)
         listed = tuple(_parameters(found, source)) if found is not None else ()
         before = head[start : at - 2 * len(name) + 1]
-        return Reading("function", (name,), spelled(before), listed, spelled(head[end:]))
+        return Signature("function", (name,), spelled(before), listed, spelled(head[end:]))
 
 
 def _written(head: Sequence[Token]) -> str:
@@ -177,21 +177,23 @@ def _is_confused(root: Node) -> bool:
     )
 
 
-def _reading(node: Node, source: bytes) -> Reading:
+def _reading(node: Node, source: bytes) -> Signature:
     if node.type in _TYPES:
         name = node.child_by_field_name("name")
-        return Reading("type", (_names(name, source),)) if name is not None else Reading("nothing")
+        return (
+            Signature("type", (_names(name, source),)) if name is not None else Signature("nothing")
+        )
     if node.type in _ALIASES or node.type == "concept_definition":
         names = node.children_by_field_name("declarator") or node.children_by_field_name("name")
         kind = "alias" if node.type in _ALIASES else "variable"
-        return Reading(kind, tuple(_names(_unwrapped(name)[0], source) for name in names))
+        return Signature(kind, tuple(_names(_unwrapped(name)[0], source) for name in names))
     if node.type not in _DECLARATIONS:
-        return Reading("nothing")
+        return Signature("nothing")
     declarators = node.children_by_field_name("declarator")
     if not declarators:
         inner = node.child_by_field_name("type")
         is_type = inner is not None and inner.type in _TYPES
-        return _reading(inner, source) if inner is not None and is_type else Reading("nothing")
+        return _reading(inner, source) if inner is not None and is_type else Signature("nothing")
     name, function, _ = _unwrapped(declarators[0])
     if function is None:
         return _variables(node, declarators, source)
@@ -199,7 +201,7 @@ def _reading(node: Node, source: bytes) -> Reading:
     start = min(name.start_byte, function.start_byte)
     end = node.end_byte if node.child_by_field_name("body") is None else function.end_byte
     after = _line(source, listed.end_byte if listed is not None else end, end)
-    return Reading(
+    return Signature(
         "function",
         (_names(name, source),),
         _line(source, node.start_byte, start),
@@ -208,7 +210,7 @@ def _reading(node: Node, source: bytes) -> Reading:
     )
 
 
-def _variables(node: Node, declarators: Sequence[Node], source: bytes) -> Reading:
+def _variables(node: Node, declarators: Sequence[Node], source: bytes) -> Signature:
     names, values = [], []
     for declarator in declarators:
         name, _, value = _unwrapped(declarator)
@@ -218,7 +220,7 @@ def _variables(node: Node, declarators: Sequence[Node], source: bytes) -> Readin
             text = _line(source, value.start_byte, value.end_byte)
             values.append(("::".join(names[-1]), text))
     before = _line(source, node.start_byte, declarators[0].start_byte)
-    return Reading("variable", tuple(names), before, values=tuple(values))
+    return Signature("variable", tuple(names), before, values=tuple(values))
 
 
 def _unwrapped(declarator: Node) -> tuple[Node, Node | None, Node | None]:

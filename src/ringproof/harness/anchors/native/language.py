@@ -28,11 +28,11 @@ from ringproof.harness.anchors.native.contents import (
     fingerprint,
     missing_expectations,
 )
+from ringproof.harness.anchors.native.declarations import Declaration, Scope
 from ringproof.harness.anchors.native.found import NativeFound, Text
-from ringproof.harness.anchors.native.grammar import Grammar, Reading
+from ringproof.harness.anchors.native.grammar import Grammar, Signature
 from ringproof.harness.anchors.native.heads import Opening, listed_names, stands_alone, value_at
 from ringproof.harness.anchors.native.scan import MAX_DECLARATIONS, scan
-from ringproof.harness.anchors.native.statements import Scope, Statement
 from ringproof.harness.anchors.native.tokens import Token, string_value, tokens
 from ringproof.harness.anchors.protocol import Definition, SymbolError, UnparsableError
 
@@ -101,7 +101,7 @@ class NativeModule:
     # -- from statements to definitions -------------------------------------------------
 
     def _definitions(
-        self, statement: Statement, members: tuple[NativeFound, ...]
+        self, statement: Declaration, members: tuple[NativeFound, ...]
     ) -> Iterator[NativeFound]:
         head, kind = statement.head, statement.kind
         if kind is Opening.MACRO:
@@ -119,15 +119,15 @@ class NativeModule:
                     qualified = (*self._around(statement), *name)
                     yield self._made(_kind(statement, reading), qualified, statement, reading)
 
-    def _read(self, statement: Statement) -> Reading:
+    def _read(self, statement: Declaration) -> Signature:
         in_type, body = statement.scope.kind is Opening.TYPE, statement.body is not None
         return self._grammar.read(statement.head, in_type=in_type, body=body)
 
-    def _around(self, statement: Statement) -> tuple[str, ...]:
+    def _around(self, statement: Declaration) -> tuple[str, ...]:
         return statement.scope.qualified()
 
     def _type(
-        self, statement: Statement, members: tuple[NativeFound, ...]
+        self, statement: Declaration, members: tuple[NativeFound, ...]
     ) -> Iterator[NativeFound]:
         names = statement.opens.names if statement.opens is not None else ()
         kind = "enum" if statement.kind is Opening.ENUM else "type"
@@ -139,7 +139,7 @@ class NativeModule:
             if extra not in names[-1:]:
                 yield self._made(other, (*self._around(statement), extra), statement)
 
-    def _registrations(self, statement: Statement) -> Iterator[NativeFound]:
+    def _registrations(self, statement: Declaration) -> Iterator[NativeFound]:
         """``m.def("name", ...)`` calls inside a function's body."""
         first, last = statement.body or (0, 0)
         code = [item for item in tokens(self._text.source, first, last) if item.kind != "comment"]
@@ -150,15 +150,15 @@ class NativeModule:
                 begin = code[at - 2] if at > 1 and code[at - 2].kind == "word" else code[at - 1]
                 name = string_value(code[at + 2].text).partition("(")[0]
                 end = ends.get(at + 1, last)
-                call = Statement(Opening.DECLARATION, statement.scope, (), begin.start, end)
+                call = Declaration(Opening.DECLARATION, statement.scope, (), begin.start, end)
                 yield self._made("registration", (statement.head[0].text, name), call)
 
     def _made(
         self,
         kind: str,
         name: tuple[str, ...],
-        statement: Statement,
-        reading: Reading | None = None,
+        statement: Declaration,
+        reading: Signature | None = None,
     ) -> NativeFound:
         return NativeFound(kind, name[-_MAX_NAMES:], statement, self._text, reading)
 
@@ -175,7 +175,7 @@ def _call_ends(code: Sequence[Token]) -> Mapping[int, int]:
     return ends
 
 
-def _kind(statement: Statement, reading: Reading) -> str:
+def _kind(statement: Declaration, reading: Signature) -> str:
     """The kind of what a statement declares; ``prototype`` for all that is defined elsewhere."""
     head = statement.head
     words = {token.text for token in head if token.kind == "word"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ringproof.harness.anchors.native.declarations import Declaration, Scope
 from ringproof.harness.anchors.native.heads import (
     Opening,
     is_label,
@@ -20,7 +21,6 @@ from ringproof.harness.anchors.native.heads import (
     scope_names,
     stands_alone,
 )
-from ringproof.harness.anchors.native.statements import Scope, Statement
 from ringproof.harness.anchors.native.tokens import Token, tokens
 from ringproof.harness.anchors.protocol import UnparsableError
 
@@ -62,7 +62,7 @@ class _Scanner:
     source: bytes
     by_columns: bool
     frames: list[_Frame]
-    found: list[Statement] = field(default_factory=list)
+    found: list[Declaration] = field(default_factory=list)
     head: list[Token] = field(default_factory=list)
     length: int = 0
     brackets: int = 0
@@ -85,7 +85,7 @@ class _Scanner:
             self.skips -= self.conditions.pop().skipping
         elif word == "define" and len(line) > 3 and not self.skips:
             scope, (start, end) = self.frames[0].scope, (line[0].start, line[-2].end)
-            self._add(Statement(Opening.MACRO, scope, tuple(line[2:-1]), start, end))
+            self._add(Declaration(Opening.MACRO, scope, tuple(line[2:-1]), start, end))
 
     def _other_branch(self, condition: _Condition) -> None:
         begun = self._state() != condition.state
@@ -231,9 +231,9 @@ class _Scanner:
         tail: tuple[Token, ...] = (),
     ) -> None:
         scope, begin = self.frames[-1].scope, head[0].start
-        self._add(Statement(kind, scope, head, begin, end, body, opens, tail))
+        self._add(Declaration(kind, scope, head, begin, end, body, opens, tail))
 
-    def _add(self, statement: Statement) -> None:
+    def _add(self, statement: Declaration) -> None:
         if len(self.found) >= MAX_DECLARATIONS:
             raise UnparsableError(f"more than {MAX_DECLARATIONS:,} declarations")
         self.found.append(statement)
@@ -248,7 +248,7 @@ class _Scanner:
         return balanced
 
 
-def scan(source: bytes) -> tuple[Statement, ...]:
+def scan(source: bytes) -> tuple[Declaration, ...]:
     """All declarations of a file, each after those inside it.
 
     Where braces do not match, the file is read a second time, and a brace at the start of a line
@@ -261,7 +261,7 @@ def scan(source: bytes) -> tuple[Statement, ...]:
     return found if balanced else _scan(source, by_columns=True)[0]
 
 
-def _scan(source: bytes, *, by_columns: bool) -> tuple[tuple[Statement, ...], bool]:
+def _scan(source: bytes, *, by_columns: bool) -> tuple[tuple[Declaration, ...], bool]:
     scanner = _Scanner(source, by_columns, [_Frame(Scope(Opening.FILE, ()))])
     line: list[Token] = []
     for token in tokens(source):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.harness.fences.documents import NOT_ENTERED
-from ringproof.harness.fences.source import Source, SourceRefused, read_source
+from ringproof.harness.fences.source import SourceLines, SourceRefused, read_source
 from ringproof.harness.upstreams.gitmodules import submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
@@ -16,7 +16,7 @@ CHECKOUT = "."
 """The name of the root that stands in for the checkout itself."""
 
 
-class Places:
+class SourceFiles:
     """The files that mentions can mean; each is read once.
 
     Args:
@@ -28,11 +28,11 @@ class Places:
         named = {name.strip("/") or CHECKOUT: tree for name, tree in roots.items()}
         named.setdefault(CHECKOUT, checkout)
         self._roots = MappingProxyType(named)
-        self._read: dict[tuple[str, str], Source | None] = {}
+        self._read: dict[tuple[str, str], SourceLines | None] = {}
         self._names: dict[str, tuple[tuple[str, str], ...]] = {}
         self._submodules: tuple[str, ...] | None = None
 
-    def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[Source, ...]:
+    def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[SourceLines, ...]:
         """The files that a path in a document means; several where it is ambiguous.
 
         Tried in turn, until one finds a file: below the longest root whose name begins the path,
@@ -71,7 +71,7 @@ class Places:
         yield CHECKOUT, path
         yield from ((name, path) for name in self._roots if name != CHECKOUT)
 
-    def _source(self, root: str, path: str) -> Source | None:
+    def _source(self, root: str, path: str) -> SourceLines | None:
         if (root, path) not in self._read:
             try:
                 data = self._roots[root].read(path)

@@ -29,7 +29,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Statement:
+class Declaration:
     """One declaration, definition, enumerator or macro.
 
     Attributes:
