@@ -1,12 +1,12 @@
-"""The reference trainer: Dynamic CP with everything it has to live with.
+"""The reference trainer, which trains tiny models with Dynamic CP and all other parallelism.
 
-Read ``trainer`` first: the loop. Then, in the order of a step: ``documents``, ``language`` and
-``data`` (where text comes from, and which of it is held out), ``sampler`` (which documents a step
-has), ``schedules`` (its plan) and ``agreement`` (that all ranks have the same), ``routes`` (who
-needs which rows) and ``routing`` (how they get there), ``stages``, ``microbatches`` and
-``pipeline`` (who computes when), ``gradients`` and ``sharded`` (what is summed over whom),
-``optimizer``, ``checkpoint``. ``options`` says what can be asked for, ``fit`` what cannot,
-``records`` what a run says of itself; ``assembly`` makes a rank's part of it. With graphs:
-``graph_options``, ``banks`` (what is captured, before the first step), ``bank_memory`` and
-``graph_records`` (what it holds, and how often it was replayed).
+Start with ``trainer``, which has the training loop. The other modules follow in the order of a
+step: ``documents``, ``language`` and ``data`` (text, and the part that is held out), ``sampler``
+(the documents of a step), ``schedules`` (the plan of a step), ``agreement`` (all ranks have the
+same plan), ``routes`` and ``routing`` (the rows that each rank needs, and the exchange that moves
+them), ``stages``, ``microbatches`` and ``pipeline`` (forward and backward), ``gradients`` and
+``sharded`` (reductions), ``optimizer`` and ``checkpoint``. ``options`` defines the options of a
+run, ``fit`` refuses CP sizes that the model does not support, ``records`` defines the log, and
+``assembly`` builds everything that one rank holds. CUDA graphs are in ``graph_options``, ``banks``
+(the captures), ``bank_memory`` and ``graph_records`` (memory, and the number of replays).
 """

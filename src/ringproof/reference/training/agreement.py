@@ -1,4 +1,4 @@
-"""All ranks go on with the same plan, or none does."""
+"""Checks and exceptions that end a run on all ranks together."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Refusal = tuple[str, str | None, str, str]
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of one rank, as other ranks need it.
+    """Exception of one rank, in the form in which other ranks receive it.
 
     Args:
-        rank: Of the world.
-        refusal: Of an ``InputError``; ``None`` of another exception.
-        text: Class and text of the exception.
+        rank: Rank in the world.
+        refusal: Fields of an ``InputError``; ``None`` for another exception.
+        text: Class and message of the exception.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class Raised:
 
 
 class OtherRankFailed(RuntimeError):
-    """Another rank raised what is not an ``InputError``, so this one cannot go on."""
+    """Another rank raised an exception that is not an ``InputError``."""
 
 
 _HALF = 8  # hexadecimal digits that fit in an int64 without its sign
@@ -41,18 +41,18 @@ _HALF = 8  # hexadecimal digits that fit in an int64 without its sign
 def check_agreement(
     digest: str, group: dist.ProcessGroup, *, what: str, device: torch.device | None = None
 ) -> None:
-    """Compare a digest over a group. A collective; every rank raises the same.
+    """Check that all ranks of a group have the same digest. A collective; all ranks raise together.
 
     Args:
-        digest: Hexadecimal, 16 digits.
-        group: The ranks that have to agree: the world, since stages and tensor parallel ranks of
-            one microbatch lie in different domains.
-        what: What it stands for, such as ``plan of step 7``.
+        digest: 16 hexadecimal digits.
+        group: Ranks that have to agree. Use the world, since the pipeline stages and tensor
+            parallel ranks of one microbatch are in different domains.
+        what: Name of the digested value for the message, such as ``plan of step 7``.
         device: Where the backend wants tensors; the CPU when ``None``.
 
     Raises:
-        InputError: Some ranks differ from the majority (where two are as large, from the one that
-            holds the lowest rank); they are named.
+        InputError: Some ranks differ from the majority. The message names them. Of two equally
+            large groups, the one with the lowest rank counts as the majority.
     """
     own = torch.tensor([int(digest[:_HALF], 16), int(digest[_HALF:], 16)], device=device)
     found = torch.empty(dist.get_world_size(group), 2, dtype=own.dtype, device=device)
@@ -71,26 +71,27 @@ def check_agreement(
 def refuse_together(
     function: Callable[[], Result], group: dist.ProcessGroup, *, device: torch.device | None = None
 ) -> Result:
-    """Return what a function returns; where it raises on any rank, all ranks raise.
+    """Call a function on every rank, and raise on all ranks if it raises on one.
 
-    A collective. Without it the other ranks would wait for one that has left.
+    A collective. Without it, the other ranks would wait for a rank that has already ended.
 
     Args:
-        function: Called on every rank. It communicates at most with ranks that would refuse with
-            this one, as a capture does: TP and CP peers run the same code on the same shapes.
-        group: The ranks that go on together.
+        function: Function to call. It may communicate only with ranks that fail in the same way, as
+            a capture does: its TP and CP peers run the same code on the same shapes.
+        group: Ranks that continue or fail together.
         device: Where the backend wants tensors; the CPU when ``None``.
 
     Raises:
-        InputError: The function raised it on some rank; of several, the lowest one's.
-        OtherRankFailed: It raised another exception on other ranks. A rank on which it did raises
-            that one.
+        InputError: The function raised it on some rank. If several ranks raised, the error of the
+            lowest one.
+        OtherRankFailed: The function raised another exception on another rank. The rank on which it
+            did raises that exception itself.
     """
     results: list[Result] = []
     own: Exception | None = None
     try:
         results.append(function())
-    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+    except Exception as error:  # the other ranks must not wait for this one after any exception
         own = error
     raised = torch.tensor([own is not None], dtype=torch.int32, device=device)
     dist.all_reduce(raised, group=group)
@@ -107,7 +108,7 @@ def refuse_together(
 
 
 def world() -> dist.ProcessGroup:
-    """Return the default process group, which whoever starts the ranks has initialised."""
+    """Return the default process group, which has to be initialized."""
     group = dist.group.WORLD
     assert group is not None, "the default process group is not initialised"
     return group
@@ -119,13 +120,15 @@ def _raised(error: Exception) -> Raised:
 
 
 def refusal_of(error: InputError) -> Refusal:
-    """What another rank needs to refuse the same."""
+    """Return the fields of an error, with which another rank can raise the same error."""
     value = None if error.value is None else str(error.value)
     return error.field, value, error.problem, error.remedy
 
 
 def outliers(digests: list[str]) -> tuple[int, ...]:
-    """The places that differ from the most frequent value, the earliest of equally frequent ones.
+    """Return the indices of the values that differ from the most frequent value.
+
+    If two values are equally frequent, the one that occurs first counts as the most frequent.
 
     >>> outliers(["a", "a", "b", "a"])
     (2,)

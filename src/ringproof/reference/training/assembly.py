@@ -1,6 +1,6 @@
-"""What one rank holds of a run: its groups, its stages, its optimiser, and how steps are planned.
+"""Builds everything that one rank holds: groups, stages, optimizer and schedule.
 
-Everything is made here, once, and passed on.
+Everything is built once and passed on as arguments.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from ringproof.reference.training.stages import Message, StageCall
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """One rank's part of a run.
+    """Everything that one rank holds in a run.
 
     Args:
-        options: Of the run.
-        device: Where it computes.
-        schedule: How a step is planned.
+        options: Options of the run.
+        device: Device of this rank.
+        schedule: Settings from which steps are planned.
         data: Documents to train on, and held-out ones.
-        sampler: Which of them a step has.
-        groups: CP groups by size.
-        reduction: Over whom gradients are summed.
-        runner: Runs microbatches through this rank's stages.
-        parameters: Of these stages.
-        optimiser: Over them.
-        needs: What this rank takes of a step's tokens.
-        place: This rank's part in checkpoint keys.
-        banks: The graphs of its stages; empty without.
-        graphs: What was captured, on all ranks; none without.
+        sampler: Chooses the documents of each step.
+        groups: CP groups of every size.
+        reduction: Process groups over which gradients are summed.
+        runner: Runs microbatches through the stages of this rank.
+        parameters: Parameters of these stages.
+        optimiser: Optimizer of these parameters.
+        needs: Tokens that this rank needs in a step.
+        place: Prefix of this rank's keys in a checkpoint.
+        banks: Graph banks of its stages; empty without CUDA graphs.
+        graphs: Record of the captures on all ranks; ``None`` without CUDA graphs.
     """
 
     options: TrainOptions
@@ -84,7 +84,7 @@ class Assembly:
 
     @property
     def loss_names(self) -> tuple[str, ...]:
-        """Parts of the objective, in the order they are reported."""
+        """Names of the losses, in the order in which they are reported."""
         config = self.options.model.config
         experts = any(kind.feed_forward == "experts" for kind in config.layers)
         return (
@@ -99,7 +99,7 @@ class Assembly:
         return Path(self.options.keeping.save)
 
     def state(self) -> TrainingState:
-        """What a checkpoint holds of this rank."""
+        """State of this rank that a checkpoint saves."""
         return TrainingState(
             self.parameters,
             self.optimiser,
@@ -113,12 +113,12 @@ class Assembly:
 def assembly(
     options: TrainOptions, device: torch.device, timeout: timedelta | None = None
 ) -> Iterator[Assembly]:
-    """Make one rank's part of a run; a collective over the world.
+    """Build everything that one rank holds. A collective over the world.
 
     Args:
-        options: The same on every rank.
-        device: Of this rank.
-        timeout: Of each collective; the backend's own when ``None``.
+        options: Options of the run, the same on every rank.
+        device: Device of this rank.
+        timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
         InputError: The layout does not fill the world, or data, model and layout do not fit.
@@ -176,10 +176,10 @@ def _readable(options: TrainOptions, schedule: Schedule) -> DataSplit:
 
 
 def make_schedule(options: TrainOptions) -> Schedule:
-    """How the steps of a run are planned.
+    """Return the settings from which the steps of a run are planned.
 
     Raises:
-        InputError: Sizes that the domain does not have.
+        InputError: A CP size does not divide the domain.
     """
     parallel, batch = options.parallel, options.batch
     return Schedule(
@@ -198,7 +198,9 @@ def make_schedule(options: TrainOptions) -> Schedule:
 
 
 def check_longest(documents: Documents, schedule: Schedule) -> None:
-    """Refuse now what would be refused in the step that draws it, hours into a run.
+    """Check at the start that the longest document fits.
+
+    Otherwise the run would fail in the step that draws the document, possibly after hours.
 
     Raises:
         InputError: The longest document does not fit.
@@ -214,7 +216,7 @@ def check_longest(documents: Documents, schedule: Schedule) -> None:
 def _stages(
     options: TrainOptions, context: ParallelContext, device: torch.device
 ) -> tuple[Stage, ...]:
-    """This rank's chunks of the model: chunk ``c`` of ``PP x VPP`` is on rank ``c % PP``."""
+    """Build this rank's chunks of the model. Chunk ``c`` of ``PP x VPP`` is on rank ``c % PP``."""
     layout, config = options.parallel.layout, options.model.config
     ranges = split_layers(len(config.layers), layout.pp * options.parallel.vpp)
     tensor = TensorParallel.of(
@@ -280,10 +282,12 @@ def _message(options: TrainOptions, config: ModelConfig, device: torch.device) -
 
 
 def identity_of(options: TrainOptions, documents: Documents) -> Identity:
-    """What must be the same when a run goes on: all but what it keeps and when it evaluates.
+    """Return the options that must not change when a run is resumed.
 
-    The number of steps is part of it, since the learning rate depends on it; so is whatever
-    decides how tokens are packed, since sums round by it.
+    These are all options except those for checkpoints and evaluation.
+
+    The number of steps belongs to them because the learning rate depends on it. Options that decide
+    how tokens are packed belong to them because packing changes the rounding of sums.
     """
     lengths = documents.lengths
     return {

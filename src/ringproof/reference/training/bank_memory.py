@@ -1,4 +1,4 @@
-"""What the graph banks of a run hold: counted on each rank, and brought together."""
+"""Memory of the graph banks, counted on each rank and collected from all ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ringproof.reference.training.graph_records import GraphsRecord, SizeMemory
 
 @dataclass(frozen=True, kw_only=True)
 class RankHolding:
-    """What one rank holds.
+    """Memory of the graph banks of one rank.
 
     Args:
-        stage: Its place in the pipeline.
-        entries: Of its banks.
-        seconds: That their capture took.
-        rows: Bytes of static rows, which CP sizes share.
-        memory: The rest, by CP size.
+        stage: Pipeline rank.
+        entries: Number of entries in its banks.
+        seconds: Duration of their capture.
+        rows: Bytes of the static rows, which all CP sizes share.
+        memory: All other memory, by CP size.
     """
 
     stage: int
@@ -45,14 +45,14 @@ def holding_of(
     stage: int,
     seconds: float,
 ) -> RankHolding:
-    """Count what a rank's banks hold, each static tensor once.
+    """Count the memory of a rank's banks, each static tensor once.
 
     Args:
-        banks: Of this rank.
-        options: They were made with.
+        banks: Graph banks of this rank.
+        options: Options with which they were built.
         sizes: CP sizes that were captured.
-        stage: Place of this rank in the pipeline.
-        seconds: That the capture took.
+        stage: Pipeline rank of this rank.
+        seconds: Duration of the capture.
     """
     rows = options.shape[0] * options.shape[1] * options.dtype.itemsize
     memories = [bank.memory for bank in banks]
@@ -67,13 +67,13 @@ def holding_of(
 
 
 def graphs_record(own: RankHolding, backend: str, scope: str, slots: int) -> GraphsRecord:
-    """The record of all ranks. A collective over the world.
+    """Collect the record of all ranks. A collective over the world.
 
     Args:
-        own: Of this rank.
-        backend: What captured.
-        scope: What a graph holds.
-        slots: Of each stage.
+        own: Memory of this rank.
+        backend: Name of the capture backend.
+        scope: Part of the model that one graph captures.
+        slots: Number of slots of each stage.
     """
     found: list[RankHolding] = [own] * dist.get_world_size()
     dist.all_gather_object(found, own)
@@ -98,7 +98,11 @@ def graphs_record(own: RankHolding, backend: str, scope: str, slots: int) -> Gra
 def _of_size(
     memories: Sequence[Mapping[GraphKey, GraphMemory]], size: int, rows: int
 ) -> SizeMemory:
-    """An entry's inputs are its part's rows and the microbatch's tensors, which parts share."""
+    """Count the memory of one CP size.
+
+    The inputs of an entry are the rows of its part and the tensors of the microbatch, which all
+    parts share.
+    """
     count = inputs = gradients = private = 0
     for memory in memories:
         entries = {key: held for key, held in memory.items() if key.cp_size == size}

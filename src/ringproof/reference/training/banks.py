@@ -1,4 +1,4 @@
-"""The graph banks of a run: one for each stage of this rank, captured before the first step."""
+"""Graph banks of a run: one for each stage of this rank, captured before the first step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from ringproof.reference.training.schedules import Schedule, StepPlan
 
 @dataclass(frozen=True)
 class CapturedBanks:
-    """The banks of a rank, and what they are.
+    """The graph banks of a rank and their record.
 
     Args:
-        banks: One for each stage of this rank; empty without ``--graphs bank``.
-        record: Of all ranks; none without.
+        banks: One bank for each stage of this rank; empty without ``--graphs bank``.
+        record: Record of all ranks; ``None`` without ``--graphs bank``.
     """
 
     banks: tuple[GraphBank, ...] = ()
@@ -50,20 +50,20 @@ def graph_banks(
     groups: DynamicGroups,
     needs: TokenNeeds,
 ) -> Iterator[CapturedBanks]:
-    """Capture every CP size for each stage of this rank; free all graphs after.
+    """Capture every CP size for each stage of this rank, and free all graphs on exit.
 
-    A collective over the world. What one rank refuses all refuse, so that no pipeline stage goes
-    on to wait for one that could not capture. Without ``--graphs bank`` there are none.
+    A collective over the world. If one rank cannot capture, all ranks raise, so that no pipeline
+    stage waits for it. Without ``--graphs bank`` nothing is captured.
 
     Args:
         options: Of the run.
-        schedule: Of its steps: CP sizes and capacity.
-        stages: Of this rank.
-        groups: Of every CP size.
-        needs: What this rank takes of a step's tokens.
+        schedule: Schedule of the run, which has the CP sizes and the capacity.
+        stages: Stages of this rank.
+        groups: CP groups of every size.
+        needs: Tokens that this rank needs in a step.
 
     Raises:
-        InputError: No such backend here, or a part cannot be captured.
+        InputError: The backend is not available here, or a part cannot be captured.
     """
     if options.graphs.graphs != "bank":
         yield CapturedBanks()
@@ -106,7 +106,7 @@ def _record(
     *,
     started: float,
 ) -> GraphsRecord:
-    """What was captured. A collective over the world."""
+    """Return the record of the captures. A collective over the world."""
     own = holding_of(
         banks,
         made,
@@ -118,7 +118,7 @@ def _record(
 
 
 def slots_of(options: TrainOptions) -> int:
-    """Microbatches for which there is room between forward and backward."""
+    """Return the number of microbatches that may be between forward and backward at a time."""
     layout, vpp = options.parallel.layout, options.parallel.vpp
     most = microbatches_in_flight(
         options.batch.global_batch * vpp * layout.pp, pp=layout.pp, vpp=vpp
@@ -127,10 +127,11 @@ def slots_of(options: TrainOptions) -> int:
 
 
 def check_slots(options: TrainOptions, step: StepPlan) -> None:
-    """Refuse a plan that keeps more microbatches in flight than there are slots.
+    """Refuse a plan that has more microbatches in flight than there are slots.
 
     Raises:
-        InputError: See above, unless what has no slot is computed eagerly.
+        InputError: There are too few slots, unless microbatches without a slot are computed
+            eagerly.
     """
     graphs, layout = options.graphs, options.parallel.layout
     if graphs.graphs != "bank" or graphs.graphs_overflow == "eager":
@@ -146,7 +147,7 @@ def check_slots(options: TrainOptions, step: StepPlan) -> None:
 def padding_batch(
     capacity: Capacity, group: ContextParallelGroup, needs: TokenNeeds, schedule: Schedule
 ) -> PackedBatch:
-    """A microbatch without a sequence: valid for every layer, and what captures run on."""
+    """Return a microbatch of padding alone, which every layer accepts. Captures run on it."""
     rows, device = capacity.rows // group.size, needs.device
     nothing = torch.zeros(rows, dtype=torch.int64, device=device)
     shape = (1 + needs.depths, rows)
@@ -168,9 +169,9 @@ def padding_batch(
 def replayed_in_step(
     banks: Sequence[GraphBank], sizes: Sequence[int], device: torch.device
 ) -> tuple[dict[int, int], int]:
-    """How many passes of a microbatch through a stage had graphs, by CP size, and how many had not.
+    """Count the passes of a microbatch through a stage with graphs, by CP size, and without graphs.
 
-    Summed over the world. A collective, unless there are no banks.
+    The counts are sums over the world. A collective, unless there are no banks.
     """
     if not banks:
         return {}, 0

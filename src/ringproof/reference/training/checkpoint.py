@@ -1,13 +1,14 @@
-"""Checkpoints: save a run and go on with it as if it had never stopped, to the last bit.
+"""Checkpoints, from which a run continues with the same bits as without interruption.
 
 A folder holds one subfolder for each saved step and a file ``latest`` that names the newest. A
-checkpoint is written under another name first. It is renamed when every rank has written its
-part, and only then named in ``latest``: one that was cut off is never loaded, and the one before
-it stays.
+checkpoint is first written under a temporary name. When every rank has written its part, it is
+renamed and then recorded in ``latest``. So an incomplete checkpoint is never loaded, and the
+previous one stays.
 
 Tensors are written with ``torch.distributed.checkpoint``. Each key names the tensor parallel and
-pipeline rank it belongs to, so what a domain's ranks all hold is written once, and shards are
-written by the ranks that hold them. Its metadata is a pickle: load what you trust.
+pipeline rank it belongs to. So tensors that all ranks of a domain hold are written once, and shards
+are written by the ranks that hold them. The metadata is a pickle: load only checkpoints that you
+trust.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ Identity = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a checkpoint holds of a rank, beside the state of its random generators.
+    """State of a rank that a checkpoint saves, apart from the random generators.
 
     Args:
-        parameters: Of this rank; loaded in place.
-        optimiser: Over exactly these.
-        identity: See :data:`Identity`; refused by name where it differs.
-        place: This rank's part of the keys, from :func:`place_of`.
-        device: Whose random generator is saved, beside the CPU's.
+        parameters: Parameters of this rank, loaded in place.
+        optimiser: Optimizer of exactly these parameters.
+        identity: Options that must be equal when the run is resumed; see :data:`Identity`.
+        place: Prefix of this rank's keys, from :func:`place_of`.
+        device: Device whose random generator is saved in addition to that of the CPU.
     """
 
     parameters: tuple[TrainedParameter, ...]
@@ -65,25 +66,25 @@ class TrainingState:
 
 
 def place_of(layout: RankLayout, rank: int) -> str:
-    """Prefix of a rank's keys: the same on the ranks of a domain, and on no others."""
+    """Return the prefix of a rank's keys, which is the same exactly on the ranks of one domain."""
     return f"tp{layout.coordinate('tp', rank)}.pp{layout.coordinate('pp', rank)}"
 
 
 def save(folder: Path, state: TrainingState, step: int) -> Path:
     """Write a checkpoint and make it the newest.
 
-    A collective over the world. Ended at any moment, it leaves the newest one as it was.
+    A collective over the world. If it is interrupted, the previous checkpoint stays the newest.
 
     Args:
-        folder: Of all checkpoints of a run, seen by every rank; made if it does not exist.
-        state: Of this rank.
-        step: The step to go on with.
+        folder: Folder of all checkpoints of a run, visible to every rank. It is created if needed.
+        state: State of this rank.
+        step: Step with which a resumed run continues.
 
     Returns:
-        The checkpoint's own folder.
+        The folder of this checkpoint.
 
     Raises:
-        InputError: It cannot be written. On every rank.
+        InputError: The checkpoint cannot be written. All ranks raise.
     """
     partial = _on_first_rank(lambda: _begin(folder, step))
     with _refusing("save", folder, "cannot be written", "name a writable folder"):
@@ -92,20 +93,20 @@ def save(folder: Path, state: TrainingState, step: int) -> Path:
 
 
 def load(folder: Path, state: TrainingState) -> int:
-    """Load the newest checkpoint into the parameters, the optimiser and the random generators.
+    """Load the newest checkpoint into parameters, optimizer and random generators.
 
     A collective over the world.
 
     Args:
         folder: See :func:`save`.
-        state: Of this rank; filled in place.
+        state: State of this rank, filled in place.
 
     Returns:
-        The step to go on with.
+        The step with which the run continues.
 
     Raises:
-        InputError: There is none, it is damaged, or it is of a run with other arguments; the
-            first of them is named. On every rank.
+        InputError: There is no checkpoint, it is damaged, or it was written by a run with other
+            arguments, of which the message names the first. All ranks raise.
     """
     chosen, step, identity = _on_first_rank(lambda: _newest(folder))
     _check_identity(folder, identity, dict(state.identity))
@@ -117,10 +118,10 @@ def load(folder: Path, state: TrainingState) -> int:
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse to begin a run in a folder that has one. A collective over the world.
+    """Refuse to start a run in a folder that has a checkpoint. A collective over the world.
 
     Raises:
-        InputError: It has a finished checkpoint. On every rank.
+        InputError: The folder has a finished checkpoint. All ranks raise.
     """
     if _on_first_rank(lambda: exists(folder)):
         problem = "has checkpoints of a run"
@@ -128,12 +129,12 @@ def check_unused(folder: Path) -> None:
 
 
 def exists(folder: Path) -> bool:
-    """Whether a folder has a finished checkpoint. Ask on one rank."""
+    """Return whether a folder has a finished checkpoint. Call it on one rank."""
     return (folder / LATEST).is_file()
 
 
 def _tensors(state: TrainingState) -> dict[str, torch.Tensor]:
-    """Every tensor of this rank by its key. Loading writes into them."""
+    """Return every tensor of this rank by its key. Loading writes into these tensors."""
     tensors = _random_state(state.device)
     for trained in state.parameters:
         key, parameter = f"{state.place}.{trained.name}", trained.parameter
@@ -144,7 +145,7 @@ def _tensors(state: TrainingState) -> dict[str, torch.Tensor]:
 
 
 def _moments(optimiser: torch.optim.AdamW, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """AdamW's state of a parameter; before its first step, as the first step would make it."""
+    """Return AdamW's state of a parameter, initialized as in the first step if there is none."""
     held = optimiser.state[parameter]
     if not held:
         held["step"] = torch.tensor(0.0)
@@ -169,7 +170,7 @@ def _set_random_state(device: torch.device, tensors: Mapping[str, torch.Tensor])
 
 
 def _begin(folder: Path, step: int) -> Path:
-    """An empty folder to write into. What a save that was cut off left there goes."""
+    """Create an empty folder to write into, and remove what an interrupted save left there."""
     partial = folder / f".step-{step:06}.partial"
     with _refusing("save", folder, "cannot be written", "name a writable folder"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +181,7 @@ def _begin(folder: Path, step: int) -> Path:
 
 
 def _finish(folder: Path, partial: Path, identity: Identity, step: int) -> Path:
-    """Give the checkpoint its name, which none had before, and then name it the newest."""
+    """Give the checkpoint its final name, and then record it as the newest."""
     description = {"format": FORMAT, "step": step, "identity": dict(identity)}
     name = f"step-{step:06}"
     names = itertools.chain([name], (f"{name}.{again}" for again in itertools.count(1)))
@@ -195,7 +196,7 @@ def _finish(folder: Path, partial: Path, identity: Identity, step: int) -> Path:
 
 
 def _flush(folder: Path) -> None:
-    """Have names in a folder reach the disk before anything that relies on them."""
+    """Flush the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -204,7 +205,7 @@ def _flush(folder: Path) -> None:
 
 
 def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
-    """The newest checkpoint, the step to go on with, and the identity of its run."""
+    """Return the newest checkpoint, the step to continue with, and the identity of its run."""
     if not exists(folder):
         raise InputError("resume", folder, "there is no finished checkpoint", "name its folder")
     with _refusing("resume", folder, "the newest checkpoint cannot be read", "restore it"):
@@ -219,10 +220,10 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
 
 
 def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Every argument as it was.
+    """Check that every argument of the run is the same.
 
     Raises:
-        InputError: The first that is not, by its name.
+        InputError: An argument differs. The message names the first one.
     """
     asked = json.loads(json.dumps(asked))
     for name in (*asked, *saved):
@@ -236,7 +237,7 @@ def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) 
 
 
 def _on_first_rank(function: Callable[[], Result]) -> Result:
-    """What a function returns on rank 0, on every rank; so with what it refuses.
+    """Call a function on rank 0, and return its result or raise its error on every rank.
 
     Raises:
         InputError: The function raised it.
@@ -260,9 +261,10 @@ def _on_first_rank(function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def _refusing(field: str, place: Path, problem: str, remedy: str) -> Iterator[None]:
-    """Turn what files and ``torch.distributed.checkpoint`` raise into one refusal.
+    """Convert errors of files and of ``torch.distributed.checkpoint`` into an `InputError`.
 
-    The latter raises the same on every rank. Its exception is no ``Exception``.
+    ``torch.distributed.checkpoint`` raises on every rank, with a class that is not an
+    ``Exception``.
     """
     try:
         yield

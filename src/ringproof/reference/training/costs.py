@@ -1,4 +1,4 @@
-"""What a sequence costs in a tiny model: enough for the planner to tell long from short."""
+"""Cost of a sequence in a tiny model, as multiply-adds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ short sequences from being spread over many ranks for nothing."""
 
 @dataclass(frozen=True)
 class MultiplyAdds:
-    """Multiply-adds of the forward on one rank; the planner's ``CostModel``.
+    """Multiply-adds of the forward on one rank, as a ``CostModel`` of the planner.
 
-    The backward does twice as many for every sequence alike, so it changes no plan.
+    The backward takes twice as many for every sequence, so it does not change the plan.
 
     Args:
-        per_token: Of all matrix products with weights.
-        per_pair: Of attention, for each pair of a query and a key before it.
-        unit: Of the times.
-        microbatch_overhead: Of a microbatch whatever is in it.
+        per_token: Multiply-adds of all matrix products with weights, per token.
+        per_pair: Multiply-adds of attention, per pair of a query and a visible key.
+        unit: Name of the unit of the costs.
+        microbatch_overhead: Fixed cost of a microbatch.
     """
 
     per_token: float
@@ -44,7 +44,7 @@ class MultiplyAdds:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> MultiplyAdds:
-        """The counts of a model; norms, convolutions and the softmax are left out."""
+        """Count the multiply-adds of a model, without norms, convolutions and softmax."""
         head = config.hidden * config.vocabulary * (1 + config.mtp_depths)
         costs = [_layer(config, kind) for kind in config.layers]
         per_token = head + sum(tokens for tokens, _ in costs)
@@ -52,7 +52,7 @@ class MultiplyAdds:
 
 
 def _layer(config: ModelConfig, kind: LayerKind) -> tuple[int, int]:
-    """Multiply-adds of one layer, for a token and for a pair."""
+    """Return the multiply-adds of one layer per token and per pair."""
     tokens, pairs = _mixer(config, kind)
     return tokens + _feed_forward(config, kind), pairs
 

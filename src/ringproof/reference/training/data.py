@@ -1,4 +1,4 @@
-"""The documents of a run, and those that are held out for evaluation."""
+"""Documents of a run, divided into training and evaluation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class DataSplit:
     """Two disjoint sets of documents.
 
     Args:
-        training: What steps draw from.
-        evaluation: What no step sees.
+        training: Documents from which steps are sampled.
+        evaluation: Documents that no step uses.
     """
 
     training: Documents
@@ -35,15 +35,15 @@ class DataSplit:
 
 
 def read_data(source: str, *, longest: int) -> DataSplit:
-    """The documents that a user's word stands for, the same on every rank that has the files.
+    """Open the documents that a user names. All ranks that have the files get the same documents.
 
     Args:
         source: ``stdlib``, ``stdlib:definitions``, ``folder:PATH[,glob=*.md]`` or
             ``synthetic[:seed=0,...]``.
-        longest: Tokens of a sequence at most; longer documents are cut.
+        longest: Maximum tokens per sequence. Longer documents are cut.
 
     Raises:
-        InputError: Another word, no documents, or a single one.
+        InputError: The source is unknown, or it has fewer than two documents.
     """
     if longest < 1:
         raise InputError("max_sequence_length", longest, "is less than 1", "give 1 or more")
@@ -51,10 +51,10 @@ def read_data(source: str, *, longest: int) -> DataSplit:
 
 
 def split(documents: Documents) -> DataSplit:
-    """Hold documents out, evenly spread over the source's order.
+    """Hold out documents at even distances in the order of the source.
 
     Raises:
-        InputError: There is only one.
+        InputError: There is only one document.
     """
     count = len(documents.lengths)
     if count < 2:

@@ -1,4 +1,4 @@
-"""Documents as bytes, each a sequence with a vocabulary of 256; read only where they are needed."""
+"""Documents as bytes, with a vocabulary of 256. They are read only where they are needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 class Documents(Protocol):
-    """Documents whose lengths are known before they are read; the same on every rank."""
+    """Documents whose lengths are known before they are read. They are the same on every rank."""
 
     @property
     def source(self) -> str:
@@ -34,28 +34,28 @@ class Documents(Protocol):
 
     @property
     def lengths(self) -> IntArray:
-        """Tokens of each document, ``(n,)``, each at least 1."""
+        """Number of tokens of each document, shape ``(n,)``. Each is at least 1."""
 
     def name(self, index: int) -> str:
-        """One document's name, for a message."""
+        """Return the name of a document for messages."""
 
     def read(self, index: int) -> Tokens:
-        """One document's tokens, ``(lengths[index],)``.
+        """Read the tokens of a document, shape ``(lengths[index],)``.
 
         Raises:
-            InputError: It cannot be read, or is no longer as long as it was.
+            InputError: The document cannot be read, or its length has changed.
         """
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files or pieces of files, each a document.
+    """Documents that are files or parts of files.
 
     Args:
-        source: What the user named.
-        paths: The file of each.
-        lengths: Bytes that are taken of each.
-        starts: Where each begins in its file; at the beginning when ``None``.
+        source: Source as the user named it.
+        paths: File of each document.
+        lengths: Bytes of each document.
+        starts: Offset of each document in its file; 0 when ``None``.
     """
 
     source: str
@@ -64,7 +64,7 @@ class Files:
     starts: IntArray | None = None
 
     def name(self, index: int) -> str:
-        """The path, and where in the file it begins."""
+        """Return the path and the offset in the file."""
         start = 0 if self.starts is None else int(self.starts[index])
         return f"{self.paths[index]}, byte {start}" if start else self.paths[index]
 
@@ -87,11 +87,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Selection:
-    """Some documents of others.
+    """A subset of other documents.
 
     Args:
-        whole: The others.
-        indices: Which of them, in this order.
+        whole: Documents to choose from.
+        indices: Indices of the chosen documents, in order.
     """
 
     whole: Documents
@@ -108,7 +108,7 @@ class Selection:
         return self.whole.lengths[self.indices]
 
     def name(self, index: int) -> str:
-        """The name in the whole."""
+        """Return the name of a document."""
         return self.whole.name(int(self.indices[index]))
 
     def read(self, index: int) -> Tokens:
@@ -117,27 +117,27 @@ class Selection:
 
 
 def standard_library(longest: int) -> Files:
-    """The ``.py`` files of the running interpreter's standard library, sorted by path.
+    """Return the ``.py`` files of the interpreter's standard library, sorted by path.
 
-    Packages that were installed into it are left out, and so are empty files.
+    Installed packages and empty files are left out.
 
     Args:
         longest: Bytes that are taken of a file at most.
 
     Raises:
-        InputError: There are none; the interpreter carries its library in an archive.
+        InputError: There are no files because the interpreter has its library in an archive.
     """
     return _files("stdlib", _library_paths(), longest)
 
 
 def library_definitions(longest: int) -> Files:
-    """The top-level definitions of these files, and what stands before the first of each file.
+    """Return the top-level definitions of the standard library, and the text before the first one.
 
-    Half of them have some 500 bytes at most and one in a hundred 30,000 or more (Python 3.11): a
-    real long tail, where the files themselves are mostly longer than a tiny model's context.
+    Half of them have at most about 500 bytes, and one in a hundred has 30,000 or more (Python
+    3.11). So they have a long tail, while most files are longer than a tiny model's context.
 
     Args:
-        longest: Bytes that are taken of a definition at most.
+        longest: Maximum bytes per definition.
 
     Raises:
         InputError: See :func:`standard_library`.
@@ -169,14 +169,14 @@ def _library_paths() -> list[str]:
 
 
 def folder_files(options: str, longest: int) -> Files:
-    """The files of a folder; the planner reads the same words as lengths.
+    """Return the files of a folder. The planner accepts the same options for lengths.
 
     Args:
         options: ``PATH`` or ``PATH,glob=*.md``.
         longest: Bytes that are taken of a file at most.
 
     Raises:
-        InputError: No folder, a bad option, or no file that matches.
+        InputError: There is no such folder, an option is wrong, or no file matches.
     """
     try:
         found = folder(f"{options},bytes-per-token=1,max={longest}")

@@ -1,7 +1,7 @@
-"""Does every CP group size fit the model? Asked before any rank starts. No torch.
+"""Checks, before any rank starts, that every CP size fits the model. It does not need torch.
 
-Without this a size that the heads cannot serve would be found in the step whose lengths first
-call for it, which may be hours into a run.
+Without this check, a CP size that does not divide the heads would fail in the first step that uses
+it, possibly after hours.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def check_sizes(
     ranks_per_node: int,
     field: str = "cp_sizes",
 ) -> None:
-    """Refuse sizes whose all-to-all cannot share heads evenly.
+    """Refuse CP sizes that do not divide the heads of an all-to-all.
 
     Args:
         config: The model.
-        sizes: Of the CP groups that may be used.
-        tp: Tensor parallel size, which cuts heads first.
-        comm_type: Of attention. Mamba always exchanges over the whole group.
-        ranks_per_node: Of the domain, for ``a2a+p2p``.
-        field: What the sizes were given as, for the message.
+        sizes: CP sizes that may be used.
+        tp: Tensor parallel size. It divides the heads first.
+        comm_type: Communication type of attention. Mamba always exchanges over the whole group.
+        ranks_per_node: Ranks of the domain in one node, for ``a2a+p2p``.
+        field: Name of the option that gave the sizes, for the message.
 
     Raises:
-        InputError: Names the first size that does not fit.
+        InputError: A size does not fit. The message names the first one.
     """
     for size in sizes:
         if comm_type in EXCHANGING:
@@ -46,7 +46,7 @@ def check_sizes(
 
 
 def _check(part: str, heads: int, tp: int, sizes: tuple[int, int], field: str) -> None:
-    """For the sizes of a group and of its all-to-all."""
+    """Check one group size with the size of its all-to-all."""
     size, exchanging = sizes
     if heads % tp:
         raise InputError("tp", tp, f"does not divide the {heads} {part} heads", "use a divisor")

@@ -1,4 +1,4 @@
-"""Plans whose CP sizes are given and not chosen: to run every size in one step and compare."""
+"""Plans with given CP sizes, which run every size in one step for comparisons."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Deal = list[list[list[int]]]
 
 
 def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: CostModel) -> Plan:
-    """Microbatch ``k`` runs on groups of ``sizes[k % len(sizes)]``.
+    """Plan a step in which microbatch ``k`` has groups of ``sizes[k % len(sizes)]`` ranks.
 
-    Sequences are dealt to the microbatches in turn, so that every size has some, and go to the
-    emptiest group there; one that has no room goes to the next microbatch that has. There are as
-    few microbatches as hold them all, at least one for each size. Groups that get nothing are
-    dummies.
+    Sequences are assigned to the microbatches in turn, so that every size is used, and within a
+    microbatch to the emptiest group. A sequence that does not fit goes to the next microbatch with
+    room. There are as few microbatches as possible, but at least one for each size. Groups without
+    sequences are dummies.
 
     Args:
         lengths: Tokens of each sequence.
-        domain: Ranks, budget and microbatch multiple.
-        sizes: Of the groups, in turn.
-        model: For the makespan; no bound is computed.
+        domain: Domain with ranks, token budget and microbatch multiple.
+        sizes: Group sizes, used in turn.
+        model: Cost model for the makespan. No bound is computed.
 
     Raises:
-        InputError: A size that is none of the domain's, or a sequence that none of them holds.
+        InputError: The domain does not have a size, or a sequence fits none of the groups.
     """
     started = time.perf_counter()
     for size in sizes:
@@ -65,7 +65,7 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
 
 
 def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:
-    """Sequences by microbatch and group; ``None`` where one finds no room."""
+    """Assign sequences to microbatches and groups; ``None`` if one does not fit."""
     count = len(sizes)
     rows = [domain.rank_tokens(lengths, size).tolist() for size in sizes]
     filled = [[0] * (domain.ranks // size) for size in sizes]

@@ -1,7 +1,7 @@
-"""What ranks add up after the microbatches of a step: gradients, their norm, losses.
+"""Sums over ranks after the microbatches of a step: gradients, their norm, and losses.
 
-Everything is a sum. The loss of a microbatch is already divided by what the whole global batch
-holds, so a mean over ranks or microbatches would divide a second time.
+All reductions are sums. The loss of a microbatch is already divided by counts of the whole global
+batch, so a mean over ranks or microbatches would divide a second time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TrainedParameter:
     """One parameter of this rank.
 
     Args:
-        name: In the whole model, the same in every layout.
-        kind: How it lies on tensor parallel ranks and stages.
+        name: Name in the whole model, the same in every layout.
+        kind: How it is distributed over tensor parallel ranks and stages.
         parameter: The tensor, or this rank's FSDP shard of it as a ``DTensor``.
     """
 
@@ -44,14 +44,14 @@ class TrainedParameter:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank of the domain holds a shard, with gradients summed over it already."""
+        """Whether each rank of the domain holds a shard, whose gradient FSDP has already summed."""
         return isinstance(self.parameter, DTensor)
 
     @property
     def gradient(self) -> torch.Tensor:
-        """What this rank holds of the gradient, as a plain tensor that can be written to.
+        """This rank's part of the gradient, as a plain tensor that can be written to.
 
-        A parameter that no microbatch used gets a gradient of zeros.
+        The gradient of a parameter that no microbatch used is zero.
         """
         if self.parameter.grad is None:
             self.parameter.grad = torch.zeros_like(self.parameter)
@@ -59,12 +59,14 @@ class TrainedParameter:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a ``DTensor``, sharing its memory; any other tensor itself."""
+    """Return this rank's shard of a ``DTensor`` without a copy, or any other tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def trained_parameters(stages: Iterable[nn.Module]) -> tuple[TrainedParameter, ...]:
-    """The parameters of a rank's stages, in order. Ask after sharding, before the first step.
+    """List the parameters of a rank's stages, in order.
+
+    Call it after sharding and before the first step.
 
     Args:
         stages: Modules whose ``kinds`` maps the name of each parameter to its kind.
@@ -78,13 +80,13 @@ def trained_parameters(stages: Iterable[nn.Module]) -> tuple[TrainedParameter, .
 
 @dataclass(frozen=True)
 class ReductionGroups:
-    """Over whom sums are taken.
+    """Process groups over which sums are taken.
 
     Args:
-        tensor: The tensor parallel ranks.
-        pipeline: The pipeline's ranks.
-        domain: The DP times CP ranks.
-        embedding: First and last stage; ``None`` on other stages and without a pipeline.
+        tensor: Tensor parallel ranks.
+        pipeline: Pipeline ranks.
+        domain: DP x CP ranks.
+        embedding: First and last pipeline rank; ``None`` on other stages and without a pipeline.
     """
 
     tensor: dist.ProcessGroup
@@ -97,13 +99,13 @@ class ReductionGroups:
 def reduction_groups(
     context: ParallelContext, *, timeout: timedelta | None = None
 ) -> Iterator[ReductionGroups]:
-    """The context's groups, and the embedding's, which is made here and destroyed after.
+    """Create the embedding's group next to the context's groups, and destroy it on exit.
 
-    A collective over the world. After an exception the group is left to the end of the process.
+    A collective over the world. After an exception the group exists until the process ends.
 
     Args:
-        context: With the groups of the TP, PP and DP-with-CP axes.
-        timeout: Of the embedding group's collectives.
+        context: Context with the groups of the TP, PP and DP-with-CP axes.
+        timeout: Timeout of the embedding group's collectives.
     """
     layout, embedding = context.layout, None
     for ranks in layout.groups(("pp",)) if layout.pp > 1 else ():
@@ -123,14 +125,15 @@ def reduction_groups(
 
 
 def reduce_gradients(parameters: Sequence[TrainedParameter], groups: ReductionGroups) -> None:
-    """Make every gradient that of the whole global batch, in place.
+    """Sum gradients in place, so that each is the gradient of the whole global batch.
 
-    A collective over all groups. In this order: shared parameters over the stages that hold them,
-    partial gradients over the tensor parallel ranks, and all of them over the domain, except
-    what FSDP has summed there.
+    A collective over all groups. First, gradients of shared parameters are summed over the stages
+    that hold them, then partial gradients over the tensor parallel ranks, then all gradients over
+    the domain, except those that FSDP has already summed.
 
     Args:
-        parameters: Of this rank; the same names in the same order on its domain and TP ranks.
+        parameters: Parameters of this rank, with the same names in the same order on all ranks of
+            its domain and tensor parallel group.
         groups: See :class:`ReductionGroups`.
     """
     if groups.embedding is not None:
@@ -142,11 +145,11 @@ def reduce_gradients(parameters: Sequence[TrainedParameter], groups: ReductionGr
 
 
 def sum_in_place(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Sum each tensor over a group: one all-reduce for each dtype.
+    """Sum each tensor over a group in place, with one all-reduce for each dtype.
 
     Args:
-        tensors: The same shapes and dtypes in the same order on every rank.
-        group: One rank leaves them as they are.
+        tensors: Tensors with the same shapes and dtypes in the same order on every rank.
+        group: Ranks to sum over. A group of one rank leaves the tensors unchanged.
     """
     if group.size() == 1:
         return
@@ -159,9 +162,10 @@ def sum_in_place(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> N
 
 
 def gradient_norm(parameters: Sequence[TrainedParameter], groups: ReductionGroups) -> torch.Tensor:
-    """Norm of the whole model's gradient, each parameter counted once; 0-dim float64.
+    """Compute the norm of the whole model's gradient, as a 0-dim float64 tensor.
 
-    A collective over all groups, after :func:`reduce_gradients`; the same on every rank.
+    Each parameter counts once. A collective over all groups, to be called after
+    :func:`reduce_gradients`. The result is the same on every rank.
     """
     counted = [p.gradient for p in parameters if _counts(p, groups)]
     device = local_part(parameters[0].parameter).device
@@ -178,7 +182,7 @@ def gradient_norm(parameters: Sequence[TrainedParameter], groups: ReductionGroup
 
 
 def _counts(parameter: TrainedParameter, groups: ReductionGroups) -> bool:
-    """Of several copies one counts: the first TP rank's, the first stage's."""
+    """Return whether this copy of a parameter counts, which is true on one rank only."""
     repeated = parameter.kind.split is None and groups.tensor.rank() > 0
     second = parameter.kind.shared and groups.pipeline.rank() > 0
     return not (repeated or second)
@@ -187,16 +191,16 @@ def _counts(parameter: TrainedParameter, groups: ReductionGroups) -> bool:
 def clip_gradients(
     parameters: Sequence[TrainedParameter], norm: torch.Tensor, limit: float
 ) -> None:
-    """Scale gradients, in place, so that their global norm is at most the limit.
+    """Scale gradients in place so that their global norm is at most the limit.
 
     Args:
-        parameters: Of this rank.
-        norm: From :func:`gradient_norm`.
-        limit: 0 leaves them as they are.
+        parameters: Parameters of this rank.
+        norm: Result of :func:`gradient_norm`.
+        limit: Largest norm; 0 leaves gradients unchanged.
     """
     if limit <= 0:
         return
-    factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # as ``clip_grad_norm_`` of torch has it
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # the constant of torch's ``clip_grad_norm_``
     for parameter in parameters:
         gradient = parameter.gradient
         gradient.mul_(factor.to(gradient.dtype))
@@ -208,15 +212,16 @@ def sum_losses(
     groups: ReductionGroups,
     device: torch.device,
 ) -> torch.Tensor:
-    """The global losses, from what each rank has computed of them.
+    """Sum the parts of the losses that the ranks have computed.
 
-    A collective over the domain and the pipeline; tensor parallel ranks hold equal shares.
+    A collective over the domain and the pipeline. Tensor parallel ranks have equal parts.
 
     Args:
-        losses: From ``run_microbatches``.
-        names: The same on every rank; a loss that this rank did not compute adds nothing.
+        losses: Result of ``run_microbatches``.
+        names: Names of the losses, the same on every rank. A loss that this rank did not compute
+            counts as 0.
         groups: See :class:`ReductionGroups`.
-        device: Of the result.
+        device: Device of the result.
 
     Returns:
         ``[len(names)]`` float64.

@@ -1,4 +1,4 @@
-"""Whether a run computes on packs of fixed capacity, and which of it is replayed. No torch."""
+"""Options of a run for CUDA graphs. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ _OF_CAPACITY = ("graphs", "graph_rows", "graph_sequences", "graphs_overflow")
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """Graphs of a run.
+    """CUDA graphs of a run.
 
     Args:
-        graphs: ``off``; ``static``: every pack has the capacity, nothing is captured; ``bank``:
-            the same computation, replayed.
-        graph_backend: What captures: one of ``graphs.names.NAMES``.
-        graph_scope: What one graph holds: see ``graphs.scopes``.
-        graph_warmup: Runs before a capture.
-        graph_rows: Rows on a rank; 0: as many as a rank may have in a microbatch.
-        graph_sequences: Entries of a pack, a dummy included; 0: enough for any pack.
-        graph_slots: Microbatches in flight; 0: as many as the pipeline's schedule needs.
-        graphs_overflow: What becomes of a microbatch that does not fit: ``error`` or ``eager``.
+        graphs: ``off``; ``static`` for packs of fixed capacity without captures; ``bank`` for the
+            same computation with captured graphs.
+        graph_backend: Capture backend, one of ``graphs.names.NAMES``.
+        graph_scope: Part of the model that one graph captures; see ``graphs.scopes``.
+        graph_warmup: Number of runs before a capture.
+        graph_rows: Rows of a pack per rank; 0 for the maximum of a microbatch.
+        graph_sequences: Entries of a pack, the dummy included; 0 for enough for any pack.
+        graph_slots: Microbatches in flight; 0 for as many as the pipeline schedule needs.
+        graphs_overflow: What happens to a microbatch that does not fit: ``error`` or ``eager``.
 
     Raises:
-        InputError: An unknown name, a negative number, or what has no effect without graphs.
+        InputError: A name is unknown, a number is negative, or an option has no effect without
+            graphs.
     """
 
     graphs: str = "off"
@@ -70,17 +71,17 @@ class GraphOptions:
 
 
 def microbatches_in_flight(microbatches: int, *, pp: int, vpp: int) -> int:
-    """The most that wait for their backwards in one chunk of a pipeline rank.
+    """Return the largest number of microbatches between forward and backward in one pipeline chunk.
 
-    One without a pipeline; one for each stage under 1F1B (GPipe, for fewer microbatches than
-    stages, has all of them); under interleaved 1F1B, where the first chunk has run a second round
-    before its first backward, two for each stage.
+    The number is 1 without a pipeline. Under 1F1B it is the number of stages, or that of
+    microbatches if they are fewer (GPipe). Under interleaved 1F1B it is twice the number of stages,
+    since the first chunk runs a second round before its first backward.
 
     Args:
-        microbatches: Of a step; with several chunks a multiple of ``pp``, as plans are. Other
-            numbers make longer rounds, and more of them wait.
+        microbatches: Microbatches of a step. With several chunks, a multiple of ``pp``, as in
+            plans. Other numbers make longer rounds with more microbatches in flight.
         pp: Pipeline ranks.
-        vpp: Chunks of each.
+        vpp: Chunks per pipeline rank.
 
     >>> [microbatches_in_flight(9, pp=pp, vpp=vpp) for pp, vpp in ((1, 1), (4, 1), (3, 2))]
     [1, 4, 6]

@@ -1,4 +1,4 @@
-"""What a run says of its graphs: what was captured, and at the end how often it was replayed."""
+"""Records of the CUDA graphs of a run: the captures, and the number of replays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class SizeMemory:
-    """Bytes that the graphs of one CP size hold on a rank, of all parts and slots.
+    """Memory in bytes of the graphs of one CP size on a rank, over all parts and slots.
 
     Args:
-        entries: How many of them there are.
-        inputs: Static tokens and metadata of the size's microbatches. Parts share them, so they
-            are counted once for each slot.
-        gradients: Static gradients of what the parts return.
-        private: Results, intermediates, and gradients of inputs and parameters. On the tape this
-            is their sum, without any reuse, which is more than a GPU takes. On CUDA it is what
-            the pool grew by: little, where a larger size of the same slot was captured before.
+        entries: Number of entries.
+        inputs: Static tokens and metadata of the microbatches. Parts share them, so they are
+            counted once per slot.
+        gradients: Static gradients of the outputs of the parts.
+        private: Results, intermediates, and gradients of inputs and parameters. On the tape this is
+            their sum without reuse, which is more than a GPU needs. On CUDA it is the growth of the
+            pool, which is small if a larger size of the same slot was captured before.
     """
 
     entries: int
@@ -28,33 +28,33 @@ class SizeMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all bytes."""
         return self.inputs + self.gradients + self.private
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data, with what one entry holds on average."""
+        """Return plain data, with the average of an entry."""
         per_entry = self.total / self.entries if self.entries else 0.0
         return {**asdict(self), "total": self.total, "per_entry": per_entry}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphsRecord:
-    """What was captured before the first step. The same on every rank.
+    """Record of the captures before the first step. It is the same on every rank.
 
-    An entry of a bank is one part of the model, in one slot, for one CP size: a pair of graphs,
-    forward and backward.
+    An entry of a bank is a pair of graphs, forward and backward, of one part of the model in one
+    slot for one CP size.
 
     Args:
-        backend: What captured.
-        scope: What a graph holds.
-        slots: For each stage of a rank.
-        entries: On all ranks together.
-        entries_of_rank: Of the rank that has most.
-        capture_seconds: Of the slowest rank, warm-up included.
-        rank: Which one holds most bytes; what follows is of it.
-        rows: Bytes of the static rows that parts are called with; CP sizes share them.
-        memory: The rest, by CP size.
-        stage_bytes: Of the rank that holds most among those of each pipeline rank.
+        backend: Name of the capture backend.
+        scope: Part of the model that one graph captures.
+        slots: Slots per stage of a rank.
+        entries: Entries on all ranks together.
+        entries_of_rank: Entries on the rank that has most.
+        capture_seconds: Capture time of the slowest rank, warm-up included.
+        rank: Rank that holds most bytes. ``rows`` and ``memory`` are those of this rank.
+        rows: Bytes of the static rows with which parts are called. All CP sizes share them.
+        memory: All other memory, by CP size.
+        stage_bytes: For each pipeline rank, the bytes of its rank that holds most.
     """
 
     backend: str
@@ -74,13 +74,13 @@ class GraphsRecord:
         return self.rows + sum(held.total for held in self.memory.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The record as plain data; sizes are strings, as JSON's keys are."""
+        """Return the record as plain data. Sizes are strings because they are keys in JSON."""
         memory = {str(size): held.as_json() for size, held in sorted(self.memory.items())}
         own = {**asdict(self), "memory": memory, "stage_bytes": list(self.stage_bytes)}
         return {"kind": "graphs", **own, "cp_sizes": sorted(self.memory), "total": self.total}
 
     def progress_line(self) -> str:
-        """What was captured, for whoever watches."""
+        """Return a line of progress about the captures."""
         sizes = " ".join(str(size) for size in sorted(self.memory))
         parts = ", ".join(
             f"CP {size} {_mebibytes(held.total)}" for size, held in sorted(self.memory.items())
@@ -101,12 +101,12 @@ class GraphsRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphTotals:
-    """How often graphs were replayed in all steps of a run.
+    """Number of replays in all steps of a run.
 
     Args:
-        replays: By CP size of the banks, how often a rank took a microbatch through a stage by
-            graphs. A size that never came up has 0. Evaluations are not counted.
-        eager: How often it did so without, because no graph could take the microbatch.
+        replays: By CP size, the number of passes of a microbatch through a stage with graphs, over
+            all ranks. A size that never occurred has 0. Evaluations are not counted.
+        eager: Number of passes without graphs, because no graph fits the microbatch.
     """
 
     replays: Mapping[int, int]
@@ -116,11 +116,11 @@ class GraphTotals:
     def of_steps(
         cls, sizes: Iterable[int], steps: Iterable[tuple[Mapping[int, int], int]]
     ) -> GraphTotals:
-        """Summed.
+        """Sum the counts of all steps.
 
         Args:
-            sizes: CP sizes that were captured.
-            steps: Replays and eager microbatches of each step.
+            sizes: Captured CP sizes.
+            steps: Replays and eager passes of each step.
         """
         replays, eager = dict.fromkeys(sizes, 0), 0
         for replayed, without in steps:
@@ -131,7 +131,7 @@ class GraphTotals:
 
     @property
     def unused(self) -> tuple[int, ...]:
-        """CP sizes that were captured for nothing."""
+        """Captured CP sizes that were never replayed."""
         return tuple(size for size, count in sorted(self.replays.items()) if not count)
 
     def as_json(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class GraphTotals:
         return {"kind": "graph_totals", "replays": replays, "eager": self.eager, "unused": unused}
 
     def progress_line(self) -> str:
-        """The totals for whoever watches; names every CP size that was never replayed."""
+        """Return a line of progress, which names every CP size that was never replayed."""
         counts = " ".join(f"{size}:{count}" for size, count in sorted(self.replays.items()))
         unused = "".join(f"  CP size {size} was never replayed" for size in self.unused)
         return f"graphs replayed: CP {counts}  eager {self.eager}{unused}"

@@ -1,9 +1,10 @@
-"""A language that can be learnt in a hundred steps, with something in it that only context tells.
+"""A synthetic language that a model learns in a hundred steps, and that needs long context.
 
-Its words are drawn once. Each is followed by one of three others, most often by the first of them:
-a model that knows the words and their order is far below the entropy of letters. Every document
-has a name of eight capitals that nothing foretells. It stands at the beginning and again after
-each ``@``, so that what remains can only be copied from far away, across the ranks of a CP group.
+Its words are drawn once. Each word is followed by one of three others, most often by the first of
+them, so that a model that knows words and their order has a far lower loss than one that knows only
+letters. Every document has a random name of eight capital letters, at the beginning and again after
+each ``@``. The name can only be predicted by copying it from far away, across the ranks of a CP
+group.
 
 >>> bytes(SyntheticLanguage(longest=64).read(0))
 b'QMZPUSAE ecq tabm ngcwgtb jhhdmpo mcrphlq jhhdmpo tabm zsbs ajn '
@@ -35,15 +36,15 @@ _OPTION = re.compile(r"(seed|documents|mean|sigma)=(\d{1,9}(?:\.\d{1,9})?)")
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticLanguage:
-    """The documents of a language; satisfies ``Documents``.
+    """Documents of a synthetic language; implements ``Documents``.
 
-    Draws are numpy's ``RandomState``, whose numbers never change.
+    Random numbers come from numpy's ``RandomState``, whose streams never change.
 
     Args:
-        longest: Tokens of a document at most.
-        seed: Of words and documents.
-        documents: How many.
-        mean: Of the lengths before they are cut, which are lognormal.
+        longest: Maximum tokens per document.
+        seed: Seed of words and documents.
+        documents: Number of documents.
+        mean: Mean of the lognormal lengths before they are cut.
         sigma: Standard deviation of their logarithms.
     """
 
@@ -60,7 +61,7 @@ class SyntheticLanguage:
 
     @cached_property
     def lengths(self) -> IntArray:
-        """Tokens of each document; at least 2 unless they are cut shorter."""
+        """Number of tokens of each document, at least 2 unless the document is cut."""
         location = math.log(self.mean) - self.sigma**2 / 2
         drawn = _random(self.seed, 0).lognormal(location, self.sigma, self.documents)
         return np.clip(drawn, min(2, self.longest), self.longest).astype(np.int64)
@@ -73,8 +74,7 @@ class SyntheticLanguage:
 
     @cached_property
     def followers(self) -> IntArray:
-        """Words that may follow each: ``(WORDS, FOLLOWERS)``, likeliest
-        first."""
+        """Words that may follow each word, likeliest first. Shape: ``(WORDS, FOLLOWERS)``."""
         random = _random(self.seed, 2)
         return np.stack([random.permutation(WORDS)[:FOLLOWERS] for _ in range(WORDS)])
 
@@ -99,14 +99,14 @@ class SyntheticLanguage:
 
 
 def read_language(options: str, longest: int) -> SyntheticLanguage:
-    """The language that a user's word stands for.
+    """Open the language that a user names.
 
     Args:
-        options: Nothing, or some of ``seed=0,documents=4096,mean=256,sigma=1.0``.
+        options: Empty, or some of ``seed=0,documents=4096,mean=256,sigma=1.0``.
         longest: Tokens of a document at most.
 
     Raises:
-        InputError: An option that is unknown, there twice, no number, or out of range.
+        InputError: An option is unknown, given twice, not a number, or out of range.
     """
     given: dict[str, float] = {}
     for part in options.split(",") if options else ():

@@ -1,7 +1,7 @@
-"""One step's microbatches through the stages of this rank, with or without a pipeline.
+"""Forward and backward of a step's microbatches, with or without a pipeline.
 
-The caller sees no difference: the same call, the same gradients left in the parameters, the same
-named losses. What is summed over ranks afterwards is in `gradients`.
+Both forms have the same interface: they leave gradients in the parameters and return named losses.
+`gradients` sums them over ranks afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ringproof.reference.training.stages import (
 
 
 class LoopRunner:
-    """All stages on this rank, one microbatch after the other.
+    """Runs all stages on this rank, one microbatch after the other.
 
     Args:
         calls: The stages in order, each a ``StageCall``.
@@ -40,7 +40,7 @@ class LoopRunner:
         self._step_state = StepState()
 
     def train(self, batches: Sequence[PackedBatch]) -> Losses:
-        """Forward and backward of every microbatch; gradients add up in the parameters."""
+        """Run forward and backward of every microbatch. Gradients are added in the parameters."""
         self._step_state.begin(batches)
         for index, batch in enumerate(batches):
             loss = self._forward(batch)
@@ -50,7 +50,7 @@ class LoopRunner:
         return self._step_state.losses
 
     def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
-        """Forward only."""
+        """Run the forward only."""
         self._step_state.begin(batches)
         with torch.no_grad():
             for batch in batches:
@@ -75,13 +75,13 @@ def make_runner(
     pipeline_group: dist.ProcessGroup | None,
     before_backward: Sequence[BeforeBackward] = (),
 ) -> Runner:
-    """The loop for a pipeline of one rank, torch's schedules for more.
+    """Return a loop for one pipeline rank, and torch's schedules for several.
 
     Args:
         calls: This rank's stages in order, each a ``StageCall``; stage ``i`` is chunk
             ``i * ranks + rank`` of the model.
-        message: What goes between pipeline ranks; not used by the loop.
-        pipeline_group: The pipeline's ranks; ``None`` is one rank.
+        message: Format of messages between pipeline ranks. The loop does not use it.
+        pipeline_group: Pipeline ranks; ``None`` for one rank.
         before_backward: For each stage, or empty; see ``BeforeBackward``.
     """
     if pipeline_group is None or pipeline_group.size() == 1:
@@ -90,14 +90,14 @@ def make_runner(
 
 
 def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
-    """Forward and backward of a step's microbatches.
+    """Run forward and backward of a step's microbatches.
 
     A collective over the pipeline and over every CP group that a microbatch names. With FSDP also
     over the domain, whose ranks must have the same number of microbatches.
 
     Returns:
-        Name to what this rank's stages computed of that loss, on the device; see
-        `gradients.sum_losses`. Gradients are left in the parameters, added to what was there.
+        The parts of the losses that this rank's stages computed, by name, on the device; see
+        `gradients.sum_losses`. Gradients are added to those in the parameters.
 
     Raises:
         InputError: There is no microbatch; see also :meth:`PipelineRunner.train`.
@@ -106,7 +106,7 @@ def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
 
 
 def evaluate_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
-    """The losses alone; same contract as :func:`run_microbatches`, and no gradient."""
+    """Compute the losses without gradients; otherwise like :func:`run_microbatches`."""
     return runner.evaluate(_some(batches))
 
 

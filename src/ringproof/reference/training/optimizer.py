@@ -18,11 +18,12 @@ FINAL_SHARE = 0.1
 def make_optimiser(
     parameters: Sequence[TrainedParameter], *, weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW over a rank's parameters; the learning rate is set before each step.
+    """Create AdamW for a rank's parameters. The learning rate is set before each step.
 
     Args:
-        parameters: In an order that is the same whenever the run is started.
-        weight_decay: Of matrices. Vectors (norms, biases, Mamba's ``A`` and ``D``) have none.
+        parameters: Parameters in an order that is the same in each start of the run.
+        weight_decay: Weight decay of matrices. Vectors (norms, biases, Mamba's ``A`` and ``D``)
+            have none.
     """
     matrices = [p.parameter for p in parameters if p.parameter.dim() > 1]
     vectors = [p.parameter for p in parameters if p.parameter.dim() <= 1]
@@ -34,13 +35,13 @@ def make_optimiser(
 
 
 def learning_rate(step: int, *, steps: int, highest: float, warmup_steps: int) -> float:
-    """Linear warm-up, then a cosine down to a tenth. A function of the step alone.
+    """Return the learning rate of a step: linear warm-up, then a cosine decay to a tenth.
 
     Args:
-        step: From 0.
-        steps: Of the whole run.
-        highest: Reached in step ``warmup_steps - 1``.
-        warmup_steps: 0: starts there.
+        step: Step, from 0.
+        steps: Steps of the whole run.
+        highest: Highest learning rate, reached in step ``warmup_steps - 1``.
+        warmup_steps: Steps of the warm-up; with 0 the run starts at the highest rate.
 
     >>> [round(learning_rate(s, steps=6, highest=1.0, warmup_steps=2), 3) for s in range(7)]
     [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
@@ -52,6 +53,6 @@ def learning_rate(step: int, *, steps: int, highest: float, warmup_steps: int) -
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Use a learning rate from the next step on."""
+    """Set the learning rate for the following steps."""
     for group in optimiser.param_groups:
         group["lr"] = value

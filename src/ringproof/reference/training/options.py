@@ -1,4 +1,4 @@
-"""What a run is asked to do: checked as a whole before any rank starts. No torch."""
+"""Options of a run, which are checked as a whole before any rank starts, without torch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What is trained.
+    """The model to train.
 
     Args:
-        preset: Of `ringproof.reference.model.config`.
-        mtp: Tokens predicted beyond the next.
-        dtype: Of parameters and activations.
-        recompute: Whether each layer's forward is run again in its backward.
+        preset: Name of a preset of `ringproof.reference.model.config`.
+        mtp: Number of tokens predicted beyond the next one (multi-token prediction).
+        dtype: Dtype of parameters and activations.
+        recompute: Whether each layer runs its forward again in the backward.
     """
 
     preset: str = "qwen3-tiny"
@@ -48,15 +48,16 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelOptions:
-    """How it is spread over ranks.
+    """Distribution of the model and the data over ranks.
 
     Args:
-        layout: Sizes of the axes.
-        vpp: Chunks of layers on each pipeline rank; more than one interleaves them.
-        sequence_parallel: Whether rows are cut over the tensor parallel ranks between layers.
-        fully_sharded: FSDP2 over the DPxCP domain instead of replicated parameters.
-        comm_type: Of CP attention.
-        ranks_per_node: Ranks of a domain inside one node, for ``a2a+p2p``; 0: the domain is one.
+        layout: Parallel sizes.
+        vpp: Chunks of layers per pipeline rank. More than one gives interleaved 1F1B.
+        sequence_parallel: Whether tensor parallel ranks divide the rows between layers.
+        fully_sharded: Whether FSDP2 shards parameters over the DP x CP domain.
+        comm_type: Communication type of CP attention.
+        ranks_per_node: Ranks of a domain in one node, for ``a2a+p2p``; 0 if the domain is in one
+            node.
     """
 
     layout: RankLayout
@@ -88,24 +89,24 @@ class ParallelOptions:
 
     @property
     def row_shards(self) -> int:
-        """Parts into which a rank's rows are cut over the tensor parallel ranks."""
+        """Number of parts into which the tensor parallel ranks divide a rank's rows."""
         return self.layout.tp if self.sequence_parallel else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What each step trains on.
+    """Data of each step, and how it is planned.
 
     Args:
-        data: See `ringproof.reference.training.data`.
-        seed: Of the data, its order and the parameters.
-        global_batch: Sequences of a step.
-        max_sequence_length: Documents are cut to it.
+        data: Source of documents; see `ringproof.reference.training.data`.
+        seed: Seed of the data, its order and the parameters.
+        global_batch: Sequences per step.
+        max_sequence_length: Maximum tokens per sequence. Longer documents are cut.
         schedule: ``padded``, ``packed`` or ``dynamic``.
-        max_tokens_per_rank: Rows of a rank in one microbatch, padding included.
-        cp_sizes: Of dynamic groups: ``pow2``, ``divisors`` or a comma list.
-        forced_sizes: Sizes that microbatches take in turn, whatever the planner thinks best: a
-            test instrument. Empty: the planner's choice.
+        max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
+        cp_sizes: CP sizes of dynamic groups: ``pow2``, ``divisors`` or a comma-separated list.
+        forced_sizes: CP sizes that microbatches take in turn instead of the planner's choice, for
+            tests. Empty for the planner's choice.
     """
 
     data: str = "stdlib"
@@ -133,14 +134,14 @@ class BatchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserOptions:
-    """How parameters move.
+    """Optimizer and learning rate.
 
     Args:
         steps: Of the whole run.
-        learning_rate: The highest.
-        warmup_steps: Until it is reached.
-        weight_decay: Of matrices.
-        clip: Largest global gradient norm; 0: none.
+        learning_rate: Highest learning rate.
+        warmup_steps: Steps until the highest learning rate.
+        weight_decay: Weight decay of matrices.
+        clip: Largest global gradient norm; 0 for no clipping.
     """
 
     steps: int = 50
@@ -160,14 +161,14 @@ class OptimiserOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepingOptions:
-    """What a run leaves behind, and when it looks at held-out documents.
+    """Checkpoints and evaluations of a run.
 
     Args:
-        save: Folder of the checkpoints, or empty.
-        save_every: Steps between them; 0: after the last step only.
-        resume: Whether to go on from the newest of them.
-        evaluate_every: Steps between evaluations; 0: none.
-        evaluate_batches: Global batches of each.
+        save: Folder of the checkpoints; empty for none.
+        save_every: Steps between checkpoints; 0 for one after the last step.
+        resume: Whether to continue from the newest checkpoint.
+        evaluate_every: Steps between evaluations; 0 for none.
+        evaluate_batches: Global batches per evaluation.
     """
 
     save: str = ""
@@ -186,10 +187,10 @@ class KeepingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """One run.
+    """All options of a run.
 
     Raises:
-        InputError: Options that contradict each other.
+        InputError: Options contradict each other.
     """
 
     model: ModelOptions
@@ -219,15 +220,15 @@ class TrainOptions:
 
     @property
     def capacity(self) -> RankCapacity | None:
-        """The fixed size of packs, for graphs; ``None`` without them.
+        """Fixed size of packs for CUDA graphs; ``None`` without graphs.
 
         Raises:
-            InputError: Rows that cannot be cut, or more than a microbatch may have.
+            InputError: The rows cannot be divided, or there are more than a microbatch may have.
         """
         graphs, most = self.graphs, self.batch.max_tokens_per_rank
         if graphs.graphs == "off":
             return None
-        multiple = 2 * self.parallel.row_shards  # zigzag's two chunks
+        multiple = 2 * self.parallel.row_shards  # zigzag gives each rank two chunks
         rows = graphs.graph_rows or most // multiple * multiple
         if rows % multiple or not 0 < rows <= most:
             problem = f"is no multiple of {multiple} up to max_tokens_per_rank"
@@ -247,10 +248,10 @@ class TrainOptions:
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Sizes of CP groups that a step may use.
+        """CP sizes that a step may use.
 
         Raises:
-            InputError: One does not divide the domain.
+            InputError: A size does not divide the domain.
         """
         if self.batch.schedule != "dynamic":
             return (self.parallel.layout.cp,)

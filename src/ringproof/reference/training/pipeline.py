@@ -1,12 +1,12 @@
 """Microbatches through pipeline stages, by the schedules of ``torch.distributed.pipelining``.
 
-Which rank sends when is left to torch: both ends of a message follow the same list of actions,
-so no order of sends and receives is decided here (1F1B, arXiv 2104.04473).
+torch decides the order of sends and receives: both ends of a message follow the same list of
+actions (1F1B, arXiv 2104.04473).
 
-Several things about microbatches change from step to step under Dynamic CP. Their rows: messages
-have a fixed capacity (see :class:`PipelinedStage`). Their CP groups: a keyword tensor tells each
-stage the index of its microbatch, by which it finds the :class:`PackedBatch`. Their number: a
-schedule is made for each number that occurs, and kept.
+Under Dynamic CP, microbatches differ from step to step. Their rows differ, so messages have a fixed
+capacity (see :class:`PipelinedStage`). Their CP groups differ, so a keyword tensor passes the index
+of the microbatch to each stage, which looks up the :class:`PackedBatch`. Their number differs, so
+one schedule is created and kept for each number that occurs.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ KEPT_SCHEDULES = 8
 
 
 class PipelineRunner:
-    """The stages of one rank, as part of a pipeline of several ranks.
+    """Runs the stages of one rank as part of a pipeline of several ranks.
 
-    Stage ``i`` of this rank is chunk ``i * ranks + rank`` of the model: 1F1B with one
-    stage a rank, interleaved 1F1B with several.
+    Stage ``i`` of this rank is chunk ``i * ranks + rank`` of the model. The schedule is 1F1B with
+    one stage per rank, and interleaved 1F1B with several.
 
     Args:
         calls: This rank's stages in order, each a ``StageCall``.
-        message: What goes between stages; the same on all ranks.
-        group: The pipeline's ranks, in order; two or more.
+        message: Format of messages between stages, the same on all ranks.
+        group: Pipeline ranks, in order; two or more.
         before_backward: For each stage, or empty; see ``BeforeBackward``.
 
     Raises:
-        InputError: This version of torch cannot run pipelines over the group's backend.
+        InputError: This version of torch cannot run pipelines over the backend of the group.
     """
 
     def __init__(
@@ -74,38 +74,37 @@ class PipelineRunner:
         self._chunks = len(self._calls) * int(group.size())
 
     def train(self, batches: Sequence[PackedBatch]) -> Losses:
-        """Forward and backward of every microbatch; gradients add up in the parameters.
+        """Run forward and backward of every microbatch. Gradients are added in the parameters.
 
         A collective over the pipeline, with the same number of microbatches on each rank.
 
         Args:
-            batches: This rank's share of each microbatch.
+            batches: This rank's part of each microbatch.
 
-        Returns:
-            What this rank's stages computed of each loss: nothing on most.
+            Returns:
 
         Raises:
-            InputError: No interleaved schedule has that number of microbatches, a stage refuses
-                its input, or a microbatch has more rows than a message.
+            InputError: The number of microbatches does not suit an interleaved schedule, a stage
+                refuses its input, or a microbatch has more rows than a message.
         """
-        for batch in batches:  # refused by all stages, before one waits for another
+        for batch in batches:  # all stages raise here, before one waits for another
             self._message.rows(batch)
         self._step_state.begin(batches)
         schedule = self._schedule(len(batches))
         numbers = torch.arange(len(batches))
         try:
             schedule.step(microbatch=numbers, target=numbers)
-        except RuntimeError as error:  # torch wraps what a stage raises
+        except RuntimeError as error:  # torch wraps the exception of a stage
             if isinstance(error.__cause__, InputError):
                 raise error.__cause__ from None
             raise
         return self._step_state.losses
 
     def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
-        """Forward only: one microbatch after the other through all chunks, at its real rows.
+        """Run the forward of one microbatch after the other, without padding of messages.
 
-        A collective over the pipeline. Taking one microbatch at a time, a rank never sends while
-        the next one waits to send to it, interleaved or not.
+        A collective over the pipeline. Since there is one microbatch at a time, two ranks never
+        wait to send to each other.
         """
         self._step_state.begin(batches)
         with torch.no_grad():
@@ -129,7 +128,7 @@ class PipelineRunner:
         return [(local * size + rank, call) for local, call in enumerate(self._calls)]
 
     def _holder(self, chunk: int) -> int:
-        """Global rank of the rank that holds a chunk."""
+        """Return the global rank that holds a chunk."""
         return dist.get_global_rank(self._group, chunk % int(self._group.size()))
 
     def _schedule(self, microbatches: int) -> Any:
@@ -140,7 +139,7 @@ class PipelineRunner:
         return self._schedules[microbatches]
 
     def _make_schedule(self, microbatches: int) -> Any:
-        """Stages have buffers for each microbatch, so they are made together with the schedule."""
+        """Create a schedule and its stages, which have buffers for each microbatch."""
         size = int(self._group.size())
         stages = [
             self._make_stage(chunk, call, before)
@@ -149,14 +148,14 @@ class PipelineRunner:
         if len(stages) > 1:
             _check_interleaved(microbatches, size)
             return _unscaled(ScheduleInterleaved1F1B, stages, microbatches)
-        # 1F1B starts with a microbatch for each stage; with fewer it is GPipe.
+        # 1F1B needs a microbatch for each stage; with fewer, use GPipe.
         kind = Schedule1F1B if microbatches >= size else ScheduleGPipe
         return _unscaled(kind, stages[0], microbatches)
 
     def _make_stage(
         self, chunk: int, call: nn.Module, before_backward: BeforeBackward | None
     ) -> PipelineStage:
-        """A stage with messages described beforehand: torch infers nothing by running it."""
+        """Create a stage with given message shapes, so that torch does not run it to infer them."""
         first, last = chunk == 0, chunk == self._chunks - 1
         message = torch.empty(
             self._message.capacity,
@@ -188,13 +187,14 @@ class PipelineRunner:
 
 
 def check_backend(backend: str) -> None:
-    """Refuse a backend over which a pipeline would hang.
+    """Refuse a backend on which a pipeline would hang.
 
-    Before torch 2.8 the schedules wait for one of the messages that they send and receive together
-    (pytorch/pytorch issue 132644, pull request 152938). NCCL makes one of them, gloo does not.
+    Before torch 2.8, the schedules wait for only one of the messages that they send and receive
+    together (pytorch/pytorch issue 132644, pull request 152938). NCCL coalesces the messages into
+    one, gloo does not.
 
     Raises:
-        InputError: It would.
+        InputError: A pipeline would hang.
     """
     if backend != "nccl" and not hasattr(schedules, "_wait_batch_p2p"):
         problem = f"pipelines of torch {torch.__version__} hang over {backend}"
@@ -202,17 +202,17 @@ def check_backend(backend: str) -> None:
 
 
 def _unscaled(kind: Any, stages: Any, microbatches: int) -> Any:
-    """A schedule that leaves gradients as they are: the sum over microbatches.
+    """Create a schedule that does not scale gradients, so that they are sums over microbatches.
 
-    Later versions divide them by the number of microbatches unless told not to; torch 2.6 never
-    does, and cannot be told.
+    Later versions divide gradients by the number of microbatches by default. torch 2.6 never does,
+    and has no argument for it.
     """
     unscaled = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}
     return kind(stages, microbatches, loss_fn=_pass_loss, **unscaled)
 
 
 def _check_interleaved(microbatches: int, ranks: int) -> None:
-    """Interleaved 1F1B runs in rounds of equal length, one or more microbatches a rank."""
+    """Check that interleaved 1F1B can run in rounds of equal length."""
     rounds = max(1, microbatches // ranks)
     if microbatches % rounds:
         problem = f"do not make {rounds} equal rounds of interleaved 1F1B over {ranks} ranks"
@@ -220,5 +220,5 @@ def _check_interleaved(microbatches: int, ranks: int) -> None:
 
 
 def _pass_loss(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """The last stage's output is the loss already."""
+    """Return the output of the last stage, which is the loss."""
     return loss.sum()

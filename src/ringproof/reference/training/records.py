@@ -1,4 +1,4 @@
-"""What a run says of itself: one record per step, as JSON or as a line."""
+"""Records of a run: one per step, as JSON or as a line of text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The first line of a log: what ran, and where.
+    """First line of a log: options and environment of the run.
 
     Args:
-        arguments: The options of the run.
-        world_size: Ranks.
+        arguments: Options of the run.
+        world_size: Number of ranks.
         environment: Versions, backend and device.
     """
 
@@ -35,24 +35,24 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """One optimiser step; the same numbers on every rank, but for its own clock.
+    """Record of one optimizer step. It is the same on every rank except for the times.
 
     Args:
         step: Counted from 1.
-        loss: The objective: all parts of ``losses``.
-        losses: Parts of the objective by name, each over the global batch.
-        grad_norm: Before clipping.
-        learning_rate: Of this step.
-        samples: Sequences so far, this step's included.
-        tokens: Real tokens of the step.
+        loss: Objective, the sum of ``losses``.
+        losses: Parts of the objective by name, each for the global batch.
+        grad_norm: Gradient norm before clipping.
+        learning_rate: Learning rate of this step.
+        samples: Sequences so far, including this step.
+        tokens: Real tokens in the step.
         rows: Rows that the ranks of the domain computed, padding included.
-        step_seconds: Wall time of the step, planning and routing included.
-        planning_seconds: Of it, the planner's.
-        microbatches: Which groups each had: CP size, and tokens of each of its sequences. What
-            `ringproof plan calibrate` fits costs from.
+        step_seconds: Wall time of the step, including planning and routing.
+        planning_seconds: Part of it that the planner took.
+        microbatches: Groups of each microbatch, with CP size and tokens of each sequence.
+            `ringproof plan calibrate` fits costs to them.
         cp_histogram: Sequences by the size of their CP group.
-        graph_replays: By CP size, how often a rank took a microbatch through a stage by graphs.
-        graph_eager: How often it did so without, because no graph could take the microbatch.
+        graph_replays: By CP size, the number of passes of a microbatch through a stage with graphs.
+        graph_eager: Number of passes without graphs, because no graph fits the microbatch.
     """
 
     step: int
@@ -77,11 +77,11 @@ class StepRecord:
 
     @property
     def padding_fraction(self) -> float:
-        """Of the rows computed, how many held no token of the data."""
+        """Fraction of the computed rows that hold no token."""
         return 1 - self.tokens / self.rows
 
     def as_json(self) -> dict[str, Any]:
-        """The record as plain data; sizes are strings, as JSON's keys are."""
+        """Return the record as plain data. Sizes are strings because they are keys in JSON."""
         return {
             "kind": "step",
             **asdict(self),
@@ -96,7 +96,7 @@ class StepRecord:
         }
 
     def progress_line(self, steps: int) -> str:
-        """The step for whoever watches.
+        """Return a line of progress.
 
         Args:
             steps: Of the whole run.
@@ -117,11 +117,11 @@ class StepRecord:
         return f"  graphs {counts} eager {self.graph_eager}"
 
     def megatron_line(self, steps: int, now: datetime) -> str:
-        """The step as Megatron-LM's trainer prints it, field by field (``training_log``).
+        """Return the line that Megatron-LM's ``training_log`` prints.
 
         Args:
             steps: Of the whole run.
-            now: Time of the line.
+            now: Time that the line shows.
         """
         fields = [
             f"iteration {self.step:8d}/{steps:8d}",
@@ -140,7 +140,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
-    """The objective on held-out documents after a step."""
+    """Record of the objective on held-out documents after a step."""
 
     step: int
     loss: float
@@ -151,11 +151,11 @@ class EvaluationRecord:
         return {"kind": "evaluation", **asdict(self)}
 
     def progress_line(self) -> str:
-        """The evaluation for whoever watches."""
+        """Return a line of progress."""
         return f"evaluation after step {self.step}  loss {self.loss:.6f}"
 
     def megatron_line(self) -> str:
-        """The evaluation as Megatron-LM's trainer prints it."""
+        """Return the line that Megatron-LM prints for an evaluation."""
         parts = "".join(
             f"{_MEGATRON_NAMES.get(n, n)} value: {value:.6E} | " for n, value in self.losses.items()
         )
@@ -169,5 +169,5 @@ _MEGATRON_NAMES = MappingProxyType(
 
 
 def json_line(record: Record) -> str:
-    """One line of a JSONL log; floats are written so that they are read back bit by bit."""
+    """Return one line of a JSONL log. Floats are written so that reading gives the same bits."""
     return json.dumps(record.as_json(), allow_nan=True)

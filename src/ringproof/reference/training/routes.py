@@ -1,9 +1,9 @@
-"""Which rows of which document a rank needs, from the plan alone. Plain arrays, for any rank.
+"""The rows of documents that each rank needs, computed from the plan for any rank.
 
-Sequence ``i`` of a step lies where the loader put it: on rank ``i % ranks`` of the domain, its
-*owner*. A rank needs the real rows of its share of every microbatch, and of each row the token and
-those that follow it in the same sequence. Owner and receiver list the same rows in the same order,
-so that neither has to tell the other what it sends.
+The loader puts sequence ``i`` of a step on rank ``i % ranks`` of the domain, its *owner*. A rank
+needs the real rows of its part of every microbatch: for each row the token, and the tokens that
+follow it in the same sequence. Owner and receiver compute the same list of rows in the same order,
+so that they do not have to exchange it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ IdRows = npt.NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True)
 class Portion:
-    """The real rows of one sequence that one rank needs in one microbatch; at least one.
+    """Real rows of one sequence that one rank needs in one microbatch; at least one row.
 
     Args:
-        rank: Of the domain; who needs them.
-        microbatch: When.
-        sequence: Of which sequence of the step.
-        positions: Where they stand in the sequence, ascending.
-        local: Where they stand in the rank's rows of the microbatch.
+        rank: Rank of the domain that needs the rows.
+        microbatch: Index of the microbatch.
+        sequence: Index of the sequence in the step.
+        positions: Positions of the rows in the sequence, ascending.
+        local: Positions of the rows in the rank's part of the microbatch.
     """
 
     rank: int
@@ -45,12 +45,12 @@ class Portion:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """What the rows of one rank in one microbatch are, padding included.
+    """Description of the rows of one rank in one microbatch, padding included.
 
     Args:
         entries: ``[R]``, entry of the pack that each row belongs to.
-        positions: ``[R]``, position in that entry; padding goes on counting.
-        lengths: ``[R]``, tokens of the data in that entry; 0 in a dummy.
+        positions: ``[R]``, position in that entry. Padding continues the count.
+        lengths: ``[R]``, real tokens in that entry; 0 in a dummy.
     """
 
     entries: Rows
@@ -59,20 +59,20 @@ class LocalRows:
 
     @property
     def real(self) -> npt.NDArray[np.bool_]:
-        """``[R]``, whether a row holds a token of the data."""
+        """``[R]``, whether a row holds a real token."""
         return self.positions < self.lengths
 
 
 def owner(sequence: int, ranks: int) -> int:
-    """The rank of the domain on which the loader put a sequence of the step."""
+    """Return the rank of the domain on which the loader puts a sequence of the step."""
     return sequence % ranks
 
 
 def local_rows(step: StepPlan, group: Group, packed: PackedSequences, place: int) -> LocalRows:
-    """The rows of the rank with index ``place`` in a group."""
+    """Describe the rows of the rank with index ``place`` in a group."""
     rows = local_to_global(packed, group.size, place, step.partition)
     starts = np.asarray(packed.cu_seqlens_padded)
-    # Among entries without rows the last one that starts here is meant: side="right".
+    # Of several entries that start here, only the last one has rows: side="right".
     entries = np.searchsorted(starts, rows, side="right") - 1
     lengths = np.zeros(len(starts) - 1, np.int64)
     lengths[: len(group.sequences)] = [step.lengths[s] for s in group.sequences]
@@ -80,12 +80,12 @@ def local_rows(step: StepPlan, group: Group, packed: PackedSequences, place: int
 
 
 def portions(step: StepPlan, rank: int, source: int | None = None) -> Iterator[Portion]:
-    """What one rank needs, by microbatch and then in the order of the pack.
+    """Yield the rows that one rank needs, by microbatch and then in the order of the pack.
 
     Args:
         step: The plan.
-        rank: Of the domain; who needs it.
-        source: From which owner; from all of them when ``None``.
+        rank: Rank of the domain that needs the rows.
+        source: Owner of the rows; all owners when ``None``.
     """
     for microbatch in range(len(step.plan.microbatches)):
         group = step.group_of(microbatch, rank)
@@ -104,7 +104,7 @@ def portions(step: StepPlan, rank: int, source: int | None = None) -> Iterator[P
 
 
 def portions_by_owner(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
-    """What one rank needs from each owner, in the order in which the owner sends it."""
+    """Return the rows that one rank needs from each owner, in the order of sending."""
     needed = tuple(portions(step, rank))
     ranks = step.plan.ranks
     return tuple(
@@ -114,19 +114,19 @@ def portions_by_owner(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], .
 
 
 def count_rows(found: Iterable[Portion]) -> int:
-    """Rows of some portions."""
+    """Count the rows of portions."""
     return sum(len(portion.positions) for portion in found)
 
 
 def followed(document: Tokens, positions: Rows, columns: range) -> IdRows:
-    """Rows of a document: column ``c`` is the token ``c`` places behind the row's.
+    """Return rows of a document: column ``c`` is the token ``c`` positions after the row's.
 
-    Behind the end it is 0: who receives the row knows where the sequence ends.
+    After the end of the document the value is 0. The receiver knows where the sequence ends.
 
     Args:
         document: ``[L]``.
-        positions: ``[n]``, of the rows.
-        columns: Which columns; 0 is the row's own token.
+        positions: ``[n]``, positions of the rows.
+        columns: Columns to return; 0 is the row's own token.
 
     Returns:
         ``[n, len(columns)]``.

@@ -1,4 +1,4 @@
-"""Moving a step's tokens from where they were loaded to where they are computed: one exchange."""
+"""Moves the tokens of a step from the ranks that loaded them to the ranks that compute them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ BYTE = np.dtype(np.uint8)
 
 @dataclass(frozen=True, kw_only=True)
 class TokenNeeds:
-    """What a rank's part of the model takes.
+    """Tokens that a rank's part of the model needs.
 
     Args:
         comm_type: How attention communicates over a CP group.
-        depths: Tokens predicted beyond the next (MTP).
-        embeds: Whether it has the embedding: it takes tokens.
-        predicts: Whether it has the loss: it takes the tokens that follow.
-        ids: Unsigned type in which token ids travel; the same in the whole domain.
-        device: Where batches belong.
+        depths: Number of tokens predicted beyond the next one (MTP).
+        embeds: Whether it has the embedding, which needs tokens.
+        predicts: Whether it has the loss, which needs the tokens that follow.
+        ids: Unsigned dtype in which token ids are sent, the same in the whole domain.
+        device: Device of the batches.
     """
 
     comm_type: str = "p2p"
@@ -56,21 +56,21 @@ class TokenNeeds:
 
     @property
     def columns(self) -> range:
-        """Of each row's token (0) and those behind it, which it takes."""
+        """Columns that it needs: 0 is the row's token, the others are the tokens after it."""
         return range(0 if self.embeds else 1, 2 + self.depths if self.predicts else 1)
 
 
 def totals(step: StepPlan, depths: int) -> Totals:
-    """Counts of the global batch; every rank has them from the lengths alone."""
+    """Return the counts of the global batch, which follow from the lengths."""
     predictions = (sum(max(0, n - 1 - depth) for n in step.lengths) for depth in range(1 + depths))
     return Totals(step.tokens, tuple(predictions))
 
 
 def owned_documents(documents: Documents, step: StepPlan, rank: int) -> dict[int, Tokens]:
-    """The documents of a step that a rank of the domain loads, by their number in the step.
+    """Read the documents of a step that a rank of the domain loads, by their number in the step.
 
     Raises:
-        InputError: One cannot be read.
+        InputError: A document cannot be read.
     """
     return {
         sequence: documents.read(document)
@@ -87,23 +87,24 @@ def route(
     *,
     traffic: Traffic | None = None,
 ) -> list[PackedBatch]:
-    """Bring every rank of a domain the rows it computes, for all microbatches of a step.
+    """Send every rank of a domain the rows that it computes, for all microbatches of a step.
 
-    A collective over the domain, unless the needs takes no tokens at all.
+    A collective over the domain, unless this part of the model needs no tokens.
 
     Args:
-        step: The plan, the same on all ranks.
-        owned: This rank's documents, see :func:`owned_documents`.
-        groups: Of every size that the plan uses.
-        needs: What this rank's part of the model takes; the same in the whole domain.
-        traffic: Where to count, or ``None``.
+        step: Plan of the step, the same on all ranks.
+        owned: Documents of this rank; see :func:`owned_documents`.
+        groups: CP groups of every size that the plan uses.
+        needs: Tokens that this rank's part of
+            the model needs, the same in the whole domain.
+        traffic: Counter of the bytes sent, or ``None``.
 
     Returns:
         This rank's microbatches in order.
 
     Raises:
-        InputError: The plan is for another domain, a group does not exist, or a document is
-            missing or not as long as planned.
+        InputError: The plan is for another domain, a group does not exist, or a document is missing
+            or has another length than planned.
     """
     if groups.domain_size != step.plan.ranks:
         problem = f"the domain has {groups.domain_size} ranks"
@@ -126,10 +127,13 @@ def outgoing_rows(
     columns: range,
     ids: np.dtype[np.unsignedinteger] = BYTE,
 ) -> list[IdRows]:
-    """What a rank sends to each rank of the domain: ``[rows, columns]`` of type ``ids`` for each.
+    """Collect the rows that a rank sends to each rank of the domain.
+
+    Each is ``[rows, columns]`` of dtype ``ids``.
 
     Raises:
-        InputError: A document is missing, not as long as planned, or of a wider type than ``ids``.
+        InputError: A document is missing, has another length than planned, or has a wider dtype
+            than ``ids``.
     """
     for sequence in range(rank, len(step.lengths), step.plan.ranks):
         if len(owned.get(sequence, ())) != step.lengths[sequence]:
@@ -161,12 +165,12 @@ def place_rows(
     needed: Sequence[Sequence[Portion]],
     received: Sequence[IdRows],
 ) -> list[IdRows]:
-    """What a rank received, in the rows of each of its microbatches.
+    """Put the received rows into the rank's microbatches.
 
     Args:
         step: The plan.
-        rank: Who received.
-        needed: What it asked each owner for.
+        rank: Rank of the domain that received.
+        needed: Rows that it needed from each owner.
         received: ``[rows, columns]`` from each owner.
 
     Returns:
@@ -193,7 +197,7 @@ def _exchange(
     needs: TokenNeeds,
     traffic: Traffic | None,
 ) -> tuple[IdRows, ...]:
-    """The one all-to-all: as many rows as both sides know from the plan, as bytes."""
+    """Exchange rows as bytes in one all-to-all. Both sides know the sizes from the plan."""
     width = len(needs.columns) * needs.ids.itemsize
     sizes = [rows.nbytes for rows in outgoing]
     send = torch.from_numpy(np.concatenate([rows.reshape(-1) for rows in outgoing]).view(np.uint8))
@@ -213,13 +217,13 @@ def build_batches(
     groups: DynamicGroups,
     needs: TokenNeeds,
 ) -> list[PackedBatch]:
-    """A rank's microbatches, once its rows are there.
+    """Build a rank's microbatches from the rows that arrived.
 
     Args:
         step: The plan.
-        arrived: Of each microbatch, see :func:`place_rows`; ``None`` where nothing is taken.
-        groups: Of every size that the plan uses.
-        needs: What this rank's part of the model takes.
+        arrived: Rows of each microbatch from :func:`place_rows`; ``None`` if no tokens are needed.
+        groups: CP groups of every size that the plan uses.
+        needs: Tokens that this rank's part of the model needs.
     """
     counts = totals(step, needs.depths)
     batches = []
@@ -251,7 +255,7 @@ def build_batches(
 def _columns(
     rows: IdRows | None, local: LocalRows, needs: TokenNeeds
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The rows' tokens, and what follows them, as far as they are taken."""
+    """Return the tokens of the rows and the tokens that follow, as far as they are needed."""
     if rows is None:
         return None, None
     ids = rows.astype(np.int64)

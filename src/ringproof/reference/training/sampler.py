@@ -1,7 +1,7 @@
-"""Which documents a step has: a function of seed, global batch and step, of nothing else.
+"""Chooses the documents of a step from seed, global batch and step alone.
 
-No state is kept, so a run is resumed from its step number, and two runs see the same samples
-however many ranks they have.
+There is no state, so a run is resumed from its step number, and runs on any number of ranks use the
+same samples.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ringproof.reference.planning.domain import IntArray
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Every document once per epoch, in an order drawn anew for each.
+    """Samples every document once per epoch, in a new random order for each epoch.
 
     Args:
-        seed: Of the orders, from 0 to 2**32 - 1.
-        global_batch: Documents of a step.
-        documents: How many there are.
+        seed: Seed of the orders, from 0 to 2**32 - 1.
+        global_batch: Documents per step.
+        documents: Number of documents.
 
     Raises:
-        InputError: A number out of range.
+        InputError: A number is out of range.
     """
 
     seed: int
@@ -39,7 +39,7 @@ class Sampler:
                 raise InputError(name, getattr(self, name), "is less than 1", "give 1 or more")
 
     def indices(self, step: int) -> IntArray:
-        """The documents of a step, ``(global_batch,)``; steps count from 0.
+        """Return the documents of a step, shape ``(global_batch,)``. Steps count from 0.
 
         A step that begins in one epoch may end in the next.
         """
@@ -53,5 +53,5 @@ class Sampler:
         return found
 
     def _order(self, epoch: int) -> IntArray:
-        """numpy's ``RandomState``, whose numbers never change."""
+        """Return the order of an epoch from numpy's ``RandomState``, whose streams never change."""
         return np.random.RandomState([self.seed, epoch]).permutation(self.documents)

@@ -1,4 +1,4 @@
-"""From the lengths of a step to its plan, by one of three schedules.
+"""Plans a step from the lengths of its sequences, by one of three schedules.
 
 ==========  ===========  ==========================================================
 schedule    CP groups    sequences
@@ -8,7 +8,7 @@ packed      one size     one after the other (THD), balanced over DP
 dynamic     by lengths   packed; the planner chooses group sizes and microbatches
 ==========  ===========  ==========================================================
 
-Every rank plans for itself. That all have the same plan is checked (``agreement``), not hoped.
+Every rank computes the plan on its own; ``agreement`` checks that all plans are equal.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ _DIGITS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How steps are planned.
+    """Settings from which steps are planned.
 
     Args:
-        name: One of :data:`SCHEDULES`.
-        ranks: Of the DPxCP domain.
-        max_tokens_per_rank: Rows of a rank in one microbatch, padding included.
-        cp_size: Of ``padded`` and ``packed``.
-        cp_sizes: Sizes that ``dynamic`` may use.
-        forced_sizes: Sizes that microbatches of ``dynamic`` take in turn, whatever the planner
-            thinks best: a test instrument.
-        row_shards: Parts into which a rank's rows are cut between layers: the TP size under
-            sequence parallelism.
-        partition: How sequences are cut over a group, ``zigzag`` or ``contiguous``.
-        padded_length: Of ``padded``: tokens that every sequence is padded to; the longest of the
-            step when ``None``.
-        pipeline: Stages, and virtual stages on each; interleaved ones want a number of
-            microbatches that the stages divide.
-        model: What a sequence costs on a group.
-        capacity: Fixed size of packs, for graphs; ``None``: each is as large as its sequences.
+        name: Name of the schedule, one of :data:`SCHEDULES`.
+        ranks: Ranks of the DP x CP domain.
+        max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
+        cp_size: CP size of ``padded`` and ``packed``.
+        cp_sizes: CP sizes that ``dynamic`` may use.
+        forced_sizes: CP sizes that microbatches of ``dynamic`` take in turn instead of the
+            planner's choice, for tests.
+        row_shards: Number of parts into which a rank's rows are divided between layers: the TP size
+            under sequence parallelism.
+        partition: Partition of a sequence over a group, ``zigzag`` or ``contiguous``.
+        padded_length: Tokens to which ``padded`` pads every sequence; the longest of the step when
+            ``None``.
+        pipeline: Pipeline stages, and virtual stages per rank. Interleaved schedules need a
+            multiple of the stages as number of microbatches.
+        model: Cost model of a sequence on a group.
+        capacity: Fixed size of packs for CUDA graphs; ``None`` if each is as large as its
+            sequences.
 
     Raises:
-        InputError: An unknown name, or sizes that are no divisors of ``ranks``.
+        InputError: The name is unknown, or a size does not divide ``ranks``.
     """
 
     name: str
@@ -93,7 +94,7 @@ class Schedule:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Group sizes that its plans may use, ascending: the groups that have to exist."""
+        """CP sizes that plans may use, ascending. Groups of these sizes have to exist."""
         if self.name != "dynamic":
             return (self.cp_size,)
         return tuple(sorted(set(self.forced_sizes or self.cp_sizes)))
@@ -110,7 +111,7 @@ class Schedule:
 
     @property
     def domain(self) -> Domain:
-        """What the planner may use."""
+        """Domain for the planner."""
         return Domain(
             ranks=self.ranks,
             max_tokens_per_rank=self.max_tokens_per_rank,
@@ -122,13 +123,13 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """One step: which documents, and where and when they are computed.
+    """Plan of one step, with its documents.
 
     Args:
-        plan: Its sequences are numbered as in ``documents``; its ranks are those of the domain.
-        documents: Of the data set, as the sampler gave them.
-        computed: Rows that count as real in ``cu_seqlens``, by sequence: its length, or under
-            ``padded`` the length that all have.
+        plan: Plan in which sequences are numbered as in ``documents`` and ranks as in the domain.
+        documents: Indices of the documents, from the sampler.
+        computed: Rows that count as real in ``cu_seqlens``, by sequence: its length, or the common
+            length under ``padded``.
         partition, rank_multiple, capacity: See :class:`Schedule`.
     """
 
@@ -156,7 +157,7 @@ class StepPlan:
 
     @property
     def groups(self) -> tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]:
-        """Of each microbatch its groups: size, and rows of each sequence as they are computed."""
+        """Return the groups of each microbatch, as sizes and computed rows of each sequence."""
         return tuple(
             tuple(
                 (group.size, tuple(self.computed[sequence] for sequence in group.sequences))
@@ -166,16 +167,16 @@ class StepPlan:
         )
 
     def pack(self, group: Group) -> PackedSequences:
-        """The rows that a group shares, at capacity if there is one and it fits.
+        """Return the pack that a group shares, at the fixed capacity if there is one and it fits.
 
         Raises:
-            InputError: It does not fit, and that is an error.
+            InputError: It does not fit, and the options ask for an error.
         """
         packed = self._packed(group)
         return (self.capacity and self.capacity.fitted(packed, group.size)) or packed
 
     def _packed(self, group: Group) -> PackedSequences:
-        """The rows of a group's sequences; padding alone where it is a dummy."""
+        """Pack the sequences of a group, or padding alone for a dummy."""
         multiple = group.size * self.rank_multiple
         if group.dummy:
             capacity = Capacity(rows=multiple, entries=1)
@@ -183,7 +184,7 @@ class StepPlan:
         return pack([self.computed[sequence] for sequence in group.sequences], multiple=multiple)
 
     def group_of(self, microbatch: int, rank: int) -> Group:
-        """The group that holds a rank of the domain in a microbatch."""
+        """Return the group of a rank of the domain in a microbatch."""
         groups = self.plan.microbatches[microbatch].groups
         return next(group for group in groups if rank in group.ranks)
 
@@ -195,16 +196,16 @@ def plan_step(
     documents: Sequence[int] | IntArray | None = None,
     names: Sequence[str] = (),
 ) -> StepPlan:
-    """Plan one step; the same on every rank for the same arguments.
+    """Plan one step. The result is the same on every rank for the same arguments.
 
     Args:
         lengths: Tokens of each sequence.
-        schedule: How.
-        documents: Which documents they are; their places when ``None``.
-        names: Of the documents, for messages.
+        schedule: Settings for planning.
+        documents: Indices of the documents; their positions when ``None``.
+        names: Names of the documents for messages.
 
     Raises:
-        InputError: No sequences, or one that does not fit, by its name.
+        InputError: There are no sequences, or one does not fit. The message names it.
     """
     values = np.asarray(lengths, dtype=np.int64)
     check_fit(values, schedule, names)
@@ -224,25 +225,26 @@ def plan_step(
 
 
 def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
-    """Refuse a plan that the independent validator finds fault with.
+    """Refuse a plan in which the independent validator finds a fault.
 
     Args:
         step: The plan.
-        what: The batch, for the message.
-        multiple: The number of microbatches has to be a multiple of this.
+        what: Name of the batch for the message.
+        multiple: Factor of which the number of microbatches must be a multiple.
 
     Raises:
-        InputError: Names the first fault, or what capacity is too small for a pack.
+        InputError: The plan has a fault, of which the message names the first, or a pack exceeds
+            the capacity.
     """
-    computed = replace(step.plan, lengths=step.computed)  # under padded, longer than what is real
-    _ = step.rows  # every pack fits the capacity: refused by all ranks, not by those that hold it
+    computed = replace(step.plan, lengths=step.computed)  # longer under padded
+    _ = step.rows  # checks the capacity of every pack on all ranks, not only on those that hold it
     problems = violations(computed.as_json(), rank_multiple=step.rank_multiple, multiple=multiple)
     if problems:
         raise InputError(what, None, problems[0], "report it with its lengths")
 
 
 def plan_digest(step: StepPlan) -> str:
-    """A short name of all that ranks have to agree on; times do not belong to it."""
+    """Return a digest of everything on which ranks have to agree. Times do not belong to it."""
     content = step.plan.as_json()
     del content["metrics"]
     content["documents"] = step.documents
@@ -266,7 +268,7 @@ def _plan(lengths: IntArray, computed: IntArray, schedule: Schedule) -> Plan:
 
 
 def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Domain) -> Plan:
-    """A plan of padded sequences as one of what is in them; its bound stays that of BSHD."""
+    """Replace padded lengths by real lengths in a plan, but not in its lower bound."""
     size = domain.cp_sizes[0]
     held = int(domain.rank_tokens(computed, size).sum()) * size
     metrics = replace(plan.metrics, padding_fraction=1 - int(lengths.sum()) / held)
@@ -274,15 +276,15 @@ def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Dom
 
 
 def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) -> None:
-    """Refuse by name what no group can hold.
+    """Refuse sequences that no group can hold, by their names.
 
     Args:
         lengths: Tokens of each sequence.
-        schedule: How they would be planned.
-        names: Of the documents, for the message.
+        schedule: Settings for planning.
+        names: Names of the documents for the message.
 
     Raises:
-        InputError: A sequence, or the length that all are padded to, does not fit.
+        InputError: A sequence, or the length to which all are padded, does not fit.
     """
     longest = schedule.domain.longest
     padded = schedule.padded_length

@@ -1,12 +1,12 @@
-"""FSDP2 instead of replicated parameters: each rank of the DPxCP domain keeps a shard.
+"""FSDP2: each rank of the DP x CP domain keeps a shard of the parameters.
 
-Works with a pipeline, interleaved or not, with tensor parallelism (each TP rank's cut is sharded
-on its own) and with Dynamic CP: the ranks of a domain run the same number of microbatches through
-the same layers, so their gathers and reductions meet, whatever CP group a microbatch has.
+It works with pipelines, with tensor parallelism (the part of each TP rank is sharded separately)
+and with Dynamic CP. The ranks of a domain run the same number of microbatches through the same
+layers, so that their gathers and reductions match for any CP groups.
 
-torch's pipeline schedules handle a stage that is itself an FSDP module in their own way, and that
-way has changed with versions. Here the stage that they see is a plain module around it, and the
-reduction is switched on before the backward of a step's last microbatch.
+torch's pipeline schedules treat a stage that is an FSDP module in a special way, which differs
+between versions. So the FSDP module is wrapped in a plain module, and the reduction is enabled
+before the backward of a step's last microbatch.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from ringproof.reference.training.stages import BeforeBackward, StageCall
 
 
 def domain_mesh(domain: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
-    """The domain as a one-dimensional device mesh. No group is created."""
+    """Return the domain as a one-dimensional device mesh, without creating a group."""
     return DeviceMesh.from_group(domain, device.type, mesh_dim_names=("domain",))
 
 
 def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> StageCall:
-    """Shard a stage's parameters in place: layer by layer, and the rest as one.
+    """Shard a stage's parameters in place: each layer on its own, and the rest together.
 
-    All are freed after a forward and gathered again for its backward: with a pipeline, other
-    microbatches pass between the two.
+    Parameters are freed after the forward and gathered again for the backward, since in a pipeline
+    other microbatches run between the two.
 
     Args:
-        stage: Holds full parameters (of its TP rank); holds ``DTensor`` shards afterwards.
-        layers: Those of its modules that are gathered one at a time.
-        mesh: From :func:`domain_mesh`.
+        stage: Stage with full parameters (of its TP rank), which become ``DTensor`` shards.
+        layers: Modules of the stage that are gathered one at a time.
+        mesh: Result of :func:`domain_mesh`.
 
     Returns:
-        What to hand to ``make_runner``, with :func:`reduce_with_last` for it.
+        The stage for ``make_runner``, to be used with :func:`reduce_with_last`.
 
     Raises:
-        InputError: The mesh is of CPUs, which this version of torch cannot shard over.
+        InputError: The mesh has CPUs, on which this version of torch cannot shard.
     """
     if mesh.device_type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         problem = f"FSDP2 of torch {torch.__version__} needs GPUs"
@@ -60,7 +60,7 @@ def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh)
 
 
 def reduce_with_last(call: nn.Module) -> BeforeBackward:
-    """What defers the reduction of a sharded stage's gradients to the last microbatch."""
+    """Return a hook that reduces a sharded stage's gradients only after the last microbatch."""
     sharded: Any = call
 
     def before_backward(last: bool) -> None:
@@ -70,11 +70,11 @@ def reduce_with_last(call: nn.Module) -> BeforeBackward:
 
 
 def _sum_gradients(module: Any) -> None:
-    """Reduce gradients to their sum over the domain; FSDP2's own is the mean.
+    """Reduce gradients to their sum over the domain instead of FSDP2's mean.
 
     ``set_gradient_divide_factor`` is called ``set_reduce_scatter_divide_factor`` before torch 2.8.
-    A reduction that multiplies exists in NCCL only, hence the plain sum where it can be asked for;
-    earlier versions cannot reduce single precision over gloo.
+    Only NCCL has a reduction that also scales, so the plain sum is used where torch has an option
+    for it. Earlier versions cannot reduce float32 over gloo.
     """
     if hasattr(module, "set_gradient_divide_factor"):
         module.set_gradient_divide_factor(1.0)

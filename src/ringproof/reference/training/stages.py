@@ -1,4 +1,4 @@
-"""A stage as the loop and the pipeline schedules call it: fixed messages, real rows inside."""
+"""Model stages as the loop and the pipeline schedules call them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.batch import PackedBatch
 
 Losses = dict[str, torch.Tensor]
-"""Name of a loss to this rank's share of it: detached, summed over microbatches."""
+"""This rank's part of each loss by name, detached and summed over microbatches."""
 
 BeforeBackward = Callable[[bool], None]
-"""Called before a stage's backward of each microbatch; true before that of the last one."""
+"""Called before a stage's backward of each microbatch, with true before the last one."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """What goes from one stage to the next: rows of the residual stream.
+    """Format of messages from one stage to the next, which are rows of the residual stream.
 
     Args:
-        capacity: Rows of a message, the most that a microbatch has on a rank.
-        hidden: Columns.
-        dtype: Of activations.
-        device: Where stages compute.
-        row_shards: Parts into which a rank's rows are cut before they reach a stage: the TP size
+        capacity: Rows of a message: the maximum of a microbatch on a rank.
+        hidden: Hidden size.
+        dtype: Dtype of activations.
+        device: Device of the stages.
+        row_shards: Number of parts into which a rank's rows are divided before a stage: the TP size
             under sequence parallelism, else 1.
     """
 
@@ -41,10 +41,10 @@ class Message:
     row_shards: int = 1
 
     def rows(self, batch: PackedBatch) -> int:
-        """Rows that a microbatch really has.
+        """Return the number of rows that a microbatch has without padding of the message.
 
         Raises:
-            InputError: The row shards do not divide them, or they exceed the capacity.
+            InputError: The row shards do not divide the rows, or the rows exceed the capacity.
         """
         if batch.rows % self.row_shards:
             problem = f"{self.row_shards} tensor parallel ranks cannot share the rows evenly"
@@ -56,32 +56,32 @@ class Message:
         return rows
 
     def empty(self, rows: int) -> torch.Tensor:
-        """A tensor to receive that many rows into."""
+        """Allocate a tensor that receives that many rows."""
         return torch.empty(rows, self.hidden, dtype=self.dtype, device=self.device)
 
 
 class StepState:
-    """What the stages of a rank look up and add to while one step runs."""
+    """Microbatches and losses of the running step, shared by the stages of a rank."""
 
     def __init__(self) -> None:
         self._batches: tuple[PackedBatch, ...] = ()
         self.losses: Losses = {}
 
     def begin(self, batches: Sequence[PackedBatch]) -> None:
-        """Start a step; the last one's losses are forgotten."""
+        """Start a step with no losses."""
         self._batches = tuple(batches)
         self.losses = {}
 
     def batch(self, microbatch: int) -> PackedBatch:
-        """The microbatch of that index."""
+        """Return the microbatch of an index."""
         return self._batches[microbatch]
 
     def is_last(self, microbatch: int) -> bool:
-        """Whether it is the step's last one; every schedule runs backwards in their order."""
+        """Return whether it is the last microbatch. Every schedule runs the backwards in order."""
         return microbatch == len(self._batches) - 1
 
     def add(self, losses: Mapping[str, torch.Tensor]) -> None:
-        """Add a stage's losses of one microbatch, on the device: nothing waits for a value."""
+        """Add a stage's losses of one microbatch on the device, without synchronization."""
         for name, value in losses.items():
             past = self.losses.get(name)
             self.losses[name] = value.detach() if past is None else past + value.detach()
@@ -90,11 +90,11 @@ class StepState:
 class StageCall(nn.Module):
     """Calls a stage and returns tuple and dictionary instead of its ``StageOutput``.
 
-    FSDP2 finds the tensors whose gradients announce a backward in these, not in a dataclass.
+    FSDP2 registers its hooks on tensors in tuples and dictionaries, not on those in a dataclass.
 
     Args:
         stage: The stage.
-        bank: Of its graphs, which then gives each microbatch its slot.
+        bank: Graph bank, which gives each microbatch its slot; ``None`` without graphs.
     """
 
     def __init__(self, stage: nn.Module, bank: GraphBank | None = None) -> None:
@@ -102,24 +102,24 @@ class StageCall(nn.Module):
         self.stage, self.bank = stage, bank
 
     def forward(self, x: torch.Tensor, batch: PackedBatch) -> tuple[torch.Tensor, Losses]:
-        """Rows or tokens to hidden rows, or to the loss on the last stage."""
+        """Map rows or tokens to hidden rows, or to the loss on the last stage."""
         output: Any = self.stage(x, batch if self.bank is None else self.bank.enter(batch))
         return output.value, dict(output.losses)
 
 
 class PipelinedStage(nn.Module):
-    """A stage between messages of fixed capacity.
+    """A stage that receives and sends messages of fixed capacity.
 
-    A microbatch has fewer rows than a message. They are cut from what arrives and padded with
-    zeros for what leaves; autograd does the reverse, so the other rows reach no computation and
-    no gradient, whatever they hold.
+    A microbatch has fewer rows than a message. They are sliced from the received message and padded
+    with zeros for the sent message. Autograd does the reverse, so the other rows affect no result
+    and no gradient.
 
     Args:
         call: A :class:`StageCall`, sharded or not.
-        step_state: Of the running step.
-        message: Shape of what is received and sent.
-        first: Whether it takes tokens instead of a message.
-        last: Whether it returns a loss instead of a message.
+        step_state: State of the running step.
+        message: Format of the messages.
+        first: Whether the input is tokens instead of a message.
+        last: Whether the output is a loss instead of a message.
         before_backward: See :data:`BeforeBackward`.
     """
 
@@ -142,11 +142,11 @@ class PipelinedStage(nn.Module):
         self._before_backward = before_backward
 
     def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> torch.Tensor:
-        """One microbatch.
+        """Run one microbatch.
 
         Args:
-            received: The message ``[capacity, hidden]``; nothing on the first stage.
-            microbatch: ``[1]`` int64 on the CPU, the index in the step.
+            received: Message ``[capacity, hidden]``; nothing on the first stage.
+            microbatch: Index in the step, ``[1]`` int64 on the CPU.
 
         Returns:
             A message, or the loss ``[1]``.
@@ -174,5 +174,5 @@ class PipelinedStage(nn.Module):
 
 
 def loss_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Losses are summed in at least single precision."""
+    """Return the dtype in which losses are summed, at least float32."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,9 +1,9 @@
-"""The loop: plan, move, compute, sum, step. What Dynamic CP asks of a training, in one place.
+"""The training loop: plan, move, compute, reduce, update.
 
-Every rank plans each step for itself, from lengths that all know, and the plans are compared
-before anything moves. A microbatch carries its CP group to the layers, so nothing in the model
-remembers one. Losses are divided by counts of the whole global batch, so they only have to be
-summed, whatever was packed with what.
+Every rank plans each step from the lengths of all sequences, and the plans are compared before any
+communication. A microbatch carries its CP group to the layers, so no module stores a group. Losses
+are divided by counts of the whole global batch, so they only have to be summed, independent of the
+packing.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ Report = Callable[[Record], None]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to.
+    """Summary of a run.
 
     Args:
-        steps: Steps done, those before a resumption included.
-        first_loss, last_loss: Of the first and the last step of this run.
-        tokens_per_second: Median over its steps.
-        resumed_at: Steps done before it: 0 unless it goes on with another.
-        graphs: What was captured; none without ``--graphs bank``.
-        graph_totals: How often it was replayed.
+        steps: Steps done, including those before the run was resumed.
+        first_loss, last_loss: Loss of the first and of the last step of this run.
+        tokens_per_second: Median over the steps.
+        resumed_at: Steps done before this run was resumed; 0 for a new run.
+        graphs: Record of the captures; ``None`` without ``--graphs bank``.
+        graph_totals: Number of replays.
     """
 
     steps: int
@@ -73,7 +73,7 @@ class Summary:
     graph_totals: GraphTotals | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The summary as plain data; what a run has not is left out."""
+        """Return the summary as plain data, without the parts that a run does not have."""
         own = {name: value for name, value in asdict(self).items() if not name.startswith("graph")}
         records = {"graphs": self.graphs, "graph_totals": self.graph_totals}
         return {**own, **{name: r.as_json() for name, r in records.items() if r is not None}}
@@ -86,13 +86,13 @@ def train(
     *,
     timeout: timedelta | None = None,
 ) -> Summary:
-    """Run as many steps as asked for. A collective over the world.
+    """Run the training. A collective over the world.
 
     Args:
-        options: The same on every rank.
-        device: Of this rank.
-        report: Called with each record, on every rank.
-        timeout: Of each collective; the backend's own when ``None``.
+        options: Options of the run, the same on every rank.
+        device: Device of this rank.
+        report: Function that is called with each record on every rank.
+        timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
         InputError: Options, data or checkpoint cannot be used, ranks do not agree on a plan, or a
@@ -122,7 +122,7 @@ def train(
 
 
 def train_step(parts: Assembly, step: int) -> StepRecord:
-    """One optimiser step; the record is the same on every rank.
+    """Run one optimizer step. The record is the same on every rank.
 
     Args:
         parts: Of this rank.
@@ -176,13 +176,13 @@ def check_finite(record: StepRecord) -> None:
 
 
 def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
-    """The objective on held-out documents: the same ones each time, planned like a step's.
+    """Compute the objective on held-out documents, which are the same in each evaluation.
 
-    The mean over global batches, each of which is divided by its own count of valid tokens.
+    The result is the mean over global batches, each divided by its own count of valid tokens.
 
     Args:
         parts: Of this rank.
-        step: For the record.
+        step: Step of the record.
     """
     documents, count = parts.data.evaluation, parts.options.keeping.evaluate_batches
     sampler = Sampler(
@@ -205,17 +205,17 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
 
 
 def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: str) -> StepPlan:
-    """The plan of a global batch: made by each rank, from lengths alone, and then compared.
+    """Plan a global batch on each rank, and check that all ranks have the same plan.
 
     Args:
         parts: Of this rank.
-        documents: What the indices are of.
-        indices: Of the batch.
-        what: The batch, for the message.
+        documents: Documents to which the indices refer.
+        indices: Documents of the batch.
+        what: Name of the batch for the message.
 
     Raises:
-        InputError: A document does not fit, the plan is not legal (a group that does not exist
-            would be a hang), or ranks have different plans; they are named.
+        InputError: A document does not fit, the plan is not legal, or ranks have different plans,
+            in which case the message names them. A group that does not exist would cause a hang.
     """
 
     def planned() -> StepPlan:
@@ -234,10 +234,10 @@ def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: 
 
 
 def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[PackedBatch]:
-    """This rank's microbatches: what it loaded goes where it is computed, in one exchange.
+    """Build this rank's microbatches by one exchange of the loaded rows.
 
     Raises:
-        InputError: A rank cannot read a document. On every rank.
+        InputError: A rank cannot read a document. All ranks raise.
     """
     rank = parts.groups.domain_rank
     owned = refuse_together(
@@ -247,7 +247,7 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
 
 
 def _step_optimiser(parts: Assembly, step: int) -> float:
-    """Step with the learning rate of this step, which is returned; gradients are dropped."""
+    """Update the parameters, free the gradients, and return the learning rate of this step."""
     options = parts.options.optimiser
     rate = learning_rate(
         step,
@@ -262,7 +262,7 @@ def _step_optimiser(parts: Assembly, step: int) -> float:
 
 
 def _start(parts: Assembly) -> int:
-    """The step to begin with: 0, or where the newest checkpoint ends."""
+    """Return the first step: 0, or the one after the newest checkpoint."""
     if not parts.options.keeping.resume:
         return 0
     return checkpoint.load(parts.checkpoints, parts.state())
@@ -291,7 +291,7 @@ def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
 
 
 def _graph_totals(parts: Assembly, records: list[StepRecord]) -> GraphTotals | None:
-    """Of this run's steps; none without graphs, or without a step that could have used them."""
+    """Return the totals of this run's steps; ``None`` without graphs or without a step."""
     if parts.graphs is None or not records:
         return None
     counts = [(record.graph_replays, record.graph_eager) for record in records]
