@@ -1,4 +1,4 @@
-"""Anchors: places in upstream's code, found again by symbol instead of by line number."""
+"""Anchors: references to upstream code by symbol instead of by line number."""
 
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
 from ringproof.harness.upstreams.sources import open_upstream

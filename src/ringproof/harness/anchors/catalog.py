@@ -1,4 +1,4 @@
-"""Every symbol of a file, by the name an anchor would use."""
+"""Lists every symbol of a Python file under the name that an anchor uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def catalog(module: ast.Module) -> Mapping[str, Found]:
-    """All definitions of a file; ``#n`` is part of the name where a name stands several times."""
+    """Return all definitions of a file by name. Repeated names end in ``#n``."""
     found: dict[str, Found] = {}
     pending: list[tuple[str, ast.AST]] = [("", module)]
     while pending:
@@ -34,7 +34,7 @@ def catalog(module: ast.Module) -> Mapping[str, Found]:
 
 
 def _members(scope: ast.AST) -> Iterator[tuple[str, Found]]:
-    """What `find_symbol` finds directly inside a scope."""
+    """Yield the definitions that `find_symbol` finds directly inside a scope."""
     fields = not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
     for block in statement_blocks(scope):
         for statement, below in zip(block, [*block[1:], None], strict=True):

@@ -1,4 +1,4 @@
-"""What changed between two versions of a definition, in a few words."""
+"""Summarizes the changes between two versions of a Python definition."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WIDTH = 60
 
 
 def summarise(old: Found, new: Found) -> tuple[str, ...]:
-    """The differences that a reader of a card wants to know of.
+    """Summarize the differences that matter to a reader of a card.
 
-    In this order: kind, signature (or the fields of a class), defaults (or the value of a field,
-    the settings of an option), decorators, bases, raised errors, literals; ``body`` when none of
-    these tells the two apart. Values are shortened.
+    The order is: kind, signature (or the fields of a class), defaults (or the value of a field, or
+    the settings of an option), decorators, bases, raised errors, literals. The result is ``body``
+    if only other parts differ. Values are shortened.
     """
     first, second = old.nodes[0], new.nodes[0]
     if type(first) is not type(second):
@@ -36,7 +36,7 @@ def summarise(old: Found, new: Found) -> tuple[str, ...]:
 
 
 def signature_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """One line on names that came, went, changed places or types."""
+    """Yield one line about names that were added, removed, reordered or changed in type."""
     parts = [f"added {name}" for name in new if name not in old]
     parts += [f"removed {name}" for name in old if name not in new]
     both = [name for name in old if name in new]
@@ -51,7 +51,7 @@ def signature_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[
 
 
 def default_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """One line on values that are not what they were."""
+    """Yield one line about default values that changed."""
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     values = [[shortened(side.get(name, "none")) for side in (old, new)] for name in names]
     parts = [f"{name} {' -> '.join(pair)}" for name, pair in zip(names, values, strict=True)]
@@ -60,7 +60,7 @@ def default_lines(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[st
 
 
 def counted_lines(what: str, old: Counter[str], new: Counter[str]) -> Iterator[str]:
-    """One line on what one side has more of than the other."""
+    """Yield one line about items that were added or removed."""
     parts = [f"+{item}" for item in sorted(new - old)]
     parts += [f"-{item}" for item in sorted(old - new)]
     if parts:
@@ -73,7 +73,7 @@ def _few(parts: list[str]) -> str:
 
 
 def _text(node: ast.AST | None) -> str:
-    """A node as source on one line, shortened."""
+    """Return a node as source on one line, shortened."""
     if node is None:
         return ""
     try:
@@ -84,12 +84,12 @@ def _text(node: ast.AST | None) -> str:
 
 
 def shortened(text: str) -> str:
-    """Code cut to a width that fits a line with other words."""
+    """Cut code to a width that leaves room on the line."""
     return text if len(text) <= _WIDTH + 1 else f"{text[:_WIDTH]}…"
 
 
 def _parameters(node: ast.AST) -> Mapping[str, str]:
-    """Parameters of a function, or fields and methods of a class, with their types."""
+    """Return parameters of a function, or fields and methods of a class, with their types."""
     if isinstance(node, _FUNCTIONS):
         found = {name: _text(argument.annotation) for name, argument in _arguments(node.args)}
         return {**found, "return": _text(node.returns)} if node.returns is not None else found
@@ -118,7 +118,7 @@ def _arguments(arguments: ast.arguments) -> Iterator[tuple[str, ast.arg]]:
 
 
 def _settings(node: ast.AST) -> Mapping[str, str]:
-    """What stands for a value unless somebody gives another."""
+    """Return default values of parameters or fields, or the settings of an option."""
     if isinstance(node, _FUNCTIONS):
         positional = (*node.args.posonlyargs, *node.args.args)
         tail = positional[len(positional) - len(node.args.defaults) :]
@@ -158,7 +158,7 @@ def _raised(node: ast.AST) -> Counter[str]:
 
 
 def _literals(node: ast.AST) -> Counter[str]:
-    """Constants of a definition's body; those of signatures and fields count as defaults."""
+    """Count the constants in a body. Those of signatures and fields count as defaults."""
     counts: Counter[str] = Counter()
     stack: list[ast.AST] = [*node.body] if isinstance(node, _DEFINITIONS) else []
     if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The anchors of cards, looked up in their upstreams and compared with what was locked."""
+"""Looks up the anchors of cards in their upstreams and compares them with the lock."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STALE = "locked at another version"
 
 @dataclass(frozen=True)
 class CheckedAnchor:
-    """One anchor of one skill.
+    """Result of looking up one anchor of one skill.
 
     Attributes:
         resolution: ``None`` when its upstream could not be opened.
-        since_lock: ``same``, ``moved`` or ``changed``; ``not locked`` without a lock or an entry
-            that fits; ``locked at another version`` where that entry is about another version
-            than the card's, see `stale_upstreams`; ``None`` when it was not found.
+        since_lock: ``same``, ``moved`` or ``changed``; ``not locked`` without a lock or a matching
+            entry; ``locked at another version`` if the entry is about another version than the
+            card's, see `stale_upstreams`; ``None`` if the anchor was not found.
         obstacle: Why the upstream could not be opened.
     """
 
@@ -50,7 +50,7 @@ class CheckedAnchor:
 
     @property
     def failed(self) -> bool:
-        """Whether somebody has to look at it. Not being here is no failure."""
+        """Whether the result needs attention. A missing upstream is not a failure."""
         return self.status not in (AnchorStatus.HOLDS.value, NOT_HERE)
 
 
@@ -58,10 +58,10 @@ class CheckedAnchor:
 def check_cards(
     cards: Mapping[str, Card], locks: Mapping[str, Lock], choice: UpstreamChoice
 ) -> tuple[CheckedAnchor, ...]:
-    """Every anchor of the cards, in their order; each file of each version is parsed once.
+    """Look up every anchor of the cards in order, and parse each file of each version once.
 
     Raises:
-        InputError: What the user gave for an upstream cannot be opened.
+        InputError: An upstream that the user gave cannot be opened.
     """
     entries = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
     stale = {skill: stale_upstreams(cards[skill], lock) for skill, lock in locks.items()}
@@ -76,12 +76,12 @@ def check_cards(
             continue
         groups.setdefault(id(tree), (tree, []))[1].append(index)
     for tree, members in groups.values():
-        resolver = AnchorResolver(tree)  # one version's syntax trees at a time are in memory
+        resolver = AnchorResolver(tree)  # keep the syntax trees of one version at a time in memory
         for index in members:
             skill, anchor = entries[index]
             try:
                 resolution = resolver.resolve(anchor)
-            except UpstreamUnavailable as error:  # a submodule's repository was not given
+            except UpstreamUnavailable as error:  # the repository of a submodule was not given
                 checked[index] = _blocked(checked[index], error)
                 continue
             since = _since(locks.get(skill), anchor, resolution)
@@ -107,7 +107,7 @@ def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
 
 
 def _locked(lock: Lock | None, anchor: Anchor) -> LockedPlace | None:
-    """The locked place of an anchor as it is written now, in its own upstream."""
+    """Return the locked place of an anchor in its own upstream, if the anchor is unchanged."""
     entry = lock.anchors.get(anchor.id) if lock is not None else None
     if entry is None or (entry.path, entry.symbol) != (anchor.path, anchor.symbol):
         return None
@@ -116,7 +116,7 @@ def _locked(lock: Lock | None, anchor: Anchor) -> LockedPlace | None:
 
 
 def counts(checked: Sequence[CheckedAnchor]) -> Mapping[str, int]:
-    """How many anchors have each status, the most frequent first."""
+    """Count the anchors of each status, the most frequent first."""
     found: dict[str, int] = {}
     for item in checked:
         found[item.status] = found.get(item.status, 0) + 1

@@ -1,4 +1,4 @@
-"""What stands inside a symbol: identifiers, strings, and a fingerprint of the syntax tree."""
+"""Identifiers, strings and fingerprint of a Python definition."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from ringproof.harness.anchors.symbols import is_docstring
 
 _HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)
-# Not part of the meaning: positions are attributes, not fields; these are fields.
+# Fields that do not affect the meaning. Positions are attributes and not fields.
 _IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
 
 
 def missing_expectations(nodes: Sequence[ast.AST], expects: Sequence[str]) -> tuple[str, ...]:
-    """The expectations that do not occur inside the nodes.
+    """Return the expectations that do not occur inside the nodes.
 
     An item occurs as an identifier (name, attribute, parameter, keyword, definition, import), as a
     dotted chain of them (``config.cp_comm_type``), or as a part of a string literal: docstrings
@@ -70,7 +70,7 @@ def _identifiers(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def _chain(node: ast.Attribute) -> tuple[str, ...]:
-    """``a.b.c`` as parts; what is not a name at its start (a call, an index) is left out."""
+    """Split ``a.b.c`` into parts, without a call or an index at its start."""
     parts: list[str] = []
     current: ast.expr = node
     while isinstance(current, ast.Attribute):
@@ -82,11 +82,11 @@ def _chain(node: ast.Attribute) -> tuple[str, ...]:
 
 
 def fingerprint(nodes: Sequence[ast.AST]) -> str:
-    """SHA-256 of the syntax tree: positions, formatting, comments and docstrings do not count.
+    """Return the SHA-256 of the syntax tree without positions, comments and docstrings.
 
-    Not `ast.dump`, whose text differs between Python versions: empty fields are left out, so a
-    field that a later Python adds changes nothing until it is used. Iterative, because a tree from
-    outside can be deeper than the recursion limit.
+    `ast.dump` is not used because its text differs between Python versions. Empty fields are left
+    out, so that a field that a later Python adds does not change the fingerprint until it is used.
+    The function is iterative because a tree can be deeper than the recursion limit.
     """
     digest = hashlib.sha256()
     stack: list[object] = [node for node in reversed(nodes) if not is_docstring(node)]
@@ -104,11 +104,11 @@ def fingerprint(nodes: Sequence[ast.AST]) -> str:
 
 
 class _Close:
-    """The end of a node on the stack."""
+    """Marks the end of a node on the stack."""
 
 
 class _Label(str):
-    """A field's name on the stack, kept apart from string values by its dot."""
+    """Name of a field on the stack, distinguished from string values by a dot."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ def _children(node: ast.AST) -> Iterator[object]:
 
 
 def documentation_fingerprint(nodes: Sequence[ast.AST]) -> str:
-    """SHA-256 of the docstrings inside, white space folded: upstream's words about the symbol."""
+    """Return the SHA-256 of the docstrings inside, with white space folded."""
     digest = hashlib.sha256()
     for root in nodes:
         for node in _statements(root):
@@ -142,7 +142,7 @@ def documentation_fingerprint(nodes: Sequence[ast.AST]) -> str:
 
 
 def _statements(root: ast.AST) -> Iterator[ast.AST]:
-    """What holds statements, and these, in the order of `ast.walk`; no expression is entered."""
+    """Yield statements and their holders in the order of `ast.walk`, without expressions."""
     pending = deque((root,))
     while pending:
         node = pending.popleft()

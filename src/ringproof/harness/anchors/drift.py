@@ -1,4 +1,4 @@
-"""What became of an anchor between two versions of an upstream."""
+"""Classifies what happened to anchors between two versions of an upstream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELOCATION_THRESHOLD = 0.4
 
 
 class DriftKind(str, Enum):
-    """What happened to an anchor's symbol."""
+    """What happened to the symbol of an anchor."""
 
     SAME = "same"
     MOVED = "moved"
@@ -42,14 +42,14 @@ HARMLESS = frozenset((DriftKind.SAME, DriftKind.MOVED, DriftKind.ABSENT))
 
 @dataclass(frozen=True)
 class Drift:
-    """One anchor in two versions.
+    """An anchor in two versions of an upstream.
 
     Attributes:
-        path, symbol: Where it is in the second version; as before when it is nowhere.
-        before, after: 1-based lines, first and last; ``None`` where it is not.
-        confidence: Likeness to what it was, for a new name or file; 1 for the same code.
-        summary: What changed in it, in a few words.
-        missing: The anchor's expectations that do not occur in the second version.
+        path, symbol: Place in the second version; unchanged if the symbol was not found there.
+        before, after: First and last line, from 1; ``None`` if it does not exist.
+        confidence: Similarity to the old code for a new name or file; 1 for the same code.
+        summary: Summary of the changes.
+        missing: Expectations that do not occur in the second version.
     """
 
     anchor: Anchor
@@ -64,7 +64,7 @@ class Drift:
 
     @property
     def harmless(self) -> bool:
-        """Whether the card's author has nothing to look at."""
+        """Whether the change needs no attention from the card's author."""
         return self.kind in HARMLESS and not self.missing
 
 
@@ -81,11 +81,11 @@ _Wanted = tuple[str, str]
 
 
 def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) -> tuple[Drift, ...]:
-    """The fate of each anchor, in the given order.
+    """Classify what happened to each anchor, in the given order.
 
-    A symbol that is not where it was is sought under a new name in its file (among the names the
-    file did not have before), and under its old name in all other files of its language. A symbol
-    that changed its name and its file at once is reported as gone.
+    A symbol that is missing is searched under a new name in its file (among names that the file did
+    not have before), and under its old name in all other files of its language. A symbol that
+    changed both name and file is reported as gone.
 
     Raises:
         InputError: The parser of an anchor's language is not installed.
@@ -112,7 +112,7 @@ def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) ->
 
 
 def _in_place(anchor: Anchor, origin: Definition, after: AnchorResolver) -> Drift | None:
-    """The fate of a symbol that still has its name and file; ``None`` for any other."""
+    """Classify a symbol that still has its name and file; return ``None`` for any other."""
     try:
         found = after.find(anchor.path, anchor.symbol)
     except (FileNotFoundError, SymbolError):
@@ -156,7 +156,7 @@ def _sought(
     resolvers: tuple[AnchorResolver, AnchorResolver],
     elsewhere: Mapping[_Wanted, Sequence[tuple[str, Definition]]],
 ) -> Drift:
-    """The fate of a symbol that is not where it was: the likeliest of all candidates."""
+    """Classify a missing symbol by its most similar candidate."""
     renamed = _best(_new_names(anchor, origin, resolvers), RENAME_THRESHOLD)
     other = _best(
         [
@@ -199,9 +199,9 @@ def _wanted(anchor: Anchor) -> _Wanted:
 def _elsewhere(
     wanted: set[_Wanted], old: UpstreamTree, new: UpstreamTree
 ) -> Mapping[_Wanted, Sequence[tuple[str, Definition]]]:
-    """Where else symbols are defined in the new version and were not in the old one.
+    """Find the other files that define symbols in the new version but not in the old one.
 
-    Only files of a symbol's language that contain its last name as text are parsed.
+    Only files of the symbol's language that contain its last name as text are parsed.
     """
     places: dict[_Wanted, list[tuple[str, Definition]]] = {item: [] for item in wanted}
     for path in sorted(filter(has_symbols, new.paths())):
@@ -240,7 +240,7 @@ def _defined(module: Module | None, symbol: str) -> Definition | None:
 
 
 def _is_known(module: Module | None, symbol: str) -> bool:
-    """Whether a file has a symbol, once or several times."""
+    """Return whether a file has a symbol, once or several times."""
     try:
         return module is not None and module.find(symbol) is not None
     except SymbolError as error:

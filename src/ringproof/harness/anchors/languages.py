@@ -1,4 +1,4 @@
-"""Which language a file is written in."""
+"""Chooses the language of a file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PYTHON_ENDING = ".py"
 
 
 def language_of(path: str) -> Language:
-    """The language of an anchor's file: C++ and CUDA by their endings, Python otherwise."""
+    """Return the language of an anchor's file: C++ or CUDA by suffix, otherwise Python."""
     return Native() if path.endswith(NATIVE_ENDINGS) else Python()
 
 
 def has_symbols(path: str) -> bool:
-    """Whether symbols are sought in a file that no anchor names."""
+    """Return whether symbols are searched in a file that no anchor names."""
     return path.endswith((PYTHON_ENDING, *NATIVE_ENDINGS))

@@ -1,7 +1,7 @@
-"""``anchors.lock``: where each anchor of a skill was, in each version of its upstream.
+"""``anchors.lock``: the place of each anchor of a skill in each version of its upstream.
 
-JSON, sorted, one value per line. It holds places, hashes and versions; never upstream's text, and
-no path of this machine.
+The file is sorted JSON with one value per line. It has places, hashes and versions, but no text of
+upstream and no path of this machine.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class _Model(BaseModel):
 
 
 class LockedSubmodule(_Model):
-    """The commit that a submodule is pinned at."""
+    """Commit at which a submodule is pinned."""
 
     repo: str
     commit: str
 
 
 class LockedUpstream(_Model):
-    """What an upstream resolved to: a commit of a repository, or a release.
+    """Resolved upstream: a commit of a repository, or a release.
 
     Attributes:
-        commit: Of a release only where files of it were found unchanged in that commit.
-        submodules: By path; those in which an anchor lies.
+        commit: Commit; for a release, only if its files were found unchanged in that commit.
+        submodules: Submodules that contain an anchor, by path.
     """
 
     repo: str | None = None
@@ -56,16 +56,16 @@ class LockedUpstream(_Model):
 
 
 class LockedPlace(_Model):
-    """An anchor in one upstream.
+    """Place of an anchor in one upstream.
 
     Attributes:
-        status: ``found``, or why not (an `AnchorStatus`).
-        path: The file there.
-        source: The file with the same content in the repository's commit, where ``path`` is not
-            it: the file behind a link, or the source of a released file.
-        start, end: 1-based lines.
-        fingerprint: Of the code; see `contents.fingerprint`.
-        missing: How many of the expectations do not occur there.
+        status: ``found``, or another `AnchorStatus`.
+        path: File in the upstream.
+        source: File with the same content in the repository's commit, if it differs from ``path``:
+            the target of a link, or the source of a released file.
+        start, end: First and last line, from 1.
+        fingerprint: Fingerprint of the code; see `contents.fingerprint`.
+        missing: Number of expectations that do not occur there.
     """
 
     status: str
@@ -78,7 +78,7 @@ class LockedPlace(_Model):
 
 
 class LockedAnchor(_Model):
-    """An anchor as the card writes it, and its places by upstream."""
+    """An anchor as written in the card, and its places by upstream."""
 
     upstream: str
     path: str
@@ -87,23 +87,23 @@ class LockedAnchor(_Model):
 
 
 class Lock(_Model):
-    """One ``anchors.lock``."""
+    """Content of ``anchors.lock``."""
 
     version: Literal[1] = 1
     upstreams: Mapping[str, LockedUpstream]
     anchors: Mapping[str, LockedAnchor]
 
     def text(self) -> str:
-        """The file's content, the same for the same lock."""
+        """Return the content of the file, which is the same for equal locks."""
         data = self.model_dump(mode="json", exclude_defaults=True) | {"version": self.version}
         return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read_lock(path: Path) -> Lock | None:
-    """A lock file, ``None`` when there is none.
+    """Read a lock file; return ``None`` if it does not exist.
 
     Raises:
-        InputError: It is no lock.
+        InputError: The file is not a lock.
     """
     remedy = "write it again with `ringproof anchors lock`"
     if path.is_symlink():
@@ -121,14 +121,13 @@ def read_lock(path: Path) -> Lock | None:
 
 
 def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolution, ...]]:
-    """Look every anchor up in its upstream and in the others of the same repository.
+    """Look up every anchor in its upstream and in the others of the same repository.
 
     Returns:
-        The lock, and the resolutions of anchors that do not hold in their own upstream.
+        The lock, and the results of anchors that do not hold in their own upstream.
 
     Raises:
         UpstreamUnavailable, UpstreamError: An upstream cannot be opened.
-        InputError: The same of one the user gave.
     """
     places: dict[str, dict[str, LockedPlace]] = {anchor.id: {} for anchor in card.anchors}
     upstreams: dict[str, LockedUpstream] = {}
@@ -157,7 +156,7 @@ def _locked(anchor: Anchor, places: Mapping[str, LockedPlace]) -> LockedAnchor:
 
 
 def concerns(card: Card, anchor: Anchor, name: str) -> bool:
-    """Whether an anchor is looked up in an upstream: its own, or one of the same repository."""
+    """Return whether an upstream is the anchor's own, or one of the same repository."""
     own, other = card.upstreams[anchor.upstream], card.upstreams[name]
     return anchor.upstream == name or (own.repo is not None and own.repo == other.repo)
 
@@ -201,7 +200,7 @@ def _resolved(
 
 
 def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
-    """The page of a place; ``None`` where no commit is known to have that file with these lines.
+    """Return the URL of a place, or ``None`` if no commit is known to have these lines.
 
     A file in a submodule is shown in the submodule's repository.
     """

@@ -1,4 +1,4 @@
-"""What the anchors need of a programming language: three small contracts, and their errors."""
+"""Interface of a programming language for anchors: language, module and definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class SymbolError(LookupError):
-    """A symbol that is not there (`ambiguous` false) or there several times (true)."""
+    """A symbol does not exist (`ambiguous` false), or exists several times (true)."""
 
     def __init__(self, message: str, *, ambiguous: bool = False) -> None:
         super().__init__(message)
@@ -15,11 +15,11 @@ class SymbolError(LookupError):
 
 
 class UnparsableError(ValueError):
-    """The file is no source text of its language."""
+    """The file cannot be parsed in its language."""
 
 
 class Definition(Protocol):
-    """A symbol's definition, and what can be asked of it."""
+    """Definition of a symbol."""
 
     @property
     def start(self) -> int:
@@ -30,40 +30,40 @@ class Definition(Protocol):
         """Its last line, included."""
 
     def missing(self, expects: Sequence[str]) -> tuple[str, ...]:
-        """The expectations that do not occur inside it; comments never count."""
+        """Return the expectations that do not occur inside it. Comments do not count."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of its code: formatting, comments and documentation do not count."""
+        """Return the SHA-256 of its code without formatting, comments and documentation."""
 
     def documentation(self) -> str:
-        """SHA-256 of upstream's words about it, white space folded."""
+        """Return the SHA-256 of its documentation, with white space folded."""
 
     def changes(self, later: Definition) -> tuple[str, ...]:
-        """What differs in another version of it, in a few words; never empty."""
+        """Summarize the differences to another version. The result is never empty."""
 
     def likeness(self, other: Definition) -> float:
-        """From 0, nothing in common, to 1, the same but for the name."""
+        """Return the similarity from 0 (nothing in common) to 1 (equal except for the name)."""
 
 
 class Module(Protocol):
     """One parsed file."""
 
     def find(self, symbol: str) -> Definition:
-        """The one definition that a symbol names; raises `SymbolError`."""
+        """Return the definition that a symbol names; raises `SymbolError`."""
 
     def catalog(self) -> Mapping[str, Definition]:
-        """All definitions by the name that an anchor would use."""
+        """Return all definitions by the name that an anchor uses."""
 
 
 class Language(Protocol):
-    """A language by the endings of its files."""
+    """Programming language of a file."""
 
     @property
     def name(self) -> str:
-        """For people and for telling languages apart."""
+        """Name of the language."""
 
     def parse(self, source: bytes) -> Module:
         """Parse upstream's source without executing it; raises `UnparsableError`."""
 
     def last_name(self, symbol: str) -> str:
-        """The word that a file which defines the symbol must contain."""
+        """Return a word that every file that defines the symbol contains."""

@@ -1,4 +1,4 @@
-"""Python as a language of anchors, through `ast`; see `symbols` for the syntax of symbols."""
+"""Python as a language of anchors, by `ast`; see `symbols` for the syntax of symbols."""
 
 from __future__ import annotations
 

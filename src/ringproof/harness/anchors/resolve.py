@@ -1,4 +1,4 @@
-"""Resolving an anchor against one upstream tree."""
+"""Resolves anchors in one upstream tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 
 class AnchorStatus(str, Enum):
-    """What became of an anchor."""
+    """Result of looking up an anchor."""
 
     HOLDS = "holds"
     MISSING_FILE = "missing file"
@@ -24,16 +24,16 @@ class AnchorStatus(str, Enum):
 
 @dataclass(frozen=True)
 class Resolution:
-    """An anchor found, or not, in one upstream version.
+    """Result of looking up an anchor in one upstream version, with its place.
 
     Attributes:
-        origin: The tree it was sought in.
-        start, end: 1-based lines of the symbol, decorators and ``template <...>`` excluded;
-            ``None`` when not found.
-        fingerprint: Of the symbol's code, documentation excluded; see `protocol.Definition`.
-        documentation: Of upstream's words about it.
-        missing: The expectations that do not occur.
-        detail: One line for people; empty when the anchor holds.
+        origin: Tree in which it was searched.
+        start, end: First and last line of the symbol, from 1, without decorators and ``template
+            <...>``; ``None`` if it was not found.
+        fingerprint: Fingerprint of the code without documentation; see `protocol.Definition`.
+        documentation: Fingerprint of the documentation.
+        missing: Expectations that do not occur.
+        detail: Explanation on one line; empty if the anchor holds.
     """
 
     anchor: str
@@ -50,7 +50,7 @@ class Resolution:
 
     @property
     def holds(self) -> bool:
-        """Whether the symbol is there once and contains everything expected."""
+        """Whether the symbol exists once and contains everything expected."""
         return self.status is AnchorStatus.HOLDS
 
 
@@ -63,7 +63,7 @@ class AnchorResolver:
         self._failures: dict[str, Exception] = {}
 
     def resolve(self, anchor: Anchor) -> Resolution:
-        """Find the anchor; what is wrong with it is a status, never an exception.
+        """Look up an anchor. Problems of the anchor are statuses and not exceptions.
 
         A missing file is also sought with or without a leading ``src``: a wheel lacks that folder
         where its repository has one.
@@ -96,7 +96,7 @@ class AnchorResolver:
         return self._checked(anchor, found)
 
     def find(self, path: str, symbol: str) -> Definition:
-        """The definition of a symbol.
+        """Return the definition of a symbol.
 
         Raises:
             FileNotFoundError, UpstreamError, UnparsableError, SymbolError: See `resolve`.
@@ -104,7 +104,7 @@ class AnchorResolver:
         return self.module(path).find(symbol)
 
     def module(self, path: str) -> Module:
-        """A file, parsed at its first use; the failure of one is remembered, too.
+        """Return a file, which is parsed at its first use. Failures are also remembered.
 
         Raises:
             FileNotFoundError, UpstreamError, UnparsableError: See `resolve`.

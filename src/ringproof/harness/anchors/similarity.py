@@ -1,4 +1,4 @@
-"""How alike two definitions are, whatever they are called."""
+"""Similarity of two Python definitions, independent of their names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def similarity(first: Found, second: Found) -> float:
-    """From 0, nothing in common, to 1, the same but for the name.
+    """Return the similarity from 0 (nothing in common) to 1 (equal except for the name).
 
-    Definitions are compared by their trees: the share of parent-child pairs and leaves that both
-    have (Dice). A field or an option has too small a tree to tell it from its neighbours, so its
-    name and the words of its documentation count as much as its value.
+    Definitions are compared by the Dice coefficient of the parent-child pairs and leaves of their
+    trees. The tree of a field or an option is too small for that, so its name and the words of its
+    documentation count as much as its value.
     """
     if type(first.nodes[0]) is not type(second.nodes[0]):
         return 0.0
@@ -89,6 +89,6 @@ def _own_name(found: Found) -> str:
 
 
 def _words(found: Found) -> Counter[str]:
-    """The words of a field's docstring; an option's help is part of its tree."""
+    """Count the words of a field's docstring. The help of an option is part of its tree."""
     texts = (node.value.value for node in found.nodes[1:] if is_docstring(node))  # type: ignore[attr-defined]
     return Counter(word for text in texts for word in text.split())

@@ -1,4 +1,4 @@
-"""The file of a repository's commit that holds what an anchor's path holds."""
+"""Finds the file of a commit that has the content of an anchor's file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import Submodule
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
-_LAYOUTS = ("", "src/")  # where packages stand in a repository
+_LAYOUTS = ("", "src/")  # places of packages in a repository
 
 
 class SourceFinder:
-    """Nothing is known of where the files of a tree come from.
+    """Finds the sources of a tree's files; this base class knows none.
 
     Attributes:
-        commit: Of a release: where its files were found unchanged.
-        submodules: By path; those that a path led into.
+        commit: For a release, the commit in which its files were found unchanged.
+        submodules: Submodules that contain one of the files, by path.
     """
 
     def __init__(self) -> None:
@@ -28,16 +28,16 @@ class SourceFinder:
         self.submodules: dict[str, Submodule] = {}
 
     def source(self, path: str) -> str | None:
-        """The path in the commit, where it is another or the path's tree is a release.
+        """Return the path in the commit if it differs, or if the tree is a release.
 
         Args:
-            path: A file that the tree has.
+            path: File of the tree.
         """
         return None
 
 
 class _GitSources(SourceFinder):
-    """The files of a commit, behind links and in submodules."""
+    """Finds files of a commit behind links and in submodules."""
 
     def __init__(self, tree: Any) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _GitSources(SourceFinder):
 
 
 class _ReleaseSources(SourceFinder):
-    """The files of a release that the commit it was made from has with the same bytes."""
+    """Finds files of a release that have the same bytes in the commit of the release."""
 
     def __init__(self, released: UpstreamTree, commit: Any) -> None:
         super().__init__()
@@ -82,11 +82,11 @@ class _ReleaseSources(SourceFinder):
 def source_finder(
     upstream: PackageUpstream | RepositoryUpstream, tree: UpstreamTree, choice: UpstreamChoice
 ) -> SourceFinder:
-    """How to find the sources of a tree's files.
+    """Return the object that finds the sources of a tree's files.
 
-    A release's are sought in the commit that the card names for it, when the user gave that
-    repository and it has the commit; they count only with the same bytes, because lines of
-    another text would lead nowhere.
+    Files of a release are searched in the commit that the card names for it, if the user gave that
+    repository and it has the commit. Only files with the same bytes count, because other files have
+    other line numbers.
     """
     if hasattr(tree, "locate"):
         return _GitSources(tree)
@@ -108,4 +108,4 @@ def _commit(place: Path, commit: str, choice: UpstreamChoice) -> Any:
     try:
         return open_tree(f"git:{place}@{commit}", cache=choice.cache, offline=True)
     except InputError:
-        return None  # no permalinks then; the repository is not needed for anything else
+        return None  # there are no permalinks then; nothing else needs the repository

@@ -1,4 +1,4 @@
-"""Whether a lock was made of the versions that its card names now."""
+"""Checks whether a lock was made for the versions that its card names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ REMEDY = "run `ringproof anchors lock`"
 
 
 def stale_upstreams(card: Card, lock: Lock) -> Mapping[str, str]:
-    """What differs, in one line, by the upstream of the card; other upstreams are locked as named.
+    """Describe, by upstream, how the lock differs from the card.
 
-    It compares what is written, so no upstream has to be at hand.
+    Upstreams that are equal are left out. Only the files are compared, so no upstream is needed.
     """
     found = {}
     for name, upstream in card.upstreams.items():
@@ -26,7 +26,7 @@ def stale_upstreams(card: Card, lock: Lock) -> Mapping[str, str]:
 
 
 def leftovers(card: Card, lock: Lock) -> tuple[str, ...]:
-    """What the lock still has and the card no longer: ``anchor ID``, ``upstream NAME``."""
+    """List what is in the lock but not in the card, as ``anchor ID`` or ``upstream NAME``."""
     anchors = {anchor.id for anchor in card.anchors}
     gone = [f"anchor {name}" for name in lock.anchors if name not in anchors]
     gone += [f"upstream {name}" for name in lock.upstreams if name not in card.upstreams]

@@ -1,4 +1,4 @@
-"""Finding a symbol in Python source, through the syntax tree.
+"""Finds a symbol in the syntax tree of Python source.
 
 Symbol syntax: a dotted name (``TransformerConfig.cp_comm_type``, ``outer.inner`` for a nested
 function) or a command-line option (``--cp-comm-type``, the ``add_argument`` call that has it).
@@ -19,11 +19,11 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Found:
-    """A symbol's definition.
+    """Definition of a symbol.
 
     Attributes:
-        nodes: Its statement, and for a field the docstring below it.
-        start, end: 1-based lines, decorators excluded.
+        nodes: Statement of the definition, and for a field the docstring below it.
+        start, end: First and last line, from 1, without decorators.
     """
 
     nodes: tuple[ast.AST, ...]
@@ -35,7 +35,7 @@ def parse_source(source: bytes) -> ast.Module:
     """Parse upstream's source without executing or importing it.
 
     Raises:
-        UnparsableError: It cannot be parsed.
+        UnparsableError: The source cannot be parsed.
     """
     try:
         with warnings.catch_warnings():
@@ -46,10 +46,10 @@ def parse_source(source: bytes) -> ast.Module:
 
 
 def find_symbol(module: ast.Module, symbol: str) -> Found:
-    """Find the one definition a symbol names.
+    """Find the definition that a symbol names.
 
     Raises:
-        SymbolError: None, or several without ``#n``.
+        SymbolError: There is no definition, or there are several and the symbol has no ``#n``.
     """
     if symbol.startswith("--"):
         return choose_option(option_index(module), symbol)
@@ -86,7 +86,7 @@ def _choose(candidates: Sequence[Found], name: str, wanted: int | None, place: s
 
 
 def _definitions(scope: ast.AST, name: str) -> list[Found]:
-    """Definitions of a name in the body of a scope; in a function only functions and classes."""
+    """Find definitions of a name in a scope; in a function, only functions and classes."""
     assignments = not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef))
     found: list[Found] = []
     for block in statement_blocks(scope):
@@ -99,9 +99,10 @@ def _definitions(scope: ast.AST, name: str) -> list[Found]:
 
 
 def statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The statement lists of a scope, through if, try, with and loops, not into definitions.
+    """Yield the statement lists of a scope, including those of compound statements.
 
-    Iterative: each ``elif`` is a level of the tree, and there may be thousands.
+    Definitions are not entered. The function is iterative because each ``elif`` is a level of the
+    tree, and there may be thousands.
     """
     pending: list[ast.AST] = [scope]
     while pending:
@@ -115,7 +116,7 @@ def statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def targets(statement: ast.stmt) -> set[str]:
-    """The plain names that a statement assigns to."""
+    """Return the plain names to which a statement assigns."""
     if isinstance(statement, ast.AnnAssign):
         assigned: list[ast.expr] = [statement.target]
     elif isinstance(statement, ast.Assign):
@@ -130,12 +131,12 @@ def targets(statement: ast.stmt) -> set[str]:
 
 
 def found_node(node: ast.stmt | ast.expr) -> Found:
-    """A definition, or the call that adds an option."""
+    """Return a definition, or the call that adds an option."""
     return Found((node,), node.lineno, node.end_lineno or node.lineno)
 
 
 def found_field(statement: ast.stmt, below: ast.stmt | None) -> Found:
-    """A field together with the docstring under it, which is where upstream explains it."""
+    """Return a field together with the docstring below it."""
     found = found_node(statement)
     if below is None or not is_docstring(below):
         return found
@@ -143,7 +144,7 @@ def found_field(statement: ast.stmt, below: ast.stmt | None) -> Found:
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Whether a statement is a bare string."""
+    """Return whether a statement is a bare string."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -156,7 +157,7 @@ OptionIndex = Mapping[str, Sequence[Found]]
 
 
 def option_index(module: ast.Module) -> OptionIndex:
-    """The command-line options of a file: one walk for all of them."""
+    """Return the command-line options of a file."""
     index: dict[str, list[Found]] = {}
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and _called_name(node) == "add_argument":
@@ -168,7 +169,7 @@ def option_index(module: ast.Module) -> OptionIndex:
 
 
 def choose_option(options: OptionIndex, symbol: str) -> Found:
-    """The call that adds an option; raises like `find_symbol`."""
+    """Return the call that adds an option; raises like `find_symbol`."""
     option, wanted = _split_number(symbol)
     calls = sorted(options.get(option, ()), key=lambda call: call.start)
     return _choose(calls, option, wanted, "the file")

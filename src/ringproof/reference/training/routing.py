@@ -95,8 +95,7 @@ def route(
         step: Plan of the step, the same on all ranks.
         owned: Documents of this rank; see :func:`owned_documents`.
         groups: CP groups of every size that the plan uses.
-        needs: Tokens that this rank's part of
-            the model needs, the same in the whole domain.
+        needs: Tokens that this rank's part of the model needs, the same in the whole domain.
         traffic: Counter of the bytes sent, or ``None``.
 
     Returns:

@@ -1,1 +1,1 @@
-"""C++ and CUDA: symbols of native code, through tree-sitter, as far as anchors need them."""
+"""C++ and CUDA: finds symbols of native code with tree-sitter."""

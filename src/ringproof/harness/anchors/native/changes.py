@@ -1,4 +1,4 @@
-"""What changed between two versions of a C++ or CUDA definition, and how alike two are."""
+"""Changes between two versions of a C++ or CUDA definition, and similarity of definitions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from ringproof.harness.anchors.similarity import dice, with_names
 _CHECK = re.compile(r"[A-Z0-9_]*(?:CHECK|ERROR|ASSERT|REQUIRE)\w*|assert|static_assert")
 _LITERALS = frozenset(("string", "char", "number"))
 _FUNCTIONS = frozenset(("function", "prototype"))
-# Large enough to be told apart by their code alone; others also by name and documentation.
+# Kinds with enough code to be compared by code alone; others also by name and documentation.
 _LARGE = frozenset(("function", "prototype", "type", "enum", "registration"))
 
 
 def summarise(old: NativeFound, new: NativeFound) -> tuple[str, ...]:
-    """The differences that a reader of a card wants to know of.
+    """Summarize the differences that matter to a reader of a card.
 
-    In this order: kind, signature (parameters, result, template parameters; the members of a class
-    or an enumeration), defaults (or the values of members, constants and macros), bases, failed
-    checks (``throw`` and the messages of ``..._CHECK``, ``..._ERROR`` and assertions), literals
-    of bodies; ``body`` when none of these tells the two apart.
+    The order is: kind, signature (parameters, result, template parameters; or the members of a
+    class or an enumeration), defaults (or the values of members, constants and macros), bases,
+    failed checks (``throw`` and the messages of ``..._CHECK``, ``..._ERROR`` and assertions),
+    literals of bodies. The result is ``body`` if only other parts differ.
     """
     if old.kind != new.kind:
         return (f"kind: {old.kind} -> {new.kind}",)
@@ -52,7 +52,7 @@ def summarise(old: NativeFound, new: NativeFound) -> tuple[str, ...]:
 
 
 def _signature(found: NativeFound) -> Mapping[str, str]:
-    """Parameters of a function, members of a class: names and types."""
+    """Return names and types of a function's parameters or a class's members."""
     reading = found.reading
     if found.members:
         return {_member(item): _type(item) for item in found.members}
@@ -68,7 +68,7 @@ def _signature(found: NativeFound) -> Mapping[str, str]:
 
 
 def _member(found: NativeFound) -> str:
-    """A member's name; those with the same name (overloads) are one."""
+    """Return the name of a member. Overloads have the same name."""
     return f"{found.name[-1]}()" if found.kind in _FUNCTIONS else found.name[-1]
 
 
@@ -77,7 +77,7 @@ def _type(found: NativeFound) -> str:
 
 
 def _settings(found: NativeFound) -> Mapping[str, str]:
-    """What stands for a value unless somebody gives another."""
+    """Return default values of parameters, or values of members and constants."""
     if found.members:
         parts = (item for item in found.members if item.kind not in _FUNCTIONS)
         return {name: text for item in parts for name, text in _settings(item).items()}
@@ -95,7 +95,7 @@ def _settings(found: NativeFound) -> Mapping[str, str]:
 
 
 def _value(parts: Sequence[Token]) -> str:
-    """An initializer, ``= 1`` or ``{1}``, without a semicolon."""
+    """Return an initializer, ``= 1`` or ``{1}``, without a semicolon."""
     end = len(parts) - (bool(parts) and parts[-1].text == ";")
     equals = value_at(parts[:end])
     if equals is not None:
@@ -114,7 +114,7 @@ def _bases(found: NativeFound) -> Counter[str]:
 
 
 def _checks(parts: Sequence[Token]) -> tuple[Counter[str], frozenset[int]]:
-    """What a body refuses, and the indices of the string literals that say why."""
+    """Return the failed checks of a body, and the indices of their message literals."""
     counts: Counter[str] = Counter()
     said: set[int] = set()
     past = 0
@@ -134,7 +134,7 @@ def _checks(parts: Sequence[Token]) -> tuple[Counter[str], frozenset[int]]:
 
 
 def _literals(found: NativeFound) -> Counter[str]:
-    """Literals of function bodies; those of signatures and values count as defaults."""
+    """Count the literals of function bodies. Those of signatures and values count as defaults."""
     if found.members:
         counts: Counter[str] = Counter()
         for item in found.members:
@@ -150,10 +150,10 @@ def _literals(found: NativeFound) -> Counter[str]:
 
 
 def likeness(first: NativeFound, second: NativeFound) -> float:
-    """From 0, nothing in common, to 1, the same but for the name.
+    """Return the similarity from 0 (nothing in common) to 1 (equal except for the name).
 
-    The share of tokens and pairs of neighbouring tokens that both have (Dice). A field, constant
-    or macro has too few to tell it from its neighbours, so its name and the words of its
+    Definitions are compared by the Dice coefficient of their tokens and pairs of neighbouring
+    tokens. A field, constant or macro has too few tokens for that, so its name and the words of its
     documentation count as much as its code.
     """
     if _family(first) != _family(second):

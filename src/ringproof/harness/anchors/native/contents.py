@@ -1,4 +1,4 @@
-"""What stands inside a C++ or CUDA definition: identifiers, strings, fingerprint, documentation."""
+"""Identifiers, strings, fingerprint and documentation of a C++ or CUDA definition."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_REMARK_BYTES = 100_000
 
 
 def missing_expectations(found: NativeFound, expects: Sequence[str]) -> tuple[str, ...]:
-    """The expectations that do not occur inside a definition; comments never count.
+    """Return the expectations that do not occur inside a definition.
 
     An item occurs as an identifier, as a chain of them joined as in the code (``a::b``, ``a.b``,
-    ``a->b``), or as a part of a string literal, white space folded.
+    ``a->b``), or as a part of a string literal, with white space folded. Comments do not count.
     """
     if not expects:
         return ()
@@ -34,9 +34,9 @@ def missing_expectations(found: NativeFound, expects: Sequence[str]) -> tuple[st
 
 
 def fingerprint(found: NativeFound) -> str:
-    """SHA-256 of the tokens, comments left out.
+    """Return the SHA-256 of the tokens without comments.
 
-    Not of the parser's tree: a new version of the grammar must not look like a change.
+    The parser's tree is not used because a new version of the grammar must not look like a change.
     """
     digest = hashlib.sha256()
     for token in found.code():
@@ -46,19 +46,19 @@ def fingerprint(found: NativeFound) -> str:
 
 
 def documentation_fingerprint(found: NativeFound) -> str:
-    """SHA-256 of the words of `remark`."""
+    """Return the SHA-256 of the words of `remark`."""
     return hashlib.sha256(f"{remark(found)}\n".encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def remark(found: NativeFound) -> str:
-    """The comment right above a definition, or behind it as ``//!<``, on one line."""
+    """Return the comment directly above a definition, or after it as ``//!<``, on one line."""
     source = found.text.source
     raw = _above(source, found.begin) + b"\n" + _behind(source, found.end_byte)
     return " ".join(_ORNAMENT.sub(" ", raw.decode("utf-8", "backslashreplace")).split())
 
 
 def _chains(parts: Sequence[Token]) -> list[tuple[str, ...]]:
-    """Identifiers with the joints between them, as they stand in the code."""
+    """Return chains of identifiers with the operators that join them."""
     found: list[tuple[str, ...]] = []
     chain: list[str] = []
     for token in parts:
@@ -86,7 +86,7 @@ def _occurs(
 
 
 def _above(source: bytes, begin: int) -> bytes:
-    """The comment whose last line is right above a position, or nothing."""
+    """Return the comment whose last line is directly above a position, or nothing."""
     floor = max(0, begin - _MAX_REMARK_BYTES)
     before = source[floor:begin]
     code = before.rstrip(b" \t\r\n")

@@ -1,4 +1,4 @@
-"""The declarations of a C++ or CUDA file and the scopes they stand in, before they are read."""
+"""Declarations of a C++ or CUDA file and their scopes, before they are parsed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ringproof.harness.anchors.native.tokens import Token
 
 @dataclass(eq=False)
 class Scope:
-    """A namespace, type or enumeration; unnamed ones add nothing to qualified names.
+    """A namespace, type or enumeration. Unnamed ones are not part of qualified names.
 
-    An unnamed type gets its name where it ends (``typedef struct {...} Name;``).
+    An unnamed type gets its name at its end (``typedef struct {...} Name;``).
     """
 
     kind: Opening
@@ -20,7 +20,7 @@ class Scope:
     parent: Scope | None = None
 
     def qualified(self) -> tuple[str, ...]:
-        """The names of all scopes around a member, outermost first."""
+        """Return the names of all scopes around a member, outermost first."""
         names: tuple[str, ...] = ()
         scope: Scope | None = self
         while scope is not None:
@@ -33,11 +33,11 @@ class Declaration:
     """One declaration, definition, enumerator or macro.
 
     Attributes:
-        head: Its tokens up to the body; an initializer's braces are empty there.
-        begin, end: Its bytes, from ``template`` to the closing brace or semicolon.
-        body: Bytes inside the braces of a function.
-        opens: The scope that a type or an enumeration opens.
-        tail: What stands between the closing brace of a type and its semicolon.
+        head: Tokens up to the body, in which the braces of an initializer are empty.
+        begin, end: Range of bytes, from ``template`` to the closing brace or semicolon.
+        body: Range of bytes inside the braces of a function.
+        opens: Scope that a type or an enumeration opens.
+        tail: Tokens between the closing brace of a type and its semicolon.
     """
 
     kind: Opening

@@ -1,4 +1,4 @@
-"""A definition found in a C++ or CUDA file: its place, its tokens and its signature."""
+"""Definition in a C++ or CUDA file, with place, tokens and signature."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ringproof.harness.anchors.native.tokens import Token, code_tokens
 
 @dataclass(frozen=True)
 class Text:
-    """A file's bytes, and where its lines after the first start."""
+    """Bytes of a file, and the offsets of its lines after the first."""
 
     source: bytes
     starts: Sequence[int]
 
     def line(self, position: int) -> int:
-        """The line, from 1, that a byte is on."""
+        """Return the line of a byte, from 1."""
         return bisect.bisect_right(self.starts, position) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class NativeFound:
-    """A definition in a C++ or CUDA file.
+    """Definition in a C++ or CUDA file.
 
     Attributes:
         kind: ``function``, ``type``, ``enum``, ``enumerator``, ``field``, ``variable``, ``alias``,
-            ``macro``, ``registration``, or what only announces: ``prototype``, ``forward``,
-            ``extern``.
-        name: Its qualified name.
+            ``macro``, ``registration``, or one of the mere declarations ``prototype``, ``forward``
+            and ``extern``.
+        name: Qualified name.
         reading: Its signature, for functions and variables.
-        members: What stands directly inside a class or an enumeration.
+        members: Direct members of a class or an enumeration.
     """
 
     kind: str
@@ -46,26 +46,26 @@ class NativeFound:
 
     @property
     def begin(self) -> int:
-        """Its first byte, ``template <...>`` included."""
+        """First byte, ``template <...>`` included."""
         return self.statement.begin
 
     @property
     def end_byte(self) -> int:
-        """The byte after it."""
+        """Offset after the last byte."""
         return self.statement.end
 
     @property
     def start(self) -> int:
-        """Its first line, without ``template <...>`` and ``[[...]]``."""
+        """First line, without ``template <...>`` and ``[[...]]``."""
         head = self.statement.head
         proper = head[prefix_length(head)].start if head else self.begin
         return self.text.line(self.begin if self.kind == "macro" else proper)
 
     @property
     def end(self) -> int:
-        """Its last line."""
+        """Last line."""
         return self.text.line(max(self.begin, self.end_byte - 1))
 
     def code(self) -> tuple[Token, ...]:
-        """Its tokens without comments."""
+        """Return the tokens without comments."""
         return code_tokens(self.text.source, self.begin, self.end_byte)

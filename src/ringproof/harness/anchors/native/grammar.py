@@ -1,8 +1,8 @@
-"""One C++ or CUDA declaration read with tree-sitter: what it declares, and its signature.
+"""Reads one C++ or CUDA declaration with tree-sitter: declared names and signature.
 
-Each declaration is parsed alone and without its body, so an error stays in it. What the grammar
-does not know (a macro before the type, mostly) is left out and tried again; after that the name
-is guessed from the brackets and only the parameters are parsed.
+Each declaration is parsed alone and without its body, so that errors do not affect others. Words
+that the grammar does not know, mostly macros before the type, are removed for a second attempt. If
+that fails, the name is guessed from the brackets and only the parameters are parsed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARAMETERS = frozenset(
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as one line each; the name of an unnamed one is its place, ``(2)``."""
+    """Parameter of a function. The name of an unnamed parameter is its position, ``(2)``."""
 
     name: str
     type: str
@@ -48,15 +48,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a declaration declares.
+    """Names and signature of a declaration.
 
     Attributes:
         kind: ``function``, ``variable``, ``alias``, ``type``; ``nothing`` for a macro's call,
             an assertion, a friend and the like.
         names: Qualified names without template arguments; several for ``int a, b``.
-        before: Specifiers and type, of a function its result.
-        parameters: Of a function.
-        after: What follows the parameters: ``const``, ``noexcept``, ``override``.
+        before: Specifiers and type, or the result of a function.
+        parameters: Parameters of a function.
+        after: Specifiers after the parameters: ``const``, ``noexcept``, ``override``.
         values: Initializers by name.
     """
 
@@ -69,7 +69,7 @@ class Signature:
 
 
 class Grammar:
-    """The parser, made when the first native file is looked at.
+    """Parser, which is created when the first native file is read.
 
     Raises:
         InputError: tree-sitter or its grammar is not installed, or too old.
@@ -91,8 +91,8 @@ class Grammar:
         """Read a declaration from its tokens up to the body.
 
         Args:
-            in_type: It is a member, so it may be a constructor or a bit field.
-            body: A function's body followed.
+            in_type: Whether it is a member, which may be a constructor or a bit field.
+            body: Whether a function body follows.
         """
         for attempt in (tuple(head), _without_macros(head)):
             reading = self._parsed(attempt, in_type=in_type, body=body)
@@ -120,7 +120,7 @@ class Grammar:
         return _reading(node, source) if node is not None else Signature("nothing")
 
     def _rebuilt(self, head: Sequence[Token], name: tuple[str, ...], at: int) -> Signature:
-        """A function from a name and the brackets after it, whatever stands around them."""
+        """Build a function from a name and the brackets after it."""
         end = after_brackets(head, at)
         start = prefix_length(head)
         source = f"void f {_written(head[at:end])} ;".encode("utf-8", "replace")
@@ -132,7 +132,7 @@ class Grammar:
 
 
 def _written(head: Sequence[Token]) -> str:
-    """Tokens as code again: what touched still does, anything else is one space apart."""
+    """Join tokens to code. Adjacent tokens stay adjacent, others are separated by one space."""
     parts: list[str] = []
     last = -1
     for token in head:
@@ -142,7 +142,7 @@ def _written(head: Sequence[Token]) -> str:
 
 
 def _without_macros(head: Sequence[Token]) -> tuple[Token, ...]:
-    """The tokens without macros that stand before another word: ``NAME_API void f``."""
+    """Remove macros before another word, as in ``NAME_API void f``."""
     kept: list[Token] = []
     places = frozenset(outer(head))
     at = 0
@@ -168,7 +168,7 @@ def _walk(root: Node) -> Iterator[Node]:
 
 
 def _is_confused(root: Node) -> bool:
-    """Whether the grammar lost its way; a list as a default value it only completes oddly."""
+    """Return whether the tree has errors, except those caused by a list as a default value."""
     if not root.has_error:
         return False
     return any(
@@ -224,7 +224,7 @@ def _variables(node: Node, declarators: Sequence[Node], source: bytes) -> Signat
 
 
 def _unwrapped(declarator: Node) -> tuple[Node, Node | None, Node | None]:
-    """The name inside a declarator, its function declarator, and its initializer."""
+    """Return the name inside a declarator, its function declarator, and its initializer."""
     node, function, value = declarator, None, None
     while True:
         if node.type == "init_declarator":
@@ -273,7 +273,7 @@ def _line(source: bytes, start: int, end: int) -> str:
 
 
 def _names(node: Node, source: bytes) -> tuple[str, ...]:
-    """``a::B<T>::operator==`` as its parts, template arguments left out."""
+    """Split ``a::B<T>::operator==`` into parts without template arguments."""
     parts = list(tokens(source, node.start_byte, node.end_byte))
     names: list[str] = []
     at = 0

@@ -1,4 +1,4 @@
-"""What a declaration's first tokens say: what its brace opens, and what it names."""
+"""Reads the first tokens of a declaration: its name, and the meaning of its brace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ringproof.harness.anchors.native.tokens import Token
 
 
 class Opening(str, Enum):
-    """What a brace opens; also the kinds of declarations, which need none."""
+    """Meaning of an opening brace, and kinds of declarations without a brace."""
 
     FILE = "file"
     NAMESPACE = "namespace"
@@ -31,7 +31,7 @@ _MAX_CALL_TOKENS = 400
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _TYPE_WORDS = frozenset(("class", "struct", "union", "enum"))
 _LABELS = frozenset(("public", "private", "protected"))
-# What stands before a bracket without being a function's name.
+# Words before a bracket that are not the name of a function.
 _ATTRIBUTES = frozenset(
     (
         *("alignas", "__align__", "__attribute__", "__declspec", "__launch_bounds__"),
@@ -48,7 +48,7 @@ _NO_NAMES = frozenset(
 
 
 def prefix_length(head: Sequence[Token]) -> int:
-    """How many tokens are ``template <...>`` and ``[[...]]`` before the declaration proper."""
+    """Count the tokens of ``template <...>`` and ``[[...]]`` before the declaration."""
     at = 0
     while at < len(head):
         following = head[at + 1].text if at + 1 < len(head) else ""
@@ -62,7 +62,7 @@ def prefix_length(head: Sequence[Token]) -> int:
 
 
 def after_angles(head: Sequence[Token], at: int) -> int:
-    """The index after the ``>`` that closes the ``<`` at an index."""
+    """Return the index after the ``>`` that closes the ``<`` at an index."""
     depth = brackets = 0
     for index in range(at, len(head)):
         text = head[index].text
@@ -75,7 +75,7 @@ def after_angles(head: Sequence[Token], at: int) -> int:
 
 
 def after_brackets(head: Sequence[Token], at: int) -> int:
-    """The index after the bracket that closes the one at an index."""
+    """Return the index after the bracket that closes the one at an index."""
     depth = 0
     for index in range(at, len(head)):
         depth += (head[index].text in _OPEN) - (head[index].text in _CLOSE)
@@ -85,7 +85,7 @@ def after_brackets(head: Sequence[Token], at: int) -> int:
 
 
 def outer(head: Sequence[Token]) -> Iterator[int]:
-    """Indices of the tokens that stand in no bracket; the brackets themselves are included."""
+    """Return the indices of the tokens outside of brackets, and of the brackets themselves."""
     depth = 0
     for index, token in enumerate(head):
         depth -= token.text in _CLOSE
@@ -95,7 +95,7 @@ def outer(head: Sequence[Token]) -> Iterator[int]:
 
 
 def opening(head: Sequence[Token], in_list: bool) -> Opening:
-    """What a brace after these tokens opens; ``in_list`` inside an enumeration."""
+    """Return what a brace after these tokens opens; ``in_list`` inside an enumeration."""
     rest = head[prefix_length(head) :]
     if not rest:
         return Opening.BLOCK
@@ -118,7 +118,7 @@ def opening(head: Sequence[Token], in_list: bool) -> Opening:
 
 
 def value_at(head: Sequence[Token]) -> int | None:
-    """The index of the ``=`` of an initializer."""
+    """Return the index of the ``=`` of an initializer."""
     for index in outer(head):
         before = (token.text for token in head[max(0, index - 2) : index])
         if head[index].text == "=" and "operator" not in before:
@@ -127,7 +127,7 @@ def value_at(head: Sequence[Token]) -> int | None:
 
 
 def _in_member_initializers(head: Sequence[Token], places: Sequence[int]) -> bool:
-    """Whether a brace belongs to one member: ``Name(...) : member{`` and not ``member(1) {``."""
+    """Return whether a brace initializes a member: ``Name(...) : member{``, not ``member(1) {``."""
     called = next(index for index in places if head[index].text == "(")
     listed = any(index > called and head[index].text == ":" for index in places)
     return listed and (head[-1].kind == "word" or head[-1].text == ">")
@@ -143,9 +143,9 @@ def _type_keyword(head: Sequence[Token]) -> int | None:
 
 
 def _is_type(head: Sequence[Token]) -> bool:
-    """Whether ``struct ...`` is a definition, not the result of a function or the type of a value.
+    """Return whether ``struct ...`` is a definition and not the type of a function or value.
 
-    Only attributes have brackets before the base classes, and only they come before the name.
+    Only attributes have brackets before the base classes, and they come before the name.
     """
     start = _type_name_at(head)
     if start is None:
@@ -161,7 +161,7 @@ def _is_type(head: Sequence[Token]) -> bool:
 
 
 def _type_name_at(head: Sequence[Token]) -> int | None:
-    """Where the name of a type stands in ``struct ATTRIBUTE(...) Name``; ``None`` without one."""
+    """Return the index of the name in ``struct ATTRIBUTE(...) Name``, or ``None``."""
     at = 1
     while at < len(head):
         text, following = head[at].text, head[at + 1].text if at + 1 < len(head) else ""
@@ -177,7 +177,7 @@ def _type_name_at(head: Sequence[Token]) -> int | None:
 
 
 def after_chain(head: Sequence[Token], at: int) -> int:
-    """The index after ``a::b<c>::d``, which starts at an index."""
+    """Return the index after ``a::b<c>::d``, which starts at an index."""
     at += 1
     while at < len(head):
         if head[at].text == "<":
@@ -190,7 +190,7 @@ def after_chain(head: Sequence[Token], at: int) -> int:
 
 
 def chain(head: Sequence[Token], at: int) -> tuple[str, ...]:
-    """The names of ``a::b<c>::d`` without template arguments."""
+    """Return the names of ``a::b<c>::d`` without template arguments."""
     names, end, index = [], after_chain(head, at), at
     while index < end:
         if head[index].text == "<":
@@ -203,7 +203,7 @@ def chain(head: Sequence[Token], at: int) -> tuple[str, ...]:
 
 
 def scope_names(head: Sequence[Token], kind: Opening) -> tuple[str, ...]:
-    """What a namespace or a type is called; nothing where it has no name."""
+    """Return the name of a namespace or a type; empty if it has none."""
     rest = head[prefix_length(head) :]
     if kind is Opening.NAMESPACE:
         at = next(index for index, token in enumerate(rest) if token.text == "namespace") + 1
@@ -214,12 +214,12 @@ def scope_names(head: Sequence[Token], kind: Opening) -> tuple[str, ...]:
 
 
 def is_label(head: Sequence[Token]) -> bool:
-    """``public:`` and its like."""
+    """Return whether the tokens are a label such as ``public:``."""
     return len(head) == 2 and head[0].text in _LABELS
 
 
 def stands_alone(head: Sequence[Token]) -> bool:
-    """Whether the tokens are a macro's call and nothing else: ``NAME(...)``."""
+    """Return whether the tokens are only the call of a macro: ``NAME(...)``."""
     if not 3 <= len(head) <= _MAX_CALL_TOKENS or (head[1].text, head[-1].text) != ("(", ")"):
         return False
     is_macro = MACRO_NAME.fullmatch(head[0].text) is not None
@@ -227,10 +227,10 @@ def stands_alone(head: Sequence[Token]) -> bool:
 
 
 def guessed_name(head: Sequence[Token]) -> tuple[str, ...]:
-    """The name of a declaration that the grammar does not understand; empty when none is seen.
+    """Guess the name of a declaration that the grammar cannot parse; empty if there is none.
 
-    That of a function stands before its parameters, the last brackets that follow a name and are
-    no attribute; that of anything else before its value or at its end.
+    The name of a function is before its parameters, which are the last brackets after a name that
+    are not an attribute. Other names are before the value or at the end.
     """
     rest = head[prefix_length(head) :]
     places = list(outer(rest))
@@ -245,7 +245,7 @@ def guessed_name(head: Sequence[Token]) -> tuple[str, ...]:
 
 
 def listed_names(tail: Sequence[Token]) -> tuple[str, ...]:
-    """The names between a type's closing brace and its semicolon: ``Edge, *EdgePointer``."""
+    """Return the names between a type's closing brace and its semicolon: ``Edge, *EdgePointer``."""
     commas = [index for index in outer(tail) if tail[index].text == ","]
     edges = [-1, *commas, len(tail)]
     pieces = (tail[start + 1 : end] for start, end in pairwise(edges))

@@ -1,4 +1,4 @@
-"""C++ and CUDA: finding a symbol in a file.
+"""C++ and CUDA as a language of anchors.
 
 Symbol syntax: a name (``partition_kernel``), or as much of its qualified name as makes it unique
 (``Ring::send``, ``cp::Ring::send``); ``#2`` at its end picks the second of several with the same
@@ -7,8 +7,8 @@ written. What can be named: functions, kernels and methods, classes, enumeration
 fields, variables and constants of namespaces, aliases, macros, and functions registered in a
 ``PYBIND11_MODULE`` or ``TORCH_LIBRARY`` by their Python name. A constructor is ``Ring::Ring``.
 
-A prototype counts only where the file does not define the same, and a registration only where
-nothing else has its name. Unnamed namespaces add nothing to a name.
+A prototype counts only if the file does not define the function, and a registration only if nothing
+else has its name. Unnamed namespaces are not part of names.
 
 Lines: from the declaration proper to its closing brace or semicolon. ``template <...>`` and
 ``[[...]]`` above it are left out of the lines, as decorators are in Python, but belong to the code
@@ -44,7 +44,7 @@ _NUMBERED = re.compile(r"(.*?)(?:#([1-9][0-9]*))?", re.DOTALL)
 
 
 class NativeModule:
-    """One C++ or CUDA file."""
+    """A parsed C++ or CUDA file."""
 
     def __init__(self, source: bytes, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -86,7 +86,7 @@ class NativeModule:
         return candidates[0]
 
     def catalog(self) -> Mapping[str, NativeDefinition]:
-        """See `protocol.Module.catalog`; by the full qualified names."""
+        """See `protocol.Module.catalog`. Names are fully qualified."""
         found: dict[str, NativeDefinition] = {}
         for group in self._by_last.values():
             named: dict[str, list[NativeFound]] = {}
@@ -140,7 +140,7 @@ class NativeModule:
                 yield self._made(other, (*self._around(statement), extra), statement)
 
     def _registrations(self, statement: Declaration) -> Iterator[NativeFound]:
-        """``m.def("name", ...)`` calls inside a function's body."""
+        """Yield the ``m.def("name", ...)`` calls inside a function's body."""
         first, last = statement.body or (0, 0)
         code = [item for item in tokens(self._text.source, first, last) if item.kind != "comment"]
         ends = _call_ends(code)
@@ -164,7 +164,7 @@ class NativeModule:
 
 
 def _call_ends(code: Sequence[Token]) -> Mapping[int, int]:
-    """Where each opening bracket's closing one ends, by the opening one's index."""
+    """Return the end of each closing bracket by the index of its opening bracket."""
     ends: dict[int, int] = {}
     open_brackets: list[int] = []
     for at, item in enumerate(code):
@@ -176,7 +176,7 @@ def _call_ends(code: Sequence[Token]) -> Mapping[int, int]:
 
 
 def _kind(statement: Declaration, reading: Signature) -> str:
-    """The kind of what a statement declares; ``prototype`` for all that is defined elsewhere."""
+    """Return the kind of a declaration; ``prototype`` for a function defined elsewhere."""
     head = statement.head
     words = {token.text for token in head if token.kind == "word"}
     member = statement.scope.kind is Opening.TYPE
@@ -200,10 +200,10 @@ _RANKS = MappingProxyType(
 
 
 def _ranked(items: Sequence[NativeFound]) -> list[NativeFound]:
-    """The items without those that only announce another one of the same name.
+    """Remove mere declarations of items that are also defined.
 
-    The same: one qualified name is the end of the other, since a method may be defined with
-    fewer or more of its namespaces written out than around it.
+    Two items are the same if one qualified name is the end of the other, since the definition of a
+    method may write out fewer or more of its namespaces.
     """
     best: dict[tuple[str, ...], int] = {}
     longer: dict[tuple[str, ...], int] = {}
@@ -225,16 +225,16 @@ def _ranked(items: Sequence[NativeFound]) -> list[NativeFound]:
 
 
 def _matching(items: Sequence[NativeFound], name: tuple[str, ...]) -> list[NativeFound]:
-    """The items whose qualified name ends in a name; exactly that name before any longer one.
+    """Return the items whose qualified name is, or else ends in, a name.
 
     Raises:
-        SymbolError: They have several qualified names.
+        SymbolError: The items have several qualified names.
     """
     found = [item for item in items if item.name[-len(name) :] == name]
     exact = [item for item in found if item.name == name]
     if exact:
         return exact
-    if len(name) == 1:  # a constructor is not meant by the name of its class
+    if len(name) == 1:  # the name of a class does not mean its constructor
         found = [item for item in found if item.name[-2:] != name * 2] or found
     names = sorted({"::".join(item.name) for item in found})
     if len(names) > 1:

@@ -1,11 +1,11 @@
-"""C++ and CUDA source cut into its declarations, whatever stands inside them.
+"""Splits C++ and CUDA source into declarations by matching brackets.
 
-A grammar alone loses its way in real CUDA files: macros that stand for declarations, statements as
-macro arguments, branches of ``#if`` that each open the same brace. So brackets are matched first,
-and a declaration that nobody can make sense of ends where its brackets end; the next is untouched.
+A grammar alone fails on real CUDA files, which have macros in place of declarations, statements as
+macro arguments, and branches of ``#if`` that open the same brace. So brackets are matched first. A
+declaration that cannot be parsed ends with its brackets and does not affect the next one.
 
-Branches of ``#if`` are all read, except: ``#if 0``; and after a branch that opens or begins
-something without ending it, where the others say the same in other words and are skipped.
+All branches of ``#if`` are read, with two exceptions: ``#if 0``, and the other branches after one
+that begins a scope or declaration without ending it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLOSERS = frozenset((")", "]"))
 
 @dataclass
 class _Frame:
-    """An open brace: what it opened, and the head before it."""
+    """An open brace, with its meaning and the tokens before it."""
 
     scope: Scope
     head: tuple[Token, ...] = ()
@@ -50,7 +50,7 @@ class _Frame:
 
 @dataclass
 class _Condition:
-    """An open ``#if``: where the scanner stood, and whether its branches are skipped."""
+    """An open ``#if``, with the state of the scanner, and whether its branches are skipped."""
 
     state: tuple[int, ...]
     skipping: bool = False
@@ -73,7 +73,7 @@ class _Scanner:
     skips: int = 0
 
     def directive(self, line: list[Token]) -> None:
-        """A whole preprocessor line, from ``#`` to its end."""
+        """Read a whole preprocessor line, from ``#`` to its end."""
         word = line[1].text if len(line) > 1 else ""
         if word in ("if", "ifdef", "ifndef"):
             never = [token.text for token in line[1:-1]] == ["if", "0"]
@@ -142,10 +142,10 @@ class _Scanner:
         return self.frames[-1].scope.kind is Opening.ENUM and not self.brackets
 
     def _ends_before(self, token: Token) -> bool:
-        """Whether a declaration ended without a semicolon: a macro's call on a line of its own."""
+        """Return whether a declaration is a macro's call on its own line, without a semicolon."""
         if not self.head or b"\n" not in self.source[self.head[-1].end : token.start]:
             return False
-        if self.brackets:  # a block inside brackets that nobody closed
+        if self.brackets:  # a block inside brackets that are not closed
             return self.head[-1].text == "}"
         over = self.length > MAX_HEAD_TOKENS and self._column(token) == 0
         return over or self.head[-1].text == "}" or stands_alone(self.head)
@@ -200,13 +200,13 @@ class _Scanner:
             self._found(Opening.FUNCTION, frame.head, token.end, body=body)
 
     def _end_type(self) -> None:
-        """A type whose brace is closed is over, also without a semicolon."""
+        """End a type whose brace is closed, also without a semicolon."""
         if self.closed is not None:
             frame, self.closed = self.closed, None
             self._found(frame.scope.kind, frame.head, frame.end, opens=frame.scope)
 
     def _finish(self, semicolon: Token | None = None) -> None:
-        """A declaration is over, with or without a semicolon."""
+        """End a declaration, with or without a semicolon."""
         head = tuple(self.head)
         last = semicolon or (head[-1] if head else None)
         self._drop()
@@ -239,7 +239,7 @@ class _Scanner:
         self.found.append(statement)
 
     def finish_file(self) -> bool:
-        """The end of the file; whether every brace was closed."""
+        """End the file, and return whether every brace was closed."""
         balanced = len(self.frames) == 1
         end = Token("mark", len(self.source), len(self.source), "}")
         while len(self.frames) > 1:
@@ -249,13 +249,13 @@ class _Scanner:
 
 
 def scan(source: bytes) -> tuple[Declaration, ...]:
-    """All declarations of a file, each after those inside it.
+    """Return all declarations of a file, each after those inside it.
 
-    Where braces do not match, the file is read a second time, and a brace at the start of a line
-    then ends a function, so that one broken function does not hide all that follow.
+    If braces do not match, the file is read a second time, and a brace at the start of a line then
+    ends a function, so that one broken function does not hide the following ones.
 
     Raises:
-        UnparsableError: Scopes or declarations are beyond reason.
+        UnparsableError: There are too many scopes or declarations.
     """
     found, balanced = _scan(source, by_columns=False)
     return found if balanced else _scan(source, by_columns=True)[0]

@@ -1,7 +1,7 @@
-"""C++ and CUDA source as tokens: comments, literals and preprocessor lines told apart.
+"""Splits C++ and CUDA source into tokens.
 
-Linear in the source and without recursion. What is not closed (a comment, a raw string) ends with
-the file, and an open string with its line, so hostile text costs no more than any other.
+The time is linear in the source, and there is no recursion. A comment or raw string that is not
+closed ends with the file, and a string with its line, so that no text takes longer than another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Token(NamedTuple):
-    """A token's kind and its bytes ``[start, end)`` in the source.
+    """Kind of a token and its bytes ``[start, end)`` in the source.
 
     Kinds: ``word``, ``number``, ``string``, ``char``, ``mark`` (one operator or bracket),
     ``comment``, ``directive`` (the ``#`` that opens a preprocessor line), ``close`` (its end).
@@ -24,7 +24,7 @@ class Token(NamedTuple):
     text: str
 
 
-# Angle brackets are single tokens, so that `> >` and `>>` are the same.
+# Angle brackets are single tokens so that `> >` and `>>` are the same.
 _TOKEN = re.compile(
     rb"""
       (?P<space> (?: [ \t\r\f\v]+ | \\\r?\n )+ )
@@ -44,12 +44,12 @@ _PREFIX = re.compile(r"(?:u8|[uUL])?R?")
 
 
 def tokens(source: bytes, start: int = 0, end: int | None = None) -> Iterator[Token]:
-    """The tokens of ``source[start:end]``, in order; the start counts as the start of a line."""
+    """Yield the tokens of ``source[start:end]``. The start counts as the start of a line."""
     stop = len(source) if end is None else end
     position, fresh, inside = start, True, False
     while position < stop:
         found = _TOKEN.match(source, position, stop)
-        if found is None:  # not reached: the last alternative takes any byte
+        if found is None:  # not reached, since the last alternative matches any byte
             break
         kind, first = found.lastgroup or "mark", position
         position = found.end()
@@ -74,7 +74,7 @@ def tokens(source: bytes, start: int = 0, end: int | None = None) -> Iterator[To
 
 
 def _closed(source: bytes, opening: re.Match[bytes], stop: int) -> int:
-    """Where a comment or a raw string ends."""
+    """Return the end of a comment or a raw string."""
     text = opening.group()
     if text.startswith(b"//"):
         return opening.end()
@@ -86,9 +86,9 @@ def _closed(source: bytes, opening: re.Match[bytes], stop: int) -> int:
 
 
 def code_tokens(source: bytes, start: int, end: int) -> tuple[Token, ...]:
-    """The tokens of a span without comments, neighbouring string literals joined.
+    """Return the tokens of a span without comments, with neighbouring string literals joined.
 
-    A formatter may break a long literal in two; the parts keep the prefix of the first.
+    A formatter may split a long literal. The parts keep the prefix of the first.
     """
     joined: list[Token] = []
     run: list[Token] = []
@@ -111,7 +111,7 @@ def _joined(run: Sequence[Token]) -> Sequence[Token]:
 
 
 def _inner(literal: str) -> str:
-    """What stands between a literal's quotes, as written."""
+    """Return the text between a literal's quotes, as written."""
     prefix = _PREFIX.match(literal)
     quoted = literal[prefix.end() if prefix else 0 :]
     if prefix is not None and prefix.group().endswith("R"):
@@ -121,7 +121,7 @@ def _inner(literal: str) -> str:
 
 
 def string_value(literal: str) -> str:
-    """A string literal's content, white space folded; unusual escapes stay as written."""
+    """Return a string literal's content with white space folded. Unusual escapes are kept."""
     return " ".join(_ESCAPE.sub(_unescaped, _inner(literal)).split())
 
 
@@ -135,7 +135,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def spelled(parts: Sequence[Token]) -> str:
-    """Tokens as one line of code, the same however they were laid out."""
+    """Join tokens to one line of code, which does not depend on their layout."""
     words: list[str] = []
     wordy = False
     for token in parts:
