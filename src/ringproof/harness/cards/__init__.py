@@ -1,4 +1,4 @@
-"""Skill cards: the model of ``card.yaml`` and how a file becomes one."""
+"""Skill cards: the model of ``card.yaml``, and loading."""
 
 from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream

@@ -1,8 +1,8 @@
-"""YAML from people we do not know: parsed to plain data, with the line of every value.
+"""Reads untrusted YAML as plain data, with the line of every value.
 
-Built from ruamel.yaml's parse events, so nothing is constructed that was not asked for: no tags,
-no anchors and aliases (the means of an alias bomb), no duplicate keys, one document, bounded in
-bytes and depth. Scalars follow the YAML 1.2 core schema; dates stay text.
+The reader uses ruamel.yaml's parse events, so no other objects are constructed. It refuses tags,
+anchors and aliases (which allow an alias bomb), duplicate keys, several documents, and files beyond
+limits of bytes and depth. Scalars follow the YAML 1.2 core schema; dates stay text.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _TRUTHS = MappingProxyType(
         **dict.fromkeys(("false", "False", "FALSE"), False),
     }
 )
-# At most 18 digits: longer ones are kept as text instead of becoming giant integers.
+# Integers have at most 18 digits; longer ones are kept as text.
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}|0o[0-7]{1,18}|0x[0-9a-fA-F]{1,15}")
-# Escape sequences for terminals, and halves of characters that no file can be written with.
+# Escape sequences for terminals, and surrogates, which cannot be written to a file.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Short enough that no commit id of digits and an "e" is taken for a number.
+# Short enough that a commit id of digits and an "e" is not read as a number.
 _FLOAT = re.compile(
     r"[-+]?((\.[0-9]{1,20}|[0-9]{1,20}\.[0-9]{0,20})([eE][-+]?[0-9]{1,3})?"
     r"|[0-9]{1,20}[eE][-+]?[0-9]{1,3})"
@@ -61,9 +61,9 @@ class YamlDocument:
     """A parsed YAML file.
 
     Attributes:
-        path: The file, as the user named it.
-        data: Plain dicts, lists, strings, numbers, booleans and ``None``.
-        lines: The 1-based line of every value, by location.
+        path: File as the user named it.
+        data: Dictionaries, lists, strings, numbers, booleans and ``None``.
+        lines: Line of every value by location, from 1.
     """
 
     path: Path
@@ -71,16 +71,16 @@ class YamlDocument:
     lines: Mapping[Location, int]
 
     def line(self, location: Location) -> int:
-        """The line of a location, or of its nearest ancestor that has one."""
+        """Return the line of a location, or of its nearest ancestor that has one."""
         for end in range(len(location), -1, -1):
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
         return 1
 
     def spans(self, location: Location) -> Mapping[str | int, tuple[int, int]]:
-        """The first and last line of each value inside a list or mapping, by index or key.
+        """Return the first and last line of each value inside a list or mapping, by index or key.
 
-        The last line is the one on which the last value inside it begins.
+        The last line is that on which the last inner value begins.
         """
         depth = len(location)
         found: dict[str | int, tuple[int, int]] = {}
@@ -97,7 +97,7 @@ def read_document(path: Path) -> YamlDocument:
 
     Raises:
         InputError: The file is missing, not a regular file, too large, not UTF-8, not YAML, or
-            uses something this reader refuses; the message names file and line.
+            uses something that this reader refuses. The message names file and line.
     """
     text = _read_text(path)
     parser = YAML(typ="safe", pure=True)
@@ -129,7 +129,7 @@ def _read_text(path: Path) -> str:
 
 @dataclass
 class _Builder:
-    """Turns parse events into data; one per file, thrown away afterwards."""
+    """Builds data from the parse events of one file."""
 
     path: Path
     events: Iterator[Event]
@@ -178,7 +178,7 @@ class _Builder:
             inner = (*location, key)
             result[key] = None
             result[key] = self._value(next(self.events), inner)
-            # A missing key is sought at its mapping, a wrong value where its key stands.
+            # A wrong value has the line of its key, and a missing key that of its mapping.
             self.lines[inner] = event.start_mark.line + 1
         return result
 
@@ -199,7 +199,7 @@ class _Builder:
         return text
 
     def _admit(self, event: Event, location: Location) -> None:
-        """Refuse what a card never needs and an attacker does."""
+        """Refuse anchors, aliases, tags and deep nesting."""
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
             raise self._refused(event, "YAML anchors and aliases are refused", "write it out")
         tag = getattr(event, "tag", None)
@@ -214,7 +214,7 @@ class _Builder:
 
 
 def _scalar(text: str) -> object:
-    """The value of an unquoted scalar under the YAML 1.2 core schema."""
+    """Return the value of an unquoted scalar under the YAML 1.2 core schema."""
     if text in _NULLS:
         return None
     if text in _TRUTHS:

@@ -1,4 +1,4 @@
-"""The kinds of text a card is made of: each says what is wrong with a value and what to do."""
+"""Types of text in a card, with validators whose errors have a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYMBOL = re.compile(
 
 
 def wrong(problem: str, remedy: str) -> PydanticCustomError:
-    """A validation error that carries its remedy to `ringproof.errors.InputError`."""
+    """Return a validation error with a remedy for `ringproof.errors.InputError`."""
     return PydanticCustomError("card", "{problem}", {"problem": problem, "remedy": remedy})
 
 
@@ -39,10 +39,10 @@ def _matching(pattern: re.Pattern[str], what: str, example: str) -> AfterValidat
 
 
 def relative_path(text: str) -> str:
-    """A POSIX path that stays below its root.
+    """Check that a POSIX path stays below its root.
 
     Raises:
-        PydanticCustomError: It is absolute, goes up, or is not in plain form.
+        PydanticCustomError: The path is absolute, leaves its root, or is not in plain form.
     """
     parts = text.split("/")
     if text.startswith("/") or "\\" in text or "\0" in text or ":" in parts[0]:
@@ -53,7 +53,7 @@ def relative_path(text: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """``"--flag"`` and ``--flag`` are the same option symbol."""
+    """Remove quotes, since ``"--flag"`` and ``--flag`` are the same option symbol."""
     quoted = len(text) > 2 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if quoted else text
 

@@ -1,4 +1,4 @@
-"""From a ``card.yaml`` to a `Card`; what is wrong is said with file, line, field and remedy."""
+"""Loads cards. Errors name file, line, field and remedy."""
 
 from __future__ import annotations
 
@@ -63,29 +63,29 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class LocatedCard:
-    """A card and the document it was read from, which knows the line of every value."""
+    """A card and its document, which has the line of every value."""
 
     card: Card
     document: YamlDocument
 
     def anchor_lines(self) -> Mapping[str, tuple[int, int]]:
-        """The first and last line of each anchor, by its id."""
+        """Return the first and last line of each anchor by id."""
         spans = self.document.spans(("anchors",))
         ids = (anchor.id for anchor in self.card.anchors)
         return MappingProxyType({name: spans[index] for index, name in enumerate(ids)})
 
 
 def load_card(path: Path) -> Card:
-    """Read, parse and cross-check one card.
+    """Read, parse and check one card.
 
     Raises:
-        InputError: Anything is wrong with it; the first problem, with how many more there are.
+        InputError: The card has a problem. The message has the first one and the number of others.
     """
     return locate_card(path).card
 
 
 def locate_card(path: Path) -> LocatedCard:
-    """As `load_card`, with the lines; ``("anchors", 2)`` is where the third anchor stands.
+    """Load a card together with the lines of its values.
 
     Raises:
         InputError: As `load_card`.
@@ -106,14 +106,14 @@ def locate_card(path: Path) -> LocatedCard:
 
 
 def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
-    """The card of each skill below a folder, by skill name, sorted.
+    """Find the card of each skill below a folder, sorted by skill name.
 
     Args:
-        names: Only these; all when empty.
+        names: Skills to find; all if empty.
 
     Raises:
-        InputError: The folder or a skill is missing, a skill has no card or lies outside the
-            folder, or there is no skill at all.
+        InputError: The folder or a skill does not exist, a skill has no card or is outside the
+            folder, or there is no skill.
     """
     if not _is_folder(skills):
         raise InputError("--skills", skills, "no such folder", "name the folder of the skills")
@@ -135,7 +135,7 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # its name is too long, or a folder above it cannot be entered
+    except OSError:  # the name is too long, or a folder above it cannot be entered
         return False
 
 
@@ -167,7 +167,7 @@ def _at(
 
 
 def _visible(raw: Location, document: YamlDocument) -> Location:
-    """The location without the names of union branches that pydantic puts into it."""
+    """Remove the names of union branches that pydantic puts into a location."""
     location: Location = ()
     for index, part in enumerate(raw):
         last = index == len(raw) - 1

@@ -1,8 +1,8 @@
-"""The model of ``card.yaml``: the single source of truth of a skill.
+"""The model of ``card.yaml``, from which a skill's tables are generated.
 
-Keys NVIDIA's cards use keep their name and meaning. What is new can be checked: upstreams and
-anchors, and a ``proof`` on every statement. Line numbers are never written here: an anchor is a
-symbol and what must occur inside it.
+Keys of NVIDIA's cards keep their name and meaning. New are upstreams and anchors, and a ``proof``
+for every statement. Cards have no line numbers: an anchor is a symbol and text that must occur
+inside it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class _Model(BaseModel):
 
 
 class PackageUpstream(_Model):
-    """A release on the package index: the default upstream, fetched as a wheel.
+    """A release on the package index, which is downloaded as a wheel.
 
     Attributes:
-        file_sha256: The only files accepted, where given: one, or one per Python version.
-        repo, ref, commit: Where its sources are developed, for permalinks.
-        label: What tables call it; the version when not given.
+        file_sha256: SHA-256 of the accepted files: one, or one per Python version. Default: any
+            file.
+        repo, ref, commit: Repository of its sources, for permalinks.
+        label: Name in tables; the version by default.
     """
 
     package: Package
@@ -59,7 +60,7 @@ class RepositoryUpstream(_Model):
     """A commit of a repository, with the branch or tag it was read from.
 
     Attributes:
-        label: What tables call it; the ref when not given, with the commit if the ref moves.
+        label: Name in tables; by default the ref, with the commit if the ref moves.
     """
 
     repo: Repository
@@ -82,15 +83,15 @@ Upstream = Annotated[
 
 
 class Anchor(_Model):
-    """A place in upstream's code: a symbol, and what must occur inside it.
+    """A reference to upstream code: a symbol, and text that must occur inside it.
 
     Attributes:
-        upstream: A key of the card's ``upstreams``.
-        path: The file, from the upstream's root.
+        upstream: Key of the card's ``upstreams``.
+        path: Path of the file from the upstream's root.
         symbol: Dotted Python name, or a command-line option such as ``--cp-comm-type``. A name
             defined several times at one level needs ``#2`` (the second).
-        role: What the place does, in our words.
-        expects: Identifiers or parts of string literals.
+        role: What the code does, in our own words.
+        expects: Identifiers or parts of string literals that must occur inside the symbol.
         short: The role in a few words, for tables.
     """
 
@@ -104,7 +105,7 @@ class Anchor(_Model):
 
 
 class Constraint(_Model):
-    """A rule a configuration must obey; ``rule`` names the function that decides it.
+    """A rule for configurations; ``rule`` names the function that checks it.
 
     Attributes:
         short: The rule in one line, for lists and tables.
@@ -119,7 +120,7 @@ class Constraint(_Model):
 
 
 class ShortPitfall(_Model):
-    """The cells of a pitfall's line in a table; what is left out is taken from the pitfall."""
+    """Cells of a pitfall's row in a table. Missing cells are taken from the pitfall."""
 
     symptom: Line | None = None
     cause: Line | None = None
@@ -128,7 +129,7 @@ class ShortPitfall(_Model):
 
 
 class Pitfall(_Model):
-    """Something that goes wrong, how it shows, and the way out.
+    """A failure, with symptom, cause and remedy.
 
     Attributes:
         short: The same in fewer words, for the table of ``SKILL.md``.
@@ -161,7 +162,7 @@ class GpuNeed(_Model):
 
 
 class Command(_Model):
-    """A command of the card and what its success looks like. Never executed from here."""
+    """A command and what its success looks like. ringproof never executes it."""
 
     id: Identifier
     run: Prose
@@ -171,7 +172,7 @@ class Command(_Model):
 
 
 class Claim(_Model):
-    """Any other statement; ``short`` is its form in a table."""
+    """Any other statement. ``short`` is its form in tables."""
 
     id: Identifier
     says: Prose
@@ -180,11 +181,11 @@ class Claim(_Model):
 
 
 class VersionRow(_Model):
-    """A row of the table of what exists in which upstream version; filled from the lock alone.
+    """A row of the table of names by upstream version, which is filled from the lock.
 
     Attributes:
-        about: What the row is about.
-        anchors: Ids of the anchors whose names may stand in its cells.
+        about: Topic of the row.
+        anchors: Ids of the anchors whose names may appear in its cells.
     """
 
     about: Line
@@ -195,12 +196,12 @@ class Card(_Model):
     """One ``card.yaml``.
 
     Attributes:
-        validation_status: Topic -> ids of the statements that decide it. The label NVIDIA's cards
-            write by hand is derived here from the verdicts.
+        validation_status: Topic -> ids of the statements that decide it. The label that NVIDIA's
+            cards have is derived from the verdicts.
         known_constraints, known_limitations: Ids of statements, or prose; prose has no proof and
             is counted as unproven.
         follow_up_validation: Open work, not statements.
-        version_matrix: Rendered as a table: a row per entry, a column per upstream version.
+        version_matrix: Table with a row per entry and a column per upstream version.
     """
 
     title: Line

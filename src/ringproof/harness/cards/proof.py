@@ -1,4 +1,4 @@
-"""What a statement of a card points to: a test, an anchor, or the admission that nothing does."""
+"""Proofs of a statement: a test, an anchor, or ``unproven`` with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROOF_NODE = re.compile(
 
 
 class ProofKind(str, Enum):
-    """The three things a ``proof`` entry can be."""
+    """Kinds of a ``proof`` entry."""
 
     PYTEST = "pytest"
     ANCHOR = "anchor"
@@ -30,8 +30,8 @@ class Proof:
     """One parsed ``proof`` entry.
 
     Attributes:
-        kind: What it points to.
-        target: The pytest node id, the anchor's id, or the reason why there is no proof.
+        kind: Kind of the entry.
+        target: Pytest node id, anchor id, or the reason why there is no proof.
     """
 
     kind: ProofKind
@@ -52,7 +52,7 @@ def parse_proof(text: str) -> Proof:
     """Parse one entry.
 
     Raises:
-        ValueError: It is none of the three forms, or a path that leaves the proof folders.
+        ValueError: The entry has none of the three forms, or its path leaves the proof folders.
     """
     for prefix, kind in ((_ANCHOR, ProofKind.ANCHOR), (_UNPROVEN, ProofKind.UNPROVEN)):
         if text.startswith(prefix):
@@ -70,5 +70,5 @@ def parse_proof(text: str) -> Proof:
 
 
 def covers(proof_id: str, node_id: str) -> bool:
-    """Whether a proof's node id names this test: itself, its parameters, or what it contains."""
+    """Return whether a proof's node id names a test, its parameters, or its class or file."""
     return node_id == proof_id or node_id.startswith((f"{proof_id}[", f"{proof_id}::"))

@@ -1,7 +1,7 @@
-"""The JSON Schema of ``card.yaml`` for editors, made from the model.
+"""JSON Schema of ``card.yaml`` for editors, generated from the model.
 
-It knows the types, the keys and every form that is a regular expression. References between the
-parts of a card, and whether ids are unique, are checked by `load_card` alone.
+It has the types, the keys and all patterns. Only `load_card` checks references between the parts of
+a card and that ids are unique.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ringproof.harness.cards.model import Card
 from ringproof.harness.cards.proof import PROOF_NODE
 
 SCHEMA_FILE = "card.schema.json"
-"""Beside this module; the same text that `schema_text` gives."""
+"""File in this folder with the text of `schema_text`."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 IDENTITY = "urn:ringproof:card.schema.json"
@@ -31,7 +31,7 @@ _ATTRIBUTE = re.compile(r"\s{4}((?:\w+)(?:, \w+)*): (.*)")
 _RELATIVE_PATH = r"^(?![^/]*:)(?!(?:.*/)?\.{0,2}(?:/|$))[^\\\x00]+$"
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 
-# What completions say of fields whose name says nearly all.
+# Descriptions of fields without one in a docstring.
 _FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "title": "The feature, in snake_case.",
@@ -73,12 +73,12 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
 
 
 def schema_text() -> str:
-    """The schema as the text of `SCHEMA_FILE`."""
+    """Return the schema as the text of `SCHEMA_FILE`."""
     return json.dumps(card_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def card_schema() -> dict[str, Any]:
-    """The schema of a whole card, JSON Schema draft 2020-12."""
+    """Return the schema of a card in JSON Schema draft 2020-12."""
     body = Card.model_json_schema(schema_generator=_Generator)
     described = {"Card": body, **body.get("$defs", {})}
     for name, definition in described.items():
@@ -90,23 +90,23 @@ def card_schema() -> dict[str, Any]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Adds the patterns that live in validators, where pydantic does not see them."""
+    """Adds the patterns of validators, which pydantic leaves out."""
 
     def str_schema(self, schema: core_schema.StringSchema) -> JsonSchemaValue:
-        """Text that is stripped and must not be empty needs a visible character."""
+        """Require a visible character in text that is stripped and not empty."""
         found = super().str_schema(schema)
         if schema.get("strip_whitespace") and schema.get("min_length"):
             found.setdefault("pattern", r"\S")
         return found
 
     def date_schema(self, schema: core_schema.DateSchema) -> JsonSchemaValue:
-        """Not every reader checks `format`."""
+        """Add a pattern, since not every reader checks `format`."""
         return {**super().date_schema(schema), "pattern": _DATE}
 
     def function_after_schema(
         self, schema: core_schema.AfterValidatorFunctionSchema
     ) -> JsonSchemaValue:
-        """The form that a validator of `fields` demands."""
+        """Add the pattern of a validator of `fields`."""
         inner = self.generate_inner(schema["schema"])
         function = schema["function"]["function"]
         name = getattr(function, "__name__", "")
@@ -131,7 +131,7 @@ class _Generator(GenerateJsonSchema):
     def function_before_schema(
         self, schema: core_schema.BeforeValidatorFunctionSchema
     ) -> JsonSchemaValue:
-        """One item may be written without its list."""
+        """Allow one item without a list."""
         inner = super().function_before_schema(schema)
         if getattr(schema["function"]["function"], "__name__", "") != "_as_list":
             return inner
@@ -144,12 +144,12 @@ def _proof_pattern() -> str:
 
 
 def _portable(pattern: str) -> str:
-    """A pattern as ECMAScript, too, reads it."""
+    """Convert a pattern to ECMAScript."""
     return re.sub(r"\(\?P<\w+>", "(?:", pattern)
 
 
 def _describe(definition: dict[str, Any], kind: type[BaseModel]) -> None:
-    """Titles and descriptions from the docstring: its first paragraph and its attribute lines."""
+    """Add descriptions from the docstring: its first paragraph and its attributes."""
     text = inspect.cleandoc(kind.__doc__ or "")
     definition["description"] = " ".join(text.split("\n\n")[0].split())
     said = {**_FIELDS, **_attributes(text)}
@@ -159,7 +159,7 @@ def _describe(definition: dict[str, Any], kind: type[BaseModel]) -> None:
 
 
 def _attributes(docstring: str) -> dict[str, str]:
-    """Name to words of the ``Attributes:`` lines; several names may share a line."""
+    """Return the descriptions of attributes by name. Several names may share a line."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in docstring.partition("Attributes:\n")[2].split("\n"):
@@ -173,7 +173,7 @@ def _attributes(docstring: str) -> dict[str, str]:
 
 
 def _tidied(value: Any) -> Any:
-    """Without defaults, which editors would offer, and with the form of keys made binding."""
+    """Remove defaults, which editors would offer, and make the pattern of keys binding."""
     if isinstance(value, list):
         return [_tidied(item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The statements of a card in one form, whatever list they stand in, and their cross-checks."""
+"""The statements of a card in one form, and checks of their references."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringproof.harness.cards.proof import Proof, ProofKind, parse_proof
 
 
 class StatementKind(str, Enum):
-    """Where a statement stands in the card."""
+    """Part of the card that has the statement."""
 
     CONSTRAINT = "constraint"
     PITFALL = "pitfall"
@@ -25,12 +25,12 @@ class StatementKind(str, Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing the card says, and what is meant to prove it.
+    """A statement of a card and its proofs.
 
     Attributes:
-        id: Unique in the card.
-        says: The statement in words.
-        proofs: At least one.
+        id: Id that is unique in the card.
+        says: Text of the statement.
+        proofs: Proofs of the statement, at least one.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class CardProblem:
-    """A contradiction inside a card that field types cannot see."""
+    """A problem in the references of a card."""
 
     location: Location
     value: str
@@ -50,11 +50,10 @@ class CardProblem:
 
 
 def statements(card: Card) -> tuple[Statement, ...]:
-    """Everything the card says that needs a verdict.
+    """Return all statements of a card that need a verdict.
 
-    The five lists in the card's order; then prose under ``known_constraints`` and
-    ``known_limitations`` that is no id of a statement (unproven by nature); then the anchors that
-    no statement points to, so that none can rot unseen.
+    These are the five lists in the order of the card, then prose under ``known_constraints`` and
+    ``known_limitations``, which has no proof, and then the anchors that no statement uses.
     """
     listed = tuple(_listed(card))
     ids = {statement.id for statement in listed}
@@ -111,7 +110,7 @@ def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
 
 
 def cross_check(card: Card) -> Iterator[CardProblem]:
-    """Ids that are not unique, and references that lead nowhere."""
+    """Yield ids that are not unique, and references that do not exist."""
     yield from _duplicates(card)
     anchor_ids = {anchor.id for anchor in card.anchors}
     for index, anchor in enumerate(card.anchors):

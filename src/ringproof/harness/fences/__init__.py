@@ -1,4 +1,4 @@
-"""The places in code that other people's skills point to: are they still there?"""
+"""Checks references to code in skills: fences, ``path:line`` mentions and listed symbols."""
 
 from ringproof.harness.fences.check import CheckedDocument, check_documents, mend, mended
 from ringproof.harness.fences.model import JudgedMention, Mention, Placement

@@ -1,4 +1,4 @@
-"""Check and mend the places in code that other people's skills point to."""
+"""Checks references to code in skills, and corrects their line numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDER = ("exact", "moved", "changed", "missing")
 
 @dataclass(frozen=True)
 class CheckedDocument:
-    """A skill's document, its bytes as checked, and what was found in it."""
+    """A document of a skill, its content, and the judged mentions in it."""
 
     path: Path
     data: bytes
@@ -32,19 +32,19 @@ class CheckedDocument:
 
 
 def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[CheckedDocument, ...]:
-    """Judge every mention of code in the skills at a path.
+    """Check every mention of code in the skills at a path.
 
     Args:
-        path: A repository, a folder of skills, a skill, a folder in one, or a Markdown file.
-        roots: Path prefix to the tree that stands there, for submodules and the like; ``.``
-            replaces the repository that the skills lie in.
+        path: Repository, folder of skills, skill, folder in a skill, or Markdown file.
+        roots: Tree for each path prefix, for example for submodules. ``.`` replaces the repository
+            of the skills.
 
     Raises:
-        InputError: There is no skill, a document cannot be used, or a submodule has no root.
+        InputError: There is no skill, a document cannot be read, or a submodule has no root.
     """
     try:
         path = path.resolve()
-        path.exists()  # a name that is too long is refused here
+        path.exists()  # raises for a name that is too long
     except (OSError, RuntimeError) as error:
         raise InputError(FIELD, path, "cannot be resolved", "name skills or a file") from error
     root = repository_root(path)
@@ -62,7 +62,7 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
 
 
 def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | None:
-    """One mention, judged; ``None`` for symbols behind a bare name that no file has."""
+    """Check one mention; return ``None`` for a symbol after a bare name that no file has."""
     folder = posixpath.dirname(file)
     try:
         sources = places.find(mention.path, folder, anywhere=mention.kind != "fence")
@@ -70,7 +70,7 @@ def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | N
         return JudgedMention(file, mention, Placement("missing", why=f"{mention.path} {error}"))
     if not sources:
         if mention.kind == "symbol" and "/" not in mention.path:
-            return None  # `config.yaml` and `key`: the reader's file, not the repository's
+            return None  # `config.yaml` and `key` mean a file of the reader, not of the repository
         return JudgedMention(file, mention, Placement("missing", why="there is no such file"))
     placements = [_place(mention, source) for source in sources]
     best = min(placements, key=lambda item: _ORDER.index(item.status))
@@ -91,7 +91,7 @@ def _place(mention: Mention, source: SourceLines) -> Placement:
 
 
 def mended(document: CheckedDocument) -> bytes:
-    """The document with the new lines of what moved; every other byte as it was."""
+    """Return the document with corrected line numbers and otherwise the same bytes."""
     data = document.data
     edits: list[tuple[ByteSpan, int]] = []
     for finding in document.findings:
@@ -104,7 +104,7 @@ def mended(document: CheckedDocument) -> bytes:
 
 
 def mend(documents: Sequence[CheckedDocument]) -> int:
-    """Write the new lines into the documents that need it; returns how many were rewritten.
+    """Write corrected line numbers, and return the number of documents that were rewritten.
 
     Raises:
         InputError: A document cannot be written, or has changed since it was checked.

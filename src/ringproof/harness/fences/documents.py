@@ -1,4 +1,4 @@
-"""Which documents of a checkout are skills', and where the checkout begins."""
+"""Finds the documents of skills and the root of their repository."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-p
 
 
 def repository_root(path: Path) -> Path:
-    """The folder that a skill's paths are relative to.
+    """Return the folder to which a skill's paths are relative.
 
-    A folder given that has ``.git`` or ``skills`` in it is one; else the nearest folder above with
-    ``.git``; else the one that holds the ``skills`` folder around it; else the folder given.
+    This is the given folder if it contains ``.git`` or ``skills``, otherwise the nearest parent
+    with ``.git``, otherwise the parent of the ``skills`` folder around it, otherwise the given
+    folder.
     """
     folder = path if path.is_dir() else path.parent
     if (folder / ".git").exists() or (folder / "skills").is_dir():
@@ -31,12 +32,12 @@ def repository_root(path: Path) -> Path:
 
 
 def skill_documents(path: Path, root: Path) -> list[Path]:
-    """The Markdown files of the skills at, in or around a path; links are never followed.
+    """List the Markdown files of the skills at, in or around a path, without following links.
 
-    A skill is a folder with a ``SKILL.md``. A file given is taken as it is.
+    A skill is a folder with a ``SKILL.md``. A file is returned as it is.
 
     Raises:
-        InputError: There is nothing there, or no skill.
+        InputError: The path does not exist, or has no skill.
     """
     if path.is_file():
         return [path]

@@ -1,4 +1,4 @@
-"""Mentions of code in running text: ``path:line`` and lists of a path and its symbols."""
+"""Finds mentions of code in text: ``path:line``, and symbols listed after a path."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CODE_MENTION = re.compile(rf"({_FILE}){_LINES}")
 _TEXT_MENTION = re.compile(rf"(?<![\w./:@+-])({_FILE}){_LINES}(?![\w:]|[.,-]\d)")
 _SYMBOL = re.compile(r"--[A-Za-z][\w-]+|[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*(?:\(\))?")
 _CONSTANTS = frozenset(("True", "False", "None", "true", "false", "null", "int", "str", "bool"))
-# Between a path and its symbols, or two symbols: punctuation, a cell's border, "and".
+# Text between a path and its symbols, or two symbols: punctuation, a cell's border, "and".
 _BETWEEN = re.compile(r"[^\w.`]*(?:(?:and|or)\b[^\w.`]*)?")
-# Between a symbol and the line it is said to be at: "X (path:1)", "X in path:1", "X runs at ...".
+# Text between a symbol and its line: "X (path:1)", "X in path:1", "X runs at ...".
 _BEFORE = re.compile(
     r"[^\w.;`]*(?:(?:(?:is|are|runs|lives|defined|called)\s+)*(?:in|at)\s+)?[(\[]?"
 )
@@ -31,7 +31,7 @@ _PLACEHOLDER = re.compile(r"(?:path/to/|foo\.|example\.)")
 
 @dataclass(frozen=True)
 class TextPiece:
-    """A stretch of one block: text, a code span, or a ``path:line`` (from either)."""
+    """A part of one block: text, a code span, or a ``path:line`` (from either)."""
 
     kind: Literal["text", "code", "mention"]
     content: str
@@ -39,12 +39,12 @@ class TextPiece:
 
 @dataclass(frozen=True)
 class Pointer:
-    """``path:line`` as found.
+    """A ``path:line`` mention.
 
     Args:
-        literal: The whole of it, to be found again in the document.
-        numbers: Where the numbers begin and end inside ``literal``.
-        name: The symbol beside it, or nothing.
+        literal: Whole text, which is searched in the document.
+        numbers: Start and end of each number inside ``literal``.
+        name: Symbol beside it; empty if there is none.
     """
 
     literal: str
@@ -56,7 +56,7 @@ class Pointer:
 
 
 def pieces(tokens: Sequence[Token]) -> list[TextPiece]:
-    """The text and code spans of one block: a paragraph, a heading, or the cells of one row."""
+    """Split one block into text and code spans: a paragraph, a heading, or the cells of a row."""
     found: list[TextPiece] = []
     for number, token in enumerate(tokens):
         if number:
@@ -92,7 +92,7 @@ def _merged(found: Sequence[TextPiece]) -> list[TextPiece]:
 
 
 def pointers(block: Sequence[TextPiece]) -> Iterator[Pointer]:
-    """Every ``path:line`` of a block, except made-up ones such as ``path/to/file.py:1``."""
+    """Yield every ``path:line`` of a block, except examples such as ``path/to/file.py:1``."""
     for at, piece in enumerate(block):
         match = _CODE_MENTION.fullmatch(piece.content) if piece.kind == "mention" else None
         if match is None or _PLACEHOLDER.match(match[1]):
@@ -113,14 +113,14 @@ def _name_before(block: Sequence[TextPiece], at: int) -> str:
 def _name_behind(block: Sequence[TextPiece], at: int) -> str:
     if at + 2 >= len(block) or not _BETWEEN.fullmatch(block[at + 1].content):
         return ""
-    # "`a.py:1`, `name`" is an enumeration; a dash, a colon or a bracket says they belong together.
+    # "`a.py:1`, `name`" is an enumeration; a dash, a colon or a bracket joins the two.
     if not re.search(r"[—–:(|-]", block[at + 1].content):  # noqa: RUF001
         return ""
     return _symbol(block[at + 2])
 
 
 def listed(block: Sequence[TextPiece]) -> Iterator[tuple[str, str]]:
-    """Path and symbol, for each symbol that follows a path with nothing but punctuation between."""
+    """Yield path and symbol for each symbol that follows a path after punctuation."""
     path = ""
     for at, piece in enumerate(block):
         if piece.kind == "text":

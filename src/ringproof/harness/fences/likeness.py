@@ -1,4 +1,4 @@
-"""The lines of a file that are most like a quotation that is no longer there."""
+"""Finds the lines of a file that are most similar to a quotation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ringproof.harness.fences.quote import Cut, Quote, Whole
 from ringproof.harness.fences.source import SourceLines
 
 SIMILAR_NAMES = 0.6
-"""Share of a quote's names, rare ones counting more, that some lines must hold to be its likes."""
+"""Fraction of a quote's names that similar lines must contain. Rare names have a higher weight."""
 
 SIMILAR_LINES = 0.3
-"""Share of a quote's lines, at least two, that must stand there as they are, to be its likes."""
+"""Fraction of a quote's lines, at least two, that similar lines must contain unchanged."""
 
 _TELLING = 8  # characters of names and numbers that make a line more than a bracket or `else:`
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Lines (indices) that hold part of what was looked for, and how much: 1.0 is enough."""
+    """Range of lines (indices) and its score; a score of 1.0 is enough."""
 
     first: int
     behind: int
@@ -31,13 +31,14 @@ class _Window:
 def most_like(
     quote: Quote, source: SourceLines, *, near: int, width: int
 ) -> tuple[int, int] | None:
-    """First and last of the lines that hold most of a quote, or ``None`` if none hold enough.
+    """Return the first and last line of the most similar range, or ``None``.
 
-    Enough are ``SIMILAR_LINES`` of the quote's telling lines, or ``SIMILAR_NAMES`` of its names.
+    A range is similar enough if it contains ``SIMILAR_LINES`` of the quote's distinctive lines, or
+    ``SIMILAR_NAMES`` of its names.
 
     Args:
-        near: The line looked at first; of equals the nearest are taken.
-        width: How many lines to look at together.
+        near: Line near which to search. Of equal ranges the nearest is chosen.
+        width: Number of lines in a range.
     """
     here = source.index_from(near)
     by_lines = _best(_lines_held(quote, source), here, width, SIMILAR_LINES, tight=False)
@@ -50,7 +51,7 @@ def most_like(
 
 @dataclass(frozen=True)
 class _Held:
-    """What each line of the file holds, and what all of it that is looked for weighs."""
+    """Searched keys on each line of the file, and the weight of each key."""
 
     lines: Sequence[frozenset[str]]
     weights: Mapping[str, float]
@@ -82,10 +83,10 @@ def _lines_held(quote: Quote, source: SourceLines) -> _Held:
 
 
 def _best(held: _Held, here: int, width: int, share: float, *, tight: bool) -> _Window:
-    """The window that weighs most, cut down at its ends.
+    """Return the window with the highest weight, trimmed at its ends.
 
-    Names recur everywhere, so a window of them is cut to the lines that add one (``tight``); lines
-    that recur are part of what was quoted, and a single one says nothing.
+    Names occur many times, so a window of names is trimmed to the lines that add one (``tight``).
+    Lines that occur repeatedly are part of the quote, and a single line is not significant.
     """
     inside: Counter[str] = Counter()
     score, best = 0.0, (0.0, 0, 0)
@@ -108,7 +109,7 @@ def _best(held: _Held, here: int, width: int, share: float, *, tight: bool) -> _
 def _trimmed(
     lines: Sequence[frozenset[str]], first: int, behind: int, *, tight: bool
 ) -> tuple[int, int]:
-    """The window without lines at its ends that hold nothing; ``tight``: nothing more."""
+    """Remove lines without keys at the ends of a window; with ``tight``, also those without new ones."""
     inside = Counter(key for keys in lines[first:behind] for key in keys)
     spare = 1 if tight else len(lines)
     while first < behind and all(inside[key] > spare for key in lines[behind - 1]):

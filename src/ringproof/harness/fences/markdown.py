@@ -1,4 +1,4 @@
-"""The mentions of code in one Markdown document, with the bytes that their numbers occupy."""
+"""Finds mentions of code in a Markdown document, with the positions of their numbers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 
 def find_mentions(data: bytes, file: str) -> tuple[Mention, ...]:
-    """All mentions of one document, in its order.
+    """Return all mentions of a document, in order.
 
-    YAML frontmatter, HTML and code blocks other than fences named ``start:end:path`` hold none.
+    YAML frontmatter, HTML, and code blocks other than ``start:end:path`` fences are ignored.
 
     Raises:
-        InputError: It is too large, binary, not UTF-8, or has more than ``MAX_MENTIONS``.
+        InputError: The document is too large, binary, not UTF-8, or has more than ``MAX_MENTIONS``.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
         raise _refusal(file, f"{len(data):,} bytes are too large for a skill's document")
@@ -58,7 +58,7 @@ def _refusal(file: str, problem: str) -> InputError:
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """The offset of each line, and one behind the last; lines end as Markdown has it."""
+    """Return the offset of each line, and the offset after the last."""
     return [0, *(match.end() for match in _LINE_END.finditer(data)), len(data)]
 
 
@@ -87,7 +87,7 @@ def _fence(token: Token, data: bytes, starts: Sequence[int]) -> Iterator[Mention
     line = token.map[0]
     opening = _OPENING.search(data, starts[line], starts[line + 1])
     if opening is None or (int(opening[1]), int(opening[2])) != (int(info[1]), int(info[2])):
-        return  # the numbers are written as entities: nobody's anchor
+        return  # the numbers are written as entities and cannot be corrected
     spans = (ByteSpan(*opening.span(1)), ByteSpan(*opening.span(2)))
     quote = tuple(token.content.split("\n"))
     yield Mention("fence", info[3].strip(), int(info[1]), int(info[2]), line + 1, quote, spans)
@@ -119,14 +119,14 @@ def _in_bytes(pointer: Pointer) -> Iterator[tuple[int, int]]:
 def _located(
     found: Sequence[Pointer], data: bytes, low: int, high: int
 ) -> Iterator[tuple[Pointer, int]]:
-    """Each pointer with its offset in the document.
+    """Yield each pointer with its offset in the document.
 
-    Those written with escapes, or as often again where they are no text (a link's target), are
-    left out: rewriting could hit the wrong one.
+    Pointers with escapes, or whose text also occurs elsewhere (in the target of a link), are left
+    out, since a correction could change the wrong one.
     """
     for literal in dict.fromkeys(pointer.literal for pointer in found):
         same = [pointer for pointer in found if pointer.literal == literal]
-        # Word characters and "/" around it would make it another mention.
+        # Word characters and "/" around it belong to another mention.
         pattern = re.compile(rb"(?<![\w/.])" + re.escape(literal.encode()) + rb"(?![\w]|-\d)")
         places = [match.start() for match in pattern.finditer(data, low, high)]
         if len(places) == len(same):

@@ -1,4 +1,4 @@
-"""Finding a quotation in a file: at the lines named, elsewhere, or only in part."""
+"""Finds a quotation in a file: at the named lines, elsewhere, or only in part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CUT_LINES = 40  # lines that `f(...)` can stand for
 
 @dataclass(frozen=True)
 class _Match:
-    """A quote found from index ``first``; each of ``ends`` (indices, last line) is possible."""
+    """A quote found at index ``first``, with the possible indices of its last line."""
 
     first: int
     ends: tuple[int, ...]
@@ -35,13 +35,13 @@ class _Range:
 
 
 def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int) -> Placement:
-    """Where quoted lines stand in a file, seen from the lines that were named.
+    """Find quoted lines in a file, starting from the named lines.
 
     Indentation, alignment, trailing white space and blank lines do not count. ``...`` in a line
-    stands for anything; on its own, or starting a comment, for any lines. Exact means that the
-    first quoted line is the first line named and the last is the last; a quote that begins or ends
-    with a gap may lie inside. Of several places the one that keeps the length, then the shortest,
-    then the nearest is taken.
+    stands for any text. On its own line, or at the start of a comment, it stands for any lines. The
+    result is exact if the first and last quoted lines are the first and last named lines; a quote
+    that begins or ends with a gap may be inside. Of several places, one with the same length is
+    preferred, then the shortest, then the nearest.
     """
     named = _Range(start, end)
     plain, loose = verbatim(lines), elided(lines)
@@ -64,7 +64,7 @@ def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int)
 
 
 def place_lines(source: SourceLines, start: int, end: int) -> Placement:
-    """Lines of which nothing is quoted: they can only be there, blank, or past the end."""
+    """Check lines without a quotation, which can exist, be blank, or be past the end."""
     if not 1 <= start <= end <= source.total:
         return Placement("missing", why=f"past the end ({source.total} lines)", quoted=False)
     if source.index_from(start) == source.index_until(end):
@@ -106,14 +106,14 @@ def _step(
     if isinstance(item, Whole):
         return frozenset(at + 1 for at in reached if at < count and source.texts[at] == item.text)
     if isinstance(item, Gap):
-        # Lines may have been added inside a gap, so it may be longer than the whole range was.
+        # Lines may have been added inside a gap, so it may be longer than the named range.
         most = 4 * named.length + 100
         return frozenset(range(min(reached), min(max(reached) + most, count) + 1))
     return frozenset(end for at in reached for end in _cut_ends(item, at, source))
 
 
 def _cut_ends(item: Cut, at: int, source: SourceLines) -> Iterator[int]:
-    """Indices behind the lines that a line with dots may stand for, which begin at ``at``."""
+    """Yield the end of each range of lines from ``at`` for which a line with dots may stand."""
     if at >= len(source.texts) or not source.texts[at].startswith(item.parts[0]):
         return
     joined = ""
@@ -124,7 +124,7 @@ def _cut_ends(item: Cut, at: int, source: SourceLines) -> Iterator[int]:
 
 
 def _fits(parts: tuple[str, ...], text: str) -> bool:
-    """Whether the parts stand in the text in order, the last at its end. Linear in the text."""
+    """Return whether the parts occur in order, the last at the end, in linear time."""
     at = len(parts[0])
     for part in parts[1:-1]:
         found = text.find(part, at)
@@ -156,7 +156,7 @@ def _moved(
 
 
 def _lines(match: _Match, quote: Quote, source: SourceLines, named: _Range) -> tuple[int, int]:
-    """First and last line of a match; where the end is open, as long a range as was named."""
+    """Return the first and last line of a match. With an open end, keep the named length."""
     start = source.numbers[match.first]
     wished = start + named.length - 1
     ends = [source.numbers[index] for index in match.ends]

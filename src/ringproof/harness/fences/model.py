@@ -1,4 +1,4 @@
-"""What a document says about a place in code, and whether the place is still there."""
+"""Mentions of code in a document, and the results of checking them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Status = Literal["exact", "moved", "changed", "missing"]
 
 @dataclass(frozen=True)
 class ByteSpan:
-    """Where in a document's bytes a number is written: ``data[start:end]`` are its digits."""
+    """Position of a number in a document: ``data[start:end]`` are its digits."""
 
     start: int
     end: int
@@ -19,18 +19,17 @@ class ByteSpan:
 
 @dataclass(frozen=True)
 class Mention:
-    """One place in code that a document points to.
+    """A mention of code in a document.
 
     Args:
         kind: ``fence`` (info string ``start:end:path``), ``inline`` (``path:line``,
             ``path:start-end``) or ``symbol`` (a name listed behind a path).
-        path: As written.
+        path: Path as written.
         start: First line as written; ``None`` for a symbol.
         end: Last line; equals ``start`` where one line is named.
-        line: Line of the document, from 1.
-        quote: A fence's lines; for the other kinds the one name that stands beside the path, or
-            nothing.
-        spans: Where the numbers are written: two for a range, one for a line, none for a symbol.
+        line: Line in the document, from 1.
+        quote: Lines of a fence; for the other kinds, the name beside the path, or nothing.
+        spans: Positions of the numbers: two for a range, one for a line, none for a symbol.
     """
 
     kind: Kind
@@ -44,14 +43,14 @@ class Mention:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a mention's text stands.
+    """Result of checking a mention.
 
     Args:
-        status: ``exact``: at the lines named; ``moved``: elsewhere in the file, at ``new_start`` to
-            ``new_end``; ``changed``: only partly there, best at these lines where they are given;
-            ``missing``: no file, no text, or lines past the end.
-        why: What is wrong, for people; empty when nothing is.
-        quoted: False where nothing was quoted, so that only the lines' existence was checked.
+        status: ``exact``: at the named lines; ``moved``: elsewhere in the file, at ``new_start`` to
+            ``new_end``; ``changed``: only partly found, most similar at these lines if they are
+            given; ``missing``: no file, no text, or lines past the end.
+        why: Explanation of the problem; empty if there is none.
+        quoted: False without a quotation, so that only the existence of the lines was checked.
     """
 
     status: Status
@@ -63,10 +62,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class JudgedMention:
-    """A mention of a document, judged.
+    """A mention and the result of checking it.
 
     Args:
-        file: The document, relative to the repository root, with slashes.
+        file: Path of the document from the repository root, with slashes.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Names that stand beside a path: whether the file has them, and where."""
+"""Finds names beside a path in the file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _IMPORT = re.compile(r"\s*(?:from|import|using|#\s*include)\b")
 
 
 def place_name(name: str, source: SourceLines) -> Placement:
-    """Whether a file has a listed name.
+    """Check whether a file has a listed name.
 
-    A dotted name needs all of its parts, an option its ``--text`` or the variable it makes.
-    Exact: as whole words; changed: only as a part of longer words, or only some parts.
+    A dotted name needs all of its parts, and an option its ``--text`` or its variable. The result
+    is exact for whole words, and changed for parts of longer words or only some parts.
     """
     words = source.words
     bare = name.removesuffix("()")
@@ -31,11 +31,12 @@ def place_name(name: str, source: SourceLines) -> Placement:
 
 
 def place_name_at(name: str, source: SourceLines, start: int, end: int) -> Placement:
-    """Where the name beside ``path:line`` stands, seen from that line.
+    """Find the name beside ``path:line`` in the file.
 
-    Exact: the name is in these lines, or they lie inside the Python function or class of that name.
-    Moved: it is defined once, or occurs once outside imports, elsewhere. Changed: it occurs in
-    several other places, so nothing says which is meant.
+    The result is exact if the name is in these lines, or if they are inside the Python function or
+    class of that name. It is moved if the name is defined once, or occurs once outside imports,
+    elsewhere. It is changed if the name occurs in several other places, since the meant one is
+    unknown.
     """
     last = re.split(r"\.|::", name.removesuffix("()"))[-1]
     pattern = re.compile(rf"(?<!\w){re.escape(last)}(?!\w)")

@@ -1,4 +1,4 @@
-"""What a fence quotes: lines, lines with a part left out, and gaps."""
+"""The content of a fence: lines, lines with an omission, and gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ringproof.harness.fences.source import fold, tokens
 
 _DOTS = re.compile(r"\.\.\.|…")
-# `...` alone, in brackets, or at the start of a comment, whatever the comment then says.
+# `...` alone, in brackets, or at the start of any comment.
 _GAP = re.compile(r"[\[(<{]?(?:\.\.\.|…)[\])>}]?[,;]?|(?:#|//|/\*|--|<!--|%|;)\s*(?:\.\.\.|…).*")
 _COMMENT = re.compile(r"#|//|/\*|\*/|<!--")
 
@@ -23,14 +23,14 @@ class Whole:
 
 @dataclass(frozen=True)
 class Cut:
-    """A line with ``...`` in it: what stands before, between and behind the dots, in this order."""
+    """A line with ``...``: the text before, between and after the dots, in this order."""
 
     parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Any number of lines, none included."""
+    """Any number of lines, or none."""
 
 
 Item = Whole | Cut | Gap
@@ -38,12 +38,12 @@ Item = Whole | Cut | Gap
 
 @dataclass(frozen=True)
 class Quote:
-    """A quotation, ready to be found.
+    """A quotation that can be searched.
 
     Args:
-        items: What stands between the first and the last line that are not gaps.
-        open_start: It begins with a gap.
-        open_end: It ends with a gap.
+        items: Items from the first to the last line that is not a gap.
+        open_start: Whether it begins with a gap.
+        open_end: Whether it ends with a gap.
     """
 
     items: tuple[Item, ...]
@@ -52,7 +52,7 @@ class Quote:
 
     @property
     def tokens(self) -> frozenset[str]:
-        """The names quoted; those of whole-line comments only where there are no others."""
+        """Quoted names; those of whole-line comments only if there are no others."""
         lines = [_text(item) for item in self.items]
         code = [line for line in lines if not _COMMENT.match(line)]
         return frozenset().union(*(tokens(line) for line in code)) or frozenset().union(
@@ -61,12 +61,12 @@ class Quote:
 
 
 def verbatim(lines: Sequence[str]) -> Quote:
-    """A quote in which dots are dots. Blank lines do not count."""
+    """Return a quote in which dots have no meaning. Blank lines do not count."""
     return Quote(tuple(Whole(text) for text in map(fold, lines) if text))
 
 
 def elided(lines: Sequence[str]) -> Quote:
-    """A quote in which ``...`` and ``…`` stand for what was left out."""
+    """Return a quote in which ``...`` and ``…`` stand for omitted text."""
     items: list[Item] = []
     for text in filter(None, map(fold, lines)):
         item = _item(text)

@@ -1,4 +1,4 @@
-"""The findings about other people's skills as JSON."""
+"""Checked mentions as JSON."""
 
 from __future__ import annotations
 

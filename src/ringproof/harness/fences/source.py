@@ -1,4 +1,4 @@
-"""A source file as the lines that quotes are compared with."""
+"""Lines of a source file, with which quotes are compared."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _FENCE_MARK = re.compile(r"(`{3,}|~{3,})")
 
 
 class SourceRefused(Exception):
-    """The file is there and is nothing to quote lines of: too large, or binary."""
+    """The file exists but cannot be quoted, because it is too large or binary."""
 
 
 @dataclass(frozen=True)
 class SourceLines:
-    """The lines of one file that are not blank, white space folded.
+    """The lines of a file that are not blank, with white space folded.
 
     Args:
-        path: Path in its tree.
+        path: Path in the tree.
         total: Number of lines of the file.
-        texts: The lines that are not blank: runs of white space are one space, none at the ends.
-            Code fence marks of a Markdown file count as blank: a fence cannot quote them.
+        texts: Lines that are not blank, with single spaces and none at the ends. Fence marks of a
+            Markdown file count as blank, since a fence cannot quote them.
         numbers: Line number, from 1, of each of ``texts``.
-        where: Text to its indices in ``texts``, ascending.
-        raw: The whole text.
+        where: Indices of each text in ``texts``, ascending.
+        raw: Whole text.
     """
 
     path: str
@@ -46,21 +46,21 @@ class SourceLines:
     raw: str
 
     def index_from(self, line: int) -> int:
-        """Index of the first line with text at or after a line number."""
+        """Return the index of the first line with text at or after a line number."""
         return bisect.bisect_left(self.numbers, line)
 
     def index_until(self, line: int) -> int:
-        """Index behind the last line with text at or before a line number."""
+        """Return the index after the last line with text at or before a line number."""
         return bisect.bisect_right(self.numbers, line)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """All lines as they are, blank ones too."""
+        """All lines unchanged, blank ones included."""
         return tuple(LINE_END.split(self.raw))
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Everything in the file that could be a name."""
+        """All words in the file."""
         return frozenset(_WORD.findall(self.raw))
 
     @cached_property
@@ -70,7 +70,7 @@ class SourceLines:
 
     @cached_property
     def definitions(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
-        """First and last line of each Python function and class by name, decorators included.
+        """First and last line of each Python function and class by name, with decorators.
 
         Empty for other languages and for files that this Python cannot parse.
         """
@@ -90,20 +90,21 @@ class SourceLines:
 
 
 def fold(line: str) -> str:
-    """A line without indentation, trailing white space and alignment."""
+    """Return a line without indentation, trailing white space and alignment."""
     return " ".join(line.split())
 
 
 def tokens(line: str) -> frozenset[str]:
-    """The names of three letters or more and the numbers of two digits or more."""
+    """Return the names of three letters or more and the numbers of two digits or more."""
     return frozenset(_TOKEN.findall(line))
 
 
 def read_source(path: str, data: bytes) -> SourceLines:
-    """Split a file into lines, as editors count them: by CR LF, LF or CR alone.
+    """Split a file into lines at CR LF, LF or CR.
 
     Raises:
-        SourceRefused: It has more than ``MAX_SOURCE_BYTES`` or ``MAX_SOURCE_LINES``, or a NUL byte.
+        SourceRefused: The file has more than ``MAX_SOURCE_BYTES`` or ``MAX_SOURCE_LINES``, or a NUL
+            byte.
     """
     if len(data) > MAX_SOURCE_BYTES:
         raise SourceRefused(f"is too large to be quoted ({len(data):,} bytes)")

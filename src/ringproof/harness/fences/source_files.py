@@ -1,4 +1,4 @@
-"""From a path in a document to the file it means, in the checkout or in a named root."""
+"""Finds the file that a path in a document means, in the checkout or in a named root."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ringproof.harness.upstreams.gitmodules import submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 CHECKOUT = "."
-"""The name of the root that stands in for the checkout itself."""
+"""Name of the root that replaces the checkout."""
 
 
 class SourceFiles:
-    """The files that mentions can mean; each is read once.
+    """The files to which mentions can refer. Each is read once.
 
     Args:
-        checkout: The repository that the skills lie in.
-        roots: Path prefix to the tree that stands there; ``.`` replaces the checkout.
+        checkout: Repository of the skills.
+        roots: Tree for each path prefix; ``.`` replaces the checkout.
     """
 
     def __init__(self, checkout: UpstreamTree, roots: Mapping[str, UpstreamTree]) -> None:
@@ -33,18 +33,18 @@ class SourceFiles:
         self._submodules: tuple[str, ...] | None = None
 
     def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[SourceLines, ...]:
-        """The files that a path in a document means; several where it is ambiguous.
+        """Find the files that a path in a document means; several if it is ambiguous.
 
-        Tried in turn, until one finds a file: below the longest root whose name begins the path,
-        else in the checkout; as a path in a named root; relative to the document.
+        The path is tried below the longest root whose name begins the path, otherwise in the
+        checkout, then as a path in a named root, and then relative to the document.
 
         Args:
-            folder: The document's folder, from the checkout's root.
-            anywhere: Also take the end of a path for the whole of it; a bare name (``config.py``)
-                beside no document means every file of that name.
+            folder: Folder of the document from the checkout's root.
+            anywhere: Whether the path may be the end of a longer path. A bare name (``config.py``)
+                then means every file of that name, unless there is one beside the document.
 
         Raises:
-            InputError: It lies in a submodule that is empty here and has no root.
+            InputError: The path is in a submodule that is empty here and has no root.
             SourceRefused: The file is too large, binary, or the path leaves the root.
         """
         plain = path.removeprefix("./")
@@ -109,5 +109,5 @@ class SourceFiles:
 
 
 def _is_own(path: str) -> bool:
-    """Whether a file is the repository's, not a package's that is installed into it."""
+    """Return whether a file belongs to the repository and not to a package installed into it."""
     return NOT_ENTERED.isdisjoint(path.split("/"))
