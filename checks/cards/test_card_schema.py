@@ -161,7 +161,7 @@ def test_every_key_of_a_card_is_described() -> None:
 
 def test_attribute_lines_become_descriptions() -> None:
     path = card_schema()["$defs"]["Anchor"]["properties"]["path"]
-    assert path["description"] == "The file, from the upstream's root."
+    assert path["description"] == "Path of the file from the upstream's root."
     symbol = card_schema()["$defs"]["Anchor"]["properties"]["symbol"]["description"]
     assert "#2" in symbol, "a line that goes on belongs to the same attribute"
 

@@ -109,7 +109,7 @@ def _best(held: _Held, here: int, width: int, share: float, *, tight: bool) -> _
 def _trimmed(
     lines: Sequence[frozenset[str]], first: int, behind: int, *, tight: bool
 ) -> tuple[int, int]:
-    """Remove lines without keys at the ends of a window; with ``tight``, also those without new ones."""
+    """Remove lines without keys at the ends of a window; ``tight``: also without new keys."""
     inside = Counter(key for keys in lines[first:behind] for key in keys)
     spare = 1 if tight else len(lines)
     while first < behind and all(inside[key] > spare for key in lines[behind - 1]):
