@@ -35,7 +35,7 @@ from ringproof.rehearsal.rank import board
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
-STILL_SHARE = 0.02  # of one processor, below which all ranks together do nothing
+STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
 PREPARE_SECONDS = 120.0
 LOG_TAIL = 4000
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
@@ -428,7 +428,8 @@ class _Stillness:
         for rank in open_ranks:
             seconds, wants = _processor(self._pids[rank])
             used, runnable = used + seconds, runnable or wants
-        busy = used - self._processor > STILL_SHARE * max(now - self._since, POLL_SECONDS)
+        least = STILL_SHARE * len(open_ranks)
+        busy = used - self._processor > least * max(now - self._since, POLL_SECONDS)
         if counts != self._counts or busy or runnable:
             self._counts, self._processor, self._since = counts, used, now
         return now - self._since

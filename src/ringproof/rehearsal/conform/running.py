@@ -24,7 +24,10 @@ LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
 CONVERSATIONS = f"{conversations.__name__}:install"
 LIMIT_SECONDS = 240.0
 PORT_TAKEN = "EADDRINUSE"  # another program was faster than the ranks
-OLD_SPEC = "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
+SPECS = MappingProxyType({
+    HYBRID: "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec",
+    OLD_HYBRID: "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
+})  # fmt: skip
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 ENVIRONMENT = MappingProxyType({CONNECTIONS: "1"})
 
@@ -79,7 +82,7 @@ def training(
     own = data.reference if reference else case.arguments
     text = " ".join((
         BASE, MODELS[case.model].arguments, data.arguments, case.both, own,
-        f"--train-iters {iterations}", OLD_SPEC if script == OLD_HYBRID else "",
+        f"--train-iters {iterations}", SPECS.get(script, ""),
     ))  # fmt: skip
     arguments = tuple(
         word if word.startswith("{") and '"' in word else word.replace("{folder}", str(folder))
