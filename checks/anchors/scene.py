@@ -12,6 +12,7 @@ from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.wheelhouse import SOURCES
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
 from ringproof.cli.anchors import app
+from ringproof.cli.main import app as whole
 from ringproof.errors import InputError
 
 MODULE = str(SOURCES["pkg/mod.py"])
@@ -36,6 +37,10 @@ class Scene:
         command, *rest = arguments
         options = ["--skills", str(self.skill.root / "skills"), "--cache", str(self.skill.cache)]
         return CliRunner().invoke(app, [command, *options, "--offline", *rest])
+
+    def fences(self, *arguments: str) -> Result:
+        options = ["--cache", str(self.skill.cache), "--offline"]
+        return CliRunner().invoke(whole, ["fences", *options, *arguments])
 
     def refused(self, *arguments: str) -> str:
         error = self.run(*arguments).exception

@@ -110,7 +110,7 @@ def test_a_lock_with_a_broken_anchor_is_not_written(scene: Scene) -> None:
 
 def test_drift_names_the_class_and_what_hangs_on_it(scene: Scene) -> None:
     ends = ("--from", scene.git("main"), "--to", scene.git("later"))
-    result = scene.run("drift", *ends, "--upstream", "lm", "--json", "-")
+    result = scene.run("drift", *ends, "--only", "lm", "--json", "-")
     assert result.exit_code == 1
     found = _anchors(result)
     assert found["l-build"]["kind"] == "changed"
@@ -129,7 +129,6 @@ REFUSED = [
     (("check", "--upstream", "lm=git:{git}@nope"), "no ref 'nope'"),
     (("check", "--upstream", "lm=pip:demo-upstream==9"), "not in the cache"),
     (("check", "--upstream", "lm"), "is not NAME=SPEC"),
-    (("check", "--fix"), "needs --fences"),
     (("check", "nobody"), "no such skill"),
     (("lock",), "needs a checkout of some/where"),
     (("lock", "--upstream", "some/where=dir:{git}"), "a folder is no version"),

@@ -120,7 +120,7 @@ def test_paths_start_at_the_repository(tmp_path: Path, kind: str) -> None:
 def test_no_skill_is_no_success(tmp_path: Path) -> None:
     checkout(tmp_path, {"docs/a.md": GOOD})
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(InputError, match="--fences: "):
+        with pytest.raises(InputError, match="PATH: "):
             findings(path)
 
 
@@ -141,7 +141,7 @@ def test_roots_stand_for_a_prefix_or_for_the_checkout(tmp_path: Path) -> None:
 def test_an_empty_submodule_is_not_missing_code(tmp_path: Path) -> None:
     root = repository(tmp_path, fence(3, 4, "3rdparty/lib/src/b.py", BODY))
     (root / ".gitmodules").write_text('[submodule "x"]\n\tpath = 3rdparty/lib\n\turl = u\n')
-    with pytest.raises(InputError, match="--root 3rdparty/lib=git:PATH@REF"):
+    with pytest.raises(InputError, match="--upstream 3rdparty/lib=git:PATH@REF"):
         findings(root)
     assert statuses(root, **{"3rdparty/lib": MemoryTree({"src/b.py": CODE})}) == ["exact"]
     checkout(root, {"3rdparty/lib/src/c.py": "x"})

@@ -103,14 +103,14 @@ def test_without_roots_everything_is_open(tmp_path: Path) -> None:
     assert dict(card.upstreams) == {}
     reasons = _reasons(card)
     where = "SKILL.md quotes lines 3-4 of src/kite/reel.py."
-    assert reasons[where] == "unproven: not anchored: no --root was given to look it up in"
+    assert reasons[where] == "unproven: not anchored: no --upstream was given to look it up in"
     assert "SKILL.md points to line 11 of reel.py for count_knots." in reasons
 
 
 def test_a_submodule_without_a_root_says_which_is_lacking(tmp_path: Path) -> None:
     card = imported(tmp_path, roots=kite_roots(tmp_path, wind=False)).card
     reason = _reasons(card)["SKILL.md quotes lines 1-2 of 3rdparty/wind/gust.py."]
-    assert reason == "unproven: not anchored: no --root air/wind=SPEC was given"
+    assert reason == "unproven: not anchored: no --upstream air/wind=SPEC was given"
 
 
 def test_evidence_is_looked_up(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_skill_is_written_whole(tmp_path: Path, skill: Path) -> None:
 
 def test_the_report_says_what_became_of_each_key(tmp_path: Path, skill: Path) -> None:
     kite_roots(tmp_path)
-    roots = ("--root", f"air/kite=git:{tmp_path / 'kite'}@main")
+    roots = ("--upstream", f"air/kite=git:{tmp_path / 'kite'}@main")
     done = _run(skill, "--output", tmp_path / "o", *roots, "--json", tmp_path / "r.json")
     assert done.exit_code == 0, done.output
     assert "kites: 39 statements, 36 unproven" in done.output
@@ -122,7 +122,7 @@ def test_bad_roots_are_refused_before_anything_is_written(tmp_path: Path, skill:
         ("kite=git:" + str(tmp_path), "OWNER/NAME"),
         ("a/b=svn:x", "is no upstream"),
     ):
-        assert words in _refused(_run(skill, "--output", tmp_path / "o", "--root", root))
+        assert words in _refused(_run(skill, "--output", tmp_path / "o", "--upstream", root))
     assert not (tmp_path / "o").exists()
 
 
@@ -156,7 +156,7 @@ def test_an_unwritable_output_is_one_line(tmp_path: Path, skill: Path) -> None:
 def test_imported_skills_can_be_checked_linted_and_rendered(tmp_path: Path, skill: Path) -> None:
     kite_roots(tmp_path)
     git = f"air/kite=git:{tmp_path / 'kite'}"
-    assert _run(skill, "--output", tmp_path / "o", "--root", f"{git}@main").exit_code == 0
+    assert _run(skill, "--output", tmp_path / "o", "--upstream", f"{git}@main").exit_code == 0
     runner = CliRunner()
     where = ["--skills", str(tmp_path / "o"), "--upstream", git]
     checked = runner.invoke(app, ["anchors", "check", *where])

@@ -244,7 +244,7 @@ def test_without_matplotlib(
         (["-", "-"], "both are stdin"),
         (["a.jsonl", "same.jsonl", "--tol", "-1"], "--tol: not a number from 0"),
         (["a.jsonl", "same.jsonl", "--tol", "nan"], "--tol: not a number from 0"),
-        (["a.jsonl", "same.jsonl", "--format", "xml"], "--format: no such format"),
+        (["a.jsonl", "same.jsonl", "--log-format", "xml"], "--log-format: no such format"),
         (["a.jsonl", "same.jsonl", "--columns", "loss"], "not NAME=COLUMN"),
         (["a.jsonl", "same.jsonl", "--columns", "mtp=x"], "names no series"),
         (["a.jsonl", "same.jsonl", "--series", "loss,"], "not a list of names"),

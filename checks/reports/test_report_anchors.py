@@ -1,4 +1,4 @@
-"""``anchors check``, ``--fences`` and ``drift`` in every format, at the lines of the card."""
+"""``anchors check``, ``fences`` and ``drift`` in every format, at the lines of the card."""
 
 from __future__ import annotations
 
@@ -159,19 +159,19 @@ def test_a_sarif_file_is_written_beside_what_is_printed(scene: Scene) -> None:
 
 def test_drift_stands_at_the_anchor_and_says_what_hangs_on_it(scene: Scene) -> None:
     ends = ("--from", scene.git("main"), "--to", scene.git("later"))
-    (found,) = sarif(scene.run("drift", *ends, "--upstream", "lm", "--format", "sarif"))
+    (found,) = sarif(scene.run("drift", *ends, "--only", "lm", "--format", "sarif"))
     assert (found["ruleId"], place(found)[0]) == ("RD301", CARD)
     assert found["message"]["text"].splitlines()[1:] == [
         "defaults: group_desc None -> 'x'",
         "claim says-build hangs on it",
     ]
-    github = scene.run("drift", *ends, "--upstream", "lm", "--format", "github").stdout
+    github = scene.run("drift", *ends, "--only", "lm", "--format", "github").stdout
     assert github.startswith(f"::error file={CARD},line=") and "%0Aclaim says-build" in github
-    text = scene.run("drift", *ends, "--upstream", "lm").stdout
+    text = scene.run("drift", *ends, "--only", "lm").stdout
     assert "l-check" not in text
     assert (
         "demo: l-check: moved -> pkg/mod.py:"
-        in scene.run("drift", *ends, "--upstream", "lm", "-v").stdout
+        in scene.run("drift", *ends, "--only", "lm", "-v").stdout
     )
     same = ("--from", scene.git("main"), "--to", scene.git("main"))
     assert sarif(scene.run("drift", *same, "--format", "sarif"), code=0) == []
@@ -182,16 +182,16 @@ def test_fences_in_every_format(scene: Scene) -> None:
     text = fence(13, 14, "src/a.py", body) + fence(3, 4, "src/a.py", f"{body}0")
     text += fence(3, 4, "src/none.py", body)
     checkout(scene.skill.root, {"src/a.py": CODE, "skills/demo/SKILL.md": text})
-    given = ("--fences", "skills", "--format")
-    found = sarif(scene.run("check", *given, "sarif"))
+    given = ("skills", "--format")
+    found = sarif(scene.fences(*given, "sarif"))
     assert [(item["ruleId"], item["level"], *place(item)) for item in found] == [
         ("RF201", "warning", "skills/demo/SKILL.md", 1),
         ("RF202", "error", "skills/demo/SKILL.md", 5),
         ("RF203", "error", "skills/demo/SKILL.md", 9),
     ]
-    github = scene.run("check", *given, "github")
+    github = scene.fences(*given, "github")
     assert github.stdout.splitlines()[0].startswith("::warning file=skills/demo/SKILL.md,line=1,")
-    data = json.loads(scene.run("check", *given, "json").stdout)
+    data = json.loads(scene.fences(*given, "json").stdout)
     assert [item["status"] for item in data["anchors"]] == ["moved", "changed", "missing"]
 
 
@@ -240,13 +240,14 @@ def _with_submodule(scene: Scene, source: str) -> tuple[Path, str]:
 def test_a_submodule_s_repository_is_read_at_the_pin(scene: Scene) -> None:
     library, _ = _with_submodule(scene, CODE)
     commit(make_repository(library), {"src/b.py": "later = 1\n"})
-    assert "is a submodule that is empty here" in scene.refused("check", "--fences", "skills")
-    given = ("--root", f"own/lib=git:{library}")
-    assert scene.run("check", "--fences", "skills", *given).exit_code == 0
-    whole = ("--root", f".=git:{scene.skill.root}@HEAD")
-    assert scene.run("check", "--fences", "skills", *given, *whole).exit_code == 0
-    at_main = ("--root", f"lib=git:{library}@main")
-    assert scene.run("check", "--fences", "skills", *at_main).exit_code == 1
+    empty = scene.fences("skills").exception
+    assert isinstance(empty, InputError) and "is a submodule that is empty here" in str(empty)
+    given = ("--upstream", f"own/lib=git:{library}")
+    assert scene.fences("skills", *given).exit_code == 0
+    whole = ("--upstream", f".=git:{scene.skill.root}@HEAD")
+    assert scene.fences("skills", *given, *whole).exit_code == 0
+    at_main = ("--upstream", f"lib=git:{library}@main")
+    assert scene.fences("skills", *at_main).exit_code == 1
 
 
 def test_drift_follows_submodules(scene: Scene) -> None:
@@ -259,6 +260,6 @@ def test_drift_follows_submodules(scene: Scene) -> None:
     assert "own/lib" in scene.refused("drift", *ends)
     given = ("--upstream", f"own/lib=git:{library}")
     assert scene.run("drift", *ends, *given).exit_code == 0
-    assert scene.run("drift", *ends, *given, "--upstream", "own").exit_code == 0
+    assert scene.run("drift", *ends, *given, "--only", "own").exit_code == 0
     wrong = scene.refused("drift", *ends, "--upstream", f"lib=git:{library}")
-    assert "is no upstream of these cards" in wrong
+    assert "is no repository of a submodule" in wrong

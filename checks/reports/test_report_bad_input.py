@@ -179,8 +179,8 @@ def test_an_upstream_that_cannot_be_had(scene: Scene, run: Run, spec: str) -> No
         if given:
             ends = ("--from", scene.git("main"), "--to", given)
             lines.append(refused(run, ("anchors", "drift", *ends, *how)))
-        fences = ("--fences", "skills", "--root", f"x={given}")
-        lines.append(refused(run, ("anchors", "check", *fences, *how)))
+        fences = ("skills", "--upstream", f"x={given}")
+        lines.append(refused(run, ("fences", *fences, *how)))
     assert all(UPSTREAMS[spec] in line for line in lines), lines
 
 
@@ -206,5 +206,5 @@ def test_lint_and_fences_of_what_is_no_skill(scene: Scene, run: Run, shown: str)
         skills = refused(run, ("anchors", "check", "--skills", path, "--format", shown))
         assert "--skills: " in skills and "\x1b" not in skills
         if path != "empty/b.txt":
-            fences = refused(run, ("anchors", "check", "--fences", path, "--format", shown))
-            assert "--fences: " in fences and "\x1b" not in fences
+            fences = refused(run, ("fences", path, "--format", shown))
+            assert "PATH: " in fences and "\x1b" not in fences

@@ -9,8 +9,17 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.cache import default_cache
-from ringproof.cli.reporting import Format, FormatOption, JsonOption, Outputs, SarifOption
+from ringproof.cli.options import (
+    CacheOption,
+    FolderOption,
+    JsonOption,
+    OfflineOption,
+    SkillsArgument,
+    UpstreamOption,
+    cache_folder,
+    given_submodules,
+)
+from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.anchors.check import check_cards
@@ -23,55 +32,31 @@ from ringproof.harness.reports.anchors import check_data, check_lines, check_rep
 from ringproof.harness.reports.drift import Drifted, drift_data, drift_lines, drift_report
 from ringproof.harness.reports.printable import showable
 from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
-from ringproof.harness.upstreams.specs import open_tree, split_git
-from ringproof.harness.upstreams.submodules import MissingSubmodule, SubmoduleSources, refuse_unused
+from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.submodules import (
+    MissingSubmodule,
+    SubmoduleSources,
+    refuse_unused,
+)
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
-app = typer.Typer(help="Places in upstream's code, found by symbol.", no_args_is_help=True)
+app = typer.Typer(
+    help="Find and check the places in upstream's code that cards point to.", no_args_is_help=True
+)
 
-_Skills = Annotated[
-    list[str] | None, typer.Argument(metavar="SKILL", help="Skills; all when none named.")
-]
-_Folder = Annotated[Path, typer.Option("--skills", metavar="DIR", help="The skills.")]
-_Upstreams = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--upstream",
-        metavar="NAME=SPEC",
-        help="Where an upstream of the card, or OWNER/NAME, is: git:PATH[@REF], "
-        "pip:PACKAGE==VERSION, dir:PATH, installed:PACKAGE.",
-    ),
-]
-_Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="For upstream wheels; else ~/.cache/ringproof.")
-]
-_Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 _Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also list the anchors without a finding.")
+    bool, typer.Option("--verbose", "-v", help="List the anchors without a finding, too.")
 ]
 
 
 @app.command()
 def check(
-    skills: _Skills = None,
+    skills: SkillsArgument = None,
     *,
-    folder: _Folder = Path("skills"),
-    upstream: _Upstreams = None,
-    fences: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Check line numbers in these documents instead."),
-    ] = None,
-    root: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SPEC",
-            help="With --fences: the code below a path, or OWNER/NAME=git:PATH for the submodules "
-            "of that name.",
-        ),
-    ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="With --fences: correct the numbers.")] = False,
-    cache: _Cache = None,
-    offline: _Offline = False,
+    folder: FolderOption = Path("skills"),
+    upstream: UpstreamOption = None,
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
     verbose: _Verbose = False,
     output: FormatOption = Format.TEXT,
     json_path: JsonOption = "",
@@ -84,14 +69,7 @@ def check(
     Example: ringproof anchors check --upstream NVIDIA/Megatron-LM=git:../Megatron-LM
     """
     outputs = Outputs(output, json_path, sarif_path)
-    if fences is not None:
-        if skills or upstream:
-            raise InputError("--fences", fences, "takes neither SKILL nor --upstream", "use --root")
-        code = _check_fences(fences, root or [], fix, _cache(cache), offline, outputs)
-        raise typer.Exit(code)
-    if fix or root:
-        raise InputError("--fix" if fix else "--root", None, "needs --fences", "add --fences PATH")
-    choice = UpstreamChoice(parse_overrides(upstream or []), _cache(cache), offline)
+    choice = UpstreamChoice(parse_overrides(upstream or []), cache_folder(cache), offline)
     paths = find_cards(folder, tuple(skills or ()))
     cards = _cards(paths, choice)
     read = {skill: read_lock(path.with_name(LOCK_FILE)) for skill, path in paths.items()}
@@ -112,12 +90,12 @@ def check(
 
 @app.command()
 def lock(
-    skills: _Skills = None,
+    skills: SkillsArgument = None,
     *,
-    folder: _Folder = Path("skills"),
-    upstream: _Upstreams = None,
-    cache: _Cache = None,
-    offline: _Offline = False,
+    folder: FolderOption = Path("skills"),
+    upstream: UpstreamOption = None,
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
 ) -> None:
     """Write where each anchor is into anchors.lock beside its card.
 
@@ -125,7 +103,7 @@ def lock(
     Exit code 1: an anchor does not hold in its own upstream; that lock is not written.
     Example: ringproof anchors lock --upstream NVIDIA/Megatron-LM=git:../Megatron-LM
     """
-    choice = UpstreamChoice(parse_overrides(upstream or []), _cache(cache), offline)
+    choice = UpstreamChoice(parse_overrides(upstream or []), cache_folder(cache), offline)
     paths = find_cards(folder, tuple(skills or ()))
     broken = False
     for skill, located in _cards(paths, choice).items():
@@ -154,21 +132,24 @@ def lock(
 
 @app.command()
 def drift(
-    skills: _Skills = None,
+    skills: SkillsArgument = None,
     *,
-    old: Annotated[str, typer.Option("--from", metavar="SPEC", help="The earlier version.")],
-    new: Annotated[str, typer.Option("--to", metavar="SPEC", help="The later version.")],
-    folder: _Folder = Path("skills"),
-    upstream: Annotated[
+    old: Annotated[
+        str,
+        typer.Option("--from", metavar="SPEC", help="Earlier version, as SPEC of --upstream."),
+    ],
+    new: Annotated[
+        str,
+        typer.Option("--to", metavar="SPEC", help="Later version, as SPEC of --upstream."),
+    ],
+    folder: FolderOption = Path("skills"),
+    only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only anchors of these upstreams of the card; or OWNER/NAME=git:PATH, for the "
-            "submodules of that name.",
-        ),
+        typer.Option(metavar="NAME", help="Compare only the anchors of this upstream of a card."),
     ] = None,
-    cache: _Cache = None,
-    offline: _Offline = False,
+    upstream: UpstreamOption = None,
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
     verbose: _Verbose = False,
     output: FormatOption = Format.TEXT,
     json_path: JsonOption = "",
@@ -183,8 +164,9 @@ def drift(
     outputs = Outputs(output, json_path, sarif_path)
     paths = find_cards(folder, tuple(skills or ()))
     cards = {skill: locate_card(path) for skill, path in paths.items()}
-    names, sources = _of_upstreams(cards.values(), upstream or [])
-    place = _cache(cache)
+    names = _chosen_upstreams(cards.values(), only or [])
+    sources = _given_repositories(upstream or [])
+    place = cache_folder(cache)
     trees = [
         open_tree(spec, cache=place, offline=offline, submodules=sources) for spec in (old, new)
     ]
@@ -211,23 +193,23 @@ def drift(
         raise typer.Exit(1)
 
 
-def _of_upstreams(
-    cards: Iterable[LocatedCard], entries: list[str]
-) -> tuple[frozenset[str], SubmoduleSources]:
-    """The upstreams that ``--upstream`` of ``drift`` chooses, and the submodules it gives."""
-    specs = parse_overrides([entry for entry in entries if "=" in entry])
-    sources = _submodules(specs, "--upstream")
-    names = frozenset(entry for entry in entries if "=" not in entry)
-    names |= specs.keys() - sources.paths.keys()
+def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozenset[str]:
+    """The upstreams that ``--only`` chooses; none means all."""
     known = frozenset(name for item in cards for name in item.card.upstreams)
-    for name in sorted(names - known):
+    for name in sorted(set(names) - known):
         remedy = f"choose from: {', '.join(sorted(known))}"
-        raise InputError("--upstream", name, "is no upstream of these cards", remedy)
-    return names, sources
+        raise InputError("--only", name, "is no upstream of these cards", remedy)
+    return frozenset(names)
 
 
-def _cache(given: Path | None) -> Path:
-    return given if given is not None else default_cache()
+def _given_repositories(entries: list[str]) -> SubmoduleSources:
+    """The repositories of submodules: the versions themselves are given by --from and --to."""
+    specs = parse_overrides(entries)
+    sources = given_submodules(specs, "--upstream")
+    for name in sorted(specs.keys() - sources.paths.keys()):
+        remedy = "give OWNER/NAME=git:PATH, or choose anchors with --only NAME"
+        raise InputError("--upstream", name, "is no repository of a submodule", remedy)
+    return sources
 
 
 def _cards(paths: Mapping[str, Path], choice: UpstreamChoice) -> Mapping[str, LocatedCard]:
@@ -241,29 +223,6 @@ def _ambiguous(card: LocatedCard, anchor: str, found: Resolution | None) -> Inpu
     where = f"{card.document.path}:{card.anchor_lines()[anchor][0]}: {anchor}"
     detail = "the symbol is ambiguous" if found is None else found.detail
     return InputError(where, None, showable(detail, 500), "say which with #1, #2 behind the name")
-
-
-def _submodules(specs: Mapping[str, str], option: str) -> SubmoduleSources:
-    """The repositories among ``NAME=SPEC`` entries that are given without a ref."""
-    found = {}
-    for name, spec in specs.items():
-        if spec.startswith("git:") and name.count("/") == 1:
-            path, ref = split_git(spec[len("git:") :])
-            if ref is None:
-                found[name] = path
-    return SubmoduleSources(found, option)
-
-
-def _check_fences(
-    path: Path, entries: list[str], fix: bool, cache: Path, offline: bool, outputs: Outputs
-) -> int:
-    # Only here: reading Markdown takes a moment to load.
-    from ringproof.cli.fences import check_fences, open_roots
-
-    specs = parse_overrides(entries, option="--root")
-    sources = _submodules(specs, "--root")
-    roots = open_roots(path, specs, sources, cache=cache, offline=offline)
-    return check_fences(path, roots, fix=fix, outputs=outputs)
 
 
 def _hanging(card: Card, anchor: Anchor) -> tuple[tuple[str, str], ...]:

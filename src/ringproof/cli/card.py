@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.options import (
+    CacheOption,
+    JsonOption,
+    OfflineOption,
+    UpstreamOption,
+    cache_folder,
+)
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
@@ -23,40 +29,31 @@ from ringproof.harness.importing import (
 )
 from ringproof.harness.upstreams.choice import parse_overrides
 
-app = typer.Typer(help="Cards from elsewhere, and the schema of cards.", no_args_is_help=True)
+app = typer.Typer(
+    help="Import cards from elsewhere, and print the schema of cards.", no_args_is_help=True
+)
 
 
 @app.command("import")
 def import_(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Skills: folders with a SKILL.md.")
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Skills to import: folders with a SKILL.md."),
     ],
     *,
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where DIR/<skill>/ is written.")
+        Path, typer.Option(metavar="DIR", help="Folder below which DIR/<skill>/ is written.")
     ] = Path("skills"),
-    root: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=SPEC",
-            help="The code the skills speak of: OWNER/NAME=git:PATH@REF, or "
-            "NAME=pip:PACKAGE==VERSION, NAME=installed:PACKAGE.",
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    cache: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For upstream wheels; else ~/.cache/ringproof."),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
-    json_path: Annotated[
-        str, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = "",
+    upstream: UpstreamOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+    json_path: JsonOption = "",
 ) -> None:
     """Turn skills with cards of NVIDIA's form into skills with cards of ours.
 
     Every statement is kept and marked unproven. Places in code that a skill points to become
-    anchors where --root has that code and it is what the skill quotes.
+    anchors where --upstream has that code and it is what the skill quotes.
     Example: ringproof card import ../Megatron-Bridge/skills/a-skill --output imported
     """
     folders = [path.resolve() if path.name in ("", "..") else path for path in paths]
@@ -65,9 +62,8 @@ def import_(
         refuse_overlap(folders[place], output / name)
         if name in names[:place]:
             raise InputError("PATH", folders[place], "a second skill of that name", "name it once")
-    specs = parse_overrides(root or [], option="--root")
-    where = cache if cache is not None else default_cache()
-    roots = open_roots(specs, cache=where, offline=offline)
+    specs = parse_overrides(upstream or [])
+    roots = open_roots(specs, cache=cache_folder(cache), offline=offline)
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
     imported = [convert(folder, roots, today=today) for folder in folders]
     for item in imported:
@@ -83,7 +79,7 @@ def import_(
 @app.command()
 def schema(
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where; - is stdout.")
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is stdout.")
     ] = "-",
 ) -> None:
     """Print the JSON Schema of card.yaml, for editors.

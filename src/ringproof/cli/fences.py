@@ -1,21 +1,66 @@
-"""``ringproof anchors check --fences``: the code that other people's skills point to."""
+"""``ringproof fences``: does the code that documents quote still stand where they say?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.reporting import Outputs
+from ringproof.cli.options import (
+    CacheOption,
+    JsonOption,
+    OfflineOption,
+    UpstreamOption,
+    cache_folder,
+    given_submodules,
+)
+from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.harness.fences import as_json, check_documents, mend
 from ringproof.harness.fences.documents import repository_root
 from ringproof.harness.fences.source_files import CHECKOUT
 from ringproof.harness.reports.fences import fences_report
+from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import SubmoduleSources, refuse_unused
 from ringproof.harness.upstreams.tree import UpstreamTree
+
+EXAMPLE = (
+    "Example: ringproof fences path/to/skills "
+    "--upstream 3rdparty/Megatron-LM=git:../Megatron-LM@SHA"
+)
+
+
+def fences(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A repository, a folder of skills, a skill or a Markdown file."
+        ),
+    ],
+    *,
+    upstream: UpstreamOption = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Correct the line numbers of code that has moved.")
+    ] = False,
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+    output: FormatOption = Format.TEXT,
+    json_path: JsonOption = "",
+    sarif_path: SarifOption = "",
+) -> None:
+    """Compare the code and line numbers that documents quote with the code itself.
+
+    These are fences that begin with start:end:path, and mentions such as path:line and
+    path::symbol. The name of an --upstream is a path that they begin with. Exit code 1: some
+    mention was not exact when it was read, even where --fix has corrected it.
+    """
+    outputs = Outputs(output, json_path, sarif_path)
+    specs = parse_overrides(upstream or [])
+    sources = given_submodules(specs, "--upstream")
+    roots = open_roots(path, specs, sources, cache=cache_folder(cache), offline=offline)
+    raise typer.Exit(check_fences(path, roots, fix=fix, outputs=outputs))
 
 
 def check_fences(

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.reporting import Format, FormatOption, JsonOption, Outputs, SarifOption
+from ringproof.cli.options import JsonOption
+from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.harness.lint.commands import CommandTable
 from ringproof.harness.lint.config import LintConfig, check_prefixes, read_config
 from ringproof.harness.lint.engine import lint as run_rules
@@ -26,17 +27,26 @@ def lint(
     json_path: JsonOption = "",
     sarif_path: SarifOption = "",
     select: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Only these rules; a prefix will do.")
+        list[str] | None,
+        typer.Option(
+            metavar="RULE", help="Apply only this rule, or rules that begin with this prefix."
+        ),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Not these rules; a prefix will do.")
+        list[str] | None,
+        typer.Option(
+            metavar="RULE", help="Leave out this rule, or rules that begin with this prefix."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With [tool.ringproof.lint]; else ./pyproject.toml."),
+        typer.Option(
+            metavar="FILE",
+            help="File with a table [tool.ringproof.lint]. [default: ./pyproject.toml]",
+        ),
     ] = None,
     no_silence: Annotated[
-        bool, typer.Option("--no-silence", help="Report what comments in the text silence, too.")
+        bool, typer.Option("--no-silence", help="Report also what comments in the text silence.")
     ] = False,
 ) -> None:
     """Check agent skills: the specification, references, sizes, commands, safety.

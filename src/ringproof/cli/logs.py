@@ -14,7 +14,7 @@ from ringproof.harness.logs.reader import STDIN, read_groups
 from ringproof.harness.logs.report import as_json, as_text
 
 app = typer.Typer(
-    help="Read a run's logs.",
+    help="Read what the logs of a run prove.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,24 +27,32 @@ def groups(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Log files of one run; - is stdin, .gz is unpacked."
+            metavar="FILE...", help="Log files of one run. - is stdin, and .gz files are unpacked."
         ),
     ],
     expect: Annotated[
         str | None,
-        typer.Option(metavar="VERDICT", help="hierarchical, flat or none: exit 1 if not so."),
+        typer.Option(metavar="VERDICT", help="Expected verdict: hierarchical, flat or none."),
     ] = None,
     hcp: Annotated[
         str | None,
-        typer.Option(metavar="SIZES", help="Expected level sizes, inner first, such as 2,4."),
+        typer.Option(
+            metavar="SIZES",
+            help="Expected level sizes of hierarchical CP, inner first, such as 2,4.",
+        ),
     ] = None,
     json_path: Annotated[
         str | None,
-        typer.Option("--json", metavar="PATH", help="Write the report as JSON; - is stdout."),
+        typer.Option(
+            "--json", metavar="PATH", help="Write the report as JSON to this file; - is stdout."
+        ),
     ] = None,
     require_traffic: Annotated[
         bool,
-        typer.Option("--require-traffic", help="Groups that were only created are no proof."),
+        typer.Option(
+            "--require-traffic",
+            help="Fail where the log does not show that context-parallel groups were used.",
+        ),
     ] = False,
     dynamic: Annotated[
         str | None,

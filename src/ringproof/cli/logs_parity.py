@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.harness.logs.training.columns import Columns, parse_columns
@@ -21,46 +22,54 @@ EXAMPLE = "Example: ringproof logs parity single.jsonl parallel.jsonl --tol 1e-9
 
 def parity(
     a: Annotated[
-        str, typer.Argument(metavar="A", help="JSON lines, Megatron's text log or CSV; - is stdin.")
+        str,
+        typer.Argument(
+            metavar="A", help="First log: JSON lines, Megatron's text log or CSV. - is stdin."
+        ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The log to compare with it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Log to compare with it. - is stdin.")],
     *,
     tol: Annotated[
-        float, typer.Option(metavar="R", help="Largest relative difference; 0 means bitwise.")
+        float,
+        typer.Option(
+            metavar="R", help="Largest relative difference that is no finding. 0 means bitwise."
+        ),
     ] = 1e-9,
     series: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="What to compare; else loss,grad_norm."),
+        typer.Option(metavar="NAMES", help="Quantities to compare. [default: loss,grad_norm]"),
     ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
             metavar="NAME=COLUMN,...",
-            help="Names in the files, such as step=iter,loss=train/loss; | between alternatives.",
+            help="Names in the files, such as step=iter,loss=train/loss; | stands between "
+            "alternatives.",
         ),
     ] = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="FORMAT", help="jsonl, megatron or csv; else recognised."),
+        typer.Option("--log-format", help="jsonl, megatron or csv. [default: recognised]"),
     ] = None,
-    json_path: Annotated[
-        str | None,
-        typer.Option("--json", metavar="PATH", help="Write the comparison; - is stdout."),
-    ] = None,
+    json_path: JsonOption = "",
     html: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write the curves as one page; - is stdout.")
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Write the curves as an HTML page to this file; - is stdout."
+        ),
     ] = None,
     png: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Draw the curves (needs matplotlib).")
+        str | None,
+        typer.Option(metavar="PATH", help="Draw the curves into this PNG file (needs matplotlib)."),
     ] = None,
 ) -> None:
     """Compare loss and grad norm of two training logs: first divergence, drift or jump.
 
     Exit code 1: some step is beyond the tolerance; 2: the logs cannot be compared.
     """
-    _refuse(tol, format_name, {"--json": json_path, "--html": html, "--png": png})
+    _refuse(tol, format_name, {"--json": json_path or None, "--html": html, "--png": png})
     result = _compared(a, b, parse_columns(series, columns), tol, format_name)
-    if json_path is not None:
+    if json_path:
         write_json(as_json(result), json_path)
     _draw(result, html, png)
     if STDIN not in (json_path, html):
@@ -73,7 +82,9 @@ def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) 
     if not (math.isfinite(tol) and tol >= 0):
         raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
     if format_name is not None and format_name not in FORMATS:
-        raise InputError("--format", format_name, "no such format", f"one of {', '.join(FORMATS)}")
+        raise InputError(
+            "--log-format", format_name, "no such format", f"one of {', '.join(FORMATS)}"
+        )
     if places["--png"] == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
     given = [place for place in places.values() if place is not None]

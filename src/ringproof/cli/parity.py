@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.output import write_json
+from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.parity_case import attention_case
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
-from ringproof.harness.cluster.case import LogSink
 from ringproof.harness.cluster.torchrun import launched_world, run_launched
 from ringproof.reference.attention.case import ParityCase
 
-app = typer.Typer(help="Compare CP against one rank.", no_args_is_help=True)
+app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
 
 EXAMPLE = (
     "Example: ringproof parity attention --comm a2a+p2p --hcp 2,2 --nproc 4 --heads 8 "
@@ -34,39 +30,87 @@ def _group() -> None:
 @app.command(epilog=EXAMPLE)
 def attention(
     context: typer.Context,
-    comm: Annotated[str, typer.Option(help="p2p, all_gather, a2a or a2a+p2p.")] = "p2p",
-    hcp: Annotated[str, typer.Option(help="Level sizes of a2a+p2p, all-to-all first: 2,2.")] = "",
-    nproc: Annotated[int, typer.Option(help="Ranks; 0: what --hcp or torchrun says, else 2.")] = 0,
-    seq_len: Annotated[int, typer.Option(help="Tokens in the whole sequence.")] = 256,
-    batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
+    comm: Annotated[
+        str, typer.Option(help="CP communication type: p2p, all_gather, a2a or a2a+p2p.")
+    ] = "p2p",
+    hcp: Annotated[
+        str, typer.Option(help="Level sizes of a2a+p2p, all-to-all first, such as 2,2.")
+    ] = "",
+    nproc: Annotated[
+        int, typer.Option(help="Number of ranks. 0 means that of --hcp or torchrun, or 2.")
+    ] = 0,
+    seq_len: Annotated[int, typer.Option(help="Number of tokens in the whole sequence.")] = 256,
+    batch: Annotated[int, typer.Option(help="Number of sequences.")] = 1,
     packed: Annotated[
-        str, typer.Option("--packed", "--lengths", help="Pack sequences (THD): 5,1,17,64.")
+        str,
+        typer.Option(
+            "--packed",
+            "--lengths",
+            help="Pack sequences of these lengths (THD), such as 5,1,17,64.",
+        ),
     ] = "",
     pad_multiple: Annotated[
-        int, typer.Option(help="Of each packed sequence; 0: what CP asks.")
+        int,
+        typer.Option(help="Pad each packed sequence to a multiple of this. 0 means what CP needs."),
     ] = 0,
-    tail: Annotated[str, typer.Option(help="Of the pack: none, dummy or extend_last.")] = "dummy",
-    pack_rows: Annotated[int, typer.Option(help="Rows of the pack; 0: as many as needed.")] = 0,
-    pack_entries: Annotated[int, typer.Option(help="Entries of the pack, a dummy included.")] = 0,
-    heads: Annotated[int, typer.Option(help="Query heads.")] = 8,
-    kv_heads: Annotated[int, typer.Option(help="Key/value heads; 0: as many as --heads.")] = 0,
-    head_dim: Annotated[int, typer.Option(help="Width of queries and keys.")] = 16,
-    v_head_dim: Annotated[int, typer.Option(help="Width of values; 0: as --head-dim.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float64",
-    causal: Annotated[bool, typer.Option("--causal/--full", help="Which mask.")] = True,
-    partition: Annotated[str, typer.Option(help="zigzag or contiguous.")] = "zigzag",
-    kernel: Annotated[str, typer.Option(help="auto, sdpa (flash) or reference.")] = "auto",
-    scale: Annotated[float | None, typer.Option(help="Softmax scale; head-dim**-0.5.")] = None,
-    kv_replication: Annotated[int, typer.Option(help="Copies of each kv head before a2a.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
-    backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
+    tail: Annotated[
+        str, typer.Option(help="How the tail of a pack is filled: none, dummy or extend_last.")
+    ] = "dummy",
+    pack_rows: Annotated[
+        int, typer.Option(help="Number of rows of the pack. 0 means as many as needed.")
+    ] = 0,
+    pack_entries: Annotated[
+        int,
+        typer.Option(
+            help="Number of sequences of the pack, a dummy included. 0 means as many as there are."
+        ),
+    ] = 0,
+    heads: Annotated[int, typer.Option(help="Number of query heads.")] = 8,
+    kv_heads: Annotated[
+        int, typer.Option(help="Number of key/value heads. 0 means as many as --heads.")
+    ] = 0,
+    head_dim: Annotated[int, typer.Option(help="Head dimension of queries and keys.")] = 16,
+    v_head_dim: Annotated[
+        int, typer.Option(help="Head dimension of values. 0 means that of --head-dim.")
+    ] = 0,
+    dtype: Annotated[
+        str, typer.Option(help="Precision: float64, float32, bfloat16 or float16.")
+    ] = "float64",
+    causal: Annotated[
+        bool, typer.Option("--causal/--full", help="Whether the attention mask is causal or full.")
+    ] = True,
+    partition: Annotated[
+        str, typer.Option(help="How rows are shared out over the ranks: zigzag or contiguous.")
+    ] = "zigzag",
+    kernel: Annotated[
+        str, typer.Option(help="Attention kernel: auto, sdpa (flash) or reference.")
+    ] = "auto",
+    scale: Annotated[
+        float | None, typer.Option(help="Softmax scale. [default: head-dim**-0.5]")
+    ] = None,
+    kv_replication: Annotated[
+        int, typer.Option(help="Number of copies of each key/value head before the all-to-all.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the inputs.")] = 0,
+    backend: Annotated[
+        str, typer.Option(help="Backend of torch.distributed: auto, gloo or nccl.")
+    ] = "auto",
     share_gpus: Annotated[
         bool,
-        typer.Option("--share-gpus", help="NCCL ranks share GPUs where these are fewer: slow."),
+        typer.Option(
+            "--share-gpus",
+            help="Let NCCL ranks share GPUs where there are fewer GPUs than ranks (slow).",
+        ),
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds until a case counts as hung.")] = 120.0,
-    rank_log: Annotated[str, typer.Option(help="Write the ranks' log here; - is stderr.")] = "",
-    json_path: Annotated[str, typer.Option("--json", help="Write JSON here; - is stdout.")] = "",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a case counts as hung.")
+    ] = 120.0,
+    rank_log: Annotated[
+        str, typer.Option(help="Write the log of the ranks to this file; - is stderr.")
+    ] = "",
+    json_path: Annotated[
+        str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
+    ] = "",
 ) -> None:
     """Run CP attention, forward and backward, against a dense float64 reference.
 
@@ -99,12 +143,14 @@ def _measure(
     """Run a case on the launched ranks or on ranks of our own."""
     if world is not None and world[1] != case.world:
         raise InputError("--nproc", case.world, f"torchrun made {world[1]} ranks", "drop it")
-    if world is None or world[0] == 0:
-        _empty(log)  # before any rank can write: joining the world takes this one, too
     arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
-    with _log_stream(log) as stream:
+    # Rank 0 empties the log before any rank can write: joining the world takes it, too.
+    with rank_log_stream(log, first=world is None or world[0] == 0) as stream:
         options = ClusterOptions(
-            backend=backend, timeout_seconds=timeout, log_sink=_sink(stream), share_gpus=share_gpus
+            backend=backend,
+            timeout_seconds=timeout,
+            log_sink=rank_log_sink(stream),
+            share_gpus=share_gpus,
         )
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
@@ -117,39 +163,6 @@ def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str
     from ringproof.reference.attention.demonstration import demonstrate  # imports torch
 
     return demonstrate([case], rank.device, evidence=evidence)[0]
-
-
-def _sink(stream: TextIO | None) -> LogSink:
-    def write(rank: int, line: str) -> None:
-        if stream is not None:
-            stream.write(f"[rank{rank}]: {line}\n")
-
-    return write
-
-
-def _empty(path: str) -> None:
-    """Start a new log: an older run in the same file would speak for this one."""
-    if path not in ("", "-"):
-        with _log_errors(path):
-            Path(path).write_text("", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _log_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError("--rank-log", path, str(error.strerror), "choose another file") from error
-
-
-@contextlib.contextmanager
-def _log_stream(path: str) -> Iterator[TextIO | None]:
-    if path in ("", "-"):
-        yield sys.stderr if path else None
-        return
-    # Torchrun's ranks share the file.
-    with _log_errors(path), Path(path).open("a", encoding="utf-8") as stream:
-        yield stream
 
 
 def _summary(result: dict[str, Any]) -> str:

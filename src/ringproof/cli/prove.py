@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.options import (
+    CacheOption,
+    FolderOption,
+    JsonOption,
+    OfflineOption,
+    SkillsArgument,
+    UpstreamOption,
+    cache_folder,
+)
 from ringproof.cli.output import write_json
 from ringproof.cli.termination import termination_as_exit
 from ringproof.errors import InputError
@@ -21,48 +29,41 @@ from ringproof.harness.proofs.report import render_report
 from ringproof.harness.proofs.table import print_result
 from ringproof.harness.upstreams.choice import parse_overrides
 
-_Upstreams = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=SPEC",
-        help="Where a repository of the cards, or OWNER/NAME, is: git:PATH[@REF] or dir:PATH.",
-    ),
-]
-
 _Jobs = Annotated[
     int,
-    typer.Option(min=0, help="Test processes side by side; 0: two, or one where there are GPUs."),
+    typer.Option(
+        min=0,
+        help="Number of test processes side by side. 0 means two, or one where there are GPUs.",
+    ),
 ]
 
 
 def prove(
-    skills: Annotated[
-        list[str] | None, typer.Argument(metavar="SKILL", help="Skills; all when none named.")
-    ] = None,
+    skills: SkillsArgument = None,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out tests marked slow.")] = False,
-    folder: Annotated[
-        Path, typer.Option("--skills", metavar="DIR", help="The skills; beside checks/ and smoke/.")
-    ] = Path("skills"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out tests that are marked slow.")
+    ] = False,
+    folder: FolderOption = Path("skills"),
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="For the records, report.html and pytest's logs.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder for the records, report.html and the logs of pytest."
+        ),
     ] = Path("build/prove"),
     record: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Also write the records as evidence, DIR/CLASS/SKILL.json."
+            metavar="DIR", help="Write the records also as evidence, DIR/CLASS/SKILL.json."
         ),
     ] = None,
-    json_path: Annotated[
-        str, typer.Option("--json", metavar="PATH", help="Write JSON here; - is stdout.")
-    ] = "",
-    cache: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For upstream wheels; else ~/.cache/ringproof."),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
-    upstream: _Upstreams = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for all tests together.")] = 3600,
+    json_path: JsonOption = "",
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+    upstream: UpstreamOption = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which all tests together are ended.")
+    ] = 3600,
     jobs: _Jobs = 0,
 ) -> None:
     """Run everything the skills' cards point to and give a verdict on each statement.
@@ -79,7 +80,7 @@ def prove(
         quick=quick,
         out=out,
         evidence=record if record is not None else folder.resolve().parent / "evidence",
-        cache=cache if cache is not None else default_cache(),
+        cache=cache_folder(cache),
         offline=offline,
         timeout=timeout,
         jobs=jobs,

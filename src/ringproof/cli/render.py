@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.cli.options import FolderOption, JsonOption, SkillsArgument
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
@@ -15,19 +16,13 @@ from ringproof.harness.rendering import RenderedFile, difference, render_skill
 
 
 def render(
-    skills: Annotated[
-        list[str] | None, typer.Argument(metavar="SKILL", help="Skills; all when none named.")
-    ] = None,
+    skills: SkillsArgument = None,
     *,
-    folder: Annotated[Path, typer.Option("--skills", metavar="DIR", help="The skills.")] = Path(
-        "skills"
-    ),
+    folder: FolderOption = Path("skills"),
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; say which blocks are stale.")
+        bool, typer.Option("--check", help="Write nothing, and report which blocks are stale.")
     ] = False,
-    json_path: Annotated[
-        str, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout.")
-    ] = "",
+    json_path: JsonOption = "",
 ) -> None:
     """Fill the generated blocks of skills from card.yaml and anchors.lock.
 

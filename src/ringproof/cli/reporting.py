@@ -31,12 +31,12 @@ class Format(str, Enum):
     GITHUB = "github"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="What to print.")]
-JsonOption = Annotated[
-    str, typer.Option("--json", metavar="PATH", help="Also write JSON here; - is stdout.")
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="The form in which the findings are printed.")
 ]
 SarifOption = Annotated[
-    str, typer.Option("--sarif", metavar="PATH", help="Also write SARIF 2.1.0 here.")
+    str,
+    typer.Option("--sarif", metavar="PATH", help="Write findings as SARIF 2.1.0 to this file."),
 ]
 
 

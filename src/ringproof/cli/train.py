@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from ringproof.cli.output import write_json
+from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions
@@ -29,101 +29,172 @@ EXAMPLE = (
 def train(
     context: typer.Context,
     preset: Annotated[
-        str, typer.Option(help="qwen3-tiny, moonlight-tiny or nemotron-h-tiny.")
+        str, typer.Option(help="Name of the model: qwen3-tiny, moonlight-tiny or nemotron-h-tiny.")
     ] = "qwen3-tiny",
-    mtp: Annotated[int, typer.Option(help="Tokens predicted beyond the next.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float64, float32 or bfloat16.")] = "float32",
+    mtp: Annotated[
+        int, typer.Option(help="Number of tokens predicted beyond the next one (MTP).")
+    ] = 0,
+    dtype: Annotated[
+        str, typer.Option(help="Precision of the model: float64, float32 or bfloat16.")
+    ] = "float32",
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Run each layer again in its backward.")
+        bool,
+        typer.Option(
+            "--recompute", help="Recompute the activations of each layer in its backward pass."
+        ),
     ] = False,
     tp: Annotated[int, typer.Option(help="Tensor parallel size.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline parallel size.")] = 1,
-    vpp: Annotated[int, typer.Option(help="Chunks of layers on each pipeline rank.")] = 1,
-    cp: Annotated[int, typer.Option(help="Context parallel size (static schedules).")] = 1,
+    vpp: Annotated[int, typer.Option(help="Number of model chunks on each pipeline rank.")] = 1,
+    cp: Annotated[
+        int, typer.Option(help="Context parallel size of the static schedules, padded and packed.")
+    ] = 1,
     dp: Annotated[int, typer.Option(help="Data parallel size.")] = 1,
     sequence_parallel: Annotated[
         bool,
         typer.Option(
             "--sequence-parallel/--no-sequence-parallel",
-            help="Cut rows over the tensor parallel ranks between layers.",
+            help="Shard rows over the tensor parallel ranks between layers.",
         ),
     ] = True,
     fsdp: Annotated[
-        bool, typer.Option("--fsdp", help="Shard parameters over DPxCP (FSDP2).")
+        bool, typer.Option("--fsdp", help="Shard parameters over the DP x CP ranks (FSDP2).")
     ] = False,
-    comm: Annotated[str, typer.Option(help="p2p, all_gather, a2a or a2a+p2p.")] = "p2p",
+    comm: Annotated[
+        str, typer.Option(help="CP communication type: p2p, all_gather, a2a or a2a+p2p.")
+    ] = "p2p",
     ranks_per_node: Annotated[
-        int, typer.Option(help="DPxCP ranks in a node, for a2a+p2p; 0: all of them.")
+        int, typer.Option(help="Number of DP x CP ranks in a node, for a2a+p2p. 0 means all ranks.")
     ] = 0,
     data: Annotated[
-        str, typer.Option(help="stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic.")
+        str,
+        typer.Option(
+            help="Training data: stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic."
+        ),
     ] = "stdlib",
-    seed: Annotated[int, typer.Option(help="Of the data, its order and the parameters.")] = 0,
-    global_batch: Annotated[int, typer.Option(help="Sequences of a step.")] = 16,
-    max_length: Annotated[int, typer.Option(help="Documents are cut to so many tokens.")] = 1024,
-    schedule: Annotated[str, typer.Option(help="padded, packed or dynamic.")] = "dynamic",
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the data, its order and the parameters.")
+    ] = 0,
+    global_batch: Annotated[int, typer.Option(help="Number of sequences in a step.")] = 16,
+    max_length: Annotated[
+        int, typer.Option(help="Largest number of tokens of a document; longer ones are cut.")
+    ] = 1024,
+    schedule: Annotated[
+        str, typer.Option(help="Batch schedule: padded, packed or dynamic.")
+    ] = "dynamic",
     max_tokens_per_rank: Annotated[
-        int, typer.Option(help="Rows of a rank in one microbatch, padding included.")
+        int,
+        typer.Option(help="Largest number of rows of a rank in one microbatch, padding included."),
     ] = 1024,
     cp_sizes: Annotated[
-        str, typer.Option(help="Of dynamic groups: pow2, divisors or 1,2,3.")
+        str,
+        typer.Option(
+            help="CP sizes that Dynamic CP may choose: pow2, divisors or a list such as 1,2,3."
+        ),
     ] = "pow2",
     force_cp: Annotated[
-        str, typer.Option(help="Sizes that microbatches take in turn, for tests: 1,2,4.")
+        str, typer.Option(help="CP sizes that microbatches take in turn, for tests, such as 1,2,4.")
     ] = "",
-    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 50,
-    learning_rate: Annotated[float, typer.Option(help="The highest.")] = 3e-3,
-    warmup: Annotated[int, typer.Option(help="Steps until it is reached.")] = 5,
-    weight_decay: Annotated[float, typer.Option(help="Of matrices.")] = 0.1,
-    clip: Annotated[float, typer.Option(help="Largest gradient norm; 0: none.")] = 1.0,
-    evaluate_every: Annotated[int, typer.Option(help="Steps between evaluations; 0: none.")] = 0,
-    evaluate_batches: Annotated[int, typer.Option(help="Global batches of each.")] = 1,
-    save: Annotated[str, typer.Option(help="Folder for checkpoints.")] = "",
-    save_every: Annotated[int, typer.Option(help="Steps between them; 0: at the end.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest one.")] = False,
+    steps: Annotated[int, typer.Option(help="Number of optimiser steps.")] = 50,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 3e-3,
+    warmup: Annotated[
+        int, typer.Option(help="Number of steps until the highest learning rate is reached.")
+    ] = 5,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay of matrices.")] = 0.1,
+    clip: Annotated[
+        float,
+        typer.Option(
+            help="Largest gradient norm; larger gradients are clipped. 0 means no clipping."
+        ),
+    ] = 1.0,
+    evaluate_every: Annotated[
+        int, typer.Option(help="Number of steps between evaluations. 0 means no evaluation.")
+    ] = 0,
+    evaluate_batches: Annotated[
+        int, typer.Option(help="Number of global batches in an evaluation.")
+    ] = 1,
+    save: Annotated[
+        str, typer.Option(help="Folder for checkpoints. Without it, none are written.")
+    ] = "",
+    save_every: Annotated[
+        int, typer.Option(help="Number of steps between checkpoints. 0 means one at the end.")
+    ] = 0,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue from the newest checkpoint in the folder of --save."
+        ),
+    ] = False,
     graphs: Annotated[
-        str, typer.Option(help="off, static (packs of fixed capacity) or bank (replay them).")
+        str,
+        typer.Option(
+            help="CUDA graphs: off, static (packs of fixed capacity, eager) or bank (replayed)."
+        ),
     ] = "off",
     graph_backend: Annotated[
-        str, typer.Option(help="auto, cuda, transformer-engine or tape (CPU).")
+        str,
+        typer.Option(
+            help="What captures graphs: auto, cuda, transformer-engine or tape (on a CPU)."
+        ),
     ] = "auto",
-    graph_scope: Annotated[str, typer.Option(help="layer, attn or router.")] = "layer",
+    graph_scope: Annotated[
+        str, typer.Option(help="Part of a layer that is captured: layer, attn or router.")
+    ] = "layer",
     graph_warmup: Annotated[
-        int, typer.Option(help="Runs before a capture; on a GPU at least 1.")
+        int, typer.Option(help="Number of runs before a capture; at least 1 on a GPU.")
     ] = 3,
     graph_rows: Annotated[
-        int, typer.Option(help="Rows of a pack on a rank; 0: --max-tokens-per-rank.")
+        int, typer.Option(help="Number of rows of a pack on a rank. 0 means --max-tokens-per-rank.")
     ] = 0,
     graph_sequences: Annotated[
-        int, typer.Option(help="Entries of a pack, a dummy included; 0: enough for any.")
+        int,
+        typer.Option(
+            help="Number of sequences of a pack, a dummy included. 0 means enough for any pack."
+        ),
     ] = 0,
     graph_slots: Annotated[
-        int, typer.Option(help="Microbatches in flight; 0: what the pipeline needs.")
+        int, typer.Option(help="Number of microbatches in flight. 0 means what the pipeline needs.")
     ] = 0,
     graphs_overflow: Annotated[
-        str, typer.Option(help="What does not fit a graph is an error, or eager.")
+        str,
+        typer.Option(
+            help="What happens to a pack that fits no graph: error, or eager to run it without one."
+        ),
     ] = "error",
-    backend: Annotated[str, typer.Option(help="auto, gloo or nccl.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="Backend of torch.distributed: auto, gloo or nccl.")
+    ] = "auto",
     share_gpus: Annotated[
         bool,
-        typer.Option("--share-gpus", help="NCCL ranks share GPUs where these are fewer: slow."),
+        typer.Option(
+            "--share-gpus",
+            help="Let NCCL ranks share GPUs where there are fewer GPUs than ranks (slow).",
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Seconds of silence until a run counts as hung.")
+        float, typer.Option(help="Seconds without output after which a run counts as hung.")
     ] = 120.0,
     log: Annotated[
         str,
         typer.Option(
-            "--log", "--log-file", help="Write a record of each step here (torchrun: --log-file)."
+            "--log",
+            "--log-file",
+            help="Write a record of each step to this file. Under torchrun, use --log-file.",
         ),
     ] = "",
     log_format: Annotated[
-        str, typer.Option(help="jsonl, or megatron: its trainer's lines.")
+        str,
+        typer.Option(
+            help="Format of --log: jsonl, or megatron for the lines of Megatron-LM's trainer."
+        ),
     ] = "jsonl",
     rank_log: Annotated[
-        bool, typer.Option("--rank-log", help="Show what every rank writes, on stderr.")
-    ] = False,
-    json_path: Annotated[str, typer.Option("--json", help="Write JSON here; - is stdout.")] = "",
+        str,
+        typer.Option(metavar="PATH", help="Write what all ranks print to this file; - is stderr."),
+    ] = "",
+    json_path: Annotated[
+        str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
+    ] = "",
 ) -> None:
     """Train a tiny model: TP, PP, VPP, CP, DP, FSDP2 and Dynamic CP in any mix.
 
@@ -146,13 +217,14 @@ def train(
     with named_by_option(context.params):
         _make_folder(save)
         _check_place(json_path)
-        started = ClusterOptions(
-            backend=backend,
-            timeout_seconds=timeout,
-            log_sink=_sink(quiet=quiet, rank_log=rank_log),
-            share_gpus=share_gpus,
-        )
-        result = _run(options, world, file, started, quiet=quiet)
+        with rank_log_stream(rank_log, first=True) as stream:
+            started = ClusterOptions(
+                backend=backend,
+                timeout_seconds=timeout,
+                log_sink=_sink(stream, quiet=quiet),
+                share_gpus=share_gpus,
+            )
+            result = _run(options, world, file, started, quiet=quiet)
     if json_path and (world is None or world[0] == 0):
         write_json(result, json_path)
 
@@ -202,14 +274,15 @@ def _run(
         raise refusal.input_error() from None
 
 
-def _sink(*, quiet: bool, rank_log: bool) -> LogSink:
-    """What becomes of the lines that ranks write."""
+def _sink(stream: TextIO | None, *, quiet: bool) -> LogSink:
+    """Return the function that takes the lines that ranks write."""
+    log = rank_log_sink(stream)
 
     def sink(rank: int, line: str) -> None:
         if rank == 0 and not quiet and LogFile.is_progress(line):
             sys.stdout.write(LogFile.text(line) + "\n")
             sys.stdout.flush()
-        elif rank_log:
-            sys.stderr.write(f"[rank{rank}]: {line}\n")
+        else:
+            log(rank, line)
 
     return sink

@@ -119,7 +119,7 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
 
 
 def _read(path: Path) -> bytes:
-    remedy = "name a readable file, or leave it out of --fences"
+    remedy = "name a readable file, or leave it out of PATH"
     return read_input(path, MAX_DOCUMENT_BYTES, field=FIELD, remedy=remedy)
 
 

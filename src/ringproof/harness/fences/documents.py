@@ -7,7 +7,7 @@ from pathlib import Path
 from ringproof.errors import InputError
 from ringproof.files import walk_files
 
-FIELD = "--fences"
+FIELD = "PATH"
 _SUFFIXES = (".md", ".mdx", ".markdown")
 NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
 

@@ -54,7 +54,7 @@ def find_mentions(data: bytes, file: str) -> tuple[Mention, ...]:
 
 
 def _refusal(file: str, problem: str) -> InputError:
-    return InputError(file, None, problem, "leave it out of --fences")
+    return InputError(file, None, problem, "leave it out of PATH")
 
 
 def _line_starts(data: bytes) -> list[int]:

@@ -105,7 +105,9 @@ class SourceFiles:
                 continue
             if next(iter(self._roots[CHECKOUT].paths(f"{module}/")), None) is None:
                 problem = f"{module} is a submodule that is empty here"
-                raise InputError("--root", None, problem, f"add --root {module}=git:PATH@REF")
+                raise InputError(
+                    "--upstream", None, problem, f"add --upstream {module}=git:PATH@REF"
+                )
 
 
 def _is_own(path: str) -> bool:

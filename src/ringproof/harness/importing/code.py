@@ -61,7 +61,7 @@ class CodeAnchors:
             prose: The words around it, whose identifiers the code must contain.
         """
         if not self.roots.roots:
-            return AnchoredMention(why="no --root was given to look it up in")
+            return AnchoredMention(why="no --upstream was given to look it up in")
         try:
             places = self.roots.find(mention.path, anywhere=mention.kind != "fence")
         except SourceRefused as error:
@@ -69,7 +69,7 @@ class CodeAnchors:
         if not places:
             lacking = self.roots.lacking(mention.path)
             return AnchoredMention(
-                why=f"no --root {lacking}=SPEC was given" if lacking else "no such file"
+                why=f"no --upstream {lacking}=SPEC was given" if lacking else "no such file"
             )
         if mention.kind == "fence":
             return self._quoted(mention, places[0], said_by)

@@ -90,12 +90,12 @@ def evidence_of(text: str, roots: Roots) -> tuple[str, str]:
     if _PATH.fullmatch(text) is None:
         return "prose", f"{said}; it is no path"
     if not roots.roots:
-        return "not looked up", f"{said}; no --root was given to look it up in"
+        return "not looked up", f"{said}; no --upstream was given to look it up in"
     root = roots.holds(text)
     if root is not None:
         what = f"the path exists in {root.name}; what it shows is not said"
         return "exists", f"{said}; {what}"
     lacking = roots.lacking(text)
     if lacking:
-        return "not looked up", f"{said}; no --root {lacking}=SPEC was given"
+        return "not looked up", f"{said}; no --upstream {lacking}=SPEC was given"
     return "missing", f"{said}; no root given has that path"

@@ -16,7 +16,7 @@ from ringproof.harness.upstreams.gitmodules import repository_of, submodule_urls
 from ringproof.harness.upstreams.specs import open_tree, split_git
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
-OPTION = "--root"
+OPTION = "--upstream"
 MAX_NAMESAKES = 60
 """Files of one name that are looked into; more are no mention of any one of them."""
 

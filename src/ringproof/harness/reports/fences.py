@@ -1,4 +1,4 @@
-"""What ``ringproof anchors check --fences`` found, as findings at the documents' lines."""
+"""What ``ringproof fences`` found, as findings at the documents' lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RULES: tuple[Rule, ...] = (
         "fence-missing",
         "error",
         "The file, the lines or the text that a document points to are not there.",
-        "Read the code again and correct the document, or name its tree with `--root`.",
+        "Read the code again and correct the document, or name its tree with `--upstream`.",
         _PAGE,
     ),
 )

@@ -1,0 +1,61 @@
+"""Options that several commands have, each with one name, one meaning and one help text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringproof.cli.cache import default_cache
+from ringproof.harness.upstreams.specs import split_git
+from ringproof.harness.upstreams.submodules import SubmoduleSources
+
+SkillsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SKILL", help="Names of skills; without one, all skills."),
+]
+FolderOption = Annotated[
+    Path, typer.Option("--skills", metavar="DIR", help="The folder that holds the skills.")
+]
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="NAME=SPEC",
+        help="Where upstream code is. NAME is an upstream of a card, a repository OWNER/NAME, or "
+        "a path that documents begin with; SPEC is git:PATH[@REF], pip:PACKAGE==VERSION, dir:PATH "
+        "or installed:PACKAGE. Can be given several times.",
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The folder for downloads. [default: ~/.cache/ringproof]"),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not download anything.")]
+JsonOption = Annotated[
+    str,
+    typer.Option(
+        "--json", metavar="PATH", help="Write the result as JSON to this file; - is stdout."
+    ),
+]
+
+
+def cache_folder(given: Path | None) -> Path:
+    """The folder for downloads: the one that was given, or the default."""
+    return given if given is not None else default_cache()
+
+
+def given_submodules(specs: Mapping[str, str], option: str) -> SubmoduleSources:
+    """Find the repositories among ``NAME=SPEC`` entries that are given without a ref.
+
+    They stand for the submodules of that name, which are read at the commit that is pinned.
+    """
+    found = {}
+    for name, spec in specs.items():
+        if spec.startswith("git:") and name.count("/") == 1:
+            path, ref = split_git(spec[len("git:") :])
+            if ref is None:
+                found[name] = path
+    return SubmoduleSources(found, option)
