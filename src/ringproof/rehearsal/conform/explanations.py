@@ -68,6 +68,19 @@ EXPLANATIONS = (
         "the groups that are set for each microbatch, and p2p runs. With "
         "`--context-parallel-size 2` (`dynamic-cp-a2a-of-cp2`) a2a runs.",
     ),
+    Explanation(
+        ("static-hcp-without-sizes",),
+        "upstream",
+        "The library of 0.16.1 accepts `a2a+p2p` without level sizes. Transformer Engine then gets "
+        "no CP group, and each rank attends to its own tokens alone: nothing refuses it, the loss "
+        "is off by 6e-4 and the gradient norm by 13%. Megatron's programs refuse the command line.",
+    ),
+    Explanation(
+        ("hybrid-cp-tp2-sp",),
+        "upstream",
+        "On 0.17 the first tensor parallel rank is in its forward pass (a `reduce_scatter`) while "
+        "the second one waits for a broadcast of the batch (`get_batch_on_this_tp_rank`).",
+    ),
 )
 
 
