@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -254,7 +254,10 @@ class Server:
             },
         }
         pids = self._ask(request)["pids"]
-        watch = _Watch(pids, folder, lambda open_pids: self._ask({"reap": open_pids})["ended"])
+        roots = program.upstream.roots
+        watch = _Watch(
+            pids, folder, lambda open_pids: self._ask({"reap": open_pids})["ended"], roots
+        )
         try:
             return watch.outcome(limit_seconds, progress)
         finally:
@@ -297,11 +300,16 @@ class _Watch:
     """One run, from outside."""
 
     def __init__(
-        self, pids: list[int], folder: Path, reap: Callable[[list[int]], Mapping[str, int]]
+        self,
+        pids: list[int],
+        folder: Path,
+        reap: Callable[[list[int]], Mapping[str, int]],
+        roots: Sequence[Path],
     ) -> None:
         self._pids = dict(enumerate(pids))
         self._folder = folder
         self._reap = reap
+        self._roots = roots
         self._codes: dict[int, int] = {}
         self._stillness = _Stillness(self._pids, folder)
         self._started = time.monotonic()
@@ -378,7 +386,13 @@ class _Watch:
 
     def _waiting(self) -> dict[int, str]:
         states = {rank: board.read(self._folder / f"rank-{rank}.board")[1] for rank in self._open()}
-        return {rank: text for rank, text in states.items() if text}
+        return {rank: self._relative(text) for rank, text in states.items() if text}
+
+    def _relative(self, text: str) -> str:
+        """A text with paths relative to the upstream folders."""
+        for root in self._roots:
+            text = text.replace(f"{root}/", "")
+        return text
 
     def _report(self, rank: int) -> RankReport | None:
         path = self._folder / f"rank-{rank}.json"
