@@ -21,9 +21,8 @@ from typing import Any
 
 from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, drop
-from ringproof.harness.logs.training.difference import Common, differences
 from ringproof.harness.logs.training.series import Precision
-from ringproof.harness.logs.training.verdict import judge
+from ringproof.harness.logs.training.verdict import Common, differences, judge
 from smoke.faults.catalogue import FAULTS
 from smoke.faults.fault import Fault
 from smoke.faults.trial import Laboratory, Observed

@@ -78,7 +78,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.harness.cards.proof import ProofKind
     from ringproof.harness.cards.statements import StatementKind
     from ringproof.harness.fences import model as fences
-    from ringproof.harness.logs import groups, verdict
+    from ringproof.harness.logs import facts, verdict
     from ringproof.harness.logs.training.verdict import Kind
     from ringproof.harness.proofs import outcomes
     from ringproof.harness.proofs import verdicts as proofs
@@ -95,7 +95,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     yield "state of a test", values(outcomes.TestState)
     yield "verdict on a run's groups", values(verdict.Verdict)
     yield "kind of evidence on a run's groups", values(verdict.Proof)
-    yield "evidence on one group", [strength.word for strength in groups.Strength]
+    yield "evidence on one group", [strength.word for strength in facts.Strength]
     yield "kind of a difference of two trainings", values(Kind)
     yield "status of a conformance case", values(Status)
 

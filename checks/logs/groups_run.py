@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from ringproof.harness.logs.expectation import Expectation, parse_expectation
+from ringproof.harness.logs.findings import Expectation, parse_expectation
 from ringproof.harness.logs.reader import GroupsReport, read_groups
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 

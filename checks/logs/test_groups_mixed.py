@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.logs.groups_run import L0, L1, argument, engine, layout, nccl, nccl_line, read
-from ringproof.harness.logs.expectation import parse_expectation
+from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.reader import GroupsReport, read_groups
 from ringproof.harness.logs.report import as_json, as_text
 

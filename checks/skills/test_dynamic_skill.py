@@ -13,7 +13,7 @@ import pytest
 from checks.skills.fresh_process import REPOSITORY
 from ringproof.harness.cards import load_card
 from ringproof.harness.cards.model import PackageUpstream
-from ringproof.harness.logs.expectation import Expectation
+from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.reader import read_groups
 from ringproof.harness.logs.report import as_json
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine

@@ -9,8 +9,9 @@ import typer
 
 from ringproof.cli import logs_parity
 from ringproof.cli.output import write_json
-from ringproof.harness.logs.expectation import parse_expectation
-from ringproof.harness.logs.reader import STDIN, read_groups
+from ringproof.harness.logs.findings import parse_expectation
+from ringproof.harness.logs.opening import STDIN
+from ringproof.harness.logs.reader import read_groups
 from ringproof.harness.logs.report import as_json, as_text
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ def groups(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="Log files of one run. - is stdin, and .gz files are unpacked."
+            metavar="FILE...", help="Log files of one run. - is stdin, and gzip is unpacked."
         ),
     ],
     expect: Annotated[

@@ -11,11 +11,11 @@ import typer
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
-from ringproof.harness.logs.training.columns import Columns, parse_columns
-from ringproof.harness.logs.training.comparison import Comparison, compare_logs
+from ringproof.harness.logs.opening import STDIN
+from ringproof.harness.logs.training.comparison import Comparison, as_json, compare_logs
 from ringproof.harness.logs.training.log import TrainingLog, read_log
-from ringproof.harness.logs.training.report import as_json
-from ringproof.harness.logs.training.source import FORMATS, STDIN
+from ringproof.harness.logs.training.series import Columns, parse_columns
+from ringproof.harness.logs.training.source import FORMATS
 
 EXAMPLE = "Example: ringproof logs parity single.jsonl parallel.jsonl --tol 1e-9 --html runs.html"
 

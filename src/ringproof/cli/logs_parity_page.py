@@ -10,9 +10,8 @@ from typing import Any
 from ringproof.cli.logs_parity_curves import LEFT, WIDTH, picture
 from ringproof.cli.logs_parity_text import described, headline, rows, shown
 from ringproof.cli.page import asset, embedded
-from ringproof.harness.logs.training.comparison import Comparison
+from ringproof.harness.logs.training.comparison import Comparison, cautions, readings
 from ringproof.harness.logs.training.drawing import Curves, curves
-from ringproof.harness.logs.training.remarks import cautions, readings
 from ringproof.harness.reports.printable import showable
 
 

@@ -8,9 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ringproof.harness.logs.training.comparison import Comparison, Point, SeriesComparison
+from ringproof.harness.logs.training.comparison import (
+    Comparison,
+    Point,
+    SeriesComparison,
+    cautions,
+    readings,
+)
 from ringproof.harness.logs.training.log import TrainingLog
-from ringproof.harness.logs.training.remarks import cautions, readings
 from ringproof.harness.logs.training.verdict import Kind
 from ringproof.harness.reports.printable import showable
 

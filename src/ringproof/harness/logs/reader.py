@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import io
-import stat
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from ringproof.errors import InputError
-from ringproof.harness.logs.cautions import cautions
-from ringproof.harness.logs.consistency import findings
-from ringproof.harness.logs.expectation import Expectation
-from ringproof.harness.logs.facts import Facts, collect
-from ringproof.harness.logs.ledgers import Ledgers
+from ringproof.harness.logs.facts import Facts, Ledgers, collect
+from ringproof.harness.logs.findings import Expectation, cautions, findings
 from ringproof.harness.logs.lines import LogScan
+from ringproof.harness.logs.opening import opened, unreadable
 from ringproof.harness.logs.verdict import Decision, decide
 
-STDIN = "-"
 _FIELD = "FILE"
 
 
@@ -61,7 +54,7 @@ def read_groups(
 ) -> GroupsReport:
     """Read the files in one pass each and judge them as one run.
 
-    ``-`` names ``stdin``. A name that ends in ``.gz`` is decompressed. A file named twice is read
+    ``-`` names ``stdin``. gzip is known by its first bytes. A file named twice is read
     once.
 
     Raises:
@@ -71,7 +64,7 @@ def read_groups(
     counts: list[FileCount] = []
     notes: list[str] = []
     for path in dict.fromkeys(paths):
-        with _opened(path, stdin) as stream:
+        with opened(_FIELD, path, what="log file of a run", stdin=stdin) as stream:
             count, note = _read_file(path, stream, ledgers)
         counts.append(count)
         notes.extend(note)
@@ -98,45 +91,9 @@ def _read_file(path: str, stream: BinaryIO, ledgers: Ledgers) -> tuple[FileCount
     except (EOFError, zlib.error) as error:
         notes.append(f"{path}: the compressed data is damaged ({error}); read up to there")
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(_FIELD, path, error) from error
     if scan.bytes_read == 0:
         notes.append(f"{path} is empty")
     elif scan.looks_binary:
         notes.append(f"{path} looks binary or UTF-16, not like a text log")
     return FileCount(path, scan.bytes_read, scan.lines), notes
-
-
-@contextmanager
-def _opened(path: str, stdin: BinaryIO | None) -> Iterator[BinaryIO]:
-    if path == STDIN:
-        yield stdin if stdin is not None else io.BytesIO()
-        return
-    try:
-        mode = Path(path).stat().st_mode
-        _refuse(path, mode)
-        raw = Path(path).open("rb")  # noqa: SIM115 - closed below, whichever reader is put on it
-    except InputError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(_FIELD, path, "no such file", "name a run's log file") from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    with raw:
-        if not path.endswith(".gz"):
-            yield raw
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            yield io.BufferedReader(unpacked)
-
-
-def _refuse(path: str, mode: int) -> None:
-    """A device could be read for ever; a pipe ends with its writer."""
-    if stat.S_ISDIR(mode):
-        raise InputError(_FIELD, path, "a directory", "name the log files in it")
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise InputError(_FIELD, path, "a device or socket, not a file", "name a log file")
-
-
-def _unreadable(path: str, error: Exception) -> InputError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return InputError(_FIELD, path, f"cannot be read: {reason}", "check its name and permissions")

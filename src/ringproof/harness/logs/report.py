@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringproof.harness.logs.configuration import engine_text
-from ringproof.harness.logs.groups import Group, is_context_parallel, is_dynamic
+from ringproof.harness.logs.facts import Group, is_context_parallel, is_dynamic
 from ringproof.harness.logs.reader import GroupsReport
 from ringproof.reference.topology.census_line import format_ranks
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.harness.logs.configuration import engine_text
-from ringproof.harness.logs.facts import Facts
-from ringproof.harness.logs.groups import FLAT_GROUP, Group, Strength, level_name, level_of
+from ringproof.harness.logs.facts import FLAT_GROUP, Facts, Group, Strength, level_name, level_of
 
 HIERARCHICAL_TYPE = "a2a+p2p"
 

@@ -1,18 +1,409 @@
-"""A training log as read: its series, and what its reader should know of it."""
+"""A training log as read, from JSON lines, Megatron-LM's text log, or CSV.
+
+JSON lines: the trainer's own log, and any other with one object per step.
+
+The trainer writes ``{"kind": "run", ...}`` once, then ``{"kind": "step", "step": 1, "loss": ...,
+"grad_norm": ...}`` for each step and ``{"kind": "evaluation", "step": 10, "loss": ...}``, with
+every digit of every float. Other writers leave ``kind`` out; unknown kinds and keys are passed
+over. A name may lead into nested objects: ``losses.lm``.
+
+The iteration lines of Megatron-LM and Megatron-Bridge.
+
+Written by ``training_log`` (Megatron-LM ``megatron/training/training.py``, read at releases 0.16
+to main and dev; Megatron-Bridge ``training/utils/train_utils.py``) on the last rank::
+
+    [TIME] iteration       10/     100 | consumed samples: ... | learning rate: 1.000000E-04 |
+    global batch size:  8 | lm loss: 1.234567E+00 | loss scale: 1.0 | grad norm: 0.123 |
+    number of skipped iterations:   0 | number of nan iterations:   0 |   (on one line)
+
+* Every field ends with a bar, so one without is a line that was cut.
+* A loss is the mean over the iterations since the line before, as ``.6E``; the gradient norm is
+  that of the last one, as ``.3f``.
+* A loss that is not a number or negative is left out of the line (the test is ``avg > 0.0`` in
+  releases, ``avg >= 0.0`` on main): a loss that is missing from a whole line is read as not a
+  number, unless iterations were skipped. Where all of an interval were skipped main prints a loss
+  of 0, which is none either.
+* Colours, prefixes of launchers and the lines of several ranks glued together do not matter.
+
+CSV has a header, as written by a script or exported from Weights & Biases or TensorBoard.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
 
-from ringproof.harness.logs.training.columns import Columns
-from ringproof.harness.logs.training.jsonl import read_jsonl
-from ringproof.harness.logs.training.megatron import read_megatron
-from ringproof.harness.logs.training.reading import Reading
-from ringproof.harness.logs.training.series import Series
-from ringproof.harness.logs.training.source import CSV, JSONL, Source, opened
-from ringproof.harness.logs.training.table import read_table
+from pydantic_core import from_json
+
+from ringproof.harness.logs.training.series import (
+    EVALUATION,
+    GRAD_NORM,
+    LOSS,
+    STEP,
+    Columns,
+    Reading,
+    Series,
+    SeriesBuilder,
+    number,
+    plain,
+    printed_precision,
+    step_number,
+)
+from ringproof.harness.logs.training.source import (
+    CSV,
+    DELIMITERS,
+    ITERATION,
+    JSONL,
+    Source,
+    opened_source,
+)
+
+_STEP_KIND, _EVALUATION_KIND = "step", "evaluation"
+
+
+def read_jsonl(source: Source, columns: Columns) -> Reading:
+    """All steps of a JSON-lines log."""
+    reading = Reading.of(columns)
+    step = _Finder(columns.names(STEP))
+    finders = {name: _Finder(columns.names(name)) for name in columns.series}
+    if EVALUATION in finders and EVALUATION not in columns.chosen:
+        del finders[EVALUATION]
+    evaluation = _Finder(columns.names(LOSS))
+    for place, line in enumerate(source, 1):
+        record = _object(line)
+        if record is None:
+            if not line.isspace():
+                reading.damage(place)
+            continue
+        kind = record.get("kind", _STEP_KIND)
+        if kind == _STEP_KIND:
+            _take(record, reading, step, finders)
+        elif kind == "run":
+            reading.exact = True
+        elif kind == _EVALUATION_KIND and EVALUATION in reading.builders:
+            _take(record, reading, step, {EVALUATION: evaluation})
+    return reading
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = from_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _take(
+    record: dict[str, Any], reading: Reading, step: _Finder, finders: dict[str, _Finder]
+) -> None:
+    if reading.records < 100:
+        reading.see(_names(record))
+    place = step_number(step.value(record))
+    if place is None:
+        return
+    reading.records += 1
+    for name, finder in finders.items():
+        found = finder.value(record)
+        value = found if type(found) is float else number(found)
+        if value is not None:
+            reading.builders[name].add(place, value)
+            reading.builders[name].column = finder.column
+
+
+class _Finder:
+    """Where one quantity stands in the records: found once, then looked up."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._path: tuple[str, ...] = ()
+        self.column = names[0]
+
+    def value(self, record: dict[str, Any]) -> Any:
+        """The value; ``False``, which is no number, where the record has none."""
+        if not self._path:
+            self._path = self._located(record)
+            self.column = ".".join(self._path) or self.column
+        if len(self._path) == 1:
+            return record.get(self._path[0], False)
+        return _followed(record, self._path) if self._path else False
+
+    def _located(self, record: dict[str, Any]) -> tuple[str, ...]:
+        spelled = {plain(name): name for name in reversed(record)}
+        for name in self._names:
+            key = name if name in record else spelled.get(plain(name))
+            path = (key,) if key is not None else tuple(name.split("."))
+            if _followed(record, path) is not False:
+                return path
+        return ()
+
+
+def _followed(record: dict[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = record
+    for key in path:
+        if not isinstance(value, dict):
+            return False
+        value = value.get(key, False)
+    return value
+
+
+def _names(record: dict[str, Any]) -> list[str]:
+    inner = [
+        f"{name}.{below}"
+        for name, value in record.items()
+        if isinstance(value, dict) and name != "cp_histogram"
+        for below in value
+    ]
+    return [name for name in record if name != "kind"] + inner
+
+
+_COLOUR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+_VALIDATION = re.compile(
+    rb"validation(?:-\S+)? loss at iteration +([0-9]{1,15})(?: on validation set)? \| "
+    rb"(?:lm )?loss value: +(\S+) \|"
+)
+_OTHER_LOSSES = re.compile(r"balanc|aux|z_loss|mtp|indexer")
+_SKIPPED, _NAN = b"number of skipped iterations", b"number of nan iterations"
+
+
+def read_megatron(source: Source, columns: Columns) -> Reading:
+    """All iterations of a Megatron log, whatever else stands in it.
+
+    Raises:
+        InputError: not one iteration line.
+    """
+    reading = Reading.of(columns)
+    reading.averaged = True
+    reader = _Reader(reading, columns)
+    for line in source:
+        if b"iteration" not in line:
+            continue
+        clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
+        for fields in _iterations(clean):
+            reader.take(fields)
+        if EVALUATION in reading.builders and (found := _VALIDATION.search(clean)):
+            reader.evaluation(int(found[1]), found[2])
+    if not reading.records:
+        raise source.refused(
+            "no training steps found: no iteration line of Megatron-LM, no JSON lines, no CSV "
+            "header",
+            "name a training log, or its --format",
+        )
+    reading.notes.extend(reader.notes())
+    return reading
+
+
+class _Fields(NamedTuple):
+    """One iteration line: its step and, between its bars, its fields."""
+
+    step: int
+    text: bytes
+
+    def get(self, name: bytes) -> bytes | None:
+        """One field; far cheaper than all of them."""
+        lead = b"| " + name + b": "
+        start = self.text.find(lead)
+        stop = self.text.find(b"|", start + len(lead))
+        return self.text[start + len(lead) : stop] if start >= 0 and stop >= 0 else None
+
+    def names(self) -> list[bytes]:
+        """Names of all fields; the last one is left out where no bar closes it."""
+        parts = self.text.split(b"|")[:-1]
+        return [part.split(b": ", 1)[0].strip() for part in parts if b": " in part]
+
+
+def _iterations(line: bytes) -> Iterator[_Fields]:
+    """Every iteration line that stands in one line of the file."""
+    heads = list(ITERATION.finditer(line))
+    for place, head in enumerate(heads):
+        stop = heads[place + 1].start() if place + 1 < len(heads) else len(line)
+        yield _Fields(int(head[1]), line[head.end() - 1 : stop])
+
+
+class _Reader:
+    def __init__(self, reading: Reading, columns: Columns) -> None:
+        self._reading = reading
+        self._columns = columns
+        self._keys: dict[str, bytes] = {}
+        self._without_loss: list[int] = []
+        self._skips: list[int] = []
+        self._nans: list[int] = []
+
+    def take(self, fields: _Fields) -> None:
+        """One iteration line."""
+        if self._reading.records < 100:
+            self._reading.see(_text(name) for name in fields.names())
+        self._reading.records += 1
+        skipped, nans = fields.get(_SKIPPED), fields.get(_NAN)
+        if skipped is not None and skipped.strip() != b"0":
+            self._skips.append(fields.step)
+        if nans is not None and nans.strip() != b"0":
+            self._nans.append(fields.step)
+        # The last field is there, so nothing was cut off, and no skipped step explains a gap.
+        whole = nans is not None and skipped is not None and skipped.strip() == b"0"
+        for name, builder in self._reading.builders.items():
+            if name != EVALUATION:
+                self._add(name, builder, fields, whole)
+
+    def _add(self, name: str, builder: SeriesBuilder, fields: _Fields, whole: bool) -> None:
+        key = self._keys.get(name) or self._key(name, builder, fields)
+        text = fields.get(key) if key is not None else None
+        value = None if text is None else number(text)
+        if text is not None and value is not None:
+            if not builder.precision.rounded:
+                builder.precision = printed_precision(_text(text))
+            if whole or name != LOSS or value != 0:
+                builder.add(fields.step, value)
+        elif name == LOSS and whole:
+            if key is None:
+                self._without_loss.append(fields.step)
+            else:
+                builder.add(fields.step, math.nan)
+
+    def _key(self, name: str, builder: SeriesBuilder, fields: _Fields) -> bytes | None:
+        """The field that holds a series, remembered once it is known."""
+        spelled = {plain(_text(field)): field for field in fields.names()}
+        names = [plain(item) for item in self._columns.names(name)]
+        if name == LOSS and name not in self._columns.chosen:
+            names.sort(key=lambda item: item != "lm_loss")
+            names += [s for s in spelled if s.endswith("loss") and not _OTHER_LOSSES.search(s)]
+        key = next((spelled[item] for item in names if item in spelled), None)
+        if key is None:
+            return None
+        self._keys[name] = key
+        builder.column = _text(key)
+        if name == LOSS:
+            for step in self._without_loss:
+                builder.add(step, math.nan)
+        return key
+
+    def evaluation(self, step: int, text: bytes) -> None:
+        """A validation line."""
+        value = number(text)
+        if value is not None:
+            builder = self._reading.builders[EVALUATION]
+            builder.add(step, value)
+            builder.precision = printed_precision(_text(text))
+
+    def notes(self) -> Iterator[str]:
+        """What the counters of skipped iterations told."""
+        for kind, steps in (("skipped", self._skips), ("nan", self._nans)):
+            if steps:
+                yield f"{len(steps)} lines count {kind} iterations, the first at step {steps[0]}"
+        if GRAD_NORM in self._reading.builders and GRAD_NORM not in self._keys:
+            yield "no grad norm in its lines (a norm is logged only where gradients are clipped)"
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")
+
+
+_NOT_TRAINING = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^a-z]|$)")
+# Weights & Biases names a column "RUN - NAME", and the extremes of the points it merged
+# "RUN - NAME__MIN" and "__MAX".
+_ENDINGS = MappingProxyType({LOSS: ("loss",), GRAD_NORM: ("grad_norm", "gradnorm")})
+
+
+def read_table(source: Source, columns: Columns) -> Reading:
+    """All rows of a CSV file that have a step.
+
+    Raises:
+        InputError: no header, no column for the step or any series, or two that could be it.
+    """
+    rows = _rows(source)
+    header = next(rows, None)
+    if header is None:
+        raise source.refused("empty", "name a training log")
+    if all(number(cell) is not None for cell in header):
+        raise source.refused("a CSV file without a header", "name the columns in its first line")
+    reading = Reading.of(columns)
+    reading.see(header)
+    step = _column(source, header, columns, STEP)
+    if step is None:
+        raise _missing(source, header, STEP)
+    places = {name: _column(source, header, columns, name) for name in columns.series}
+    places = _value_alone(header, places)
+    found = {name: place for name, place in places.items() if place is not None}
+    if not found:
+        raise _missing(source, header, columns.series[0])
+    for name, place in found.items():
+        reading.builders[name].column = header[place].strip()
+    _read_rows(rows, reading, step, found)
+    return reading
+
+
+def _read_rows(
+    rows: Iterator[list[str]], reading: Reading, step: int, places: dict[str, int]
+) -> None:
+    adding = [(reading.builders[name].add, place) for name, place in places.items()]
+    width = 1 + max(step, *places.values())
+    for line, row in enumerate(rows, 2):
+        at = step_number(row[step]) if len(row) >= width else None
+        if at is None:
+            if any(row):
+                reading.damage(line)
+            continue
+        reading.records += 1
+        for add, place in adding:
+            cell = row[place]
+            value = number(cell) if cell else None  # an empty cell is no value, NaN is written
+            if value is not None:
+                add(at, value)
+
+
+def _rows(source: Source) -> Iterator[list[str]]:
+    lines = (line.decode("utf-8", errors="replace").replace("\0", "\ufffd") for line in source)
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
+        return
+    delimiter = max(DELIMITERS, key=first.count)
+    try:
+        yield next(csv.reader([first], delimiter=delimiter))
+        yield from csv.reader(lines, delimiter=delimiter)
+    except csv.Error as error:
+        raise source.refused(f"not CSV: {error}", "repair it, or give its --format") from error
+
+
+def _column(source: Source, header: Sequence[str], columns: Columns, wanted: str) -> int | None:
+    """The place of a column: by the user's names, by usual names, or by how its name ends."""
+    spelled = [plain(name) for name in header]
+    names = [plain(name) for name in columns.names(wanted)]
+    for name in names:
+        if name in spelled:
+            return spelled.index(name)
+    if wanted in columns.chosen:
+        raise _missing(source, header, wanted)
+    endings = _ENDINGS.get(wanted)
+    likely = [
+        place
+        for place, name in enumerate(spelled)
+        if endings is not None and name.endswith(endings) and not _NOT_TRAINING.search(name)
+    ]
+    if len(likely) > 1:
+        named = " or ".join(header[place].strip() for place in likely[:3])
+        remedy = f"choose with --columns '{wanted}={header[likely[0]].strip()}'"
+        raise source.refused(f"{wanted} could be {named}", remedy)
+    return likely[0] if likely else None
+
+
+def _value_alone(header: Sequence[str], places: dict[str, int | None]) -> dict[str, int | None]:
+    """TensorBoard exports one quantity as ``Value``: taken for the loss unless told otherwise."""
+    spelled = [plain(name) for name in header]
+    if "value" in spelled and LOSS in places and all(place is None for place in places.values()):
+        return {**places, LOSS: spelled.index("value")}
+    return places
+
+
+def _missing(source: Source, header: Sequence[str], wanted: str) -> Exception:
+    held = ", ".join(name.strip() for name in header[:8])
+    more = ", ..." if len(header) > 8 else ""
+    return source.refused(
+        f"no column for {wanted} among {held}{more}", f"name it: --columns '{wanted}=COLUMN'"
+    )
 
 
 @dataclass(frozen=True)
@@ -52,7 +443,7 @@ def read_log(
     Raises:
         InputError: it cannot be read, or holds no step with a wanted value.
     """
-    with opened(path, role, stdin=stdin, wanted=format_name) as source:
+    with opened_source(path, role, stdin=stdin, wanted=format_name) as source:
         reading = _read(source, columns)
         series = {
             name: builder.finish() for name, builder in reading.builders.items() if len(builder)

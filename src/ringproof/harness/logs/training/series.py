@@ -1,4 +1,4 @@
-"""The values of one quantity by step."""
+"""The quantities that are looked for in a log, and their values by step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,71 @@ import math
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+
+STEP, LOSS, GRAD_NORM, EVALUATION = "step", "loss", "grad_norm", "evaluation"
+JUDGED = (LOSS, GRAD_NORM)
+
+# In the order in which they are tried. Spelling is compared as :func:`plain` has it.
+USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        STEP: ("step", "iteration", "global_step", "_step", "trainer/global_step", "iter"),
+        LOSS: ("loss", "lm loss", "train_loss", "train/loss", "training_loss"),
+        GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm"),
+        EVALUATION: ("validation loss", "val_loss", "eval_loss", "eval/loss"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The series wanted and the names they go by.
+
+    Args:
+        series: Names of the series, in order.
+        chosen: Names in the file that the user gave for ``step`` or a series: the first that a
+            file holds counts, so that two files may differ.
+    """
+
+    series: tuple[str, ...] = JUDGED
+    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def names(self, wanted: str) -> tuple[str, ...]:
+        """The names in the file that may hold ``wanted``, best first."""
+        return self.chosen.get(wanted) or USUAL_NAMES.get(wanted, (wanted,))
+
+
+def plain(name: str) -> str:
+    """A name without the differences between loggers: ``lm loss``, ``LM-Loss`` -> ``lm_loss``."""
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def parse_columns(series: str | None, columns: str | None) -> Columns:
+    """Columns from ``--series loss,grad_norm`` and ``--columns 'step=iter,loss=lm loss|loss'``.
+
+    Raises:
+        InputError: an empty name, a name twice, or a column for something not asked for.
+    """
+    wanted = JUDGED if series is None else tuple(part.strip() for part in series.split(","))
+    if not all(wanted) or len(set(wanted)) < len(wanted) or STEP in wanted:
+        raise InputError("--series", series, "not a list of names", "such as loss,grad_norm")
+    chosen: dict[str, tuple[str, ...]] = {}
+    for part in columns.split(",") if columns is not None else ():
+        name, equals, found = part.partition("=")
+        name, names = name.strip(), tuple(item.strip() for item in found.split("|"))
+        if not equals or not all(names) or name in chosen:
+            remedy = "such as step=iteration,loss=train/loss,grad_norm=gn"
+            raise InputError("--columns", part, "not NAME=COLUMN", remedy)
+        if name != STEP and name not in wanted:
+            remedy = f"the names are step, {', '.join(wanted)}; add others with --series"
+            raise InputError("--columns", part, "names no series that is compared", remedy)
+        chosen[name] = names
+    return Columns(wanted, MappingProxyType(chosen))
+
 
 EXACT_DIGITS = 15
 """A decimal number with this many significant digits names one float64, near enough."""
@@ -161,3 +224,70 @@ def significant_digits(value: float) -> int:
     """
     mantissa = repr(value).lstrip("-").partition("e")[0]
     return len(mantissa.replace(".", "").strip("0"))
+
+
+MAX_STEP = 1 << 60
+
+
+@dataclass
+class Reading:
+    """A log while it is read.
+
+    Attributes:
+        builders: One for each wanted series.
+        notes: What the reader of the verdict should know.
+        seen: Names of quantities in the file, for messages.
+        records: Lines that held a step; ``damaged`` those that should have and could not be read.
+        exact: Values were written with all their digits, by contract.
+        averaged: The loss is a mean over the steps since the line before.
+    """
+
+    builders: dict[str, SeriesBuilder]
+    notes: list[str] = field(default_factory=list)
+    seen: dict[str, None] = field(default_factory=dict)
+    records: int = 0
+    damaged: int = 0
+    first_damaged: int = 0
+    exact: bool = False
+    averaged: bool = False
+
+    @classmethod
+    def of(cls, columns: Columns) -> Reading:
+        """An empty reading for what is wanted."""
+        return cls({name: SeriesBuilder(name) for name in columns.series})
+
+    def see(self, names: Iterable[str]) -> None:
+        """Remember names, a bounded number of them."""
+        if len(self.seen) < 1000:
+            self.seen.update(dict.fromkeys(names))
+
+    def damage(self, number: int) -> None:
+        """Line ``number`` (from 1) is broken."""
+        self.damaged += 1
+        self.first_damaged = self.first_damaged or number
+
+
+def step_number(value: object) -> int | None:
+    """A step: a whole number from 0, also where it is written as ``10.0`` or as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str | bytes):
+        value = number(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value < MAX_STEP else None
+
+
+def number(value: object) -> float | None:
+    """A float from what JSON or text may hold, ``None`` if it is no number.
+
+    JSON's ``null`` is not a number, because writers that obey the standard put it for NaN.
+    """
+    if value is None:
+        return float("nan")
+    if isinstance(value, bool) or not isinstance(value, int | float | str | bytes):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None

@@ -7,26 +7,22 @@ format by the first lines.
 from __future__ import annotations
 
 import gzip
-import io
 import itertools
 import re
-import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from ringproof.errors import InputError
+from ringproof.harness.logs.opening import opened, unreadable
 
 JSONL, MEGATRON, CSV = "jsonl", "megatron", "csv"
 FORMATS = (JSONL, MEGATRON, CSV)
-STDIN = "-"
 
 PIECE_BYTES = 1 << 20
 """A line longer than this comes in pieces: it is no line of a training log."""
 _HEAD_BYTES, _HEAD_LINES = 256 << 10, 2000
-_GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 DELIMITERS = (",", ";", "\t")
 _STEPS = frozenset({b"step", b"_step", b"global_step", b"iteration", b"iter"})
@@ -88,7 +84,7 @@ class Source:
         except (EOFError, zlib.error) as error:
             self.notes.append(f"the compressed data is damaged ({error}); read up to there")
         except OSError as error:
-            raise self.refused(f"cannot be read: {error.strerror or error}", _CHECK) from error
+            raise unreadable(self.role, self.path, error) from error
 
 
 def recognised(head: list[bytes]) -> str:
@@ -122,48 +118,13 @@ def _is_table(said: list[bytes]) -> bool:
 
 
 @contextmanager
-def opened(
+def opened_source(
     path: str, role: str, *, stdin: BinaryIO | None = None, wanted: str | None = None
 ) -> Iterator[Source]:
-    """The log at ``path``; ``-`` is ``stdin``.
+    """Open the training log at ``path``; ``-`` is ``stdin``.
 
     Raises:
         InputError: a file that is missing, unreadable, no file, or damaged from the start.
     """
-    if path == STDIN:
-        yield Source(path, role, _unpacked(stdin or io.BytesIO()), wanted)
-        return
-    try:
-        _refuse_special(path, role)
-        raw = Path(path).open("rb")  # noqa: SIM115 - closed below, whichever reader is put on it
-    except InputError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(role, path, "no such file", "name a training log") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(role, path, f"cannot be read: {reason}", _CHECK) from error
-    with raw:
-        yield Source(path, role, _unpacked(raw), wanted)
-
-
-_CHECK = "check its name and permissions"
-
-
-def _unpacked(stream: BinaryIO) -> BinaryIO:
-    if isinstance(stream, io.BufferedReader):
-        buffered = stream
-    else:
-        buffered = io.BufferedReader(cast("io.RawIOBase", stream))
-    if not buffered.peek(2).startswith(_GZIP):
-        return buffered
-    return io.BufferedReader(gzip.GzipFile(fileobj=buffered))
-
-
-def _refuse_special(path: str, role: str) -> None:
-    """A device could be read for ever; a pipe ends with its writer."""
-    mode = Path(path).stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise InputError(role, path, "a directory", "name the log file in it")
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise InputError(role, path, "a device or socket, not a file", "name a training log")
+    with opened(role, path, what="training log", stdin=stdin) as stream:
+        yield Source(path, role, stream, wanted)
