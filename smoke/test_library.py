@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from ringproof.rehearsal.conform import cases
-from ringproof.rehearsal.conform.result import Status
+from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.conform.running import Matrix
 from ringproof.rehearsal.fixtures import Stage
-from ringproof.rehearsal.program import Program
-from ringproof.rehearsal.running import Outcome
 
 FAULTS = "smoke.library_faults"
 EXACT = 1e-10
-STEPS = 3
+STEPS = 2
 
 
 @pytest.fixture(scope="session")
 def wide(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """The matrix on megatron-core 0.16.1 in float64."""
-    return _matrix(stage, tmp_path_factory.mktemp("float64"), "float64")
+    """The matrix on megatron-core 0.16.1 in float64; all tests share its references."""
+    return Matrix(
+        stage.upstream(),
+        tmp_path_factory.mktemp("float64"),
+        lambda program, preload, _: stage.run(program, preload=preload),
+        STEPS,
+        dtype="float64",
+    )
 
 
-def _matrix(stage: Stage, folder: Path, dtype: str, *faults: str) -> Matrix:
-    def run(program: Program, preload: str, _: Path) -> Outcome:
-        planted = faults if program.ranks > 1 else ()
-        program = dataclasses.replace(program, faults=(*program.faults, *planted))
-        return stage.run(program, preload=preload)
-
-    return Matrix(stage.upstream(), folder, run, STEPS, dtype=dtype)
+def run(matrix: Matrix, name: str, *faults: str) -> CaseResult:
+    """Run a case with half of its batch and an exact tolerance."""
+    (case,) = cases.chosen([name])
+    case = dataclasses.replace(case, both=f"{case.both} --global-batch-size 4", tolerance=EXACT)
+    return matrix.run(case, faults)
 
 
 SLOW = [
@@ -42,37 +43,31 @@ SLOW = [
 
 @pytest.mark.parametrize("name", ["static-p2p-cp2", *SLOW])
 def test_exact_in_float64(wide: Matrix, name: str) -> None:
-    (case,) = cases.chosen([name])
-    result = wide.run(dataclasses.replace(case, tolerance=EXACT))
+    result = run(wide, name)
     assert result.status is Status.AGREES, result
     assert result.iterations == STEPS
 
 
 def test_interleaved_outputs_are_released_while_they_are_sent(wide: Matrix) -> None:
     """Megatron-LM pull request 4047 mends this for 0.18: NaN gradient norms on GB200."""
-    (case,) = cases.chosen(["static-p2p-pp2-vpp2"])
-    result = wide.run(dataclasses.replace(case, tolerance=EXACT))
+    result = run(wide, "static-p2p-pp2-vpp2")
     assert result.status is Status.RACES, result
     assert "was released before the wait" in result.message
     assert "pipeline_parallel/schedules.py" in result.message
 
 
-def test_interleaved_outputs_that_are_kept_do_not_race(stage: Stage, tmp_path: Path) -> None:
-    matrix = _matrix(stage, tmp_path, "float64", f"{FAULTS}:kept_outputs")
-    (case,) = cases.chosen(["static-p2p-pp2-vpp2"])
-    result = matrix.run(dataclasses.replace(case, tolerance=EXACT))
+def test_interleaved_outputs_that_are_kept_do_not_race(wide: Matrix) -> None:
+    result = run(wide, "static-p2p-pp2-vpp2", f"{FAULTS}:kept_outputs")
     assert result.status is Status.AGREES, result
 
 
 def test_hybrid_cp_of_the_release_has_no_stream(wide: Matrix) -> None:
-    result = wide.run(*cases.chosen(["hybrid-cp-2"]))
+    result = run(wide, "hybrid-cp-2")
     assert result.status is Status.REFUSED, result
     assert "wait_event" in result.message and "context_parallel.py" in result.place, result
 
 
-def test_a_planted_defect_differs(stage: Stage, tmp_path: Path) -> None:
-    matrix = _matrix(stage, tmp_path, "float64", f"{FAULTS}:contiguous_shards")
-    (case,) = cases.chosen(["static-p2p-cp2"])
-    result = matrix.run(dataclasses.replace(case, tolerance=EXACT))
+def test_a_planted_defect_differs(wide: Matrix) -> None:
+    result = run(wide, "static-p2p-cp2", f"{FAULTS}:contiguous_shards")
     assert result.status is Status.DIFFERS, result
     assert result.since == 1

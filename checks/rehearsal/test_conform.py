@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.rehearsal.conform import cases, known, page, result, table
 from ringproof.rehearsal.conform.comparing import judge
@@ -124,6 +126,20 @@ def test_our_own_script_reads_conversations_itself(tmp_path: Path) -> None:
 def test_unknown_names_are_refused(ids: list[str], groups: list[str]) -> None:
     with pytest.raises(InputError, match="does not exist"):
         cases.chosen(ids, groups)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--json", "/nowhere/a.json"), "--json: cannot be written there"),
+    (("--against", "nothing"), "is not a known upstream"),
+    (("--case", "nothing"), "does not exist"),
+    ((), "--megatron: has no megatron/core"),
+])  # fmt: skip
+def test_bad_input_is_refused_before_anything_runs(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = CliRunner().invoke(app, ["conform", "--megatron", str(tmp_path), *words])
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
 
 
 def test_records_keep_everything() -> None:

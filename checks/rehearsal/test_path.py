@@ -72,6 +72,22 @@ def test_another_path_than_asked_is_named(command: str, ran: AttentionCall, said
     assert said in path.departures[0]
 
 
+def test_a_part_that_upstream_sets_to_cp_1_is_not_judged_and_said() -> None:
+    alone = call(((0,),), "none", without_cp=True)
+    path = taken("--context-parallel-size 2", report(0, alone, call(PAIR)), report(1, call(PAIR)))
+    assert path.as_asked
+    assert [str(count) for count in path.total] == ["p2p 2"]
+    assert path.cp_sizes == {2: 1} and path.tokens == {0: 64, 1: 64}
+    (remark,) = path.remarks
+    assert remark.startswith("1 attention call of a part of the model")
+
+
+def test_a_model_that_upstream_sets_to_cp_1_as_a_whole_departs() -> None:
+    alone = call(((0,),), "none", without_cp=True)
+    path = taken("--context-parallel-size 2", report(0, alone))
+    assert "ran as one rank" in path.departures[0]
+
+
 def test_a_type_for_each_layer_is_compared_layer_by_layer() -> None:
     command = "--context-parallel-size 2 --cp-comm-type p2p a2a"
     first, second = call(PAIR), call(PAIR, "a2a", layer=2)

@@ -75,6 +75,10 @@ def refused(failure: Failure) -> Variant:
     )
 
 
+def uncompared() -> Variant:
+    return dataclasses.replace(variant(), agreement=Agreement(False, "The reference did not run."))
+
+
 def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
     return Rehearsal(main, against, None, 3.0)
 
@@ -109,6 +113,7 @@ def test_json_of_a_refusal() -> None:
         (variant(), True, "takes the path asked for (p2p over 2 ranks), and agrees"),
         (variant(5.1), False, "is not right"),
         (variant(comm_type="a2a"), False, "not on the path asked for"),
+        (uncompared(), False, "whether it is right is not known. The reference did not run"),
         (refused(RAISED), False, "megatron/a.py:7"),
         (refused(HUNG), False, "It hangs"),
         (refused(Failure("died", 0, "ended by signal SIGKILL")), False, "SIGKILL"),
@@ -146,6 +151,19 @@ def test_the_page_marks_a_difference() -> None:
     assert 'circle class="beyond"' not in page(rehearsal(variant()))
 
 
+def test_two_variants_are_compared_in_words_and_share_what_is_equal() -> None:
+    one, other = variant(), dataclasses.replace(variant(5.1, "a2a"), name="--cp-comm-type a2a")
+    between = compare(one.outcome, other.outcome, "float32")
+    text = "\n".join(lines(Rehearsal(one, other, between, 3.0)))
+    assert "Losses      The lm loss differs first in step 1: 4.9 against 5" in text
+    assert "Paths       launch: p2p 2 in 4 calls; --cp-comm-type a2a: a2a 2 in 4 calls" in text
+    assert text.count("--hidden-size: 4096 -> 64") == 1
+    assert text.count("few roundings") == 1
+    again = "\n".join(lines(Rehearsal(one, one, compare(one.outcome, one.outcome, "float32"), 3.0)))
+    assert "equal in every digit" in again and "Paths       the same: p2p 2 in 4 calls" in again
+    assert "differs first in step 1" in page(Rehearsal(one, other, between, 3.0))
+
+
 def test_small_texts() -> None:
     assert numbers((0, 1, 2, 5)) == "0-2, 5"
     assert [size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == [
@@ -178,6 +196,12 @@ def checkout(tmp_path: Path) -> Path:
     core = tmp_path / "megatron" / "core"
     core.mkdir(parents=True)
     (core / "__init__.py").touch()
+    (tmp_path / "pretrain_gpt.py").touch()
+    engine = tmp_path / "te" / "transformer_engine" / "pytorch"
+    engine.mkdir(parents=True)
+    (engine / "__init__.py").touch()
+    (tmp_path / "te" / "build_tools").mkdir()
+    (tmp_path / "te" / "build_tools" / "VERSION.txt").write_text("2.20.2")
     (tmp_path / "transformer_engine-1-py3-none-any.whl").write_text("not a zip")
     return tmp_path
 
@@ -193,6 +217,15 @@ BAD_INPUT = MappingProxyType(
         "cannot be written there": (*HERE, "--json", "/nowhere/a.json"),
         "is a folder": (*HERE, "--html", "."),
         "neither a checkout nor": (*HERE, "--against", "nonsense"),
+        "has it already": (*HERE, "--against", "context-parallel-size=2"),
+        "--against: has no megatron/core": (*HERE, "--te", "te", "--against", "/usr"),
+        "--against: no such folder": (*HERE, "--te", "te", "--against", "git:/nowhere@dev"),
+        "--megatron: no such file": ("--megatron", "nothing.whl"),
+        "--megatron: transformer_engine-1-py3-none-any.whl is no": (
+            "--megatron",
+            "transformer_engine-1-py3-none-any.whl",
+        ),
+        "--megatron: is empty": ("--megatron", ""),
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
         "no variables to set": (*HERE, "--set", "A=1"),
         "not a known precision": (*HERE, "--dtype", "float16"),

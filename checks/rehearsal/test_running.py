@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import os
 import subprocess
 import sys
 import time
@@ -77,18 +78,9 @@ def test_the_words_of_a_parser_are_kept(stage: Stage) -> None:
     assert found.message == "SystemExit: argument --sizes: invalid int value: '2 2'"
 
 
-def test_deciding_variables_of_the_caller_do_not_reach_a_rank(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ["NVTE_FLASH_ATTN", "RINGPROOF_SEEN"]
-    for name in names:
-        monkeypatch.setenv(name, "0")
-    upstream = dataclasses.replace(stage.upstream(), megatron_name="a server of its own")
-    assert stage.call(f"{MODULE}:seen_variables", 1, names, upstream=upstream) == [[None, "0"]]
-
-
+NAMES = ["NVTE_FLASH_ATTN", "RINGPROOF_SEEN"]
 CLIENT = """
-import sys
+import json, sys
 from pathlib import Path
 from ringproof.cli.cache import default_cache
 from ringproof.rehearsal.fixtures import CALLING, ENGINE, MEGATRON
@@ -96,17 +88,28 @@ from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Server
 from ringproof.rehearsal.sources import open_upstream
 
-folder = Path(sys.argv[1])
+folder, names = Path(sys.argv[1]), sys.argv[2]
 upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache().parent / "rehearsal")
 with Server(upstream) as server:
+    seen = server.run(Program(upstream, CALLING, ("{module}:seen_variables", names), 1), folder)
+    print(json.dumps(seen.ranks[0].results), flush=True)
     server.run(Program(upstream, CALLING, ("{module}:never_send", "1"), 2), folder)
 """
 
 
-def test_nothing_is_left_when_the_caller_is_killed(stage: Stage, tmp_path: Path) -> None:
+def test_a_caller_keeps_its_variables_and_leaves_nothing_when_it_is_killed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Deciding variables of the caller do not reach a rank; others do."""
     stage.upstream()  # so that nothing is downloaded below
     program = CLIENT.replace("{module}", MODULE)
-    client = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), json.dumps(NAMES)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **dict.fromkeys(NAMES, "0")},
+    )
+    assert client.stdout is not None
+    assert json.loads(client.stdout.readline()) == [None, "0"]
     board = tmp_path / "rank-1.board"
     deadline = time.monotonic() + 60
     while not (board.is_file() and b"irecv" in board.read_bytes()):
@@ -116,5 +119,6 @@ def test_nothing_is_left_when_the_caller_is_killed(stage: Stage, tmp_path: Path)
     assert len(started) == 3  # the server and two ranks
     client.kill()
     client.wait()
+    client.stdout.close()
     _, left = psutil.wait_procs(started, timeout=5)
     assert left == []

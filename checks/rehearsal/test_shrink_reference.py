@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checks.rehearsal.test_shrink import small
@@ -87,3 +89,12 @@ def test_dynamic_cp_becomes_one_replica_that_packs(line: str) -> None:
 def test_a_program_without_cp_is_its_own_reference() -> None:
     world, flags, fewer, after = pair("--tensor-model-parallel-size 2", 8)
     assert fewer == world and flags.words == after.words
+
+
+def test_a_vision_program_is_compared_without_sequence_parallelism() -> None:
+    parallel = "--context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel"
+    before, _ = small(parallel, 8)
+    options = OPTIONS | {"--sequence-parallel"}
+    assert Flags(reference(before, options).arguments).has("--sequence-parallel")
+    vision = replace(before, script="pretrain_vlm.py")
+    assert not Flags(reference(vision, options).arguments).has("--sequence-parallel")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 
 import pytest
 
 from ringproof.errors import InputError
+from ringproof.harness.cards.loading import load_card
 from ringproof.rehearsal.program import Iteration, RankError, RankReport
 from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.verdict import agreement
 from ringproof.rehearsal.verdict.agreement import (
     TOLERANCES,
     compare,
@@ -19,7 +22,13 @@ from ringproof.rehearsal.verdict.agreement import (
 )
 
 SKILLS = Path(__file__).parents[2] / "skills"
+CARDS = functools.cache(load_card)  # read once for all tests here
 LOSSES = (5.5, 5.4, 5.3, 5.2, 5.1)
+
+
+@pytest.fixture(autouse=True)
+def cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "load_card", CARDS)
 
 
 def run(*losses: float, norm: float = 1.0, evaluation: float | None = None) -> Outcome:

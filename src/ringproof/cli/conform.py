@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
+from ringproof.cli.rehearse import check_outputs
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def conform(
         return
     if not megatron:
         raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
+    check_outputs({"--json": json_path})
     other = _known(against) if against else None
     from ringproof.rehearsal.conform.running import run_matrix
     from ringproof.rehearsal.sources import open_upstream
@@ -101,7 +103,7 @@ def _known(name: str) -> Known:
     for one in shipped():
         if name in (one.name, one.short, *one.name.split()):
             return one
-    names = ", ".join(one.short for one in shipped())
+    names = "; ".join(one.short for one in shipped())
     raise InputError("--against", name, "is not a known upstream", f"take one of: {names}")
 
 

@@ -106,7 +106,9 @@ def rehearse(
     Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
     """
     _require_packages()
-    _check(dtype, {"--json": json_path, "--html": html})
+    if dtype not in ("float32", "bfloat16"):
+        raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
+    check_outputs({"--json": json_path, "--html": html})
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.text import lines
@@ -142,14 +144,15 @@ def _require_packages() -> None:
         raise InputError("rehearse", ", ".join(missing), "packages are not installed", remedy)
 
 
-def _check(dtype: str, places: Mapping[str, str]) -> None:
-    """Refuse what would otherwise fail only after the run.
+def check_outputs(places: Mapping[str, str]) -> None:
+    """Refuse outputs that could not be written after the run.
+
+    Args:
+        places: Path of each output by its option; empty where there is none.
 
     Raises:
-        InputError: The precision is unknown, or an output cannot be written.
+        InputError: An output cannot be written, or two have the same place.
     """
-    if dtype not in ("float32", "bfloat16"):
-        raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
     given = [place for place in places.values() if place]
     if len(set(given)) < len(given):
         problem = "would write to the same place"

@@ -94,6 +94,8 @@ class AttentionCall:
         ranks: Ranks of the group, or of each level.
         layout: ``sbhd``, ``bshd`` or ``thd``.
         tokens: Query tokens of this rank in the call, padding included.
+        without_cp: Whether the calling module's own configuration sets CP 1, as Megatron-LM does
+            for vision encoders whatever the launch says.
     """
 
     iteration: int
@@ -105,6 +107,7 @@ class AttentionCall:
     ranks: tuple[tuple[int, ...], ...]
     layout: str
     tokens: int
+    without_cp: bool = False
 
     @property
     def size(self) -> int:

@@ -91,19 +91,20 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     """
     started = time.monotonic()
     other, flag = _split_against(request)
+    changed = None if flag is None else _with_flag(request.launch, flag)
     progress("open", "Megatron-LM and Transformer Engine")
     upstream = _opened(request, request.megatron)
     find_script(request.launch, upstream)
-    other_upstream = None if other is None else _opened(request, other)
+    other_upstream = None if other is None else _opened(request, other, "--against")
     if other_upstream is not None:
         find_script(request.launch, other_upstream)
-    attempts = [_Attempt("launch", request.launch, request.folder / "launch")]
-    if flag is not None:
-        changed = _with_flag(request.launch, flag)
+    name = "launch" if other is None else request.megatron
+    attempts = [_Attempt(name, request.launch, request.folder / "launch")]
+    if flag is not None and changed is not None:
         attempts.append(_Attempt(" ".join(flag), changed, request.folder / "against"))
     variants = _variants(request, upstream, attempts, progress)
     if other_upstream is not None:
-        attempt = _Attempt(other_upstream.megatron_name, request.launch, request.folder / "against")
+        attempt = _Attempt(request.against, request.launch, request.folder / "against")
         variants += _variants(request, other_upstream, [attempt], progress)
     main, against = variants[0], variants[1] if len(variants) > 1 else None
     between = _between(main, against)
@@ -149,8 +150,10 @@ def known_options(server: Server, upstream: Upstream, script: str, folder: Path)
     return frozenset(names)
 
 
-def _opened(request: Request, megatron: str) -> Upstream:
-    return open_upstream(megatron, request.engine, cache=request.cache, offline=request.offline)
+def _opened(request: Request, megatron: str, option: str = "--megatron") -> Upstream:
+    return open_upstream(
+        megatron, request.engine, cache=request.cache, offline=request.offline, option=option
+    )
 
 
 def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
@@ -188,6 +191,9 @@ def _with_flag(launch: Launch, flag: tuple[str, str]) -> Launch:
     else:
         words = () if value.lower() == "true" else tuple(value.split())
         changed = flags.with_(name, *words)
+    if changed == flags:
+        problem = "changes nothing, because the launch has it already"
+        raise InputError("--against", f"{name}={value}", problem, "name another value")
     return dataclasses.replace(launch, arguments=changed.words)
 
 
@@ -220,7 +226,7 @@ def _check_against(request: Request, options: frozenset[str]) -> None:
     _, flag = _split_against(request)
     if flag is None or flag[0] in options:
         return
-    near = difflib.get_close_matches(flag[0], options, n=1)
+    near = difflib.get_close_matches(flag[0], options, n=1, cutoff=0.75)
     remedy = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
     raise InputError("--against", flag[0], "upstream's parser has no such option", remedy)
 
@@ -359,10 +365,9 @@ def _not_imported(
 
 
 def _between(main: Variant, against: Variant | None) -> Agreement | None:
-    if against is None or main.outcome is None or against.outcome is None:
+    if against is None or not (main.has_losses and against.has_losses):
         return None
-    if not (main.outcome.losses and against.outcome.losses):
-        return None
+    assert main.outcome is not None and against.outcome is not None
     return compare(main.outcome, against.outcome, main.dtype)
 
 

@@ -34,21 +34,27 @@ OLDEST_ENGINE = Version("2.9")
 
 
 def open_upstream(
-    megatron: str, engine: str | None, *, cache: Path, offline: bool = False
+    megatron: str,
+    engine: str | None,
+    *,
+    cache: Path,
+    offline: bool = False,
+    option: str = "--megatron",
 ) -> Upstream:
     """Return folders of Megatron and Transformer Engine that ranks can import.
 
     Args:
-        megatron: A folder, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
+        megatron: A folder, a wheel, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
         engine: A wheel, a folder, ``git:PATH@REF``, ``pip:transformer-engine==VERSION``; ``None``
             for the newest release on the package index.
         cache: Where downloads and unpacked trees are kept.
         offline: Use the cache only.
+        option: Where the user named Megatron, for messages.
 
     Raises:
         InputError: One of them is not what it should be.
     """
-    root, name = open_megatron(megatron, cache=cache, offline=offline)
+    root, name = open_megatron(megatron, cache=cache, offline=offline, option=option)
     engine_root, version = open_engine(engine, cache=cache, offline=offline)
     helpers = None
     if (root / dataset_helpers.SOURCE).is_file() and not _brings_helpers(root):
@@ -60,19 +66,24 @@ def _brings_helpers(root: Path) -> bool:
     return any((root / dataset_helpers.SOURCE.parent).glob("helpers_cpp.*.so"))
 
 
-def open_megatron(spec: str, *, cache: Path, offline: bool = False) -> tuple[Path, str]:
+def open_megatron(
+    spec: str, *, cache: Path, offline: bool = False, option: str = "--megatron"
+) -> tuple[Path, str]:
     """Return the folder of a Megatron and a name for people; see `open_upstream`."""
-    if ":" not in spec.split("/")[0]:
+    remedy = "name the root of a Megatron-LM checkout, or git:PATH@REF"
+    if not spec:
+        raise InputError(option, None, "is empty", remedy)
+    if spec.endswith(".whl"):
+        wheel = _wheel(option, Path(spec), "megatron-core")
+        root, name = unpacked(wheel, ("",), cache), wheel.origin
+    elif ":" not in spec.split("/")[0]:
         root, name = Path(spec).resolve(), f"dir:{Path(spec).resolve().name}"
     else:
-        tree = _tree("--megatron", spec, cache, offline)
+        tree = _tree(option, spec, cache, offline)
         parts = ("",) if spec.startswith("pip:") else MEGATRON_PARTS
         root, name = unpacked(tree, parts, cache), tree.origin
     if not (root / "megatron" / "core" / "__init__.py").is_file():
-        raise InputError(
-            "--megatron", spec, "has no megatron/core",
-            "name the root of a Megatron-LM checkout, or git:PATH@REF",
-        )  # fmt: skip
+        raise InputError(option, spec, "has no megatron/core", remedy)
     return root, name
 
 
@@ -82,7 +93,7 @@ def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tupl
         tree: UpstreamTree = _newest_engine(cache, offline)
         root = unpacked(tree, ENGINE_PARTS, cache)
     elif spec.endswith(".whl"):
-        root = unpacked(_wheel(Path(spec)), ENGINE_PARTS, cache)
+        root = unpacked(_wheel("--te", Path(spec), "transformer-engine"), ENGINE_PARTS, cache)
     elif ":" in spec.split("/")[0]:
         root = unpacked(_tree("--te", spec, cache, offline), ENGINE_PARTS, cache)
     else:
@@ -105,13 +116,13 @@ def _tree(option: str, spec: str, cache: Path, offline: bool) -> UpstreamTree:
         raise InputError(option, spec, error.problem, error.remedy) from error
 
 
-def _wheel(path: Path) -> WheelTree:
+def _wheel(option: str, path: Path, package: str) -> WheelTree:
     if not path.is_file():
-        raise InputError("--te", path, "no such file", "name a wheel of transformer-engine")
+        raise InputError(option, path, "no such file", f"name a wheel of {package}")
     try:
         return WheelTree(path, f"wheel:{path.name}", sha256_of(path))
     except UpstreamError as error:
-        raise InputError("--te", path, str(error), "download the wheel again") from error
+        raise InputError(option, path, str(error), "download the wheel again") from error
 
 
 def _newest_engine(cache: Path, offline: bool) -> WheelTree:
@@ -122,7 +133,7 @@ def _newest_engine(cache: Path, offline: bool) -> WheelTree:
     if not offline:
         try:
             for archive in download_wheels("transformer-engine", folder / "newest"):
-                return _wheel(archive.path)
+                return _wheel("--te", archive.path, "transformer-engine")
         except UpstreamUnavailable as error:
             problem = str(error)
     kept = sorted(folder.rglob("*.whl"), key=lambda path: Version(path.name.split("-")[1]))
@@ -131,7 +142,7 @@ def _newest_engine(cache: Path, offline: bool) -> WheelTree:
             "--te", None, f"no release of transformer-engine is in the cache, and {problem}",
             "give --te a wheel or a checkout",
         )  # fmt: skip
-    return _wheel(kept[-1])
+    return _wheel("--te", kept[-1], "transformer-engine")
 
 
 def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:

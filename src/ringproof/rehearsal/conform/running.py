@@ -127,14 +127,20 @@ class Matrix:
         folder.mkdir(parents=True, exist_ok=True)
         conversations.write(folder / "conversations.jsonl")
 
-    def run(self, case: Case) -> CaseResult:
-        """Run a case, and its reference if that has not run yet."""
+    def run(self, case: Case, faults: tuple[str, ...] = ()) -> CaseResult:
+        """Run a case, and its reference if that has not run yet.
+
+        Args:
+            case: Which.
+            faults: Planted defects of the case's own run, as `Program` has them.
+        """
         script = script_of(self._upstream, MODELS[case.model].script)
         if script is None:
             message = f"there is no {MODELS[case.model].script}"
             return CaseResult(case.id, Status.NOT_OFFERED, message)
         try:
-            outcome = self._outcome(case, script, case.id)
+            wanted = training(case, script, self._iterations, self._folder)
+            outcome = self._started(wanted, case.id, faults)
             reference = None
             if outcome.failure is None:
                 reference = self._reference(case, script)
@@ -152,15 +158,12 @@ class Matrix:
             self._references[key] = self._started(key, name)
         return self._references[key]
 
-    def _outcome(self, case: Case, script: str, name: str) -> Outcome:
-        return self._started(training(case, script, self._iterations, self._folder), name)
-
-    def _started(self, wanted: Training, name: str) -> Outcome:
+    def _started(self, wanted: Training, name: str, faults: tuple[str, ...] = ()) -> Outcome:
         wider = ("--dtype", self._dtype) if self._dtype != "float32" else ()
         program = Program(
             self._upstream, wanted.script, (*wanted.arguments, *wider), wanted.ranks,
-            environment={CONNECTIONS: str(wanted.connections)}, faults=wanted.preparations,
-            dtype=self._dtype,
+            environment={CONNECTIONS: str(wanted.connections)}, dtype=self._dtype,
+            faults=(*wanted.preparations, *faults),
         )  # fmt: skip
         preload = "" if wanted.script == LIBRARY else wanted.script
         outcome = self._run(program, preload, self._folder / name)

@@ -25,7 +25,7 @@ class Probe:
         self.evaluations: list[Mapping[str, float]] = []
         self.attention: list[AttentionCall] = []
         self._evaluating = False
-        self._seen: Counter[tuple[int, str, int]] = Counter()
+        self._seen: Counter[tuple[int, str, int, bool]] = Counter()
         self._path: tuple[str, tuple[tuple[int, ...], ...]] | None = None
         self._since = time.perf_counter()
 
@@ -84,12 +84,15 @@ class Probe:
             self._path = None
             result = forward(module, query, *arguments, **named)
             layout = named.get("qkv_format") or module.qkv_format
-            self._note(module.layer_number or 0, query, layout)
+            self._note(module, query, layout)
             return result
 
         return call
 
-    def _note(self, layer: int, query: torch.Tensor, layout: str) -> None:
+    def _note(self, module: Any, query: torch.Tensor, layout: str) -> None:
+        layer = module.layer_number or 0
+        own = getattr(module, "config", None)
+        without_cp = getattr(own, "context_parallel_size", None) == 1
         comm_type, ranks = self._path or ("none", ((dist.get_rank(),),))
         phase = "evaluate" if self._evaluating else "train"
         if torch._C._current_graph_task_id() != -1:
@@ -98,15 +101,13 @@ class Probe:
             phase = "capture"
         elif sys.modules[f"{PACKAGE}.pytorch.graph"].is_graph_capturing():
             phase = "warmup"
-        microbatch = self._seen[self.iteration, phase, layer]
-        self._seen[self.iteration, phase, layer] += 1
+        place = (self.iteration, phase, layer, without_cp)
+        microbatch = self._seen[place]
+        self._seen[place] += 1
         rows = query.shape[0] if layout == "thd" else query.shape[0] * query.shape[1]
         sizes = tuple(len(level) for level in ranks)
-        self.attention.append(
-            AttentionCall(
-                self.iteration, phase, layer, microbatch, comm_type, sizes, ranks, layout, rows
-            )
-        )
+        noted = (self.iteration, phase, layer, microbatch, comm_type, sizes, ranks, layout, rows)
+        self.attention.append(AttentionCall(*noted, without_cp=without_cp))
 
     def _communicated(self, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import product
+from pathlib import PurePosixPath
 
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.small.draft import Draft
@@ -19,6 +20,11 @@ CONTEXT = (
     "--min-dynamic-context-parallel-size",
     "--cp-partition-mode",
 )
+VISION_SCRIPT = "pretrain_vlm.py"
+SHARDING = (
+    "Nothing: sequence parallelism computes the same. Where it pads without CP, this program gives "
+    "the longest length as a tensor, which Transformer Engine 2.20 refuses."
+)
 SCHEDULER = "--sequence-packing-scheduler"
 BUDGET = "--max-seqlen-per-dp-cp-rank"
 
@@ -27,7 +33,8 @@ def reference(small: Small, options: Collection[str]) -> Small:
     """Return the same program with CP 1, or with Dynamic CP off.
 
     The data, the global batch, TP, PP and, for static CP, DP stay. EP shrinks where its groups no
-    longer fit. A budget of packed tokens is multiplied by the ranks that shared it.
+    longer fit. A budget of packed tokens is multiplied by the ranks that shared it. Sequence
+    parallelism of ``pretrain_vlm.py`` is off, because upstream cannot run it without CP.
 
     Args:
         small: The rehearsal.
@@ -44,6 +51,8 @@ def reference(small: Small, options: Collection[str]) -> Small:
     if draft.flags.has("--context-parallel-size"):
         draft.put("--context-parallel-size", 1, OFF)
     draft.drop(CONTEXT, OFF)
+    if PurePosixPath(small.script).name == VISION_SCRIPT:
+        draft.drop(("--sequence-parallel",), SHARDING)
     if before.dynamic and draft.flags.has(SCHEDULER):
         draft.put(SCHEDULER, "dp_balanced", OFF)
     elif before.dynamic:

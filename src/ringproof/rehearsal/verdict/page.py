@@ -12,7 +12,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference
 from ringproof.rehearsal.verdict.path import Microbatch, PathTaken, named
 from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal
-from ringproof.rehearsal.verdict.text import numbers, size, waiting_lines
+from ringproof.rehearsal.verdict.text import between, numbers, size, waiting_lines
 
 MOST_MICROBATCHES = 120
 CELL_WIDTH, CELL_HEIGHT = 26, 20
@@ -118,6 +118,9 @@ def page(rehearsal: Rehearsal) -> str:
             for variant in rehearsal.variants
         ],
         between=() if rehearsal.between is None else tuple(plots(rehearsal.between)),
+        said_between=()
+        if rehearsal.against is None
+        else tuple(between(rehearsal.main, rehearsal.against, rehearsal.between)),
         code=CODE,
         other_attention=OTHER_ATTENTION,
         cell=(CELL_WIDTH, CELL_HEIGHT),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ringproof.rehearsal.launch.flags import Flags
@@ -199,6 +199,8 @@ def read_path(
             missing ones are not.
     """
     asked = read_asked(arguments)
+    apart = _parts_without_cp(asked, reports)
+    reports = [replace(r, attention=_others(r.attention, apart)) for r in reports]
     calls = [(report.rank, call) for report in reports for call in report.attention]
     training = [(rank, call) for rank, call in calls if call.phase == "train"]
     microbatches = tuple(_microbatches(training))
@@ -217,7 +219,10 @@ def read_path(
         tokens=tokens,
         idle_ranks=idle,
         departures=tuple(_departures(asked, [call for _, call in calls], finished)),
-        remarks=tuple(_remarks(asked, [call for _, call in training], tokens, idle)),
+        remarks=(
+            *_remarks_on_parts(apart),
+            *_remarks(asked, [call for _, call in training], tokens, idle),
+        ),
     )
 
 
@@ -237,6 +242,29 @@ def executed(comm_type: str, sizes: Sequence[int]) -> str:
     if comm_type != LEVELS_TYPE or len(sizes) != 2 or 1 not in sizes:
         return comm_type
     return "p2p" if sizes[0] == 1 else "a2a"
+
+
+def _parts_without_cp(asked: Asked, reports: Sequence[RankReport]) -> list[AttentionCall]:
+    """Return the calls of parts of the model for which upstream sets CP 1, if others have CP."""
+    calls = [call for report in reports for call in report.attention]
+    if not asked.parallel or asked.dynamic or all(call.without_cp for call in calls):
+        return []
+    return [call for call in calls if call.without_cp and call.size == 1]
+
+
+def _others(
+    calls: tuple[AttentionCall, ...], apart: Sequence[AttentionCall]
+) -> tuple[AttentionCall, ...]:
+    return tuple(c for c in calls if not (apart and c.without_cp and c.size == 1))
+
+
+def _remarks_on_parts(apart: Sequence[AttentionCall]) -> Iterator[str]:
+    if apart:
+        calls = f"{len(apart)} attention call{'s' if len(apart) > 1 else ''}"
+        yield (
+            f"{calls} of a part of the model whose own configuration sets CP 1, such as a vision "
+            "encoder, ran on one rank each. They are not counted here."
+        )
 
 
 def _counts(calls: Iterable[AttentionCall]) -> tuple[PathCount, ...]:

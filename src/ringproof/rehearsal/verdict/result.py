@@ -88,6 +88,11 @@ class Variant:
         return self.refusal is None
 
     @property
+    def has_losses(self) -> bool:
+        """Whether any training step logged losses."""
+        return self.outcome is not None and bool(self.outcome.losses)
+
+    @property
     def races(self) -> tuple[SendRace, ...]:
         """Tensors that upstream released or overwrote while they were being sent."""
         return () if self.outcome is None else self.outcome.races
@@ -115,6 +120,9 @@ class Variant:
             return _refused(self.refusal)
         if not self.path.as_asked:
             return f"It starts, but not on the path asked for. {self.path.departures[0]}"
+        if self.agreement.agrees is False and not self.agreement.differences:
+            unknown = "It starts on the path asked for, but whether it is right is not known."
+            return f"{unknown} {self.agreement.reason}"
         if self.agreement.agrees is False:
             return f"It starts on the path asked for, but it is not right. {self.agreement.reason}"
         if self.races:

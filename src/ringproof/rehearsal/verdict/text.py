@@ -20,10 +20,12 @@ def lines(rehearsal: Rehearsal) -> Iterator[str]:
     for variant in rehearsal.variants:
         if rehearsal.against is not None:
             yield f"== {variant.name} =="
-        yield from _variant(variant)
+        yield from _variant(variant, None if variant is rehearsal.main else rehearsal.main)
         yield ""
-    if rehearsal.between is not None:
-        yield _row("Between", _between(rehearsal.between))
+    if rehearsal.against is not None:
+        yield "== between the two =="
+        for label, text in between(rehearsal.main, rehearsal.against, rehearsal.between):
+            yield _row(label, text)
         yield ""
     yield _row("Upstream", CODE["upstream"])
     yield _row("Stand-ins", CODE["stand_ins"])
@@ -60,11 +62,40 @@ def waiting_lines(waiting: Mapping[int, str]) -> Iterator[str]:
         yield f"{'ranks' if len(ranks) > 1 else 'rank'} {numbers(ranks)} in {text}"
 
 
-def _variant(variant: Variant) -> Iterator[str]:
+def between(
+    main: Variant, against: Variant, agreement: Agreement | None
+) -> Iterator[tuple[str, str]]:
+    """Return what two variants have in common and where they part, each with a label."""
+    if agreement is None:
+        lost = [
+            one.name for one in (main, against) if one.outcome is None or not one.outcome.losses
+        ]
+        yield "Losses", f"not compared, because there are none of {' and '.join(lost)}"
+    elif not any(item.relative for item in agreement.differences):
+        yield "Losses", "losses and gradient norms of the two are equal in every digit"
+    else:
+        norm = agreement.largest_grad_norm
+        norms = "" if norm is None else f" Gradient norms differ by at most {norm.relative:.2g}."
+        yield "Losses", f"{agreement.reason}{norms}"
+    taken = [_taken(one.path) for one in (main, against)]
+    each = f"{main.name}: {taken[0]}; {against.name}: {taken[1]}"
+    yield "Paths", f"the same: {taken[0]}" if taken[0] == taken[1] else each
+    sent = [sum(group.bytes for group in one.path.groups) for one in (main, against)]
+    yield "Sent", f"{main.name}: {size(sent[0])}; {against.name}: {size(sent[1])}"
+
+
+def _taken(path: PathTaken) -> str:
+    calls = ", ".join(f"{count} in {count.calls} calls" for count in path.total)
+    return calls or "no attention call"
+
+
+def _variant(variant: Variant, first: Variant | None) -> Iterator[str]:
+    """Return the lines of a variant; what it shares with the one before is not said again."""
     yield _row("Verdict", variant.headline)
     small = variant.small
-    ranks = "" if small is None else f", rehearsed on {small.ranks} ranks in {variant.dtype}"
-    yield _row("Launch", f"{variant.source}: {variant.script}, {variant.ranks} ranks{ranks}")
+    ranks = f", rehearsed on {_ranks(small.ranks)} in {variant.dtype}" if small else ""
+    launched = f"{variant.source}: {variant.script}, {_ranks(variant.ranks)}"
+    yield _row("Launch", f"{launched}{ranks}")
     yield _row("Code", f"{variant.megatron}, Transformer Engine {variant.engine}")
     for note in variant.notes:
         yield _row("Note", note)
@@ -74,8 +105,13 @@ def _variant(variant: Variant) -> Iterator[str]:
     if variant.starts and not variant.own_attention:
         yield _row("Attention", OTHER_ATTENTION)
     if variant.starts:
-        yield from _agrees(variant)
-    for index, change in enumerate(variant.changes):
+        yield from _agrees(variant, again=first is not None and first.starts)
+    said = () if first is None else first.changes
+    changes = [change for change in variant.changes if change not in said]
+    if len(changes) < len(variant.changes):
+        others = "everything else is" if changes else "everything is"
+        yield _row("Shrunk", f"{others} shrunk as in the first variant")
+    for index, change in enumerate(changes):
         text = f"{change.what}: {change.before or 'none'} -> {change.after or 'none'}"
         yield _row("" if index else "Shrunk", f"{text}. {change.hides}".rstrip())
     if variant.outcome is not None:
@@ -105,9 +141,8 @@ def _refusal(refusal: Refusal) -> Iterator[str]:
 
 
 def _path(path: PathTaken) -> Iterator[str]:
-    taken = ", ".join(f"{count} in {count.calls} calls" for count in path.total)
     verdict = "as asked" if path.as_asked else "not as asked"
-    yield _row("Path", f"{verdict} ({path.asked}): {taken or 'no attention call'}")
+    yield _row("Path", f"{verdict} ({path.asked}): {_taken(path)}")
     for departure in path.departures:
         yield _row("", departure)
     if len(path.cp_sizes) > 1:
@@ -138,7 +173,7 @@ def _groups(groups: Sequence[GroupUse]) -> Iterator[str]:
         yield _row("", f"and {len(ordered) - MOST_GROUPS} more kinds, see --json")
 
 
-def _agrees(variant: Variant) -> Iterator[str]:
+def _agrees(variant: Variant, *, again: bool) -> Iterator[str]:
     agreement = variant.agreement
     for race in variant.races:
         yield _row("Race", f"{race}; on a GPU the send may read other data")
@@ -148,17 +183,14 @@ def _agrees(variant: Variant) -> Iterator[str]:
     if norm is not None:
         yield _row("", f"gradient norms differ by at most {norm.relative:.2g}")
     if variant.reference is not None:
-        yield _row("", f"reference: the same program without CP, {variant.reference.ranks} ranks")
-    if agreement.tolerance is not None:
+        ranks = _ranks(variant.reference.ranks)
+        yield _row("", f"reference: the same program without CP on {ranks}")
+    if agreement.tolerance is not None and not again:
         yield _row("", f"tolerance: {agreement.tolerance.reason}")
 
 
-def _between(agreement: Agreement) -> str:
-    loss, norm = agreement.largest_loss, agreement.largest_grad_norm
-    if loss is None:
-        return agreement.reason
-    text = f"losses of the two differ by at most {loss.relative:.2g}"
-    return text if norm is None else f"{text}, gradient norms by {norm.relative:.2g}"
+def _ranks(number: int) -> str:
+    return f"{number} rank{'' if number == 1 else 's'}"
 
 
 def _row(label: str, text: str) -> str:
