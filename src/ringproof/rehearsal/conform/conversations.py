@@ -70,12 +70,12 @@ class _Words:
 
 def install() -> None:
     """Let Megatron find a reader of JSON lines and a tokenizer; called in every rank."""
-    datasets = types.ModuleType("datasets")
+    datasets: Any = types.ModuleType("datasets")
     datasets.__spec__ = importlib.machinery.ModuleSpec("datasets", None)
-    datasets.load_dataset = _load  # type: ignore[attr-defined]
+    datasets.load_dataset = _load
     sys.modules["datasets"] = datasets
-    transformers = types.ModuleType("transformers")
-    transformers.AutoTokenizer = _Words  # type: ignore[attr-defined]
+    transformers: Any = types.ModuleType("transformers")
+    transformers.AutoTokenizer = _Words
     module: Any = importlib.import_module(TOKENIZER)
     module.transformers = transformers
     module.HAVE_TRANSFORMERS = True

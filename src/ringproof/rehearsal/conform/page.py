@@ -11,12 +11,19 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.explanations import EXPLANATIONS
 from ringproof.rehearsal.conform.known import FILE, collect, column_name, place_in_table
-from ringproof.rehearsal.conform.result import MEANINGS, CaseResult, Record, Status, read
+from ringproof.rehearsal.conform.result import (
+    LABELS,
+    MEANINGS,
+    WORSE,
+    CaseResult,
+    Record,
+    Status,
+    read,
+)
 
 RECORDS = Path("evidence/cpu-gloo")
 PAGE = Path("docs/conformance.md")
@@ -82,22 +89,13 @@ def _meanings() -> Iterator[str]:
     yield "|---|---|"
     for status, text in MEANINGS.items():
         if status is not Status.AGREES:
-            yield f"| {WORDS[status]} | {text} |"
+            yield f"| {_word(status)} | {text} |"
     yield "| (empty) | was not run on this upstream |"
 
 
-WORDS = MappingProxyType(
-    {
-        Status.DIFFERS: "**differs**",
-        Status.OTHER_PATH: "**other path**",
-        Status.RACES: "**races**",
-        Status.STARTS: "starts",
-        Status.REFUSED: "refused",
-        Status.NOT_OFFERED: "-",
-        Status.CANNOT_RUN: "no stand-in",
-        Status.HUNG: "**hangs**",
-    }
-)
+def _word(status: Status) -> str:
+    """The text of a cell, in bold where the verdict is bad."""
+    return f"**{LABELS[status]}**" if status in WORSE else LABELS[status]
 
 
 def _upstreams(found: Sequence[Record]) -> Iterator[str]:
@@ -136,8 +134,8 @@ def _cell(result: CaseResult | None) -> str:
     if result.status is Status.AGREES and difference is not None:
         return f"{difference:.1e}"
     if result.status is Status.DIFFERS and difference is not None:
-        return f"{WORDS[result.status]} {difference:.1e}"
-    return WORDS[result.status]
+        return f"{_word(result.status)} {difference:.1e}"
+    return _word(result.status)
 
 
 def _explained(found: Sequence[Record]) -> Iterator[str]:

@@ -45,6 +45,24 @@ MEANINGS = MappingProxyType(
 )
 
 
+#: What a table says in a cell.
+LABELS = MappingProxyType(
+    {
+        Status.AGREES: "agrees",
+        Status.DIFFERS: "differs",
+        Status.OTHER_PATH: "other path",
+        Status.RACES: "races",
+        Status.STARTS: "starts",
+        Status.REFUSED: "refused",
+        Status.NOT_OFFERED: "-",
+        Status.CANNOT_RUN: "no stand-in",
+        Status.HUNG: "hangs",
+    }
+)
+#: Verdicts for which ``ringproof conform`` fails.
+WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.RACES, Status.HUNG)
+
+
 @dataclass(frozen=True)
 class CaseResult:
     """What became of one case.

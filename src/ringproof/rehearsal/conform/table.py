@@ -12,21 +12,8 @@ from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.known import Known
-from ringproof.rehearsal.conform.result import MEANINGS, CaseResult, Record, Status
+from ringproof.rehearsal.conform.result import LABELS, MEANINGS, WORSE, CaseResult, Record, Status
 
-SHORT = MappingProxyType(
-    {
-        Status.AGREES: "agrees",
-        Status.DIFFERS: "differs",
-        Status.OTHER_PATH: "path",
-        Status.RACES: "races",
-        Status.STARTS: "starts",
-        Status.REFUSED: "refused",
-        Status.NOT_OFFERED: "-",
-        Status.CANNOT_RUN: "no stand-in",
-        Status.HUNG: "hung",
-    }
-)
 STYLES = MappingProxyType(
     {
         Status.AGREES: "green",
@@ -37,7 +24,6 @@ STYLES = MappingProxyType(
         Status.NOT_OFFERED: "dim",
     }
 )
-WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.RACES, Status.HUNG)
 
 
 def print_record(record: Record, known: Sequence[Known], console: Console) -> None:
@@ -75,7 +61,7 @@ def _known_cell(known: Known, name: str) -> str:
     if case is None:
         return ""
     style = STYLES.get(case.status)
-    return f"[{style}]{SHORT[case.status]}[/]" if style else SHORT[case.status]
+    return f"[{style}]{LABELS[case.status]}[/]" if style else LABELS[case.status]
 
 
 def summary(record: Record) -> str:

@@ -64,7 +64,7 @@ class Seat:
 def prepare(upstream: Upstream, dtype: str) -> None:
     """Put every stand-in in place and import what all ranks need; called once, before forks."""
     if not hasattr(typing, "override"):  # upstream imports it from where Python 3.12 has it
-        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+        vars(typing)["override"] = typing_extensions.override
     # Transformer Engine reads these when it is imported: no extension, no compiler.
     os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")

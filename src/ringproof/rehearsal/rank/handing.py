@@ -29,8 +29,8 @@ class Results:
 
 def open_for(results: Results) -> None:
     """Let `hand_over` in this process write into ``results``."""
-    module = types.ModuleType(MODULE)
-    module.results = results  # type: ignore[attr-defined]
+    module: Any = types.ModuleType(MODULE)
+    module.results = results
     sys.modules[MODULE] = module
 
 

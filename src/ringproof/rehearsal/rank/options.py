@@ -20,14 +20,15 @@ def main() -> None:
     """Run the training script named on the command line until it parses its arguments."""
     script = sys.argv[1]
     sys.argv = [script]
-    original = argparse.ArgumentParser.parse_known_args
+    kind: Any = argparse.ArgumentParser
+    original = kind.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, *arguments: Any, **named: Any) -> Any:
         if SIGN in parser._option_string_actions:
             leave(parser)
         return original(parser, *arguments, **named)
 
-    argparse.ArgumentParser.parse_known_args = parse  # type: ignore[assignment,method-assign]
+    kind.parse_known_args = parse
     runpy.run_path(script, run_name="__main__")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ def _accumulate(rows: Tensor, gradient: Tensor, main: Tensor) -> None:
 
 def install() -> None:
     """Let Megatron import the extension."""
-    module = GuardedModule(NAME)
-    module.wgrad_gemm_accum_fp32 = _accumulate  # type: ignore[attr-defined]
-    module.wgrad_gemm_accum_fp16 = _accumulate  # type: ignore[attr-defined]
+    module: Any = GuardedModule(NAME)
+    module.wgrad_gemm_accum_fp32 = _accumulate
+    module.wgrad_gemm_accum_fp16 = _accumulate
     sys.modules[NAME] = module

@@ -9,6 +9,7 @@ Letters: B sequences, S rows of queries, T rows of keys, H heads, G heads of key
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -56,13 +57,12 @@ def bound(original: Callable[..., Any], stand_in: Callable[[Arguments], Any]) ->
     """
     signature = inspect.signature(original)
 
+    @functools.wraps(original, assigned=("__name__", "__qualname__"), updated=())
     def call(*arguments: Any, **named: Any) -> Any:
         given = signature.bind(*arguments, **named)
         given.apply_defaults()
         return stand_in(MappingProxyType(given.arguments))
 
-    call.__name__ = call.__qualname__ = original.__name__
-    call.__wrapped__ = original  # type: ignore[attr-defined]
     return call
 
 

@@ -128,15 +128,15 @@ def install(
     sys.modules[extension.NAME] = extension.build(
         has_short_backend=extension.SHORT_BACKEND in fused, wrap=wrap
     )
-    package = types.ModuleType(PACKAGE)
+    package: Any = types.ModuleType(PACKAGE)
     package.__path__ = [str(root / PACKAGE)]
-    package.__version__ = version  # type: ignore[attr-defined]
+    package.__version__ = version
     package.__file__ = str(root / PACKAGE / "__init__.py")
     sys.modules[PACKAGE] = package
     common: Any = importlib.import_module(f"{PACKAGE}.common")
     common.load_framework_extension = lambda *_: None
-    package.common = common  # type: ignore[attr-defined]
-    package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")  # type: ignore[attr-defined]
+    package.common = common
+    package.pytorch = importlib.import_module(f"{PACKAGE}.pytorch")
     if dtype is torch.float64:  # the kernels' stand-ins compute in it, the real ones do not
         constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
         constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)

@@ -61,8 +61,8 @@ def causal_conv1d_fn(
 
 
 def mamba_chunk_scan_combined(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int,  # noqa: N803
-    D: Tensor | None = None, z: Tensor | None = None, dt_bias: Tensor | None = None,  # noqa: N803
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int,  # noqa: N803 - upstream's names
+    D: Tensor | None = None, z: Tensor | None = None, dt_bias: Tensor | None = None,  # noqa: N803 - upstream's names
     initial_states: Any = None, seq_idx: Tensor | None = None, dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
 ) -> Tensor:  # fmt: skip
@@ -105,7 +105,7 @@ def mamba_chunk_scan_combined(
 
 def mamba_split_conv1d_scan_combined(
     zxbcdt: Tensor, conv1d_weight: Tensor, conv1d_bias: Tensor | None, dt_bias: Tensor,
-    A: Tensor, D: Tensor, chunk_size: int, initial_states: Any = None,  # noqa: N803
+    A: Tensor, D: Tensor, chunk_size: int, initial_states: Any = None,  # noqa: N803 - upstream's names
     seq_idx: Tensor | None = None, dt_limit: tuple[float, float] = (0.0, float("inf")),
     return_final_states: bool = False, activation: str = "silu", rmsnorm_weight: Any = None,
     rmsnorm_eps: float = 1e-6, outproj_weight: Any = None, outproj_bias: Any = None,
@@ -181,17 +181,18 @@ class RMSNorm(torch.nn.Module):
 def install() -> None:
     """Let Megatron import both packages."""
     for name in MODULES:
-        module = GuardedModule(name)
+        module: Any = GuardedModule(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         module.__path__ = []
         if "." not in name:
-            module.__version__ = VERSIONS[name]  # type: ignore[attr-defined]
+            module.__version__ = VERSIONS[name]
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
-    combined = sys.modules["mamba_ssm.ops.triton.ssd_combined"]
+    modules: Any = sys.modules
+    combined = modules["mamba_ssm.ops.triton.ssd_combined"]
     for function in (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined):
         setattr(combined, function.__name__, function)
-    sys.modules["mamba_ssm.ops.triton.layernorm_gated"].RMSNorm = RMSNorm  # type: ignore[attr-defined]
-    sys.modules["causal_conv1d"].causal_conv1d_fn = causal_conv1d_fn  # type: ignore[attr-defined]
+    modules["mamba_ssm.ops.triton.layernorm_gated"].RMSNorm = RMSNorm
+    modules["causal_conv1d"].causal_conv1d_fn = causal_conv1d_fn

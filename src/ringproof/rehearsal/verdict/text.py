@@ -111,9 +111,11 @@ def _variant(variant: Variant, first: Variant | None) -> Iterator[str]:
     if len(changes) < len(variant.changes):
         others = "everything else is" if changes else "everything is"
         yield _row("Shrunk", f"{others} shrunk as in the first variant")
-    for index, change in enumerate(changes):
-        text = f"{change.what}: {change.before or 'none'} -> {change.after or 'none'}"
-        yield _row("" if index else "Shrunk", f"{text}. {change.hides}".rstrip())
+    if changes:
+        yield _row("Shrunk", "what was changed, and what the change can hide:")
+    for change in changes:
+        text = f"{change.what}: {change.before or 'not given'} -> {change.after or 'left out'}"
+        yield _row("", f"{text}. {change.hides}".rstrip())
     if variant.outcome is not None:
         yield _row("Logs", str(variant.outcome.folder))
 
