@@ -173,3 +173,9 @@ def test_against_fails_only_where_a_case_agreed_before() -> None:
     worse = result.Record(**{**vars(record), "cases": (broken,)})
     assert table.failing(worse, same) == [agreed.id]
     assert table.failing(worse, None) == []
+    said = f"Against {same.name} with Transformer Engine {same.engine}:"
+    count = len(record.cases)
+    assert table.against(record, same) == f"{said} {count} of {count} cases have the same verdict."
+    assert table.against(worse, same) == (
+        f"{said} 0 of 1 cases have the same verdict. agrees there and refused here: {agreed.id}."
+    )

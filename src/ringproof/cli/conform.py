@@ -90,6 +90,8 @@ def conform(
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
         table.print_record(record, known.shipped(), wide)
+    if other is not None:
+        typer.echo(table.against(record, other), err=True)
     failed = table.failing(record, other)
     if failed:
         typer.echo(f"failed: {', '.join(failed)}", err=True)

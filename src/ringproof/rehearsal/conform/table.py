@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -85,3 +85,21 @@ def failing(record: Record, against: Known | None) -> list[str]:
         for result in record.cases
         if result.id in agreed and result.status is not Status.AGREES
     ]
+
+
+def against(record: Record, known: Known) -> str:
+    """Return in words how many verdicts are those of a known upstream, and where they part."""
+    parted: dict[str, list[str]] = defaultdict(list)
+    same = 0
+    for result in record.cases:
+        other = known.cases.get(result.id)
+        if other is not None and other.status is result.status:
+            same += 1
+        elif other is not None:
+            verdicts = f"{other.status.value} there and {result.status.value} here"
+            parted[verdicts].append(result.id)
+    differences = [f" {verdicts}: {', '.join(ids)}." for verdicts, ids in parted.items()]
+    return (
+        f"Against {known.name} with Transformer Engine {known.engine}: {same} of "
+        f"{len(record.cases)} cases have the same verdict.{''.join(differences)}"
+    )
