@@ -8,7 +8,6 @@ without it the test skips and says so.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from ringproof.harness.proofs.given import UPSTREAM_OPTION
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Failure, Outcome, Server
+from ringproof.rehearsal.running import Failure, Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream, unpacked
 
 MEGATRON = "pip:megatron-core==0.16.1"
@@ -49,13 +48,12 @@ class Stage:
     Args:
         given: Repositories by ``OWNER/NAME``, as specs.
         folder: For logs and reports.
-        stack: Closes the servers.
+        servers: Run the programs.
     """
 
-    def __init__(self, given: Mapping[str, str], folder: Path, stack: contextlib.ExitStack) -> None:
-        self._given, self._folder, self._stack = given, folder, stack
+    def __init__(self, given: Mapping[str, str], folder: Path, servers: Servers) -> None:
+        self._given, self._folder, self._servers = given, folder, servers
         self._upstreams: dict[tuple[str, str], Upstream] = {}
-        self._servers: dict[tuple[Upstream, str, str], Server] = {}
         self._runs = 0
 
     def upstream(self, megatron: str = MEGATRON, engine: str = ENGINE) -> Upstream:
@@ -79,11 +77,9 @@ class Stage:
 
     def run(self, program: Program, *, preload: str | None = None) -> Outcome:
         """Run a program on its upstream's server; ``preload`` is its script unless given."""
-        server = self._server(
-            program.upstream, program.script if preload is None else preload, program.dtype
-        )
+        preload = program.script if preload is None else preload
         self._runs += 1
-        return server.run(program, self._folder / f"run-{self._runs}")
+        return self._servers.run(program, preload, self._folder / f"run-{self._runs}")
 
     def call(
         self,
@@ -120,20 +116,6 @@ class Stage:
             pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
         return f"{self._given[repository].partition('@')[0]}@{ref}"
 
-    def _server(self, upstream: Upstream, preload: str, dtype: str) -> Server:
-        key = (upstream, preload, dtype)
-        if key not in self._servers:
-            log = self._folder / f"server-{len(self._servers)}.log"
-            server = Server(
-                upstream,
-                preload,
-                dtype=dtype,
-                log=log,
-                environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-            )
-            self._servers[key] = self._stack.enter_context(server)
-        return self._servers[key]
-
 
 @pytest.fixture(scope="session")
 def stage(
@@ -141,8 +123,9 @@ def stage(
 ) -> Iterator[Stage]:
     """Upstream code on ranks without GPUs; see `Stage`."""
     entries: Sequence[str] = request.config.getoption(UPSTREAM_OPTION, default=None) or []
-    with contextlib.ExitStack() as stack:
-        yield Stage(parse_overrides(entries), tmp_path_factory.mktemp("rehearsal"), stack)
+    folder = tmp_path_factory.mktemp("rehearsal")
+    with Servers(folder) as servers:
+        yield Stage(parse_overrides(entries), folder, servers)
 
 
 def variant(program: Program, *extra: str, **changes: Any) -> Program:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import psutil
@@ -41,6 +41,8 @@ LOG_TAIL = 4000
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
+# What Megatron asks of a launch with TP or CP on the GPU whose properties it sees.
+ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
 Progress = Callable[[str], None]
 
@@ -262,6 +264,33 @@ class Server:
             return watch.outcome(limit_seconds, progress)
         finally:
             watch.end_all()
+
+
+class Servers(contextlib.ExitStack):
+    """Servers that start when they are needed; a context manager that ends all of them.
+
+    Args:
+        folder: For the logs of their imports; made if missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._started: dict[tuple[Upstream, str, str], Server] = {}
+
+    def run(
+        self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0
+    ) -> Outcome:
+        """Run a program on the server of its upstream, the script ``preload`` and its dtype."""
+        key = (program.upstream, preload, program.dtype)
+        if key not in self._started:
+            log = self._folder / f"server-{len(self._started)}.log"
+            server = Server(
+                program.upstream, preload, environment=ENVIRONMENT, dtype=program.dtype, log=log
+            )
+            self._started[key] = self.enter_context(server)
+        return self._started[key].run(program, folder, limit_seconds=limit_seconds)
 
 
 class UpstreamFails(RuntimeError):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from ringproof import __version__
 from ringproof.rehearsal.conform import comparing, conversations
@@ -17,7 +16,7 @@ from ringproof.rehearsal.conform.cases import Case
 from ringproof.rehearsal.conform.models import BASE, DATA, GPT, HYBRID, MODELS
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
+from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
@@ -29,7 +28,6 @@ SPECS = MappingProxyType({
     OLD_HYBRID: "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
 })  # fmt: skip
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-ENVIRONMENT = MappingProxyType({CONNECTIONS: "1"})
 
 Runner = Callable[[Program, str, Path], Outcome]
 Progress = Callable[[str], None]
@@ -172,29 +170,6 @@ class Matrix:
         return outcome
 
 
-@contextlib.contextmanager
-def servers(folder: Path, dtype: str = "float32") -> Iterator[Runner]:
-    """Give a runner that starts one server for each script and ends all of them.
-
-    Args:
-        folder: For the servers' logs.
-        dtype: See `Program`.
-    """
-    started: dict[str, Server] = {}
-    with contextlib.ExitStack() as stack:
-
-        def run(program: Program, preload: str, run_folder: Path) -> Outcome:
-            if preload not in started:
-                log = folder / f"server-{len(started)}.log"
-                server = Server(
-                    program.upstream, preload, environment=ENVIRONMENT, dtype=dtype, log=log
-                )
-                started[preload] = stack.enter_context(server)
-            return started[preload].run(program, run_folder, limit_seconds=LIMIT_SECONDS)
-
-        yield run
-
-
 def run_matrix(
     upstream: Upstream,
     cases: Sequence[Case],
@@ -216,8 +191,8 @@ def run_matrix(
     """
     started = time.monotonic()
     results = []
-    folder.mkdir(parents=True, exist_ok=True)
-    with servers(folder) as run:
+    with Servers(folder) as servers:
+        run = functools.partial(servers.run, limit_seconds=LIMIT_SECONDS)
         matrix = Matrix(upstream, folder, run, iterations)
         for number, case in enumerate(cases, 1):
             begun = time.monotonic()

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ringproof.cli.cache import default_cache
@@ -21,10 +20,8 @@ from ringproof.rehearsal.faults.removing import REMOVED
 from ringproof.rehearsal.faults.table import FAULTS, Fault
 from ringproof.rehearsal.faults.trials import Trials
 from ringproof.rehearsal.program import Program
-from ringproof.rehearsal.running import Outcome, Server
+from ringproof.rehearsal.running import Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream
-
-ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:
@@ -37,11 +34,11 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
         record = {**heading, what: []}
     with (
         tempfile.TemporaryDirectory() as folder,
-        Server(upstream, programs.SCRIPT, environment=ENVIRONMENT) as server,
+        Servers(Path(folder)) as servers,
     ):
 
         def run(program: Program) -> Outcome:
-            return server.run(program, Path(folder) / "run", limit_seconds=120)
+            return servers.run(program, programs.SCRIPT, Path(folder) / "run", limit_seconds=120)
 
         trials = Trials(run, upstream)
         todo = _planted(trials) if what == "planted" else _removed(trials)
