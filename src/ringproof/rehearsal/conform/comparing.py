@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ringproof.rehearsal.conform.cases import Case
 from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.verdict.differences import Pair, pairs
 
 NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
 ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)
 NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
 MESSAGE_LENGTH = 300
-SMALL = 1e-12  # below which a difference is taken absolutely
 
 
 def judge(case: Case, outcome: Outcome, reference: Outcome | None, iterations: int) -> CaseResult:
@@ -79,22 +79,24 @@ def _short(message: str) -> str:
 
 
 def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome) -> CaseResult:
-    losses = dict(_loss_differences(outcome.losses, reference.losses))
-    norms = dict(_norm_differences(outcome.grad_norms, reference.grad_norms))
-    evaluations = list(_evaluation_differences(outcome, reference)) if case.evaluates else []
+    found = tuple(pairs(outcome, reference))
+    losses, norms = _by_step(found, "loss"), _by_step(found, "norm")
+    evaluations = _by_step(found, "evaluation") if case.evaluates else {}
+    if case.evaluates and not evaluations:
+        evaluations = {0: math.inf}
     compared = replace(
         base,
-        loss_difference=_largest(losses.values()),
-        norm_difference=_largest(norms.values()) if norms else None,
-        evaluation_difference=_largest(evaluations) if evaluations else None,
+        loss_difference=max(losses.values()),
+        norm_difference=max(norms.values(), default=None),
+        evaluation_difference=max(evaluations.values(), default=None),
     )
     outside = [
         step
-        for found in (losses, norms)
-        for step, value in found.items()
-        if not value <= case.tolerance
+        for values in (losses, norms)
+        for step, value in values.items()
+        if value > case.tolerance
     ]
-    if outside or not all(value <= case.tolerance for value in evaluations):
+    if outside or any(value > case.tolerance for value in evaluations.values()):
         return replace(compared, status=Status.DIFFERS, since=min(outside, default=0))
     missing = [path for path in case.path if path not in base.path]
     if missing:
@@ -107,38 +109,10 @@ def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome
     return replace(compared, status=Status.AGREES)
 
 
-def _largest(values: Iterable[float]) -> float:
-    """The largest value; infinity where one is not a number."""
-    found = list(values)
-    return math.inf if any(math.isnan(value) for value in found) else max(found)
-
-
-def _relative(value: float, expected: float) -> float:
-    difference = abs(value - expected)
-    return difference if difference < SMALL else difference / max(abs(expected), SMALL)
-
-
-def _loss_differences(
-    found: Mapping[int, Mapping[str, float]], expected: Mapping[int, Mapping[str, float]]
-) -> Iterator[tuple[int, float]]:
-    """Largest difference of each step's losses; a loss that one side lacks is not compared."""
-    for step, losses in found.items():
-        names = losses.keys() & expected.get(step, {}).keys()
-        values = [_relative(losses[name], expected[step][name]) for name in names]
-        yield step, max(values, default=math.inf)
-
-
-def _norm_differences(
-    found: Mapping[int, float], expected: Mapping[int, float]
-) -> Iterator[tuple[int, float]]:
-    for step, norm in found.items():
-        yield step, _relative(norm, expected[step]) if step in expected else math.inf
-
-
-def _evaluation_differences(outcome: Outcome, reference: Outcome) -> Iterator[float]:
-    found, expected = outcome.evaluations, reference.evaluations
-    if len(found) != len(expected) or not found:
-        yield math.inf
-    for one, other in zip(found, expected, strict=False):
-        for name in one.keys() & other.keys():
-            yield _relative(one[name], other[name])
+def _by_step(found: Iterable[Pair], kind: str) -> dict[int, float]:
+    """Largest difference of each step; a loss that one run lacks is not compared beside others."""
+    steps: dict[int, list[float]] = {}
+    for pair in found:
+        if pair.kind == kind:
+            steps.setdefault(pair.step, []).extend([pair.relative] if pair.complete else [])
+    return {step: max(values, default=math.inf) for step, values in steps.items()}

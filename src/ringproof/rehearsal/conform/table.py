@@ -67,8 +67,8 @@ def _known_cell(known: Known, name: str) -> str:
 def summary(record: Record) -> str:
     """Return one line: how many cases have which verdict, and the time."""
     counts = Counter(result.status for result in record.cases)
-    parts = [f"{counts[status]} {status.value}" for status in MEANINGS if counts[status]]
-    return f"{len(record.cases)} cases in {record.seconds:.0f} s: {', '.join(parts)}"
+    parts = [f"{status.value}: {counts[status]}" for status in MEANINGS if counts[status]]
+    return f"{len(record.cases)} cases in {record.seconds:.0f} s. {', '.join(parts)}"
 
 
 def failing(record: Record, against: Known | None) -> list[str]:

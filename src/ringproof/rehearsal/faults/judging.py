@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.verdict.differences import pairs
 
 # Runs of the same data in other layouts differ by rounding: 1.9e-7 relative was the largest of all
 # clean programs but MTP's, whose difference is upstream's own.
@@ -47,7 +48,7 @@ def compare(run: Outcome, expected: Outcome, tolerance: float = TOLERANCE) -> Se
     """
     if expected.failure is not None or not expected.losses:
         raise ValueError(f"the reference did not run: {expected.failure}")
-    found = [seen for seen in _differences(run, expected) if not seen.difference <= tolerance]
+    found = [seen for seen in _differences(run, expected) if seen.difference > tolerance]
     for seen in found:
         if run.failure is None or (seen.by != "evaluation" and seen.step in run.losses):
             return seen
@@ -73,31 +74,10 @@ def largest(run: Outcome, expected: Outcome) -> dict[str, float]:
 
 
 def _differences(run: Outcome, expected: Outcome) -> Iterator[Seen]:
-    for step, losses in expected.losses.items():
-        yield Seen("loss", step, _worst(losses, run.losses.get(step, {})))
-        if step in expected.grad_norms:
-            norm = run.grad_norms.get(step, math.nan)
-            yield Seen("norm", step, relative(norm, expected.grad_norms[step]))
-    for index, evaluated in enumerate(expected.evaluations):
-        missing = index >= len(run.evaluations)
-        difference = math.inf if missing else _worst(evaluated, run.evaluations[index])
-        yield Seen("evaluation", index + 1, difference)
-
-
-def _worst(expected: Mapping[str, float], given: Mapping[str, float]) -> float:
-    return _max(relative(given.get(name, math.nan), value) for name, value in expected.items())
-
-
-def _max(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.inf if any(math.isnan(value) for value in found) else max(found, default=0.0)
-
-
-def relative(value: float, expected: float) -> float:
-    """Return the relative difference; infinite where the value is not a number."""
-    if math.isnan(value):
-        return math.inf
-    return abs(value - expected) / max(abs(expected), 1e-30)
+    """Yield the largest difference of each step and kind that the expected run has."""
+    known = (pair for pair in pairs(run, expected) if pair.reference is not None)
+    for (kind, step), group in groupby(known, key=lambda pair: (pair.kind, pair.step)):
+        yield Seen(kind, step, max(pair.relative for pair in group))
 
 
 def path(run: Outcome) -> Counter[tuple[object, ...]]:

@@ -15,8 +15,8 @@ from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.cards.model import Pitfall
 from ringproof.rehearsal.program import RankReport
 from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.verdict.differences import GRAD_NORM, pairs
 
-GRAD_NORM = "grad norm"
 NOT_EVALUATED = (
     " Evaluation losses are not compared: with --sft upstream averages the means of microbatches, "
     "which depend on packing and CP."
@@ -262,37 +262,21 @@ def compare(
 def _differences(
     outcome: Outcome, reference: Outcome, tolerance: Tolerance
 ) -> Iterator[Difference]:
-    for step in sorted(outcome.losses.keys() & reference.losses.keys()):
-        growth = max(1.0, step / MEASURED_ITERATIONS)
-        for name, pair in _common(outcome.losses[step], reference.losses[step]):
-            yield _difference(name, step, pair, tolerance.loss * growth)
-        norms = outcome.grad_norms.get(step), reference.grad_norms.get(step)
-        if norms[0] is not None and norms[1] is not None:
-            pair = (norms[0], norms[1])
-            yield _difference(GRAD_NORM, step, pair, tolerance.grad_norm * growth)
-    steps = max(outcome.losses, default=0)
-    growth = max(1.0, steps / MEASURED_ITERATIONS)
-    for mine, other in zip(outcome.evaluations, reference.evaluations, strict=False):
-        for name, pair in _common(mine, other):
-            yield _difference(f"{name} of the evaluation", 0, pair, tolerance.loss * growth)
-
-
-def _common(
-    mine: Mapping[str, float], other: Mapping[str, float]
-) -> Iterator[tuple[str, tuple[float, float]]]:
-    for name in sorted(mine.keys() & other.keys()):
-        yield name, (mine[name], other[name])
-
-
-def _difference(name: str, step: int, pair: tuple[float, float], tolerance: float) -> Difference:
-    value, reference = pair
-    if not (math.isfinite(value) and math.isfinite(reference)):
-        relative = math.inf
-    elif value == reference:
-        relative = 0.0
-    else:
-        relative = abs(value - reference) / max(abs(reference), 1e-30)
-    return Difference(name, step, value, reference, relative, tolerance)
+    last = max(outcome.losses, default=0)
+    for pair in pairs(outcome, reference):
+        if pair.value is None or pair.reference is None:
+            continue
+        evaluated = pair.kind == "evaluation"
+        growth = max(1.0, (last if evaluated else pair.step) / MEASURED_ITERATIONS)
+        allowed = tolerance.grad_norm if pair.kind == "norm" else tolerance.loss
+        yield Difference(
+            name=f"{pair.name} of the evaluation" if evaluated else pair.name,
+            iteration=0 if evaluated else pair.step,
+            value=pair.value,
+            reference=pair.reference,
+            relative=pair.relative,
+            tolerance=allowed * growth,
+        )
 
 
 def _largest(differences: Sequence[Difference]) -> Difference | None:

@@ -12,11 +12,11 @@ from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
 from ringproof.rehearsal.verdict.agreement import (
-    GRAD_NORM,
     Agreement,
     Difference,
     Refusal,
 )
+from ringproof.rehearsal.verdict.differences import GRAD_NORM
 from ringproof.rehearsal.verdict.path import PathCount, PathTaken
 
 VERSION = 1
