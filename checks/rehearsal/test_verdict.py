@@ -10,6 +10,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.loading import load_card
+from ringproof.rehearsal.faults import judging
 from ringproof.rehearsal.program import Iteration, RankError, RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 from ringproof.rehearsal.verdict import agreement
@@ -134,3 +135,16 @@ def test_messages_find_their_pitfalls(message: str, feature: str, pitfall: str) 
 def test_other_messages_find_none(message: str) -> None:
     assert find_pitfalls(message, "  in somewhere_else\n", SKILLS, "p2p") == ()
     assert find_pitfalls(message, "", None, "p2p") == ()
+
+
+@pytest.mark.parametrize(("other", "by", "step"), [
+    (run(*LOSSES, evaluation=5.0), "nothing", 0),
+    (run(5.5, 5.4, 5.2, 5.2, 5.1, evaluation=5.0), "loss", 3),
+    (run(*LOSSES, norm=math.nan, evaluation=5.0), "norm", 1),
+    (run(*LOSSES, evaluation=5.1), "evaluation", 1),
+    (run(*LOSSES), "evaluation", 1),
+    (run(*LOSSES[:4], evaluation=5.0), "loss", 5),
+])  # fmt: skip
+def test_a_planted_defect_shows_where_it_parts_first(other: Outcome, by: str, step: int) -> None:
+    seen = judging.compare(other, run(*LOSSES, evaluation=5.0))
+    assert (seen.by, seen.step) == (by, step)
