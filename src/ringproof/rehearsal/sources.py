@@ -153,7 +153,8 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
         parts: Folders that are written; files at the root always are.
         cache: Where.
     """
-    key = hashlib.sha256(tree.origin.encode()).hexdigest()[:20]
+    parts = tuple(parts)
+    key = hashlib.sha256("\n".join((tree.origin, *parts)).encode()).hexdigest()[:20]
     target = cache / "trees" / key
     if target.is_dir():
         return target
@@ -161,7 +162,7 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
     try:
         for path in tree.paths():
-            if not path.endswith("/") and ("/" not in path or path.startswith(tuple(parts))):
+            if not path.endswith("/") and ("/" not in path or path.startswith(parts)):
                 _write(tree, path, draft)
         draft.rename(target)
     except OSError:
