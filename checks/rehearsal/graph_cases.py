@@ -20,7 +20,7 @@ class Block(nn.Module):
         from transformer_engine.pytorch import DotProductAttention, LayerNormLinear, Linear
 
         super().__init__()
-        options = {"params_dtype": torch.float32, "bias": False}
+        options = {"params_dtype": torch.float64, "bias": False}
         self.qkv = LayerNormLinear(WIDTH, 3 * WIDTH, normalization="RMSNorm", **options)
         self.attention = DotProductAttention(
             HEADS, WIDTH // HEADS, qkv_format="sbhd", attn_mask_type="causal",
@@ -46,7 +46,7 @@ def blocks(count: int, group: Any = None) -> list[Block]:
 def batch(step: int) -> torch.Tensor:
     """The same rows each time, others on each rank."""
     generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
-    return torch.randn(ROWS, BATCH, WIDTH, generator=generator)
+    return torch.randn(ROWS, BATCH, WIDTH, dtype=torch.float64, generator=generator)
 
 
 def train(modules: list[Any], steps: int, parameters: list[Any]) -> list[str]:

@@ -14,7 +14,7 @@ COMPARE = "checks.rehearsal.graph_cases:compare"
 def compared(stage: Stage, ranks: int, fault: str | None = None) -> list[dict[str, Any]]:
     """Train four steps eager and graphed in every rank."""
     case = {"steps": 4, "fault": fault}
-    found: list[dict[str, Any]] = stage.call(COMPARE, ranks, case, dtype="float32")
+    found: list[dict[str, Any]] = stage.call(COMPARE, ranks, case)
     return found
 
 
