@@ -51,10 +51,10 @@ from ringproof.reference.planning import Goal, make_plan
 from ringproof.reference.planning.baselines import static_plan
 from ringproof.reference.planning.costs import make_batch
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.evaluate import iteration_ticks
 from ringproof.reference.planning.hardware import GB200, H100, Hardware
 from ringproof.reference.planning.plan import Microbatch
 from ringproof.reference.planning.shapes import DCP_EXAMPLE
+from ringproof.reference.planning.simulate import iteration_ticks
 from ringproof.reference.planning.timing import StepCost, reduction_seconds
 
 GOAL = Goal(objective="async")

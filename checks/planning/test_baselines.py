@@ -22,10 +22,10 @@ from ringproof.reference.planning import (
 )
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.costs import make_batch
-from ringproof.reference.planning.evaluate import iteration_ticks
 from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.shapes import LLAMA3_8B
+from ringproof.reference.planning.simulate import iteration_ticks
 from ringproof.reference.planning.timing import StepCost
 
 COST = AttentionOnly()

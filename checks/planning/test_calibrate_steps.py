@@ -22,7 +22,7 @@ from ringproof.reference.planning.samples import (
     parse_samples,
 )
 from ringproof.reference.planning.shapes import LLAMA3_8B
-from ringproof.reference.planning.timeline import timeline
+from ringproof.reference.planning.simulate import timeline
 from ringproof.reference.planning.timing import StepCost
 
 TRUE = replace(H100, attention_share=0.4, linear_share=0.45, inter_bytes_per_second=20e9)

@@ -10,8 +10,8 @@ from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes,
 from ringproof.reference.planning import bounds as bounds_module
 from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import Batch, make_batch
+from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.onebyone import one_by_one
 from ringproof.reference.planning.pack import Packing, assembled
 from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timing import StepCost

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.pipeline import Pipeline
+from ringproof.reference.planning.simulate import Pipeline
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4, 8])

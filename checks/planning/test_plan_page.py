@@ -20,7 +20,7 @@ from ringproof.cli.plan_setup import PlanOptions
 from ringproof.reference.planning import AttentionOnly, Domain, Goal, Pipeline, make_plan
 from ringproof.reference.planning.baselines import static_plan
 from ringproof.reference.planning.lengths import make_lengths, read_lengths
-from ringproof.reference.planning.timeline import timeline
+from ringproof.reference.planning.simulate import timeline
 
 OUTSIDE = re.compile(r"""(?:src|href|action)\s*=|url\(|@import|fetch\(|https?:|//[a-z]""")
 

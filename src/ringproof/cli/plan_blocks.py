@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.timeline import Block, Timeline
+from ringproof.reference.planning.simulate import Block, Timeline
 
 MAX_BLOCKS = 24_000
 _MOST_ROWS = 512

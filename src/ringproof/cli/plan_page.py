@@ -15,7 +15,7 @@ from ringproof.cli.plan_result import Result, idle_fraction, wanted
 from ringproof.cli.plan_text import amount
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.timeline import Timeline
+from ringproof.reference.planning.simulate import Timeline
 
 _ANCHORS = ((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50))
 _LAST = (150, 60, 140)

@@ -24,8 +24,8 @@ from ringproof.reference.planning.costs import CostModel
 from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.lengths import Lengths, plain
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.planner import Goal, make_plan
-from ringproof.reference.planning.timeline import Timeline, timeline
+from ringproof.reference.planning.planner import make_plan
+from ringproof.reference.planning.simulate import Goal, Timeline, timeline
 from ringproof.reference.planning.timing import reduction_seconds
 
 

@@ -23,9 +23,9 @@ from ringproof.reference.planning.hardware import (
     hardware_from_json,
 )
 from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain, read_lengths
-from ringproof.reference.planning.pipeline import Pipeline
-from ringproof.reference.planning.planner import MAX_SEQUENCES, Goal
+from ringproof.reference.planning.planner import MAX_SEQUENCES
 from ringproof.reference.planning.shapes import SHAPES, ModelShape, model_shape
+from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.timing import StepCost
 
 DEFAULT_MODEL, DEFAULT_HARDWARE, DEFAULT_COMM = "llama3-8b", "h100", "p2p"

@@ -11,7 +11,7 @@ from rich.text import Text
 from ringproof.cli.plan_graphs import graph_lines
 from ringproof.cli.plan_result import Result, idle_fraction
 from ringproof.reference.planning.plan import Group, Microbatch
-from ringproof.reference.planning.timeline import Timeline
+from ringproof.reference.planning.simulate import Timeline
 
 _COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 _PICTURED = 6

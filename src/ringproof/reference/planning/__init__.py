@@ -2,9 +2,9 @@
 
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import Domain, choose_cp_sizes
-from ringproof.reference.planning.pipeline import Pipeline
 from ringproof.reference.planning.plan import Group, Metrics, Microbatch, Plan
-from ringproof.reference.planning.planner import Goal, make_plan
+from ringproof.reference.planning.planner import make_plan
+from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.validate import violations
 
 __all__ = (

@@ -15,9 +15,9 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import bounds
 from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
-from ringproof.reference.planning.evaluate import iteration_ticks
 from ringproof.reference.planning.plan import Group, Metrics, Microbatch, Plan
-from ringproof.reference.planning.planner import Goal, check_lengths
+from ringproof.reference.planning.planner import check_lengths
+from ringproof.reference.planning.simulate import Goal, iteration_ticks
 
 Packs = list[list[int]]
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray
-from ringproof.reference.planning.groups import Groups, deal, empty_groups
-from ringproof.reference.planning.reshape import merge, widen
+from ringproof.reference.planning.groups import Groups, deal, empty_groups, merge, widen
 from ringproof.reference.planning.target import Target, Targets
 
 _LIMITS = (1.0, 1.03, 1.1, 1.4)

@@ -34,19 +34,6 @@ def first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
     return offsets
 
 
-def advance(packing: Packing, offsets: IntArray, clocks: IntArray) -> IntArray:
-    """The clocks after a microbatch in which only the ranks of a group wait for each other."""
-    after = clocks.copy()
-    for level in sorted(set(packing.groups.level.tolist())):
-        size = packing.sizes[level]
-        here = np.flatnonzero(packing.groups.level == level)
-        blocks = offsets[here] // size
-        grid = after.reshape(-1, size)
-        ends = grid[blocks].max(axis=1) + packing.groups.time[here]
-        grid[blocks] = ends[:, None]
-    return after
-
-
 def placed(packing: Packing, offsets: IntArray, batch: Batch, ranks: int) -> Microbatch:
     """A microbatch of the plan: groups by rank, ids of sequences, idle ranks as dummies."""
     by_group = np.argsort(packing.home, kind="stable")

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import bounds, fewest_microbatches
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
+from ringproof.reference.planning.divide import Manner, divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
-from ringproof.reference.planning.onebyone import one_by_one
-from ringproof.reference.planning.outline import Manner, divide
+from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.pack import Packing, cp_histogram, padding_fraction
-from ringproof.reference.planning.pipeline import FORWARD_SHARE, Pipeline
-from ringproof.reference.planning.place import advance, dummies, first_ranks, placed
+from ringproof.reference.planning.place import dummies, first_ranks, placed
 from ringproof.reference.planning.plan import Metrics, Microbatch, Plan
-from ringproof.reference.planning.split import split_to_multiple
+from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal, advance
 
-Objective = Literal["sync", "async"]
 MAX_SEQUENCES = 20_000_000
 _SMALL, _MEDIUM = 1 << 16, 1 << 22
 """Sequences times ranks up to which they are dealt one by one: always, and as a last resort."""
@@ -51,35 +48,6 @@ _EAGERNESS = 0.5
 _EARNED = 0.12
 """What part of the time it must save to have twice as many microbatches, and so in proportion:
 balance bought with microbatches is not worth them."""
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What makes a plan good.
-
-    Attributes:
-        objective: ``sync``: a microbatch ends for all ranks together. ``async``: only the ranks
-            of a group wait for each other.
-        pipeline: Stages each microbatch passes through; ``sync`` only.
-
-    Raises:
-        InputError: An unknown objective, or a pipeline whose ranks run ahead.
-    """
-
-    objective: Objective = "sync"
-    pipeline: Pipeline = field(default_factory=Pipeline)
-
-    def __post_init__(self) -> None:
-        if self.objective not in ("sync", "async"):
-            raise InputError("objective", self.objective, "is unknown", "choose sync or async")
-        if self.objective == "async" and self.pipeline.stages > 1:
-            problem = "ranks cannot run ahead of a pipeline"
-            raise InputError("objective", self.objective, problem, "use sync with --pp")
-
-    @property
-    def plain(self) -> bool:
-        """Whether the iteration is the sum of its microbatches."""
-        return self.objective == "sync" and self.pipeline.stages == 1
 
 
 @dataclass(frozen=True)
@@ -264,7 +232,8 @@ def _laid_out(
     for packing in packings:
         first = first_ranks(packing, clocks)
         offsets.append(first)
-        clocks = advance(packing, first, clocks) + batch.microbatch_overhead
+        sizes = np.array(packing.sizes)[packing.groups.level]
+        clocks = advance(clocks, sizes, first, packing.groups.time) + batch.microbatch_overhead
     return offsets, clocks
 
 

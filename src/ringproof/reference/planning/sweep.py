@@ -9,7 +9,8 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.costs import CostModel
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.planner import Goal, make_plan
+from ringproof.reference.planning.planner import make_plan
+from ringproof.reference.planning.simulate import Goal
 
 AS_GOOD = 1.01
 """Settings within this factor of the fastest are alike: a model of time is not more exact."""
