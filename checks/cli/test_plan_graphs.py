@@ -28,13 +28,15 @@ def test_slots_of_a_pipeline() -> None:
 
 
 def test_batches_are_draws_and_none_needs_more() -> None:
-    drawn = [LENGTHS, *next_draws(LENGTHS, 6)]
-    assert drawn[5] == f"{LENGTHS},seed=5"
+    first = f"{LENGTHS},seed=1"
+    drawn = [first, *next_draws(first, 6)]
+    assert drawn[5] == f"{LENGTHS},seed=6"
     each = [
         plan("--lengths", source, *BASIC[2:], "--graphs", "--json", "-").json()["graphs"]
         for source in drawn
     ]
-    together = plan_json("--graphs", "--batches", "6")["graphs"]
+    several = ("--graphs", "--batches", "6", "--json", "-")
+    together = plan("--lengths", first, *BASIC[2:], *several).json()["graphs"]
     for name in ("thd_max_packed_sequences", "microbatches", "slots"):
         assert together[name] == max(one[name] for one in each)
     assert together["groups"] == {

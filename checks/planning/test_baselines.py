@@ -20,7 +20,7 @@ from ringproof.reference.planning import (
     make_plan,
     violations,
 )
-from ringproof.reference.planning.baselines import padded_plan, static_plan
+from ringproof.reference.planning.baselines import best_static_plan, padded_plan, static_plan
 from ringproof.reference.planning.costs import make_batch
 from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.plan import Group, Microbatch
@@ -100,6 +100,30 @@ def test_packs_are_upstreams(lengths, sizes, most, multiple):
 def test_the_comparison_notices_another_order():
     tokens = [40, 8, 40, 8]
     assert by_upstream(tokens, 64, 2) != by_upstream(sorted(tokens), 64, 2)
+
+
+def test_sorted_packs_are_first_fit_decreasing():
+    """Longest first, each into the first pack with room; packs of similar time run together."""
+    lengths = [32, 32, 8, 60, 40, 16, 8, 24]
+    plan = static_plan(lengths, domain(8, 16), 4, COST, dealing="sorted")
+    assert packs(plan) == [[[3], [4, 7]], [[0, 1], [5, 2, 6]]]
+    assert violations(plan.as_json()) == []
+    given = static_plan(lengths, domain(8, 16), 4, COST)
+    assert plan.metrics.makespan < given.metrics.makespan
+
+
+def test_the_best_static_plan_is_the_shortest_of_all_sizes_and_dealings():
+    limits = domain(16, 4096)
+    cost = StepCost(shape=LLAMA3_8B, machine=H100)
+    lengths = lognormal(4, 300)
+    size, dealing, plan = best_static_plan(lengths, limits, (2, 4, 8, 16), cost)
+    makespans = {
+        (size, dealing): static_plan(lengths, limits, size, cost, dealing=dealing).metrics.makespan
+        for size in (2, 4, 8, 16)
+        for dealing in ("given", "sorted")
+    }
+    assert makespans[size, dealing] == plan.metrics.makespan == min(makespans.values())
+    assert len(set(makespans.values())) > 4
 
 
 def test_padding_makes_every_sequence_the_longest():
@@ -182,7 +206,7 @@ def test_no_baseline_is_below_the_bound_and_dynamic_gains():
 def test_what_a_baseline_cannot_do_is_refused():
     limits = domain(8, 16)
     for plan in (static_plan, padded_plan):
-        with pytest.raises(InputError, match=r"static-cp: is no group size .* \(1, 2, 4, 8\)"):
+        with pytest.raises(InputError, match=r"static-cp: is not a group size .* \(1, 2, 4, 8\)"):
             plan([8], limits, 3, COST)
         with pytest.raises(InputError, match="longer than the 64 tokens"):
             plan([65], limits, 4, COST)

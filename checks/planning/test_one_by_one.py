@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from checks.planning.batches import Mixed, lognormal
-from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
+from ringproof.reference.planning import (
+    AttentionOnly,
+    Domain,
+    choose_cp_sizes,
+    make_plan,
+    violations,
+)
 from ringproof.reference.planning import bounds as bounds_module
 from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import Batch, make_batch
@@ -63,7 +69,7 @@ def longer_than_upstream(model: AttentionOnly | Mixed | StepCost) -> int:
     for seed in range(40):
         limits, lengths = case(seed)
         batch = make_batch(lengths, limits, model)
-        packings = one_by_one(batch, limits, as_upstream=True)
+        packings = one_by_one(batch, limits, as_upstream=True, even=False)
         upstream = sum(packing.ticks + batch.microbatch_overhead for packing in packings)
         plan = make_plan(lengths, limits, model)
         count += plan.metrics.makespan > upstream * batch.tick * (1 + 1e-9)
@@ -81,6 +87,22 @@ def test_without_dealing_one_by_one_some_are(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(planner_module, "_SMALL", 0)
     monkeypatch.setattr(planner_module, "_MEDIUM", 0)
     assert longer_than_upstream(REAL) > 0
+
+
+def test_small_batches_are_not_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A division takes longer than upstream's packer needs for the whole batch."""
+    limits = domain(8, 2048)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("divided")
+
+    monkeypatch.setattr(planner_module, "divide", refuse)
+    for count in (64, 128, 200):
+        plan = make_plan(lognormal(3, count), limits, REAL)
+        assert violations(plan.as_json()) == []
+        assert plan.metrics.ratio < 1.06
+    with pytest.raises(AssertionError, match="divided"):
+        make_plan(lognormal(3, 300), domain(32, 2048), REAL)
 
 
 def test_ranks_without_work_are_taken_before_groups_are_joined() -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from checks.planning.batches import Mixed
+from checks.planning.batches import Mixed, random_case
 from ringproof.reference.planning import AttentionOnly, CostModel, Domain, make_plan
 from ringproof.reference.planning import bounds as bounds_module
+from ringproof.reference.planning import planner as planner_module
+from ringproof.reference.planning.costs import make_batch
 
 SIZES = (1, 2, 4)
 CUTS = ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1))
@@ -98,6 +100,30 @@ def test_tiny_plans_are_near_the_optimum_and_never_below(model: CostModel) -> No
         assert plan.metrics.lower_bound <= best + 50
         ratios.append(plan.metrics.makespan / best)
     assert float(np.mean(ratios)) <= 1.05, ratios
+
+
+def longest_free_ratio() -> float:
+    """Plan over bound, the largest of random batches without a price for communication."""
+    cases = (random_case(seed, most=120) for seed in (60, 153, 265, 674, 803, 888))
+    return max(
+        make_plan(lengths, limits, AttentionOnly()).metrics.ratio for limits, lengths in cases
+    )
+
+
+def test_where_communication_is_free_the_optimum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of all ranks takes no longer than any plan; 0.3% above it counts as found."""
+    assert longest_free_ratio() <= 1.003
+    monkeypatch.setattr(planner_module, "communication_is_free", lambda *_: False)
+    assert longest_free_ratio() > 2
+
+
+def test_one_group_of_all_ranks_is_not_taken_where_it_has_a_price() -> None:
+    domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=SIZES)
+    free, dear = AttentionOnly(), Mixed()
+    lengths = np.array([400, 300, 200, 100])
+    assert planner_module.communication_is_free(make_batch(lengths, domain, free), domain)
+    assert not planner_module.communication_is_free(make_batch(lengths, domain, dear), domain)
+    assert max(make_plan(lengths, domain, dear).metrics.cp_histogram) < 4
 
 
 def test_the_oracle_knows_a_hand_made_case() -> None:

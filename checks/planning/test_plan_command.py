@@ -100,10 +100,18 @@ def test_the_text_says_what_an_engineer_asks() -> None:
         "planned in",
     ):
         assert said in out
-    for baseline in ("static", "padded"):
-        gain = re.search(rf"against {baseline}\s+([\d.]+) times as fast \(CP 4", out)
+    for baseline, dealt in (
+        ("static", "packed in the order given, as Megatron-LM does"),
+        ("sorted", "packed longest first, first fit"),
+        ("padded", "each padded to the longest"),
+    ):
+        gain = re.search(rf"against {baseline}\s+([\d.]+) times as fast \(CP 4, {dealt}: ", out)
         assert gain is not None
         assert float(gain[1]) >= 1
+    best = re.search(r"against best\s+([\d.]+) times as fast \(CP \d+, packed", out)
+    assert best is not None
+    assert 1 <= float(best[1]) <= float(gain[1])
+    assert "warning" not in out
     assert sum(line.endswith("% busy") for line in out.splitlines()) == min(
         6, len(data["microbatches"])
     )
@@ -113,7 +121,7 @@ def test_the_text_says_what_an_engineer_asks() -> None:
 def test_a_plan_is_never_slower_than_its_baselines() -> None:
     out = plan("--lengths", "4096,4096,4096,4096", *BASIC[2:]).out
     gains = [float(found) for found in re.findall(r"([\d.]+) times as fast", out)]
-    assert len(gains) == 2
+    assert len(gains) == 4
     assert min(gains) >= 0.995
 
 
@@ -263,6 +271,25 @@ def test_a_machine_from_a_file_with_a_float_for_its_gpus(tmp_path: Path) -> None
     path = tmp_path / "own.json"
     path.write_text(json.dumps({**H100.as_json(), "gpus_per_node": 8.0}))
     assert plan(*BASIC, "--hardware", str(path), "--comm", "a2a+p2p").code == 0
+
+
+def test_a_measure_without_a_price_for_communication_is_warned_of() -> None:
+    out = plan(*BASIC, "--cost", "attention-only").out
+    assert "no plan is faster than one group of all 8 ranks" in out
+    best = re.search(r"against best\s+([\d.]+) times as fast \(CP 8, ", out)
+    assert best is not None
+    assert float(best[1]) == 1.0, "and the plan is that fast"
+    page = plan(*BASIC, "--cost", "attention-only", "--html", "-").out
+    assert "no price for communication" in page
+
+
+def test_help_is_whole_sentences() -> None:
+    for arguments in ((), ("validate",), ("sweep",), ("calibrate",)):
+        text = " ".join(plan(*arguments, "--help").out.split())
+        assert "Of the" not in text
+        assert "has to be one" not in text
+    text = " ".join(plan("--help").out.split())
+    assert "Make the number of microbatches a multiple of M." in text
 
 
 def test_the_reduction_of_gradients_is_said() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks.planning.batches import Mixed
 from checks.planning.plan_run import BASIC, plan
 from ringproof.cli.plan_blocks import MAX_BLOCKS, drawing
 from ringproof.cli.plan_page import page
@@ -91,9 +92,9 @@ def test_the_pictures_are_those_of_the_plans(small: Result) -> None:
         assert all(data["sizes"][block[5]] == block[2] for block in panel["blocks"])
         assert panel["end"] == pytest.approx(max(block[4] for block in panel["blocks"]), rel=0.1)
     assert data["panels"][0]["end"] == pytest.approx(small.plan.metrics.makespan, rel=1e-6)
-    static, padded = (item.plan.metrics.makespan for item in small.baselines)
-    assert data["panels"][1]["end"] == pytest.approx(static, rel=1e-6)
-    assert data["panels"][2]["end"] == pytest.approx(padded, rel=1e-6)
+    assert [item.name for item in small.baselines] == ["static", "sorted", "best", "padded"]
+    for panel, item in zip(data["panels"][1:], small.baselines, strict=True):
+        assert panel["end"] == pytest.approx(item.plan.metrics.makespan, rel=1e-6)
 
 
 @pytest.mark.parametrize("objective", ["sync", "async"])
@@ -144,8 +145,8 @@ def test_a_large_domain_is_drawn_in_rows() -> None:
     lengths = np.random.default_rng(0).integers(1, 9000, 16_384)
     ranks = 4096
     domain = Domain(ranks=ranks, max_tokens_per_rank=2048, cp_sizes=(1, 2, 4, 8, ranks))
-    made = make_plan(lengths, domain, AttentionOnly())
-    line = timeline(made, AttentionOnly())
+    made = make_plan(lengths, domain, Mixed())
+    line = timeline(made, Mixed())
     drawn = drawing(line, lengths, made.cp_sizes)
     assert drawn.ranks_per_row == 8
     assert len(drawn.blocks) < len(line.blocks)

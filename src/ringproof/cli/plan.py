@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ringproof.cli.plan_setup import PlanOptions
 
 app = typer.Typer(
-    help="Plan a batch: microbatches, CP groups, gain.",
+    help="Plan a batch: microbatches, CP groups and the gain over static CP.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -30,35 +30,68 @@ EXAMPLE = (
 MAX_PLAN_BYTES = 1024 * 1024 * 1024
 
 
+MaxTokensPerRankOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="C",
+        help="Largest number of tokens on a rank in one microbatch, padding included.",
+    ),
+]
+CpSizesOption = Annotated[
+    str,
+    typer.Option(
+        metavar="pow2|divisors|LIST",
+        help="CP group sizes: pow2, divisors, or a list such as 1,2,3.",
+    ),
+]
+CommOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TYPE",
+        help="Communication type: p2p (the default), all_gather, a2a or a2a+p2p.",
+    ),
+]
+StaticCpOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="CP size of the static baselines. The default is the smallest size that can "
+        "hold every "
+        "sequence.",
+    ),
+]
+BatchesOption = Annotated[
+    int,
+    typer.Option(
+        metavar="K", help="Draw K batches and size the graphs for the largest (with --graphs)."
+    ),
+]
+HtmlOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="Write a page with pictures to this file. - writes it to standard output.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True, epilog=EXAMPLE)
 @with_batch_options
 def plan(
     context: typer.Context,
     *,
-    max_tokens_per_rank: Annotated[
-        int | None, typer.Option(metavar="C", help="Budget of a rank, padding included.")
-    ] = None,
-    cp_sizes: Annotated[
-        str, typer.Option(metavar="pow2|divisors|LIST", help="Group sizes; a list: 1,2,3.")
-    ] = "pow2",
-    comm: Annotated[str, typer.Option(metavar="TYPE", help="p2p, all_gather, a2a, a2a+p2p.")] = "",
-    static_cp: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="CP size of the baselines; else the smallest that holds all."
-        ),
-    ] = None,
-    batches: Annotated[
-        int,
-        typer.Option(metavar="K", help="With --graphs: draw K batches, size for the largest."),
-    ] = 1,
+    max_tokens_per_rank: MaxTokensPerRankOption = None,
+    cp_sizes: CpSizesOption = "pow2",
+    comm: CommOption = "",
+    static_cp: StaticCpOption = None,
+    batches: BatchesOption = 1,
     json_path: JsonOption = "",
-    html: Annotated[str, typer.Option(metavar="PATH", help="Write a page; - is stdout.")] = "",
+    html: HtmlOption = "",
     megatron_flags: Annotated[
         bool, typer.Option("--megatron-flags", help="Also print the flags of Megatron-LM.")
     ] = False,
 ) -> None:
-    """Plan one global batch and compare it with static packing and with padding."""
+    """Plan one global batch, and compare it with static packing and with padding."""
     given = [item.name for item in context.command.params if _given(context, item.name or "")]
     if context.invoked_subcommand is not None:
         if given:
@@ -140,20 +173,26 @@ def _print(result: Result) -> None:
 
 @app.command(epilog="Example: ringproof plan validate plan.json")
 def validate(
-    path: Annotated[str, typer.Argument(metavar="PLAN.json", help="- is stdin.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PLAN.json", help="Plan to check. - is standard input.")
+    ],
     *,
     microbatch_multiple: Annotated[
-        int, typer.Option(metavar="M", help="The number of microbatches has to be one.")
+        int,
+        typer.Option(
+            metavar="M",
+            help="Require a number of microbatches that is a multiple of M.",
+        ),
     ] = 1,
     max_sequences: Annotated[
-        int | None, typer.Option(metavar="N", help="Most sequences in one group.")
+        int | None, typer.Option(metavar="N", help="Require at most N sequences in each group.")
     ] = None,
     tp: TensorOption = 1,
     json_path: JsonOption = "",
 ) -> None:
-    """Check a plan, whoever made it, with code of its own.
+    """Check a plan, whoever made it. The check shares no code with the planner.
 
-    Exit code 1: it breaks a rule; 2: it is no plan.
+    The exit code is 1 if the plan breaks a rule, and 2 if the file is not a plan.
     """
     need_numpy()
     from ringproof.cli.plan_graphs_check import capacity_violations

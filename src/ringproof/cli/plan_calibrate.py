@@ -32,40 +32,50 @@ _SHOWN = 40
 _UNSURE = 0.2
 
 
+MeasureOption = Annotated[
+    str,
+    typer.Option(
+        metavar="LENGTHS",
+        help="Measure attention on this machine instead, at lengths such as 512,1024,2048,4096 "
+        "(needs torch).",
+    ),
+]
+SkipOption = Annotated[
+    int,
+    typer.Option(metavar="N", help="Leave out the first N steps, in which kernels are compiled."),
+]
+SamplesOption = Annotated[
+    str,
+    typer.Argument(
+        metavar="[SAMPLES]",
+        help="File of JSON lines, - for standard input. A line is the forward and backward of "
+        'one sequence, {"length": 8192, "cp_size": 2, "seconds": 0.012}, or a step of a log, '
+        '{"step_seconds": 0.81, "plan": {...}}. A step may have "microbatches": '
+        '[[{"cp_size": 2, '
+        '"lengths": [8192, 512]}, ...], ...] in place of the plan. Other records are skipped.',
+    ),
+]
+
+
 def calibrate(
-    samples: Annotated[
-        str,
-        typer.Argument(
-            metavar="[SAMPLES]",
-            help='JSON lines: {"length": 8192, "cp_size": 2, "seconds": 0.012}, forward and '
-            'backward of one sequence alone; or steps of a log, {"step_seconds": 0.81, "plan": '
-            '{...}}, or with "microbatches": [[{"cp_size": 2, "lengths": [8192, 512]}, ...], ...] '
-            "in place of the plan. Other records are passed over. - is stdin.",
-        ),
-    ] = "",
+    samples: SamplesOption = "",
     *,
-    measure: Annotated[
-        str,
-        typer.Option(
-            metavar="LENGTHS",
-            help="Measure attention here instead, at lengths such as 512,1024,2048,4096; needs "
-            "torch.",
-        ),
-    ] = "",
-    skip: Annotated[
-        int, typer.Option(metavar="N", help="Leave out the first steps: they compile.")
-    ] = 0,
+    measure: MeasureOption = "",
+    skip: SkipOption = 0,
     model: ModelOption = "",
     hardware: HardwareOption = "",
-    comm: Annotated[str, typer.Option(metavar="TYPE", help="Of the measured run.")] = "p2p",
+    comm: Annotated[
+        str, typer.Option(metavar="TYPE", help="Communication type of the measured run.")
+    ] = "p2p",
     inner_size: InnerOption = None,
     tp: TensorOption = 1,
     json_path: JsonOption = "",
 ) -> None:
-    """Fit what measurements tell about a machine; the rest keeps its preset value.
+    """Fit the rates of a machine to measurements; other rates keep their preset values.
 
-    Steps are those of a run without pipeline stages. Every microbatch is taken to end for all
-    ranks together, and what no plan changes (gradient reduction, optimiser) is fitted, too.
+    Steps have to come from a run without pipeline stages. Every microbatch is assumed to end for
+    all ranks together. The part of a step that no plan changes (gradient reduction, optimiser) is
+    fitted as well.
     """
     need_numpy()
     from ringproof.cli.plan_setup import PlanOptions, as_options

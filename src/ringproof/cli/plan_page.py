@@ -122,7 +122,7 @@ def _numbers(result: Result) -> Iterator[str]:
     bound = f"certified {_value(metrics.lower_bound, metrics.unit)}"
     yield _number("Ratio to bound", f"{metrics.ratio:.4f}", bound)
     for baseline, gain in result.gains():
-        remark = f"CP {result.static_cp}, {len(baseline.plan.microbatches):,} microbatches"
+        remark = f"CP {baseline.cp_size}, {len(baseline.plan.microbatches):,} microbatches"
         yield _number(f"Against {baseline.name}", f"{gain:.2f} times", remark)
     if result.reduction:
         gains = ", ".join(f"{gain:.2f}" for _, gain in result.reduced_gains())
@@ -153,11 +153,14 @@ def _legend(result: Result) -> Iterator[str]:
 def _panels(result: Result, parts: Sequence[_Part], drawings: Sequence[Drawing]) -> Iterator[str]:
     for (name, plan, line), drawn in zip(parts, drawings, strict=True):
         said = ", ".join(_facts(plan, line, drawn))
-        heading = f"<h2>{_titled(name, result)} <small>{html.escape(said)}</small></h2>"
+        heading = (
+            f"<h2>{html.escape(_titled(name, result))} <small>{html.escape(said)}</small></h2>"
+        )
         label = html.escape(f"{name}: ranks by time; {said}")
         canvas = f'<canvas tabindex="0" role="img" aria-label="{label}"></canvas>'
-        if name == "padded":
-            opened = " open" if line.ends[-1] <= _FAR * result.line.ends[-1] else ""
+        if name not in ("dynamic", "static"):
+            near = name == "padded" and line.ends[-1] <= _FAR * result.line.ends[-1]
+            opened = " open" if near else ""
             yield f'<details class="panel"{opened}><summary>{heading}</summary>{canvas}</details>'
         else:
             yield f'<section class="panel">{heading}{canvas}</section>'
@@ -175,16 +178,18 @@ def _facts(plan: Plan, line: Timeline, drawn: Drawing) -> Iterator[str]:
 
 
 def _titled(name: str, result: Result) -> str:
-    if name == "dynamic":
-        return "Dynamic CP"
-    how = "packed" if name == "static" else "padded to the longest"
-    return f"Static CP {result.static_cp}, {how}"
+    for baseline in result.baselines:
+        if baseline.name == name:
+            return f"{name.capitalize()}: CP {baseline.cp_size}, {baseline.dealing}"
+    return "Dynamic CP"
 
 
 def _remarks(result: Result) -> Iterator[str]:
     if result.options.pp > 1:
         yield "One pipeline stage at work, without its waiting for the others; Iteration has it."
     yield from result.lengths.notes
+    if result.warning:
+        yield f"Warning: {result.warning}."
 
 
 def _histogram(result: Result) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,28 @@ from ringproof.cli.plan_setup import (
 )
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import GraphCapacity
-from ringproof.reference.planning.baselines import padded_plan, static_plan
-from ringproof.reference.planning.costs import CostModel
+from ringproof.reference.planning.baselines import (
+    Dealing,
+    best_static_plan,
+    padded_plan,
+    static_plan,
+)
+from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.lengths import Lengths, plain
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.planner import make_plan
+from ringproof.reference.planning.planner import communication_is_free, make_plan
 from ringproof.reference.planning.simulate import Goal, Timeline, timeline
 from ringproof.reference.planning.timing import reduction_seconds
+
+DEALINGS: Mapping[Dealing, str] = MappingProxyType(
+    {
+        "given": "packed in the order given, as Megatron-LM does",
+        "sorted": "packed longest first, first fit",
+    }
+)
+MOST_COMPARED = 65_536
+"""Sequences up to which every static size and dealing is compared; it takes a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +49,21 @@ class Baseline:
     """A way to run the same batch without the planner.
 
     Attributes:
-        name: ``static`` or ``padded``.
-        plan: What it does.
-        line: When.
+        name: ``static``, ``sorted``, ``best`` (the best static size and dealing) or ``padded``.
+        dealing: How sequences are dealt to packs, in words.
+        plan: The plan of the baseline.
+        line: The plan in time.
     """
 
     name: str
+    dealing: str
     plan: Plan
     line: Timeline
+
+    @property
+    def cp_size(self) -> int:
+        """The one CP size of the baseline."""
+        return self.plan.cp_sizes[0]
 
 
 @dataclass(frozen=True)
@@ -70,6 +92,17 @@ class Result:
         named = f"{self.options.model or DEFAULT_MODEL} on {machine}"
         calibrated = ", calibrated" if self.options.calibration else ""
         return plain(f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}")
+
+    @property
+    def warning(self) -> str:
+        """What a reader has to know about the cost measure; empty if nothing."""
+        batch = make_batch(self.lengths.values, self.domain, self.model)
+        if not communication_is_free(batch, self.domain):
+            return ""
+        return (
+            "this cost measure has no price for communication, so no plan is faster than one group "
+            f"of all {self.domain.ranks} ranks; choose CP sizes with --cost full"
+        )
 
     @property
     def reduction(self) -> float:
@@ -140,11 +173,22 @@ def _baselines(
     lengths: Lengths, domain: Domain, model: CostModel, goal: Goal, size: int
 ) -> Iterator[Baseline]:
     values = lengths.values
-    static = static_plan(values, domain, size, model, goal)
-    yield Baseline("static", static, timeline(static, model, goal))
+
+    def static(name: str, dealing: Dealing, plan: Plan) -> Baseline:
+        return Baseline(name, DEALINGS[dealing], plan, timeline(plan, model, goal))
+
+    yield static("static", "given", static_plan(values, domain, size, model, goal))
+    if len(values) <= MOST_COMPARED:
+        plan = static_plan(values, domain, size, model, goal, dealing="sorted")
+        yield static("sorted", "sorted", plan)
+        rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
+        enough = [one for one in domain.cp_sizes if one * rows >= values.max()]
+        _, dealing, plan = best_static_plan(values, domain, enough, model, goal)
+        yield static("best", dealing, plan)
     padded = padded_plan(values, domain, size, model, goal)
     computed = np.full_like(values, values.max())
-    yield Baseline("padded", padded, timeline(padded, model, goal, computed=computed))
+    line = timeline(padded, model, goal, computed=computed)
+    yield Baseline("padded", "each padded to the longest", padded, line)
 
 
 def wanted(

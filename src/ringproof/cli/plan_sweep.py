@@ -35,22 +35,37 @@ def sweep(
     context: typer.Context,
     *,
     budgets: Annotated[
-        str, typer.Option("--max-tokens-per-rank", metavar="C,C,...", help="Budgets to try.")
+        str,
+        typer.Option(
+            "--max-tokens-per-rank",
+            metavar="C,C,...",
+            help="Token budgets per rank to try, separated by commas.",
+        ),
     ] = "",
     size_sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--cp-sizes", metavar="SET", help="pow2, divisors or a list; several times. Both."
+            "--cp-sizes",
+            metavar="SET",
+            help="Set of CP group sizes to try: pow2, divisors or a list. The option may be "
+            "repeated; "
+            "pow2 and divisors are tried when it is not given.",
         ),
     ] = None,
     comm_types: Annotated[
-        str, typer.Option("--comm", metavar="TYPE,...", help=f"Types to try: {ALL_COMM}.")
+        str,
+        typer.Option(
+            "--comm",
+            metavar="TYPE,...",
+            help=f"Communication types to try, separated by commas: {ALL_COMM}.",
+        ),
     ] = "",
     json_path: JsonOption = "",
 ) -> None:
     """Plan one batch at many settings, and recommend one.
 
-    The fastest wins; of those within 1% of it the smallest budget, which needs the least memory.
+    The fastest setting is recommended. Of settings within 1% of it, the one with the smallest
+    budget is taken, because it needs the least memory.
     """
     need_numpy()
     from ringproof.cli.plan_flags import check_target

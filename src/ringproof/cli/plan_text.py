@@ -57,7 +57,7 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
         other = baseline.plan.metrics
         yield (
             f"against {baseline.name}",
-            f"{gain:.2f} times as fast (CP {result.static_cp}: "
+            f"{gain:.2f} times as fast (CP {baseline.cp_size}, {baseline.dealing}: "
             f"{amount(other.makespan, other.unit)}, {len(baseline.plan.microbatches):,} "
             f"microbatches, {other.padding_fraction:.1%} padding)",
         )
@@ -74,6 +74,8 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
     yield "planned in", f"{1e3 * metrics.planning_seconds:.1f} ms"
     for note in result.lengths.notes:
         yield "note", note
+    if result.warning:
+        yield "warning", result.warning
 
 
 def _spread(result: Result) -> str:

@@ -1,6 +1,7 @@
-"""What dynamic CP is measured against: packing at a fixed CP size, and padding to the longest.
+"""Plans that dynamic CP is measured against: packing at a fixed CP size, and padding.
 
-Both return the planner's own `Plan`, so that they can be compared, drawn and validated alike.
+All of them are returned as the planner's own `Plan`, so that they can be compared, drawn and
+validated alike.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,16 +17,19 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import bounds
 from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.pack import first_fit
 from ringproof.reference.planning.plan import Group, Metrics, Microbatch, Plan
 from ringproof.reference.planning.planner import check_lengths
 from ringproof.reference.planning.simulate import Goal, iteration_ticks
 
 Packs = list[list[int]]
+Dealing = Literal["given", "sorted"]
+"""Deal sequences to packs in the order given, or longest first into the first that has room."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What both baselines are given."""
+    """What all baselines are given."""
 
     domain: Domain
     cp_size: int
@@ -38,33 +43,42 @@ def static_plan(
     cp_size: int,
     model: CostModel,
     goal: Goal | None = None,
+    *,
+    dealing: Dealing = "given",
 ) -> Plan:
-    """THD packing at one CP size, balanced over the data parallel ranks.
+    """Pack sequences at one CP size, balanced over the data parallel ranks.
 
-    Sequences are packed in the order given; a pack is closed as soon as the next one does not
-    fit. Then single sequences leave the last packs that hold more than one, until every data
-    parallel rank has as many packs as the others. Where there are fewer sequences than that
-    (upstream's assertion fails there), ranks stay idle.
+    With ``given``, sequences are packed in the order given; a pack is closed as soon as the next
+    one does not fit. With ``sorted`` they are packed longest first, each into the first pack that
+    has room (first-fit decreasing), and packs of similar time share a microbatch. Then single
+    sequences leave the last packs that hold more than one, until every data parallel rank has as
+    many packs as the others. Where there are fewer sequences than that (upstream's assertion fails
+    there), ranks stay idle.
 
-    Source: ``DpBalancedScheduler.get_groups_and_subsamples`` of Megatron-LM's dev branch.
+    Source of ``given``: ``DpBalancedScheduler.get_groups_and_subsamples`` of Megatron-LM's dev
+    branch.
 
     Args:
         lengths: Tokens of each sequence.
         domain: Ranks, budget, capacity and microbatch multiple; its lower bound is given.
         cp_size: Ranks that share every sequence.
-        model: What a sequence costs on a group.
-        goal: Of the makespan.
+        model: The cost model.
+        goal: The objective of the makespan.
+        dealing: How sequences are dealt to packs.
 
     Raises:
-        InputError: A size that is none of the domain's, or a sequence it cannot hold.
+        InputError: A size that the domain does not have, or a sequence it cannot hold.
     """
     started = time.perf_counter()
     task = _Task(domain, cp_size, model, goal or Goal())
     values = check_lengths(lengths, _fixed(domain, cp_size))
     tokens = domain.rank_tokens(values, cp_size)
-    packs = _packs(tokens, domain)
+    packs = first_fit(tokens, domain) if dealing == "sorted" else _packs(tokens, domain)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
     packs = _level(packs, -len(packs) % wanted)
+    if dealing == "sorted":
+        costs = model.cost(values, cp_size)
+        packs.sort(key=lambda pack: -float(costs[pack].sum()))
     return _plan(values, values, packs, task, started)
 
 
@@ -75,7 +89,7 @@ def padded_plan(
     model: CostModel,
     goal: Goal | None = None,
 ) -> Plan:
-    """BSHD at one CP size: every sequence padded to the longest of the batch.
+    """Pad every sequence to the longest of the batch (BSHD) at one CP size.
 
     A pack is as many sequences, in the order given, as fit the budget at that length; they are
     dealt to the data parallel ranks evenly. Arguments and errors as for `static_plan`.
@@ -94,15 +108,32 @@ def padded_plan(
     return _plan(values, longest, packs, task, started)
 
 
+def best_static_plan(
+    lengths: Sequence[int] | IntArray,
+    domain: Domain,
+    cp_sizes: Sequence[int],
+    model: CostModel,
+    goal: Goal | None = None,
+) -> tuple[int, Dealing, Plan]:
+    """The shortest static plan over CP sizes and both dealings, with its size and dealing."""
+    dealings: tuple[Dealing, ...] = ("given", "sorted")
+    tried = [
+        (size, dealing, static_plan(lengths, domain, size, model, goal, dealing=dealing))
+        for size in cp_sizes
+        for dealing in dealings
+    ]
+    return min(tried, key=lambda item: item[2].metrics.makespan)
+
+
 def _fixed(domain: Domain, cp_size: int) -> Domain:
     if cp_size not in domain.cp_sizes:
         remedy = f"choose from {domain.cp_sizes}"
-        raise InputError("static-cp", cp_size, "is no group size of the domain", remedy)
+        raise InputError("static-cp", cp_size, "is not a group size of the domain", remedy)
     return replace(domain, cp_sizes=(cp_size,))
 
 
 def _packs(tokens: IntArray, domain: Domain) -> Packs:
-    """In order; a new pack where the next sequence does not fit."""
+    """Pack in order, and open a new pack where the next sequence does not fit."""
     packs: Packs = [[]]
     held = 0
     for sequence, rows in enumerate(tokens.tolist()):
@@ -116,7 +147,7 @@ def _packs(tokens: IntArray, domain: Domain) -> Packs:
 
 
 def _level(packs: Packs, missing: int) -> Packs:
-    """Single sequences, from the end, into packs of their own; then empty packs."""
+    """Move single sequences, from the end, into packs of their own; then add empty packs."""
     index = len(packs) - 1
     moved: Packs = []
     while len(moved) < missing and index >= 0:
@@ -131,8 +162,11 @@ def _plan(lengths: IntArray, computed: IntArray, packs: Packs, task: _Task, star
     """The plan of packs: consecutive packs are the data parallel ranks of one microbatch.
 
     Args:
-        lengths: As given.
-        computed: As the ranks compute them.
+        lengths: Lengths as given.
+        computed: Lengths as the ranks compute them.
+        packs: Sequences of each pack.
+        task: Domain, size, cost model and goal.
+        started: When planning began.
     """
     domain, size = task.domain, task.cp_size
     width = domain.ranks // size

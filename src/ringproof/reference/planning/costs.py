@@ -144,25 +144,22 @@ def make_batch(lengths: IntArray, domain: Domain, model: CostModel) -> Batch:
     values = np.stack([model.cost(distinct, size) for size in domain.cp_sizes])
     widest = np.array(domain.cp_sizes, dtype=np.float64)[:, None]
     # Only a maximum and exponents: exact, so that the tick is the same on every machine.
-    heaviest = max(float((values * widest).max()), _overheads(model, domain))
+    overhead = [model.group_overhead(size) for size in domain.cp_sizes]
+    groups = max(size * time for size, time in zip(domain.cp_sizes, overhead, strict=True))
+    lasting = max(groups, domain.ranks * model.microbatch_overhead)
+    heaviest = max(float((values * widest).max()), lasting)
     bits = math.frexp(heaviest)[1] + len(lengths).bit_length()
     tick = 2.0 ** (bits - _TICK_BITS)
     ticks = np.rint(values / tick).astype(np.int64)
     tokens = np.stack([domain.rank_tokens(distinct, size) for size in domain.cp_sizes])
-    overhead = [round(model.group_overhead(size) / tick) for size in domain.cp_sizes]
     return Batch(
         order=order,
         lengths=longest_first,
         kind=kind,
         ticks=ticks,
         tokens=tokens,
-        overhead=np.array(overhead, np.int64),
+        overhead=np.array([round(time / tick) for time in overhead], np.int64),
         microbatch_overhead=round(model.microbatch_overhead / tick),
         tick=tick,
         sizes=domain.cp_sizes,
     )
-
-
-def _overheads(model: CostModel, domain: Domain) -> float:
-    groups = max(size * model.group_overhead(size) for size in domain.cp_sizes)
-    return max(groups, domain.ranks * model.microbatch_overhead)

@@ -10,17 +10,24 @@ import numpy.typing as npt
 
 from ringproof.reference.planning.bounds import least_tokens, least_work
 from ringproof.reference.planning.costs import Batch
-from ringproof.reference.planning.domain import Domain, IntArray, chains
-from ringproof.reference.planning.pack import Order, Packing, assembled, dearest, pack
+from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.pack import (
+    FULL_ENOUGH,
+    KNOWN_AFTER,
+    MOST_CHAINS,
+    Order,
+    Packing,
+    assembled,
+    dearest,
+    pack,
+    usable_chains,
+)
 from ringproof.reference.planning.target import Target, Targets
 
 _GOOD_ENOUGH = 1.002
 """A microbatch within this factor of its work spread over all ranks is not improved on."""
-_FULL_ENOUGH = 0.998
 _MOST_SPARE = 16_384
-_MOST_CHAINS = 6
-_SAMPLES = 4
-"""After so many microbatches only chains that were best for one of them are tried."""
+"""Later sequences that may fill holes; of more, every second, third, ... is considered."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,8 @@ def divide(batch: Batch, domain: Domain, wanted: int, manner: Manner) -> tuple[P
     while len(remaining):
         left = max(1, wanted - len(packings))
         share = _share(remaining, measure, left, domain)
-        tried = frozenset(packing.sizes for packing in packings[:_SAMPLES])
-        known = tried if len(packings) >= _SAMPLES else None
+        tried = frozenset(packing.sizes for packing in packings[:KNOWN_AFTER])
+        known = tried if len(packings) >= KNOWN_AFTER else None
         best = _best(batch, domain, share, measure, known)
         packings.append(best)
         gone = np.zeros(len(batch), bool)
@@ -143,7 +150,9 @@ def _best(
         known: Chains that were best before; others are not tried where one of these will do.
     """
     best: _Best | None = None
-    for chain in _usable(batch, domain, share.meant, known):
+    found = usable_chains(batch, domain, int(share.meant[0]))
+    again = [chain for chain in found if known is not None and chain in known]
+    for chain in (again or found)[:MOST_CHAINS]:
         items, spare = batch.items(share.meant, chain), batch.items(share.spare, chain)
         order = Order(items, spare, domain, share.tokens, measure.manner.even)
         best = _improve(best, order, share, measure)
@@ -152,21 +161,6 @@ def _best(
     if best is None:
         raise AssertionError("a sequence that fits no group was not refused")
     return best.packing
-
-
-def _usable(
-    batch: Batch, domain: Domain, meant: IntArray, known: frozenset[tuple[int, ...]] | None
-) -> list[tuple[int, ...]]:
-    """Chains whose largest group can hold the longest of the sequences; at most six."""
-    tokens = batch.tokens[:, batch.kind[meant[0]]].tolist()
-    fitting = {
-        size
-        for size, rows in zip(batch.sizes, tokens, strict=True)
-        if rows <= domain.max_tokens_per_rank
-    }
-    found = [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting]
-    again = [chain for chain in found if known is not None and chain in known]
-    return (again or found)[:_MOST_CHAINS]
 
 
 def _improve(best: _Best | None, order: Order, share: _Share, measure: _Measure) -> _Best | None:
@@ -220,7 +214,7 @@ def _rated(packing: Packing, share: _Share, domain: Domain, measure: _Measure) -
     spent = packing.ticks if measure.manner.even else packing.rank_ticks / domain.ranks
     part = int(measure.tokens[packing.members].sum()) / share.tokens
     everything = share.last and len(packing.members) == len(share.meant)
-    deficit = 0.0 if everything else max(0.0, _FULL_ENOUGH - part)
+    deficit = 0.0 if everything else max(0.0, FULL_ENOUGH - part)
     rating = spent / max(ideal, 1.0) + measure.manner.weight * deficit
     return _Best(packing, rating, complete=not deficit)
 

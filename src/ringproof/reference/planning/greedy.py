@@ -1,14 +1,14 @@
-"""Dividing a batch by looking at every group for every sequence, longest first.
+"""Divide a batch by looking at every group for every sequence, longest first.
 
-A sequence goes to the first group, smallest sizes first, in which it makes the microbatch no
-longer; where there is none, to the one (open already, or new) in which it makes it longer by
-least. How long a microbatch gets is then decided by the size of the group that the longest
-sequence gets, and by whether others may take longer than it does. Both are tried, microbatch by
-microbatch.
+A sequence goes to the first group, smallest sizes first, in which it does not make the microbatch
+longer. Where there is none, it goes to the group (open already, or new) in which it makes the
+microbatch longer by least. Two choices decide how long a microbatch gets: the size of the group
+for the longest sequence, and whether other groups may take longer than that one. Both are tried for
+every microbatch.
 
 With squared length over size as the weight, the smallest size for the longest sequence and no
-limit, this is the rule of upstream's packer (``next_hdp_group_packing_aware``). A planner that
-also considers that plan is never worse than upstream.
+limit, this is the rule of upstream's packer (``next_hdp_group_packing_aware``). A planner that also
+considers that plan is never worse than upstream.
 """
 
 from __future__ import annotations
@@ -16,36 +16,39 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import neg
 
 import numpy as np
 
 from ringproof.reference.planning.bounds import least_tokens, least_work
 from ringproof.reference.planning.costs import Batch
-from ringproof.reference.planning.domain import Domain, chains
-from ringproof.reference.planning.pack import Packing, assembled
+from ringproof.reference.planning.domain import Domain
+from ringproof.reference.planning.pack import (
+    FULL_ENOUGH,
+    KNOWN_AFTER,
+    MOST_CHAINS,
+    WEIGHT_OF_UNUSED,
+    Packing,
+    assembled,
+    usable_chains,
+)
 
-_FULL_ENOUGH = 0.998
-_WEIGHT = 0.5
-"""How much worse it is to leave a part of the token budget unused than to take that part longer."""
 _NO_LIMIT = 1 << 256
 """No sum of squared lengths comes near it."""
-_MOST_CHAINS = 6
-_SAMPLES = 4
-"""After so many microbatches only the chain of sizes that was best for the last one is tried."""
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The sequences of a batch for one chain of sizes, as lists: one is looked up at a time.
+    """The sequences of a batch for one chain of sizes, as lists: single entries are looked up.
 
     Attributes:
         sizes: The chain.
-        weights, tokens: By size and sequence.
+        ticks, tokens: By size and sequence.
+        weights: What the rule compares: ticks, or squared lengths under upstream's rule.
         overhead: Weight of a group whatever is in it, by size.
         lowest: Per sequence, the smallest size (an index) that holds it.
-        minus_weights, minus_tokens: The same negated: ascending, for `bisect`.
         budget, places: Tokens per rank, and sequences, that a group may hold.
-        ranks: Of the domain.
+        ranks: Ranks of the domain.
     """
 
     sizes: tuple[int, ...]
@@ -53,8 +56,6 @@ class _Table:
     tokens: list[list[int]]
     overhead: list[int]
     lowest: list[int]
-    minus_weights: list[list[int]]
-    minus_tokens: list[list[int]]
     budget: int
     places: int
     ranks: int
@@ -84,31 +85,6 @@ class _Filling:
         return [item for level in self.groups for group in level for item in group.members]
 
 
-def one_by_one(batch: Batch, domain: Domain, *, as_upstream: bool = False) -> tuple[Packing, ...]:
-    """Microbatches, each filled from all that remains; the best filling of each is kept.
-
-    Takes time proportional to sequences times groups, for each microbatch.
-
-    Args:
-        as_upstream: Follow upstream's rule instead; see above.
-    """
-    usable = [chain for chain in chains(domain.cp_sizes) if _holds(batch, domain, chain[-1])]
-    tables = [_table(batch, domain, chain, as_upstream) for chain in usable[:_MOST_CHAINS]]
-    worth = _Worth.of(batch, domain)
-    queue = list(range(len(batch)))
-    packings: list[Packing] = []
-    while queue:
-        if as_upstream:
-            best = _filled(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT, worth)
-        else:
-            best = min((_best(queue, table, worth) for table in tables), key=_by_rating)
-        packings.append(_packed(best.filling, best.table, batch, domain))
-        queue = best.left
-        if len(packings) >= _SAMPLES:
-            tables = [best.table]
-    return tuple(packings)
-
-
 @dataclass(frozen=True)
 class _Filled:
     """A filled microbatch, what is left for later ones, and how good that is; 1 is perfect."""
@@ -117,6 +93,47 @@ class _Filled:
     table: _Table
     filling: _Filling
     left: list[int]
+
+
+def one_by_one(
+    batch: Batch,
+    domain: Domain,
+    *,
+    as_upstream: bool = False,
+    even: bool = True,
+    limit: int | None = None,
+) -> tuple[Packing, ...]:
+    """Fill one microbatch after the other from all that remains; keep the best filling of each.
+
+    Takes time proportional to sequences times groups, for each microbatch.
+
+    Args:
+        batch: The sequences.
+        domain: Ranks and limits.
+        as_upstream: Follow upstream's rule instead; see above.
+        even: Join groups so that all end together.
+        limit: Give up, and return nothing, when the microbatches together take that many ticks.
+    """
+    usable = usable_chains(batch, domain, 0)[: 1 if as_upstream else MOST_CHAINS]
+    tables = [_table(batch, domain, chain, as_upstream) for chain in usable]
+    worth = _Worth.of(batch, domain)
+    queue = list(range(len(batch)))
+    packings: list[Packing] = []
+    spent = 0
+    while queue:
+        if as_upstream:
+            filling, left = _fill(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT)
+            best = _Filled(0.0, tables[0], filling, left)
+        else:
+            best = min((_best(queue, table, worth) for table in tables), key=_by_rating)
+        packings.append(_packed(best.filling, best.table, batch, domain, even))
+        spent += packings[-1].ticks + batch.microbatch_overhead
+        if limit is not None and spent >= limit:
+            return ()
+        queue = best.left
+        if len(packings) >= KNOWN_AFTER:
+            tables = [best.table]
+    return tuple(packings)
 
 
 def _by_rating(filled: _Filled) -> float:
@@ -129,13 +146,10 @@ def _best(queue: Sequence[int], table: _Table, worth: _Worth) -> _Filled:
     best: _Filled | None = None
     for level in range(table.lowest[longest], len(table.sizes)):
         alone = table.weights[level][longest] + table.overhead[level]
-        free = _filled(queue, table, level, _NO_LIMIT, worth)
-        found = (
-            [free]
-            if free.filling.heaviest <= alone
-            else [free, _filled(queue, table, level, alone, worth)]
-        )
-        better = min(found, key=_by_rating)
+        better = _filled(queue, table, level, _NO_LIMIT, worth)
+        if better.filling.heaviest > alone:
+            limited = _filled(queue, table, level, alone, worth)
+            better = min(better, limited, key=_by_rating)
         if best is not None and better.rating >= best.rating:
             break
         best = better
@@ -148,26 +162,20 @@ def _filled(queue: Sequence[int], table: _Table, level: int, limit: int, worth: 
     return _Filled(worth.rating(filling, left), table, filling, left)
 
 
-def _holds(batch: Batch, domain: Domain, size: int) -> bool:
-    """Whether a group of that size holds the longest sequence."""
-    return int(batch.tokens[batch.sizes.index(size), batch.kind[0]]) <= domain.max_tokens_per_rank
-
-
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
     items = batch.items(np.arange(len(batch)), chain)
-    squares = [length * length for length in batch.lengths.tolist()]
-    weights, overhead = items.ticks.tolist(), items.overhead.tolist()
-    if as_upstream:  # times the largest size: whole numbers
+    if as_upstream:  # squared length over size, times the largest size: whole numbers
+        squares = [length * length for length in batch.lengths.tolist()]
         weights = [[square * (chain[-1] // size) for square in squares] for size in chain]
         overhead = [0] * len(chain)
+    else:
+        weights, overhead = items.ticks.tolist(), items.overhead.tolist()
     return _Table(
         chain,
         weights,
         items.tokens.tolist(),
         overhead,
         np.argmax(items.tokens <= domain.max_tokens_per_rank, axis=0).tolist(),
-        [[-weight for weight in row] for row in weights],
-        (-items.tokens).tolist(),
         domain.max_tokens_per_rank,
         domain.max_sequences or len(batch),
         domain.ranks,
@@ -177,9 +185,11 @@ def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bo
 def _fill(
     queue: Sequence[int], table: _Table, level: int, limit: int
 ) -> tuple[_Filling, list[int]]:
-    """Fill a microbatch; returns it and the sequences that found no place.
+    """Fill a microbatch; return it and the sequences that found no place.
 
     Args:
+        queue: Sequences, longest first.
+        table: The sequences' weights and tokens.
         level: Size (an index) of the group that the first sequence gets.
         limit: Weight that no group may exceed.
     """
@@ -188,14 +198,15 @@ def _fill(
     left: list[int] = []
     place = 1
     while place < len(queue):
-        group = _somewhere(now, table, queue[place], limit)
-        after = place + 1
+        item = queue[place]
+        group = _somewhere(now, table, item, limit)
+        place += 1
         if group is None:
-            after = max(after, bisect_left(queue, _first_that_may_fit(now, table, limit)))
-            left += queue[place:after]
+            after = max(place, bisect_left(queue, _first_that_may_fit(now, table, limit)))
+            left += queue[place - 1 : after]
+            place = after
         else:
-            _add(now, table, queue[place], group)
-        place = after
+            _add(now, table, item, group)
     return now, left
 
 
@@ -208,8 +219,8 @@ def _first_that_may_fit(now: _Filling, table: _Table, limit: int) -> int:
             continue
         tokens = 0 if empty else min([group.tokens for group in groups])
         weight = table.overhead[level] if empty else min([group.weight for group in groups])
-        short = bisect_left(table.minus_tokens[level], tokens - table.budget)
-        light = bisect_left(table.minus_weights[level], weight - limit)
+        short = bisect_left(table.tokens[level], tokens - table.budget, key=neg)
+        light = bisect_left(table.weights[level], weight - limit, key=neg)
         found = min(found, max(short, light))
     return found
 
@@ -224,38 +235,33 @@ def _open(now: _Filling, table: _Table, level: int) -> _Group:
 def _add(now: _Filling, table: _Table, item: int, group: _Group) -> None:
     group.weight += table.weights[group.level][item]
     group.tokens += table.tokens[group.level][item]
-    if len(group.members) + 1 == table.places:
-        group.tokens = table.budget  # nothing more fits
     group.members.append(item)
-    now.heaviest = max(now.heaviest, group.weight)
+    if len(group.members) == table.places:
+        group.tokens = table.budget  # nothing more fits
+    if group.weight > now.heaviest:
+        now.heaviest = group.weight
 
 
 def _somewhere(now: _Filling, table: _Table, item: int, limit: int) -> _Group | None:
     """A group for a sequence, see the module; ``None`` where it fits nowhere."""
-    for level in range(table.lowest[item], len(table.sizes)):
-        room = table.budget - table.tokens[level][item]
-        below = now.heaviest - table.weights[level][item]
-        for group in now.groups[level]:
-            if group.weight <= below and group.tokens <= room:
-                return group
-        if now.free >= table.sizes[level] and table.overhead[level] <= below:
-            return _open(now, table, level)
-    return _least_longer(now, table, item, limit)
-
-
-def _least_longer(now: _Filling, table: _Table, item: int, limit: int) -> _Group | None:
-    """The group in which a sequence makes the microbatch longer by least, within the limit."""
     best: _Group | None = None
     new: int | None = None
     least = limit + 1
     for level in range(table.lowest[item], len(table.sizes)):
-        room = table.budget - table.tokens[level][item]
         weight = table.weights[level][item]
+        room, below = table.budget - table.tokens[level][item], now.heaviest - weight
         for group in now.groups[level]:
-            if group.weight + weight < least and group.tokens <= room:
+            if group.tokens > room:
+                continue
+            if group.weight <= below:
+                return group
+            if group.weight + weight < least:
                 best, new, least = group, None, group.weight + weight
-        if now.free >= table.sizes[level] and table.overhead[level] + weight < least:
-            new, least = level, table.overhead[level] + weight
+        if now.free >= table.sizes[level]:
+            if table.overhead[level] <= below:
+                return _open(now, table, level)
+            if table.overhead[level] + weight < least:
+                new, least = level, table.overhead[level] + weight
     return best if new is None else _open(now, table, new)
 
 
@@ -271,7 +277,7 @@ class _Worth:
 
     @classmethod
     def of(cls, batch: Batch, domain: Domain) -> _Worth:
-        """Of the sequences of a batch."""
+        """Tabulate the sequences of a batch."""
         work, tokens = least_work(batch, domain), least_tokens(batch, domain)
         return cls(
             work[batch.kind].tolist(),
@@ -284,17 +290,18 @@ class _Worth:
     def rating(self, filling: _Filling, left: Sequence[int]) -> float:
         """Time over the ideal, and the part of the budget that is not used; 1 is perfect."""
         members = filling.members
-        ideal = sum(self.work[item] for item in members) / self.ranks
-        part = sum(self.tokens[item] for item in members) / self.budget
-        missing = max(0.0, _FULL_ENOUGH - part) if left else 0.0
-        return (filling.heaviest + self.overhead) / max(ideal, 1.0) + _WEIGHT * missing
+        ideal = sum(map(self.work.__getitem__, members)) / self.ranks
+        part = sum(map(self.tokens.__getitem__, members)) / self.budget
+        missing = max(0.0, FULL_ENOUGH - part) if left else 0.0
+        spent = filling.heaviest + self.overhead
+        return spent / max(ideal, 1.0) + WEIGHT_OF_UNUSED * missing
 
 
-def _packed(filling: _Filling, table: _Table, batch: Batch, domain: Domain) -> Packing:
+def _packed(filling: _Filling, table: _Table, batch: Batch, domain: Domain, even: bool) -> Packing:
     groups = [group for level in filling.groups for group in level]
     members = np.array(filling.members)
     home = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
     level = np.array([group.level for group in groups])
-    return assembled(batch.items(members, table.sizes), home, level, domain, even=True)
+    return assembled(batch.items(members, table.sizes), home, level, domain, even=even)

@@ -217,6 +217,8 @@ def widen(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
     Returns:
         The groups; fewer ranks are left than any of them could grow by.
     """
+    if free <= 0:
+        return groups
     growth = np.diff(np.array(sizes), append=np.iinfo(np.int64).max // 2)
     while free > 0:
         columns = np.arange(len(groups))

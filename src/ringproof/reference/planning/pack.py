@@ -16,14 +16,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.domain import Domain, IntArray, chains
 from ringproof.reference.planning.groups import Groups, deal, empty_groups, merge, widen
 from ringproof.reference.planning.target import Target, Targets
 
+FULL_ENOUGH = 0.998
+"""Part of the wanted tokens above which a microbatch counts as full: padding takes the rest."""
+WEIGHT_OF_UNUSED = 0.5
+"""How much worse it is to leave a part of a microbatch's token budget unused than to take that part
+longer, where microbatches are filled one after the other. Only the last one's rest is lost."""
+MOST_CHAINS = 6
+"""Chains of group sizes that are tried for one microbatch. A domain that is a power of two has one
+chain; domains with more than six have dozens of divisors, and the chains differ little."""
+KNOWN_AFTER = 4
+"""Microbatches after which only chains that were best for one of them are tried."""
 _LIMITS = (1.0, 1.03, 1.1, 1.4)
 """How far above the target a group may end, tried in this order; then without limit."""
 _LONGER = 1.03
+"""Factor from one target to the next, while the groups that are needed exceed the ranks."""
 _ATTEMPTS = 80
+"""Targets that are tried; the last one is ten times as long as the first."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,47 @@ class Order:
     domain: Domain
     share: int
     even: bool
+
+
+def usable_chains(batch: Batch, domain: Domain, longest: int) -> list[tuple[int, ...]]:
+    """Chains of group sizes whose largest group can hold a sequence.
+
+    Args:
+        batch: The sequences.
+        domain: Ranks and limits.
+        longest: Place of the sequence in ``batch.order``.
+    """
+    tokens = batch.tokens[:, batch.kind[longest]].tolist()
+    sizes = zip(batch.sizes, tokens, strict=True)
+    fitting = {size for size, rows in sizes if rows <= domain.max_tokens_per_rank}
+    return [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting]
+
+
+def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
+    """Pack sequences longest first, each into the first pack that has room.
+
+    Args:
+        tokens: Padded tokens per rank of each sequence, each within the budget.
+        domain: Token budget and capacity of a pack.
+
+    Returns:
+        Sequences of each pack.
+    """
+    most = domain.max_sequences or len(tokens)
+    packs: list[list[int]] = []
+    room = np.zeros(0, np.int64)
+    for sequence in np.argsort(-tokens, kind="stable").tolist():
+        rows = int(tokens[sequence])
+        place = int((room >= rows).argmax()) if len(room) else 0
+        if place >= len(packs) or room[place] < rows:
+            place = len(packs)
+            packs.append([])
+            if place == len(room):
+                room = np.concatenate((room, np.full(len(room) + 8, -1)))
+            room[place] = domain.max_tokens_per_rank
+        packs[place].append(sequence)
+        room[place] = room[place] - rows if len(packs[place]) < most else -1
+    return packs
 
 
 def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -> Packing:

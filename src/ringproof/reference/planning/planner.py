@@ -1,14 +1,14 @@
-"""From lengths to microbatches, groups and sequences: the Dynamic CP planner.
+"""Plan a batch: from lengths to microbatches, CP groups and the sequences in them.
 
-Sequences of similar length share a microbatch: their groups need about the same time whatever
-fits in, so that nobody waits (a microbatch ends for all ranks together under PP). Within it,
-group sizes start as small as the lengths allow, because communication and small chunks cost, and
-grow where that shortens the microbatch. Under a pipeline, microbatches of equal length are worth
-more than tight ones; another division spreads long and short sequences over all of them, and the
-simulated iteration decides.
+Sequences of similar length share a microbatch. Their groups then need about the same time whatever
+fits in, so that no rank waits when a microbatch ends for all ranks together, as under PP. Within a
+microbatch, group sizes start as small as the lengths allow, because communication and small chunks
+cost time, and grow where that shortens the microbatch. Under a pipeline, microbatches of equal
+length are worth more than short ones; another division spreads long and short sequences over all of
+them, and the simulated iteration decides.
 
-Up to a few thousand sequences there is time to look at every group for each of them (`onebyone`).
-The plan that upstream's rule gives is among the candidates, so none is longer than that.
+Up to a few thousand sequences there is time to look at every group for each of them (`greedy`). The
+plan that upstream's rule gives is among the candidates, so no plan is longer than that.
 """
 
 from __future__ import annotations
@@ -25,29 +25,41 @@ from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import Manner, divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
-from ringproof.reference.planning.pack import Packing, cp_histogram, padding_fraction
+from ringproof.reference.planning.pack import (
+    WEIGHT_OF_UNUSED,
+    Packing,
+    assembled,
+    cp_histogram,
+    first_fit,
+    padding_fraction,
+)
 from ringproof.reference.planning.place import dummies, first_ranks, placed
 from ringproof.reference.planning.plan import Metrics, Microbatch, Plan
 from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal, advance
 
 MAX_SEQUENCES = 20_000_000
 _SMALL, _MEDIUM = 1 << 16, 1 << 22
-"""Sequences times ranks up to which they are dealt one by one: always, and as a last resort."""
+"""Sequences times ranks up to which they are dealt one by one: always, and as a last resort. The
+first takes about 10 ms, the second about a second."""
 _QUEUES = 1 << 27
-"""Sequences times microbatches up to which that is one: each goes through what is left."""
-_FEW = 128
-"""Up to so many sequences everything is tried."""
+"""Sequences times microbatches up to which the last resort deals one by one: every microbatch goes
+through all sequences that are left."""
+_FEW = 32
+"""Up to so many sequences everything is tried: a few milliseconds."""
+_QUICK = 200
+"""Above `_FEW` and up to so many, only dealing one by one is tried: a division takes longer than
+upstream's packer (`benchmarks/planner/versus_upstream.py`)."""
 _MANY = 4_096
+"""Above so many sequences only the first way of dividing is tried."""
 _LONG = 64
-"""Above so many sequences or microbatches the first division that works is taken."""
+"""Above so many microbatches the first division that works is taken."""
 _PERFECT, _CLOSE, _NEAR = 1.003, 1.01, 1.04
-"""A plan within these factors of the bound is not improved on: by anything; where sequences were
-dealt one by one and microbatches simply add up; by the last resort."""
-_EAGERNESS = 0.5
-"""How eagerly full microbatches are filled; see `Manner.weight`."""
+"""Factors of the lower bound. A plan within the first is taken at once. One within the second is
+taken where sequences were dealt one by one and microbatches simply add up. The last resort is not
+tried for a plan within the third."""
 _EARNED = 0.12
-"""What part of the time it must save to have twice as many microbatches, and so in proportion:
-balance bought with microbatches is not worth them."""
+"""Part of the time that a plan must save to have twice as many microbatches, and so in proportion:
+every microbatch costs launches and memory that the cost model may not know."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,8 @@ def make_plan(
     goal = goal or Goal()
     values = check_lengths(lengths, domain)
     batch = make_batch(values, domain, model)
-    best = _search(batch, domain, goal)
+    bound = _lower_bound(batch, domain, goal)
+    best = _search(batch, domain, goal, bound)
     offsets, _ = _laid_out(best.packings, batch, domain)
     microbatches = [
         placed(packing, first, batch, domain.ranks)
@@ -92,7 +105,7 @@ def make_plan(
     metrics = Metrics(
         unit=model.unit,
         makespan=best.makespan * batch.tick,
-        lower_bound=_lower_bound(batch, domain, goal) * batch.tick,
+        lower_bound=bound * batch.tick,
         padding_fraction=padding_fraction(best.packings, batch),
         cp_histogram=cp_histogram(best.packings),
         planning_seconds=time.perf_counter() - started,
@@ -134,9 +147,8 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray
     return values
 
 
-def _search(batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
+def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidate:
     """The best of several ways to divide the batch; the first that is good enough."""
-    bound = _lower_bound(batch, domain, goal)
     close = _CLOSE if goal.plain else _PERFECT
     small = len(batch) * domain.ranks <= _SMALL
     wanted = fewest = fewest_microbatches(batch, domain)
@@ -145,20 +157,66 @@ def _search(batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
     def add(packings: tuple[Packing, ...]) -> None:
         found.append(_rated(split_to_multiple(packings, batch, domain), batch, domain, goal))
 
+    free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
+    quick = small and goal.plain and _FEW < len(batch) <= _QUICK
     if small:
-        add(one_by_one(batch, domain, as_upstream=True))
-        add(one_by_one(batch, domain))
+        for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
+            add(packings)
         wanted = len(_best(found).packings)
-        if _good(found, close * bound):
+        if _good(found, (_PERFECT if free else close) * bound):
             return _best(found)
-    for manner in _manners(goal, len(batch)):
+    quick = quick and not _best(found).idle
+    for manner in () if quick else _manners(goal, len(batch)):
         for packings in _divisions(batch, domain, manner, wanted):
             add(packings)
             if _good(found, _PERFECT * bound):
                 return _best(found)
-    if len(batch) <= _FEW or not (small or _good(found, _NEAR * bound)):
+    if free:  # then nothing is shorter
+        add(_undivided(batch, domain))
+        if _good(found[-1:], _PERFECT * bound):
+            return found[-1]
+    if not quick and (len(batch) <= _FEW or not (small or _good(found, _NEAR * bound))):
         add(_last_resort(batch, domain, fewest))
     return _best(found)
+
+
+def communication_is_free(batch: Batch, domain: Domain) -> bool:
+    """Whether the cost measure has no price for communication, nor for groups and microbatches.
+
+    Then no sequence takes fewer rank-ticks than in a group of all ranks. Such groups leave no rank
+    waiting, so they are as fast as any plan.
+    """
+    if batch.overhead.any() or batch.microbatch_overhead or batch.sizes[-1] != domain.ranks:
+        return False
+    rank_ticks = batch.ticks * np.array(batch.sizes)[:, None]
+    # Each entry was rounded to a whole tick, which its size multiplies.
+    return bool((rank_ticks[-1] <= rank_ticks.min(axis=0) + 2 * domain.ranks).all())
+
+
+def _undivided(batch: Batch, domain: Domain) -> tuple[Packing, ...]:
+    """One group of all ranks in each microbatch."""
+    found = []
+    for members in first_fit(batch.tokens[-1, batch.kind], domain):
+        items = batch.items(np.array(members), (domain.ranks,))
+        home, level = np.zeros(len(members), np.int64), np.zeros(1, np.int64)
+        found.append(assembled(items, home, level, domain, even=False))
+    return tuple(found)
+
+
+def _dealt(batch: Batch, domain: Domain) -> Iterator[tuple[Packing, ...]]:
+    """Deal one by one, by upstream's rule and by our own."""
+    yield one_by_one(batch, domain, as_upstream=True)
+    yield one_by_one(batch, domain)
+
+
+def _quickly(batch: Batch, domain: Domain) -> Iterator[tuple[Packing, ...]]:
+    """Deal one by one; before that plan comes that of upstream's rule, where it is shorter."""
+    own = one_by_one(batch, domain, even=False)
+    limit = sum(packing.ticks + batch.microbatch_overhead for packing in own)
+    upstream = one_by_one(batch, domain, as_upstream=True, even=False, limit=limit)
+    if upstream:
+        yield upstream
+    yield own
 
 
 def _good(found: Sequence[_Candidate], makespan: float) -> bool:
@@ -208,7 +266,7 @@ def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ..
     """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
     if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
         return one_by_one(batch, domain)
-    return divide(batch, domain, wanted, Manner(full=True, weight=_EAGERNESS))
+    return divide(batch, domain, wanted, Manner(full=True, weight=WEIGHT_OF_UNUSED))
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -173,7 +173,8 @@ def iteration_ticks(
 
 def group_times(microbatches: Sequence[Microbatch], lengths: IntArray, model: CostModel) -> Times:
     """Time of each group of each microbatch by a cost model; 0 for a dummy."""
-    sizes = {group.size for microbatch in microbatches for group in microbatch.groups}
+    groups = (group for microbatch in microbatches for group in microbatch.groups)
+    sizes = dict.fromkeys(group.size for group in groups if not group.dummy)
     costs = {size: model.cost(lengths, size) for size in sizes}
     return [
         [

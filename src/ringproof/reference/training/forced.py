@@ -12,12 +12,14 @@ from ringproof.errors import InputError
 from ringproof.reference.planning import (
     CostModel,
     Domain,
+    Goal,
     Group,
     Metrics,
     Microbatch,
     Plan,
 )
 from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.simulate import group_times, simulate
 
 Deal = list[list[list[int]]]
 """Sequences by microbatch and group."""
@@ -94,17 +96,13 @@ def _metrics(
     model: CostModel,
     started: float,
 ) -> Metrics:
-    makespan, held, histogram = 0.0, 0, Counter[int]()
-    for microbatch in microbatches:
-        slowest = 0.0
-        for group in microbatch.groups:
-            own = lengths[list(group.sequences)]
-            held += int(domain.rank_tokens(own, group.size).sum()) * group.size
-            histogram[group.size] += len(own)
-            if len(own):
-                cost = float(model.cost(own, group.size).sum())
-                slowest = max(slowest, cost + model.group_overhead(group.size))
-        makespan += slowest + model.microbatch_overhead
+    held, histogram = 0, Counter[int]()
+    for group in (group for microbatch in microbatches for group in microbatch.groups):
+        own = lengths[list(group.sequences)]
+        held += int(domain.rank_tokens(own, group.size).sum()) * group.size
+        histogram[group.size] += len(own)
+    times, overhead = group_times(microbatches, lengths, model), float(model.microbatch_overhead)
+    makespan = simulate(microbatches, times, domain.ranks, Goal(), overhead).makespan
     return Metrics(
         unit=model.unit,
         makespan=makespan,
