@@ -56,7 +56,6 @@ def tally() -> Iterator[Counter[str]]:
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checks.attention.players import play
 from checks.attention.test_steps import Pairs, pairs_met
-from checks.packing.packs import build, packs, patient, random_pack
+from checks.packing.packs import build, packs, random_pack
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
 from ringproof.reference.attention.names import KERNEL_NAMES
 from ringproof.reference.attention.steps import Piece, pieces, step_table
@@ -41,7 +41,6 @@ def tables_pairs(sharding: Sharding, *, causal: bool) -> Pairs:
     return pairs_met(tables, list(sharding.shards))
 
 
-@patient
 @given(st.integers(1, 7), st.data(), st.sampled_from(PARTITIONS), st.booleans())
 def test_every_visible_pair_meets_once_and_no_other(
     size: int, data: st.DataObject, partition: str, causal: bool
@@ -51,7 +50,6 @@ def test_every_visible_pair_meets_once_and_no_other(
     assert tables_pairs(sharding, causal=causal) == visible(packed, causal=causal)
 
 
-@patient
 @given(st.integers(1, 3), st.integers(1, 3), st.data(), st.sampled_from(PARTITIONS))
 def test_gathered_shards_are_shards(
     inner: int, outer: int, data: st.DataObject, partition: str

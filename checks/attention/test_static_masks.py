@@ -24,7 +24,7 @@ from checks.attention.test_packed import (
     visible,
     worst,
 )
-from checks.packing.packs import build, packs, patient
+from checks.packing.packs import build, packs
 from ringproof.errors import InputError
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.blocks import BlockShape
@@ -84,7 +84,6 @@ def static_play(
     return whole
 
 
-@patient
 @given(st.integers(1, 5), st.data(), st.sampled_from(PARTITIONS), st.booleans())
 def test_every_visible_pair_meets_once_and_no_other(
     size: int, data: st.DataObject, partition: str, causal: bool

@@ -117,7 +117,7 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     assert "not a regular file" in _refusal(tmp_path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(alphabet="ab:-[]{}&*!|>'\"#%?,\n\t 01\\~@`", max_size=60))
 def test_any_text_is_data_or_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = _write(tmp_path_factory.getbasetemp(), text)

@@ -269,9 +269,7 @@ _MENTION = st.one_of(
 )  # fmt: skip
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_MENTION, max_size=6), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans())
 def test_mending_once_is_enough(tmp_path: Path, parts: list[str], end: str, bom: bool) -> None:
     data = ("\ufeff" * bom + "".join(parts).replace("\n", end)).encode()

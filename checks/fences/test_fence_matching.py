@@ -114,7 +114,7 @@ _LINES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_LINES, _LINES, _LINES, st.integers(1, 30), st.data())
 def test_lines_added_above_move_a_quote_by_as_many(
     above: list[str], inside: list[str], below: list[str], added: int, data: st.DataObject

@@ -145,7 +145,7 @@ _BITS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.lists(_BITS, max_size=60).map("".join), st.text(max_size=80)))
 def test_junk_never_crashes(text: str) -> None:
     data = text.encode()
@@ -161,7 +161,7 @@ def test_junk_never_crashes(text: str) -> None:
         ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_bytes_never_crash(data: bytes) -> None:
     try:

@@ -45,7 +45,7 @@ def test_awkward_texts_are_read_back(tmp_path: Path, plainly: bool) -> None:
     assert _read(tmp_path, card_text(data, ["head"], plainly=plainly)) == data
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(WILD, max_size=120))
 def test_quoted_style_can_say_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     data = {"summary": text}

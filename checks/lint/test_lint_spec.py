@@ -44,7 +44,7 @@ KEYS = st.sampled_from(["name", "description", "license", "compatibility", "allo
 
 
 @NEEDS_SKILLS_REF
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(KEYS, VALUES, max_size=4), NAMES, st.booleans())
 def test_our_checks_and_the_reference_agree(data: dict[str, str], name: str, named: bool) -> None:
     from skills_ref.parser import ParseError, parse_frontmatter

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from ringproof.reference.packing.sequences import PackedSequences
-
-patient = settings(deadline=None)  # a shared machine may stop for a while
 
 
 def build(entries: list[tuple[int, int]], *, sequences: int, tail: str) -> PackedSequences:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.packing.packs import packs, patient
+from checks.packing.packs import packs
 from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import (
     PADDING,
@@ -21,7 +21,6 @@ from ringproof.reference.packing.partition import PARTITIONS
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 
 
-@patient
 @given(st.integers(1, 4), st.data(), st.sampled_from(PARTITIONS))
 def test_arrays_say_what_the_maps_say(size: int, data: st.DataObject, partition: str) -> None:
     packed = data.draw(packs(2 * size))
@@ -41,7 +40,6 @@ def test_arrays_say_what_the_maps_say(size: int, data: st.DataObject, partition:
         assert (np.flatnonzero(in_order == entry) == np.arange(start, start + length)).all()
 
 
-@patient
 @given(st.data(), st.integers(0, 3), st.integers(0, 3))
 def test_a_pack_at_capacity_has_the_same_sequences(
     data: st.DataObject, more_rows: int, more_entries: int

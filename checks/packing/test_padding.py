@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.packing.packs import patient
 from ringproof.errors import InputError
 from ringproof.reference.packing.padding import ROW_ALIGNMENTS, padding_multiple, round_up
 from ringproof.reference.packing.partition import PARTITIONS
@@ -14,7 +13,6 @@ from ringproof.reference.packing.partition import PARTITIONS
 sizes = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
-@patient
 @given(sizes, sizes, st.booleans(), st.sampled_from(PARTITIONS), st.sampled_from([*ROW_ALIGNMENTS]))
 def test_every_shard_is_whole(
     cp: int, tp: int, sequence_parallel: bool, partition: str, alignment: str
@@ -55,7 +53,6 @@ def test_the_multiples_in_use(arguments: dict[str, object], multiple: int) -> No
     assert padding_multiple(**arguments) == multiple  # type: ignore[arg-type]
 
 
-@patient
 @given(st.integers(1, 500), sizes, sizes, st.booleans(), st.sampled_from(["none", "fp8", "mxfp8"]))
 def test_upstream_pads_alike_where_it_keeps_the_number_format(
     seq_len: int, cp: int, tp: int, sequence_parallel: bool, alignment: str
@@ -86,7 +83,6 @@ def test_alignments_are_upstreams() -> None:
     assert ROW_ALIGNMENTS["nvfp4"] == get_fp4_align_size("nvfp4")
 
 
-@patient
 @given(st.integers(0, 10**6), st.integers(1, 1000))
 def test_rounding_up_goes_to_the_next_multiple(rows: int, multiple: int) -> None:
     rounded = round_up(rows, multiple)

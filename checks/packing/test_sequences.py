@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.packing.packs import packs, patient
+from checks.packing.packs import packs
 from ringproof.errors import InputError
 from ringproof.reference.packing.padding import round_up
 from ringproof.reference.packing.sequences import TAILS, Capacity, PackedSequences, pack
@@ -19,7 +19,6 @@ lengths_lists = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
 multiples = st.sampled_from([1, 2, 6, 8, 16])
 
 
-@patient
 @given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(1, 4))
 def test_a_pack_keeps_its_sequences(
     lengths: list[int], multiple: int, tail: str, whole: int
@@ -37,7 +36,6 @@ def test_a_pack_keeps_its_sequences(
     assert packed.lengths[count:] in ((), (0,))
 
 
-@patient
 @given(lengths_lists, multiples, st.sampled_from(["dummy", "extend_last"]), st.integers(0, 3))
 def test_a_capacity_fixes_every_size(
     lengths: list[int], multiple: int, tail: str, spare: int
@@ -57,7 +55,6 @@ def test_a_pack_without_sequences_is_all_dummy() -> None:
     assert packed.padded_lengths == (16, 0, 0)
 
 
-@patient
 @given(packs(4))
 def test_real_spans_are_the_real_tokens(packed: PackedSequences) -> None:
     spans = packed.real_spans

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.packing.packs import build, packs, patient
+from checks.packing.packs import build, packs
 from ringproof.errors import InputError
 from ringproof.reference.packing.maps import (
     global_to_local,
@@ -26,7 +26,6 @@ from ringproof.reference.packing.shards import Sharding, check_pack, pack_spans
 sizes = st.integers(1, 9)
 
 
-@patient
 @given(sizes, st.data(), st.sampled_from(PARTITIONS))
 def test_every_row_is_held_once_and_comes_back(
     size: int, data: st.DataObject, partition: str
@@ -62,7 +61,6 @@ def zigzag_by_row(packed: PackedSequences, size: int, rank: int) -> list[int]:
     return found
 
 
-@patient
 @given(st.integers(2, 9), st.data())
 def test_zigzag_is_transformer_engines(size: int, data: st.DataObject) -> None:
     packed = data.draw(packs(2 * size))
@@ -72,7 +70,6 @@ def test_zigzag_is_transformer_engines(size: int, data: st.DataObject) -> None:
         )
 
 
-@patient
 @given(st.integers(1, 8), st.data())
 def test_zigzag_is_where_megatron_core_rotates(size: int, data: st.DataObject) -> None:
     """Its rotary embedding picks the angles of each local row; we hand it positions as angles."""
@@ -102,7 +99,6 @@ def test_the_example_in_transformer_engines_documentation() -> None:
     ]
 
 
-@patient
 @given(sizes, st.data())
 def test_contiguous_is_equal_runs_of_the_pack(size: int, data: st.DataObject) -> None:
     packed = data.draw(packs(size))
@@ -123,7 +119,6 @@ def real_by_chunk(packed: PackedSequences, size: int, rank: int) -> list[bool]:
     return found
 
 
-@patient
 @given(st.integers(2, 9), st.data())
 def test_padding_is_known_row_by_row(size: int, data: st.DataObject) -> None:
     packed = data.draw(packs(2 * size))
@@ -135,7 +130,6 @@ def test_padding_is_known_row_by_row(size: int, data: st.DataObject) -> None:
     assert total == packed.tokens
 
 
-@patient
 @given(sizes, st.data(), st.sampled_from(PARTITIONS))
 def test_positions_start_anew_in_every_sequence(
     size: int, data: st.DataObject, partition: str

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import settings
 
 from ringproof.reference.model.batch import IGNORED, PackedBatch
 from ringproof.reference.planning import Group, Pipeline
@@ -23,8 +22,6 @@ from ringproof.reference.training.routing import (
     place_rows,
 )
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
-
-patient = settings(deadline=None)  # a shared machine may stop for a while
 
 
 def random_schedule(draw: random.Random) -> Schedule:

@@ -19,7 +19,6 @@ from checks.training import steps as steps_module
 from checks.training.steps import (
     check_batches,
     foreign_rows,
-    patient,
     played,
     random_documents,
     random_step,
@@ -43,7 +42,6 @@ def forced_step() -> StepPlan:
     return plan_step([5, 9, 14, 3, 30, 8], schedule)
 
 
-@patient
 @given(steps, st.integers(0, 3))
 def test_every_row_arrives_once_with_what_follows_it(step: StepPlan, depths: int) -> None:
     documents = random_documents(step)
@@ -60,7 +58,6 @@ def test_token_ids_wider_than_a_byte_arrive(vocabulary: int) -> None:
         played(step, documents, TokenNeeds(depths=1))
 
 
-@patient
 @given(steps)
 def test_metadata_are_those_of_the_packing(step: StepPlan) -> None:
     """Positions and real rows, from the pack itself; under ``padded`` more rows count as real."""
@@ -77,7 +74,6 @@ def test_metadata_are_those_of_the_packing(step: StepPlan) -> None:
             assert len(local_to_global(*cut)) == batch.rows
 
 
-@patient
 @given(steps, st.integers(0, 2), st.booleans(), st.booleans())
 def test_no_byte_moves_that_is_not_needed(
     step: StepPlan, depths: int, embeds: bool, predicts: bool
@@ -96,7 +92,6 @@ def test_no_byte_moves_that_is_not_needed(
         assert received == needed * (embeds + (1 + depths) * predicts)
 
 
-@patient
 @given(steps, st.integers(0, 3))
 def test_totals_are_the_labels_that_there_are(step: StepPlan, depths: int) -> None:
     batches = played(step, random_documents(step), TokenNeeds(depths=depths))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.training.steps import patient, random_lengths, random_schedule, random_step
+from checks.training.steps import random_lengths, random_schedule, random_step
 from ringproof.errors import InputError
 from ringproof.reference.model.config import PRESETS
 from ringproof.reference.planning import Group, Microbatch, Pipeline
@@ -29,7 +29,6 @@ def checked(step: StepPlan, schedule: Schedule) -> None:
     check_plan(step, "plan", multiple=schedule.microbatch_multiple)
 
 
-@patient
 @given(st.integers(0, 2**32))
 def test_every_schedule_makes_legal_plans(seed: int) -> None:
     draw = random.Random(seed)
@@ -43,7 +42,6 @@ def test_every_schedule_makes_legal_plans(seed: int) -> None:
     assert sum(step.plan.metrics.cp_histogram.values()) == len(lengths)
 
 
-@patient
 @given(st.integers(0, 2**32))
 def test_rows_are_those_of_the_packs(seed: int) -> None:
     step = random_step(seed)
