@@ -38,7 +38,7 @@ def imported(folder: Path, requirements: list[str]) -> subprocess.CompletedProce
 def test_the_declared_dependencies_suffice(tmp_path: Path) -> None:
     done = imported(tmp_path / "lent", declared("project", "dependencies"))
     assert done.returncode == 0, done.stderr
-    assert "ringproof.harness.reports.sarif" in done.stdout.splitlines()
+    assert "ringproof.harness.reports.formats" in done.stdout.splitlines()
 
 
 def test_a_missing_one_is_noticed(tmp_path: Path) -> None:

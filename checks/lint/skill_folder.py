@@ -8,8 +8,8 @@ import typer
 
 from ringproof.cli.lint import command_table
 from ringproof.cli.main import app
-from ringproof.harness.lint.config import LintConfig
 from ringproof.harness.lint.engine import LintReport, lint
+from ringproof.harness.lint.selection import LintConfig
 
 HEAD = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"
 

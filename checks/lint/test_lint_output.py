@@ -15,10 +15,9 @@ from checks.lint.skill_folder import make_skill, report_on
 from checks.reports.sarif_structure import sarif_problems
 from ringproof.cli.lint import lint
 from ringproof.errors import InputError
-from ringproof.harness.lint.engine import LintReport
-from ringproof.harness.lint.report import as_report
+from ringproof.harness.lint.engine import LintReport, as_report
 from ringproof.harness.lint.rules import RULES
-from ringproof.harness.reports.github import as_github
+from ringproof.harness.reports.formats import as_github
 from ringproof.harness.reports.model import Finding
 
 ROOT = Path(__file__).parents[2]

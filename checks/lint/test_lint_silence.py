@@ -8,7 +8,7 @@ import pytest
 
 from checks.lint.skill_folder import make_skill, report_on, rules_of
 from ringproof.errors import InputError
-from ringproof.harness.lint.config import LintConfig, read_config
+from ringproof.harness.lint.selection import LintConfig, read_config
 
 WRONG = "```bash\necho 'a\n```\n"
 TWO = f"# One\n\n{WRONG}\n# Two\n\n{WRONG}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringproof.harness.reports.fingerprints import line_fingerprints
+from ringproof.harness.reports.formats import line_fingerprints
 
 # Made with github/codeql-action's own src/fingerprints.ts under node.
 MADE_BY_GITHUB = [

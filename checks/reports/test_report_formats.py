@@ -12,11 +12,15 @@ from rich.console import Console
 
 from checks.reports.sarif_structure import sarif_problems
 from ringproof.harness.reports.catalogue import ALL_RULES
-from ringproof.harness.reports.data import as_markdown, finding_data
-from ringproof.harness.reports.github import as_github
+from ringproof.harness.reports.formats import (
+    as_github,
+    as_markdown,
+    as_sarif,
+    finding_data,
+    help_uri,
+    print_report,
+)
 from ringproof.harness.reports.model import Finding, Report, Rule
-from ringproof.harness.reports.sarif import as_sarif, help_uri
-from ringproof.harness.reports.text import print_report
 
 RULES = (
     Rule("RA101", "missing-symbol", "error", "No symbol.", "Look.", "anchors"),

@@ -10,10 +10,10 @@ import typer
 
 from ringproof.cli.options import JsonOption
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.harness.lint.commands import CommandTable
-from ringproof.harness.lint.config import LintConfig, check_prefixes, read_config
+from ringproof.harness.lint.engine import as_json, as_report
 from ringproof.harness.lint.engine import lint as run_rules
-from ringproof.harness.lint.report import as_json, as_report
+from ringproof.harness.lint.fenced import CommandTable
+from ringproof.harness.lint.selection import LintConfig, check_prefixes, read_config
 
 
 def lint(

@@ -13,11 +13,8 @@ from rich.console import Console
 
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
-from ringproof.harness.reports.fingerprints import line_fingerprints
-from ringproof.harness.reports.github import as_github
+from ringproof.harness.reports.formats import as_github, as_sarif, line_fingerprints, print_report
 from ringproof.harness.reports.model import Report
-from ringproof.harness.reports.sarif import as_sarif
-from ringproof.harness.reports.text import print_report
 
 MAX_BYTES = 5_000_000
 

@@ -1,25 +1,27 @@
-"""Runs every rule over every skill."""
+"""Runs every rule over every skill, and tells what it found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ringproof.harness.lint.characters import check_characters
-from ringproof.harness.lint.commands import CommandTable, check_commands
-from ringproof.harness.lint.config import LintConfig
-from ringproof.harness.lint.data import check_data
+from ringproof.harness.lint.fenced import CommandTable, check_commands, check_data, check_shell
 from ringproof.harness.lint.model import Skill
 from ringproof.harness.lint.references import check_references, check_unreferenced
-from ringproof.harness.lint.safety import check_hidden, check_remote_code
-from ringproof.harness.lint.secrets import check_secrets
-from ringproof.harness.lint.shell import check_shell
-from ringproof.harness.lint.silence import Silence, apply_silences, silences_of
-from ringproof.harness.lint.sizes import check_duplicates, check_sizes
-from ringproof.harness.lint.spec import check_spec, has_skills_ref
+from ringproof.harness.lint.rules import RULES, rule_of
+from ringproof.harness.lint.safety import (
+    check_characters,
+    check_hidden,
+    check_remote_code,
+    check_secrets,
+)
+from ringproof.harness.lint.selection import LintConfig, Silence, apply_silences, silences_of
+from ringproof.harness.lint.spec import check_duplicates, check_sizes, check_spec, has_skills_ref
 from ringproof.harness.lint.walk import find_skills, read_skill
-from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.formats import finding_data
+from ringproof.harness.reports.model import Finding, Report
 
 _CHECKS = (
     check_spec,
@@ -100,3 +102,33 @@ def _of_skill(skill: Skill, commands: CommandTable | None) -> Iterator[Finding]:
 
 def _order(finding: Finding) -> tuple[str, int, str, str]:
     return finding.path, finding.line, finding.rule, finding.message
+
+
+def as_report(lint: LintReport) -> Report:
+    """The findings, the rules and one closing line with the counts."""
+    return Report(RULES, lint.findings, (_summary(lint),), lint.silenced)
+
+
+def as_json(lint: LintReport) -> dict[str, Any]:
+    """The report as data."""
+    report = as_report(lint)
+    return {
+        "version": 1,
+        "pass": not lint.findings,
+        "skills": lint.skills,
+        "files": lint.files,
+        "skills_ref": lint.skills_ref,
+        "findings": [finding_data(report, item) for item in lint.findings],
+        "silenced": [finding_data(report, item) for item in lint.silenced],
+    }
+
+
+def _summary(lint: LintReport) -> str:
+    errors = sum(rule_of(item.rule).level == "error" for item in lint.findings)
+    warnings = len(lint.findings) - errors
+    silenced = f", {len(lint.silenced)} silenced" if lint.silenced else ""
+    with_reference = "" if lint.skills_ref else " (without skills-ref)"
+    return (
+        f"{lint.skills} skills, {lint.files} files: {errors} errors, {warnings} warnings"
+        f"{silenced}{with_reference}"
+    )

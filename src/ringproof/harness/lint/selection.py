@@ -1,0 +1,197 @@
+"""Which findings are reported: ``[tool.ringproof.lint]`` of a ``pyproject.toml``, and comments.
+
+A comment says ``ringproof: ignore RP301 because it is a template``. In Markdown it covers its own
+block and the next one; in other files its own line and the next. ``ignore-file`` covers the file,
+and in ``SKILL.md`` findings about the skill as a whole.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringproof.errors import InputError
+from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.lint.rules import IDS
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
+
+KEYS = ("select", "ignore", "per-path")
+
+
+@dataclass(frozen=True)
+class LintConfig:
+    """Which rules apply where.
+
+    Attributes:
+        select: Prefixes of rule ids; all rules when empty.
+        ignore: Prefixes of rule ids that never apply.
+        per_path: Glob of shown paths, and the prefixes that do not apply there.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_path: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def applies(self, finding: Finding) -> bool:
+        """Whether a finding is to be reported."""
+        if self.select and not finding.rule.startswith(self.select):
+            return False
+        off = self.ignore + tuple(
+            prefix
+            for pattern, prefixes in self.per_path
+            if fnmatch.fnmatchcase(finding.path, pattern)
+            for prefix in prefixes
+        )
+        return not (off and finding.rule.startswith(off))
+
+
+def read_config(path: Path) -> LintConfig:
+    """Read a ``pyproject.toml``; one without the table means the defaults.
+
+    Raises:
+        InputError: The file cannot be read or parsed, or the table has a wrong key or value.
+    """
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        data: Any = toml.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError("--config", path, problem, "name a pyproject.toml") from error
+    except ValueError as error:  # TOML's and UTF-8's errors
+        raise InputError(str(path), None, f"not valid TOML: {error}", "correct it") from error
+    for key in ("tool", "ringproof", "lint"):
+        data = data.get(key, {}) if isinstance(data, dict) else {}
+    if not isinstance(data, dict):
+        raise _wrong(path, "", "is not a table", "write [tool.ringproof.lint]")
+    for key in data:
+        if key not in KEYS:
+            raise _wrong(path, f".{key}", "no such key", f"use one of {', '.join(KEYS)}")
+    per_path = data.get("per-path", {})
+    if not isinstance(per_path, Mapping):
+        raise _wrong(path, ".per-path", "is not a table", 'write "GLOB" = ["RPnnn"]')
+    return LintConfig(
+        select=_prefixes(path, "select", data.get("select", [])),
+        ignore=_prefixes(path, "ignore", data.get("ignore", [])),
+        per_path=tuple(
+            (str(glob), _prefixes(path, f'per-path."{glob}"', value))
+            for glob, value in per_path.items()
+        ),
+    )
+
+
+def check_prefixes(field: str, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """The prefixes, each of which names at least one rule.
+
+    Raises:
+        InputError: One names none.
+    """
+    for prefix in prefixes:
+        if not prefix or not any(identifier.startswith(prefix) for identifier in IDS):
+            raise InputError(field, prefix, "names no rule", "see docs/lint.md for the rules")
+    return prefixes
+
+
+def _prefixes(path: Path, key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(path, f".{key}", "is not a list of rules", 'write ["RP202"]')
+    return check_prefixes(f"{path}: tool.ringproof.lint.{key}", tuple(value))
+
+
+def _wrong(path: Path, key: str, problem: str, remedy: str) -> InputError:
+    return InputError(f"{path}: tool.ringproof.lint{key}", None, problem, remedy)
+
+
+_SILENCE = re.compile(
+    r"ringproof:\s*ignore(?P<file>-file)?\s+(?P<rules>RP\d+(?:[\s,]+RP\d+)*)"
+    r"(?:[ \t]+because[ \t]+(?P<reason>\w[^\n]*))?"
+)
+_UNSILENCEABLE = ("RP001", "RP002")
+
+
+@dataclass(frozen=True)
+class Silence:
+    """One comment.
+
+    Attributes:
+        first, last: The lines that it covers.
+        line: Where it stands.
+    """
+
+    path: str
+    line: int
+    rules: frozenset[str]
+    first: int
+    last: int
+    reason: str
+
+    def covers(self, finding: Finding) -> bool:
+        """Whether it silences a finding."""
+        inside = finding.path == self.path and self.first <= finding.line <= self.last
+        return inside and finding.rule in self.rules and bool(self.reason)
+
+
+def silences_of(skill: Skill) -> Iterator[Silence]:
+    """Every silencing comment of a skill."""
+    for source in skill.texts:
+        if "ringproof:" in source.text:
+            yield from _in_file(source)
+
+
+def _in_file(source: SourceFile) -> Iterator[Silence]:
+    if source.markdown is not None:
+        pieces = [(piece.text, piece.line) for piece in source.markdown.hidden]
+    else:
+        pieces = [(source.text, 1)]
+    for text, start in pieces:
+        for match in _SILENCE.finditer(text):
+            line = start + text.count("\n", 0, match.start())
+            first, last = _range(source, line, whole=bool(match["file"]))
+            rules = frozenset(re.findall(r"RP\d+", match["rules"]))
+            yield Silence(source.shown, line, rules, first, last, (match["reason"] or "").strip())
+
+
+def _range(source: SourceFile, line: int, *, whole: bool) -> tuple[int, int]:
+    if whole:
+        return 1, source.text.count("\n") + 1
+    if source.markdown is None:
+        return line, line + 1
+    blocks = sorted(source.markdown.blocks)
+    own = next(((a, b) for a, b in blocks if a <= line <= b), (line, line))
+    after = next(((a, b) for a, b in blocks if a > own[1]), own)
+    return own[0], after[1]
+
+
+def apply_silences(
+    findings: Iterable[Finding], silences: Iterable[Silence]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """What is left, with what is wrong about the comments themselves; and what was silenced."""
+    all_silences = tuple(silences)
+    left: list[Finding] = []
+    silenced: list[Finding] = []
+    used: set[Silence] = set()
+    for finding in findings:
+        covering = [item for item in all_silences if item.covers(finding)]
+        used.update(covering)
+        (silenced if covering and finding.rule not in _UNSILENCEABLE else left).append(finding)
+    for silence in all_silences:
+        left += _about(silence, silence in used)
+    return tuple(left), tuple(silenced)
+
+
+def _about(silence: Silence, used: bool) -> Iterator[Finding]:
+    unknown = sorted(silence.rules - IDS)
+    if not silence.reason:
+        message = "write `ringproof: ignore RPnnn because REASON`; without a reason it is ignored"
+        yield Finding("RP001", silence.path, silence.line, message)
+    elif unknown:
+        message = f"there is no rule {showable(unknown[0], 20)}"
+        yield Finding("RP002", silence.path, silence.line, message)
+    elif not used:
+        yield Finding("RP002", silence.path, silence.line, "silences nothing here; remove it")
