@@ -10,8 +10,6 @@ from rich.text import Text
 
 from ringproof.harness.logs.training.comparison import (
     Comparison,
-    Point,
-    SeriesComparison,
     cautions,
     readings,
 )
@@ -19,6 +17,7 @@ from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.verdict import Kind
 from ringproof.harness.reports.printable import showable
 
+COLUMNS = ("series", "verdict", "difference", "step", "A", "B", "relative")
 _WIDTH = 118
 
 
@@ -32,10 +31,8 @@ def print_comparison(result: Comparison, console: Console) -> None:
     wide = Console(file=console.file, width=max(console.width, _WIDTH), no_color=console.no_color)
     wide.print(_table(result), highlight=False)
     console.print()
-    for reading in readings(result):
-        _line(console, Text(f"finding: {showable(reading, 400)}"))
-    for caution in cautions(result):
-        _line(console, Text(f"caution: {showable(caution, 400)}"))
+    for kind, text in remarks(result):
+        _line(console, Text(f"{kind}: {text}"))
 
 
 def headline(result: Comparison) -> str:
@@ -76,32 +73,34 @@ def described(log: TrainingLog) -> str:
     return showable(f"{log.path}: {log.format}, {len(one):,} steps, {span} ({names})", 300)
 
 
-def rows(one: SeriesComparison) -> Iterator[tuple[str, Point | None]]:
-    """The points of a series worth a line."""
-    yield "first beyond", one.first
-    yield "largest", one.largest
+def remarks(result: Comparison) -> Iterator[tuple[str, str]]:
+    """Findings and cautions, each with the word that begins it."""
+    yield from (("finding", showable(text, 400)) for text in readings(result))
+    yield from (("caution", showable(text, 400)) for text in cautions(result))
 
 
-def shown(value: float) -> str:
-    """A value with all its digits."""
-    return repr(value)
+def rows(result: Comparison) -> Iterator[tuple[str, ...]]:
+    """The points of each series that are worth a line, as the cells of `COLUMNS`."""
+    for one in result.series:
+        said = showable(one.name), one.judgement.kind.value
+        points = [("first beyond", one.first), ("largest", one.largest)]
+        found = [(what, point) for what, point in points if point is not None]
+        if not found:
+            yield (*said, "none", "", "", "", "")
+        for what, point in found:
+            values = repr(point.a), repr(point.b), f"{point.relative:.3g}"
+            yield (*said, what, f"{point.step:,}", *values)
 
 
 def _table(result: Comparison) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("series", "verdict", "difference"):
-        table.add_column(name, no_wrap=True)
-    for name in ("step", "A", "B", "relative"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in result.series:
-        said = (one.name, one.judgement.kind.value)
-        points = [(what, point) for what, point in rows(one) if point is not None]
-        if not points:
-            table.add_row(*map(Text, (*map(showable, said), "none")))
-        for what, point in points:
-            cells = (f"{point.step:,}", shown(point.a), shown(point.b), f"{point.relative:.3g}")
-            table.add_row(*map(Text, (*map(showable, said), what, *cells)))
-            said = ("", "")
+    for place, name in enumerate(COLUMNS):
+        table.add_column(name, no_wrap=True, justify="left" if place < 3 else "right")
+    before: tuple[str, ...] = ()
+    for row in rows(result):
+        shown = ("", "", *row[2:]) if row[:2] == before else row
+        table.add_row(*map(Text, shown))
+        before = row[:2]
     return table
 
 
