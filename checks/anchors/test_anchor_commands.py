@@ -125,16 +125,16 @@ def test_drift_names_the_class_and_what_hangs_on_it(scene: Scene) -> None:
 
 
 REFUSED = [
-    (("check", "--upstream", "nobody=dir:."), "is no upstream of these cards"),
+    (("check", "--upstream", "nobody=dir:."), "is not an upstream of these cards"),
     (("check", "--upstream", "lm=git:{git}@nope"), "no ref 'nope'"),
     (("check", "--upstream", "lm=pip:demo-upstream==9"), "not in the cache"),
     (("check", "--upstream", "lm"), "is not NAME=SPEC"),
     (("check", "nobody"), "no such skill"),
     (("lock",), "needs a checkout of some/where"),
-    (("lock", "--upstream", "some/where=dir:{git}"), "a folder is no version"),
+    (("lock", "--upstream", "some/where=dir:{git}"), "a folder is not a version"),
     (("drift", "--from", "git:{git}@nope", "--to", "git:{git}@main"), "no ref 'nope'"),
     (("drift", "--from", "dir:{git}", "--to", "git:{git}@main"), "none of the cards' anchors"),
-    (("drift", "--from", "x", "--to", "y"), "is no upstream"),
+    (("drift", "--from", "x", "--to", "y"), "is not an upstream"),
 ]
 
 

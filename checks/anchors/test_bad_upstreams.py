@@ -89,12 +89,12 @@ GIVEN = [
     ("lm=git:{root}/none@main", "no such folder"),
     ("lm=git:{root}/upstream@nope", "no ref 'nope'"),
     ("lm=git:{root}/upstream@" + "a" * 40, "no ref 'aaaa"),
-    ("lm=git:{root}/upstream@../main", "is no branch"),
+    ("lm=git:{root}/upstream@../main", "is not a branch"),
     ("some/where=git:{root}/empty", "no readable git repository"),
     ("lm=pip:demo-upstream==9.9", "not in the cache"),
     ("lm=pip:demo-upstream", "names no exact release"),
     ("lm=pip:demo-upstream==../../x", "names no exact release"),
-    ("other/name=git:{root}/upstream", "is no upstream of these cards"),
+    ("other/name=git:{root}/upstream", "is not an upstream of these cards"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_submodule_that_was_not_given_is_not_here(scene: Scene, tmp_path: Path
     given = ("--upstream", f"some/bridge=git:{tmp_path / 'bridge'}")
     assert "give it with --upstream some/where" in scene.refused("lock", *given)
     refused = scene.refused("check", *given, "--upstream", f"some/other={scene.git()}")
-    assert "is no upstream of these cards (got some/other)" in refused
+    assert "is not an upstream of these cards (got some/other)" in refused
     assert AnchorProver(choice).prove(card, card.anchors[0]).state is ProofState.UNAVAILABLE
 
 

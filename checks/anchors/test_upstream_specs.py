@@ -118,11 +118,11 @@ def test_an_installed_package_has_only_its_own_files(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("", "is no upstream"),
-    ("megatron-core", "is no upstream"),
-    ("svn:x@y", "is no upstream"),
-    ("dir:", "is no upstream"),
-    ("installed:a b", "is no upstream"),
+    ("", "is not an upstream"),
+    ("megatron-core", "is not an upstream"),
+    ("svn:x@y", "is not an upstream"),
+    ("dir:", "is not an upstream"),
+    ("installed:a b", "is not an upstream"),
     ("installed:no-such-package-here", "not installed"),
     ("dir:{root}/none", "no such folder"),
     ("pip:demo", "no exact release"),
@@ -134,11 +134,11 @@ BAD = [
     ("git:{root}/none@main", "no such folder"),
     ("git:{root}@main", "no readable git repository"),
     ("git:{root}/r@nope", "no ref 'nope'"),
-    ("git:{root}/r@", "is no branch"),
-    ("git:{root}/r@:/text", "is no branch"),
-    ("git:{root}/r@main:pkg", "is no branch"),
-    ("git:{root}/r@@{{1 day ago}}", "is no branch"),
-    ("git:{root}/r@--upload-pack=x", "is no branch"),
+    ("git:{root}/r@", "is not a branch"),
+    ("git:{root}/r@:/text", "is not a branch"),
+    ("git:{root}/r@main:pkg", "is not a branch"),
+    ("git:{root}/r@@{{1 day ago}}", "is not a branch"),
+    ("git:{root}/r@--upload-pack=x", "is not a branch"),
 ]
 
 

@@ -121,7 +121,7 @@ def test_evidence_is_looked_up(tmp_path: Path) -> None:
     assert "exists in kite" in reasons["evidence: src/kite"]
     assert "exists in wind" in reasons["evidence: 3rdparty/wind/gust.py"]
     assert "no root given has that path" in reasons["evidence: src/kite/gone.py"]
-    assert "it is no path" in reasons["evidence: a talk with a kite maker"]
+    assert "it is not a path" in reasons["evidence: a talk with a kite maker"]
     without = imported(tmp_path / "w").evidence
     assert dict(without) == {"not looked up": 4, "prose": 1}
 

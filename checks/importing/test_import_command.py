@@ -120,7 +120,7 @@ def test_bad_roots_are_refused_before_anything_is_written(tmp_path: Path, skill:
     for root, words in (
         ("x", "is not NAME=SPEC"),
         ("kite=git:" + str(tmp_path), "OWNER/NAME"),
-        ("a/b=svn:x", "is no upstream"),
+        ("a/b=svn:x", "is not an upstream"),
     ):
         assert words in _refused(_run(skill, "--output", tmp_path / "o", "--upstream", root))
     assert not (tmp_path / "o").exists()

@@ -17,7 +17,7 @@ from ringproof.harness.cards import load_card
         (
             ("version_matrix", 0, "anchors", 1),
             "renaimed",
-            "version_matrix[0].anchors[1]: is no anchor of this card (got renaimed); add it",
+            "version_matrix[0].anchors[1]: is not an anchor of this card (got renaimed); add it",
         ),
         (
             ("version_matrix", 0, "anchors", 1),

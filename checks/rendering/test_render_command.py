@@ -95,7 +95,7 @@ def test_json_says_which_blocks(tmp_path: Path, run) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (block("clams"), "SKILL.md:1: is no KIND of block (got clams)"),
+        (block("clams"), "SKILL.md:1: is not a kind of block (got clams)"),
         ("<!-- ringproof:end -->\n", "SKILL.md:1: ends a block that nothing began"),
         ("no block at all\n", "no file has a generated block"),
     ],

@@ -146,7 +146,7 @@ def test_a_symbol_that_is_there_twice(scene: Scene, run: Run) -> None:
 
 UPSTREAMS = {
     "git:{git}@nope": "no ref 'nope'",
-    "git:{git}@../x": "is no branch",
+    "git:{git}@../x": "is not a branch",
     "git:{root}/none@main": "no such folder",
     "git:{root}@main": "no readable git repository",
     "git:{root}/corrupt@main": "git",
@@ -154,7 +154,7 @@ UPSTREAMS = {
     "pip:demo-upstream": "names no exact release",
     "dir:{root}/none": "none",
     "installed:no-such-package-here": "no-such-package-here",
-    "ftp:x": "is no upstream",
+    "ftp:x": "is not an upstream",
     "": "is not NAME=SPEC",
 }
 

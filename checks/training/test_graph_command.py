@@ -15,13 +15,22 @@ REFUSED = [
     (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
     (("--graph-scope", "attn", "--recompute"), "--graph-scope: whole layers are computed again ("),
     (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses (got bank); us"),
-    (("--graph-rows", "17"), "--graph-rows: is no multiple of 2 up to max_tokens_per_rank (got 1"),
-    (("--graph-rows", "128"), "--graph-rows: is no multiple of 2 up to max_tokens_per_rank (got "),
+    (
+        ("--graph-rows", "17"),
+        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got 1",
+    ),
+    (
+        ("--graph-rows", "128"),
+        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got ",
+    ),
     (("--graph-slots", "-1"), "--graph-slots: is negative (got -1); give 0 or more"),
-    (("--cp", "2", "--force-cp", "4"), "--force-cp: is no group size (got 4); choose from (1, 2)"),
+    (
+        ("--cp", "2", "--force-cp", "4"),
+        "--force-cp: is not a group size (got 4); choose from (1, 2)",
+    ),
     (
         ("--cp", "2", "--cp-sizes", "2", "--force-cp", "2,1"),
-        "--force-cp: is no group size (got 1); choose from (2,)",
+        "--force-cp: is not a group size (got 1); choose from (2,)",
     ),
     (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 1 ranks (got 3); choose"),
     (

@@ -198,7 +198,7 @@ def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozens
     known = frozenset(name for item in cards for name in item.card.upstreams)
     for name in sorted(set(names) - known):
         remedy = f"choose from: {', '.join(sorted(known))}"
-        raise InputError("--only", name, "is no upstream of these cards", remedy)
+        raise InputError("--only", name, "is not an upstream of these cards", remedy)
     return frozenset(names)
 
 

@@ -116,7 +116,7 @@ def read_lock(path: Path) -> Lock | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        problem = f"is no lock file: {where} {first['msg']}".replace("  ", " ")
+        problem = f"is not a lock file: {where} {first['msg']}".replace("  ", " ")
         raise InputError(str(path), None, " ".join(problem.split())[:200], remedy) from None
 
 
@@ -187,7 +187,7 @@ def _resolved(
         return LockedUpstream(repo=upstream.repo, ref=ref, commit=commit, submodules=modules)
     kind, _, release = tree.origin.partition(":")
     if kind == "dir":
-        problem = "a folder is no version that others could get"
+        problem = "a folder is not a version that others can get"
         raise InputError("--upstream", name, problem, "lock against git: or pip:")
     package, _, version = release.partition("#")[0].partition("==")
     return LockedUpstream(

@@ -62,7 +62,7 @@ def _regular_expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise wrong(f"is no regular expression: {error}", "escape it or correct it") from error
+        raise wrong(f"is not a regular expression: {error}", "escape it or correct it") from error
     return text
 
 

@@ -177,7 +177,7 @@ def _visible(raw: Location, document: YamlDocument) -> Location:
 
 
 def _problem(detail: ErrorDetails) -> str:
-    fixed = {"missing": "is missing", "extra_forbidden": "is no key of a card here"}
+    fixed = {"missing": "is missing", "extra_forbidden": "is not a key of a card"}
     if detail["type"] in fixed:
         return fixed[detail["type"]]
     text = detail["msg"]

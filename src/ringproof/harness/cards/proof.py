@@ -63,7 +63,7 @@ def parse_proof(text: str) -> Proof:
     match = PROOF_NODE.fullmatch(text)
     if match is None:
         folders = " or ".join(f"{name}/" for name in PROOF_FOLDERS)
-        raise ValueError(f"{text[:120]!r} is no pytest node id below {folders}")
+        raise ValueError(f"{text[:120]!r} is not a pytest node id below {folders}")
     if any(part in (".", "..") for part in match["file"].split("/")):
         raise ValueError(f"{text[:120]!r} leaves the repository")
     return Proof(ProofKind.PYTEST, text)

@@ -116,7 +116,7 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
     for index, anchor in enumerate(card.anchors):
         if anchor.upstream not in card.upstreams:
             known = ", ".join(card.upstreams) or "none"
-            problem, remedy = "is no upstream of this card", f"use one of: {known}"
+            problem, remedy = "is not an upstream of this card", f"use one of: {known}"
             yield CardProblem(("anchors", index, "upstream"), anchor.upstream, problem, remedy)
     for index, constraint in enumerate(card.constraints):
         named = constraint.upstream_anchor
@@ -130,7 +130,7 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
     for topic, deciding in card.validation_status.items():
         for name in deciding:
             if name not in known_ids:
-                problem, remedy = "is no id of this card", "name the statements that decide it"
+                problem, remedy = "is not an id of this card", "name the statements that decide it"
                 yield CardProblem(("validation_status", topic), name, problem, remedy)
     for index, row in enumerate(card.version_matrix):
         yield from _matrix_problems(("version_matrix", index, "anchors"), row.anchors, anchor_ids)
@@ -147,7 +147,7 @@ def _matrix_problems(
 
 
 def _unknown_anchor(location: Location, name: str) -> CardProblem:
-    return CardProblem(location, name, "is no anchor of this card", "add it under `anchors`")
+    return CardProblem(location, name, "is not an anchor of this card", "add it under `anchors`")
 
 
 def _proof_fields(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:

@@ -88,7 +88,7 @@ def evidence_of(text: str, roots: Roots) -> tuple[str, str]:
     """What became of an entry of ``evidence``, in a word and as the reason of its claim."""
     said = "named upstream as evidence"
     if _PATH.fullmatch(text) is None:
-        return "prose", f"{said}; it is no path"
+        return "prose", f"{said}; it is not a path"
     if not roots.roots:
         return "not looked up", f"{said}; no --upstream was given to look it up in"
     root = roots.holds(text)

@@ -81,7 +81,9 @@ def read_source(folder: Path) -> SkillSource:
         raise InputError(_FIELD, folder, problem, "name the folder of a skill")
     files, left_out = _files(folder)
     if SKILL_FILE not in files:
-        raise InputError(_FIELD, folder, f"is no skill: no {SKILL_FILE}", "name a skill's folder")
+        raise InputError(
+            _FIELD, folder, f"is not a skill: it has no {SKILL_FILE}", "name a skill's folder"
+        )
     name, description = _head(folder / SKILL_FILE)
     has_card = CARD_FILE in files
     document = read_document(folder / CARD_FILE) if has_card else None

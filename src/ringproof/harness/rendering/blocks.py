@@ -118,7 +118,7 @@ def _misplaced(marker: _Marker, where: str, *, known: bool) -> InputError:
     elif not alone:
         problem, remedy = "a marker that shares its line", "give it a line of its own"
     else:
-        problem, remedy = "is no marker", f"write {FORM}"
+        problem, remedy = "is not a marker", f"write {FORM}"
     return InputError(where, text, problem, remedy)
 
 

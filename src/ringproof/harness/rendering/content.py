@@ -88,7 +88,7 @@ class BlockRequest:
         for key in self.block.options:
             if key not in keys:
                 remedy = nearest(key, keys)
-                raise self.block.refusal(key, f"is no key of {self.block.kind}", remedy)
+                raise self.block.refusal(key, f"is not a key of {self.block.kind}", remedy)
 
     def one_of(self, key: str, choices: Sequence[str]) -> str:
         """The value of a key that takes one of some words; the first when it is not given."""
@@ -98,7 +98,7 @@ class BlockRequest:
         if len(given) > 1 or given[0] not in choices:
             value = ",".join(given)
             raise self.block.refusal(
-                value, f"is no {key} of {self.block.kind}", nearest(value, choices)
+                value, f"is not a {key} of {self.block.kind}", nearest(value, choices)
             )
         return given[0]
 
@@ -107,7 +107,7 @@ class BlockRequest:
         given = self.option(key)
         for index, value in enumerate(given):
             if value not in choices:
-                raise self.block.refusal(value, f"is no {what}", nearest(value, choices))
+                raise self.block.refusal(value, f"is not a known {what}", nearest(value, choices))
             if value in given[:index]:
                 raise self.block.refusal(value, f"stands twice in {key}", "name it once")
         return given

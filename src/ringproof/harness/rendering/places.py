@@ -111,7 +111,9 @@ def anchors(request: BlockRequest) -> Content:
     request.refuse_others(("only", "except", "upstream", "at", "style", "columns"))
     wanted = request.known("upstream", tuple(request.card.upstreams), "upstream of the card")
     items = {a.id: a for a in request.card.anchors if not wanted or a.upstream in wanted}
-    chosen = request.selected(items, "anchor of this card" if not wanted else "such anchor")
+    chosen = request.selected(
+        items, "anchor of this card" if not wanted else "anchor of that upstream"
+    )
     style = request.one_of("style", tuple(_ANCHOR_STYLES))
     if style != "files":
         return table(request, chosen, _ANCHOR, _ANCHOR_STYLES[style])

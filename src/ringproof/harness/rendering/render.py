@@ -130,7 +130,7 @@ def _filled(request: BlockRequest) -> tuple[str, ...]:
     """The lines of a block, with an empty one at each end: Markdown needs them there."""
     kind = request.block.kind
     if kind not in KINDS:
-        raise request.block.refusal(kind, "is no KIND of block", nearest(kind, tuple(KINDS)))
+        raise request.block.refusal(kind, "is not a kind of block", nearest(kind, tuple(KINDS)))
     return ("", *lay_out(KINDS[kind](request)), "")
 
 

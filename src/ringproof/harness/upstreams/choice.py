@@ -81,7 +81,7 @@ class UpstreamChoice:
             unknown = [name for name in unknown if name.casefold() not in folded]
         for name in unknown:
             choices = ", ".join(sorted(known)) or "none there"
-            problem = "is no upstream of these cards"
+            problem = "is not an upstream of these cards"
             raise InputError("--upstream", name, problem, f"choose from: {choices}")
 
     def _pinned(self, repositories: Sequence[_Named]) -> Iterator[Submodule]:

@@ -147,7 +147,9 @@ class GitTree:
             return ""
         data = self._objects.content(entry)
         if len(data) > MAX_BYTES:
-            raise UpstreamError(f".gitmodules: {len(data):,} bytes is no list of submodules")
+            raise UpstreamError(
+                f".gitmodules: {len(data):,} bytes are too large for a list of submodules"
+            )
         return data.decode("utf-8", "replace")
 
     def _open(self, own: Submodule, path: str) -> GitTree:

@@ -94,7 +94,7 @@ class CommitObjects:
             # From the object's header, before its content is unpacked.
             _, size = self._repository.odb.read_header(blob.id)
             if size > MAX_FILE_BYTES:
-                raise UpstreamError(f"{blob.name}: {size:,} bytes is no source file")
+                raise UpstreamError(f"{blob.name}: {size:,} bytes are too large for a source file")
             data: bytes = blob.data  # type: ignore[attr-defined]
         except _FAILURES as error:
             raise self._corrupt(error) from error

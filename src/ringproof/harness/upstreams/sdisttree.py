@@ -84,7 +84,7 @@ def _top_folder(archive: str, names: list[str]) -> str:
         raise UpstreamError(f"{archive} has more than {MAX_ENTRIES:,} entries")
     tops = {name.partition("/")[0] for name in names if "/" in name}
     if len(tops) != 1 or not all("/" in name for name in names):
-        raise UpstreamError(f"{archive} is no source archive: its files lie in no single folder")
+        raise UpstreamError(f"{archive} is not a source archive: its files are not in one folder")
     for name in names:
         try:
             refuse_escape(name)
@@ -110,7 +110,7 @@ class _TarFiles:
         except _DAMAGE as error:
             self._store.close()
             reason = " ".join(str(error).split())[:200]
-            raise UpstreamError(f"{archive.name} is no readable archive: {reason}") from error
+            raise UpstreamError(f"{archive.name} is not a readable archive: {reason}") from error
 
     def read(self, name: str) -> bytes:
         if name in self._refused:
@@ -137,7 +137,7 @@ class _TarFiles:
             if not entry.isreg() or entry.issparse():
                 self._refused[name] = "a link, device or sparse file in an archive is not read"
             elif entry.size > MAX_FILE_BYTES:
-                self._refused[name] = f"{entry.size:,} bytes is no source file"
+                self._refused[name] = f"{entry.size:,} bytes are too large for a source file"
             else:
                 self._places[name] = (self._store.tell(), entry.size)
                 self._keep(entries, entry)
@@ -165,7 +165,7 @@ class _Header(tarfile.TarInfo):
                 raise tarfile.ReadError(f"an entry's header is damaged: {error}") from error
             raise
         if header.type in _LONG_HEADERS and header.size > _MAX_NAME_BYTES:
-            raise UpstreamError(f"a header of {header.size:,} bytes is no file's name")
+            raise UpstreamError(f"a header of {header.size:,} bytes is too large for a file name")
         return header
 
 

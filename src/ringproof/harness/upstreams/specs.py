@@ -55,7 +55,7 @@ def open_tree(
         return FolderTree(Path(rest))
     if kind == "installed" and _PACKAGE.fullmatch(rest):
         return InstalledTree(rest)
-    raise InputError("upstream", spec, "is no upstream", f"write {FORMS}")
+    raise InputError("upstream", spec, "is not an upstream", f"write {FORMS}")
 
 
 def split_git(text: str) -> tuple[Path, str | None]:
@@ -74,7 +74,7 @@ def split_git(text: str) -> tuple[Path, str | None]:
         path, ref = Path(text[:place]), text[place + 1 :]
         if place and path.is_dir():
             if _REF.fullmatch(ref) is None:
-                problem = "is no branch, tag or commit"
+                problem = "is not a branch, tag or commit"
                 raise InputError("git", ref, problem, "write it like main, v1.0 or 067f987df")
             return path, ref
     if Path(text).is_dir():

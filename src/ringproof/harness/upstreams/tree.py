@@ -63,7 +63,7 @@ class WheelTree:
         try:
             self._zip = zipfile.ZipFile(wheel)
         except (zipfile.BadZipFile, OSError) as error:
-            raise UpstreamError(f"{wheel.name} is no readable wheel: {error}") from error
+            raise UpstreamError(f"{wheel.name} is not a readable wheel: {error}") from error
         self._origin = origin
         self.sha256 = sha256
 
@@ -82,7 +82,9 @@ class WheelTree:
         if _is_link(entry):
             raise UpstreamError(f"{path}: a link in an archive is not read")
         if entry.file_size > MAX_FILE_BYTES:
-            raise UpstreamError(f"{path}: {entry.file_size:,} bytes is no source file")
+            raise UpstreamError(
+                f"{path}: {entry.file_size:,} bytes are too large for a source file"
+            )
         try:
             with self._zip.open(entry) as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)

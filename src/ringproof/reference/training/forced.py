@@ -46,7 +46,7 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
     for size in sizes:
         if size not in domain.cp_sizes:
             remedy = f"choose from {domain.cp_sizes}"
-            raise InputError("forced_sizes", size, "is no group size of the domain", remedy)
+            raise InputError("forced_sizes", size, "is not a group size of the domain", remedy)
     multiple = domain.microbatch_multiple
     count = -(-len(sizes) // multiple) * multiple
     most = count + len(sizes) * (len(lengths) + multiple)

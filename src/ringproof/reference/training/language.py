@@ -131,7 +131,7 @@ def read_language(options: str, longest: int) -> SyntheticLanguage:
 def _whole(given: dict[str, float], name: str, default: int, *, least: int) -> int:
     value = given.get(name, float(default))
     if not value.is_integer() or not least <= value <= 10**6:
-        problem = f"is no whole number from {least} to 1,000,000"
+        problem = f"is not a whole number from {least} to 1,000,000"
         raise InputError(f"synthetic: {name}", value, problem, "correct it")
     return int(value)
 

@@ -156,7 +156,7 @@ class OptimiserOptions:
         for name in ("learning_rate", "weight_decay", "clip"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise InputError(name, value, "is no number of 0 or more", "correct it")
+                raise InputError(name, value, "is not a number of 0 or more", "correct it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ class TrainOptions:
         multiple = 2 * self.parallel.row_shards  # zigzag gives each rank two chunks
         rows = graphs.graph_rows or most // multiple * multiple
         if rows % multiple or not 0 < rows <= most:
-            problem = f"is no multiple of {multiple} up to max_tokens_per_rank"
+            problem = f"is not a multiple of {multiple} up to max_tokens_per_rank"
             raise InputError("graph_rows", rows, problem, f"give one, {most:,} at most")
         entries = graphs.graph_sequences or self.batch.global_batch + 1
         return RankCapacity(rows, entries, graphs.graphs_overflow)
@@ -258,7 +258,9 @@ class TrainOptions:
         sizes = choose_cp_sizes(self.batch.cp_sizes, self.parallel.domain)
         for size in self.batch.forced_sizes:
             if size not in sizes:
-                raise InputError("forced_sizes", size, "is no group size", f"choose from {sizes}")
+                raise InputError(
+                    "forced_sizes", size, "is not a group size", f"choose from {sizes}"
+                )
         return tuple(sorted(set(self.batch.forced_sizes))) or sizes
 
 
