@@ -1,4 +1,4 @@
-"""Cards of NVIDIA's form, turned into ours: every statement kept, none shown as proven."""
+"""Converts cards of NVIDIA's form. Every statement is kept, and none is shown as proven."""
 
 from ringproof.harness.importing.importer import Imported, convert, refuse_overlap, write
 from ringproof.harness.importing.report import as_json, as_text

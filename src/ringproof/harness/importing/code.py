@@ -1,4 +1,4 @@
-"""From "lines 3 to 9 of a file" in a skill to anchors, where the code is there and fits."""
+"""Converts mentions of code in a skill to anchors, if the code is found."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
 @dataclass(frozen=True)
 class AnchoredMention:
-    """What became of one mention of code.
+    """Result of converting one mention of code.
 
     Attributes:
-        anchors: Ids of the anchors it became, or nothing.
-        why: Why it became none.
+        anchors: Ids of the resulting anchors.
+        why: Reason why there are none.
     """
 
     anchors: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class AnchoredMention:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines of a file that were found to be meant, and what has to occur in their symbol."""
+    """Lines of a file that a mention means, and words that must occur in their symbol."""
 
     place: RootFile
     start: int
@@ -46,7 +46,7 @@ class _Lines:
 
 @dataclass
 class CodeAnchors:
-    """Turns mentions into anchors of a draft; each place in the code becomes one anchor."""
+    """Converts mentions to anchors of a draft, with one anchor for each place in the code."""
 
     roots: Roots
     draft: CardDraft
@@ -54,11 +54,11 @@ class CodeAnchors:
     _catalogs: dict[tuple[str, str], Mapping[str, Definition]] = field(default_factory=dict)
 
     def add(self, mention: Mention, said_by: str, prose: str) -> AnchoredMention:
-        """Look one mention up.
+        """Look up one mention.
 
         Args:
-            said_by: The document or list that has it, for the anchor's role.
-            prose: The words around it, whose identifiers the code must contain.
+            said_by: Document or list with the mention, for the anchor's role.
+            prose: Text around the mention, whose identifiers the code must contain.
         """
         if not self.roots.roots:
             return AnchoredMention(why="no --upstream was given to look it up in")
@@ -137,7 +137,7 @@ class CodeAnchors:
         self, mention: Mention, lines: _Lines, symbol: str, found: Definition, said_by: str
     ) -> str:
         root, path = lines.place.root, lines.place.path
-        own = name_parts(symbol)[-1]  # it occurs in itself
+        own = name_parts(symbol)[-1]  # a symbol always contains its own name
         words = [word for word in lines.words if word.rpartition(".")[2] != own]
         expects = inside(found, words, lines.place.source.raw)
         written = f"{mention.path}:{mention.start}"
@@ -171,7 +171,7 @@ class CodeAnchors:
         return str(entry["id"])
 
     def _holds(self, entry: Mapping[str, Any], lines: _Lines) -> bool:
-        """Whether the anchor, as the card will say it, is found again at these lines."""
+        """Return whether the anchor is found at these lines."""
         try:
             anchor = Anchor.model_validate(entry)
         except ValidationError:
@@ -181,7 +181,7 @@ class CodeAnchors:
 
 
 def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) -> bool:
-    """Whether a symbol contains a word; in a whole class almost any word would occur."""
+    """Return whether a symbol contains a word. A whole class counts only if it is named."""
     name, found = item
     if is_class(found) and not any(word in mention.quote for word in name_parts(name)):
         return False
@@ -189,7 +189,7 @@ def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) 
 
 
 def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | None:
-    """The lines of one file that a ``path:line`` means; elsewhere if the name beside it moved."""
+    """Return the lines of a file that a ``path:line`` means, or those of the name beside it."""
     start, end = mention.start or 0, mention.end or 0
     if mention.quote:
         found = place_name_at(mention.quote[0], place.source, start, end)

@@ -1,4 +1,4 @@
-"""Nothing may be lost: every scalar of the source is sought in the card that was written."""
+"""Checks that every scalar of the source is in the resulting card."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 @dataclass(frozen=True)
 class Scalar:
-    """A string, number or truth value of the source, as it is spelled there."""
+    """A string, number or boolean of the source, as written there."""
 
     location: Location
     text: str
 
 
 def scalars(data: object, spell: Spell, location: Location = ()) -> Iterator[Scalar]:
-    """Every scalar of nested data, and every key that is not the card's or a failure's own.
+    """Yield every scalar of nested data, and every key that is not part of the card's format.
 
-    ``null`` and empty text say nothing and are left out.
+    ``null`` and empty text are left out.
     """
     if isinstance(data, Mapping):
         for key, value in data.items():
@@ -43,11 +43,11 @@ def scalars(data: object, spell: Spell, location: Location = ()) -> Iterator[Sca
 
 
 def lost(source: Mapping[str, object], spell: Spell, result: Mapping[str, Any]) -> list[Scalar]:
-    """The scalars of a source card that the result does not say.
+    """Return the scalars of a source card that the result does not have.
 
-    Each must occur in one text of the result, white space aside; and every word and sign must
-    occur at least as often as in the source, so that of two equal statements both are kept.
-    Proofs, roles and ids, which are not the source's statements, do not count.
+    Each must occur in one text of the result, except for white space. Every word and sign must
+    occur at least as often as in the source, so that both of two equal statements are kept. Proofs,
+    roles and ids do not count.
     """
     texts = list(_texts(result))
     held = {"".join(text.split()) for text in texts}
@@ -65,7 +65,7 @@ def lost(source: Mapping[str, object], spell: Spell, result: Mapping[str, Any]) 
 
 
 def _texts(result: Mapping[str, Any]) -> Iterator[str]:
-    """All that a card says in the source's words; ids made of those words do not count twice."""
+    """Yield all texts of a card that come from the source, except ids."""
     yield from (str(result.get(key, "")) for key in ("title", "summary", "validated_on"))
     for name in ("feature_meaning", "recommended_path"):
         for key, value in result.get(name, {}).items():

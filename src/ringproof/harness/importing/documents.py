@@ -1,4 +1,4 @@
-"""The places in code that a skill's documents point to, as anchors or as open claims."""
+"""Converts mentions of code in a skill's documents to anchors or to open claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringproof.harness.importing.source import SkillSource
 
 @dataclass(frozen=True)
 class Pointers:
-    """How many fences and ``path:line`` mentions there are, and how many became anchors."""
+    """Numbers of fences and ``path:line`` mentions, and of those that became anchors."""
 
     fences: int = 0
     fences_anchored: int = 0
@@ -24,9 +24,9 @@ class Pointers:
 
 
 def add_documents(source: SkillSource, code: CodeAnchors, draft: CardDraft) -> Pointers:
-    """Every ``start:end:path`` fence and ``path:line`` of the Markdown files.
+    """Convert every ``start:end:path`` fence and ``path:line`` of the Markdown files.
 
-    Each becomes an anchor, or else a claim that says path and lines.
+    Each becomes an anchor, or otherwise a claim with path and lines.
     """
     counts = {"fence": [0, 0], "inline": [0, 0]}
     done: set[tuple[str, str, int | None, int | None, tuple[str, ...]]] = set()
@@ -46,7 +46,7 @@ def add_documents(source: SkillSource, code: CodeAnchors, draft: CardDraft) -> P
 
 
 def _mentions(source: SkillSource) -> Iterator[tuple[str, Mention, str]]:
-    """Document, mention, and the line it stands in."""
+    """Yield document, mention, and the text of its line."""
     for name in source.files:
         if not name.lower().endswith((".md", ".mdx", ".markdown")):
             continue

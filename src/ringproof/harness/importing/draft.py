@@ -1,4 +1,4 @@
-"""The card that an import writes, while it grows: ids, limits and the lists of `Card`."""
+"""The card that an import builds: ids, limits and the lists of `Card`."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PART_MARK = re.compile(r"\((\d+)/(\d+)(…?)\) ")
 
 
 class CardDraft:
-    """Lists of plain data in the form of ``card.yaml``; every id is given once.
+    """Lists of plain data in the form of ``card.yaml``, with unique ids.
 
-    Ids come from the words of a statement, not from its place, so that a statement keeps its id
-    when others are added before it.
+    Ids are made from the words of a statement and not from its position, so that a statement keeps
+    its id when others are added before it.
     """
 
     def __init__(self) -> None:
@@ -52,23 +52,23 @@ class CardDraft:
         self._ids: set[str] = set()
 
     def claim(self, prefix: str, words: str, says: str, reason: str) -> list[str]:
-        """Add a claim, in several parts where it is too long for one; returns the ids."""
+        """Add a claim, in several parts if it is too long, and return the ids."""
         return [self._add(self.claims, prefix, words, part, reason) for part in parts(says)]
 
     def constraint(self, words: str, says: str, reason: str) -> list[str]:
-        """Add a constraint, as `claim`."""
+        """Add a constraint; otherwise like `claim`."""
         added = parts(says)
         return [self._add(self.constraints, "constraint", words, part, reason) for part in added]
 
     def pitfall(self, name: str, fields: dict[str, str], reason: str) -> str:
-        """Add a pitfall with symptom, cause and remedy, each short enough."""
+        """Add a pitfall with symptom, cause and remedy, within the limits."""
         own = IDENTIFIER.fullmatch(name) is not None and len(name) <= _MAX_ID
         new = self.identifier(name) if own else self.identifier(slug("pitfall", name))
         self.pitfalls.append({"id": new, **fields, "proof": unproven(reason)})
         return new
 
     def identifier(self, wish: str) -> str:
-        """The wish, numbered if it is taken."""
+        """Return the wanted id, with a number if it is taken."""
         new, number = wish, 1
         while new in self._ids:
             number += 1
@@ -77,7 +77,7 @@ class CardDraft:
         return new
 
     def data(self) -> dict[str, Any]:
-        """The card in its order of keys; lists that are empty are left out."""
+        """Return the card in its order of keys, without empty lists."""
         filled = {name: getattr(self, name) for name in _LISTS}
         return {**self.head, **{name: value for name, value in filled.items() if value}}
 
@@ -90,13 +90,13 @@ class CardDraft:
 
 
 def unproven(reason: str) -> str:
-    """A proof entry that admits there is none, on one line and within the limit."""
+    """Return an ``unproven`` proof entry on one line and within the limit."""
     text = f"unproven: {' '.join(reason.split())}"
     return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 1]}…"
 
 
 def slug(prefix: str, words: str) -> str:
-    """An id of a prefix and the first words of a text; of its hash where it has none."""
+    """Return an id from a prefix and the first words of a text, or its hash if it has none."""
     start = "-".join(_WORD.findall(prefix.lower()))
     start = start[: _MAX_ID // 2]
     room = _MAX_ID - len(start) - 1
@@ -112,7 +112,7 @@ def slug(prefix: str, words: str) -> str:
 
 
 def parts(text: str) -> list[str]:
-    """A text as parts that each fit a statement; one part without a mark where it does."""
+    """Split a text into parts that fit a statement, with marks if there are several."""
     text = text.strip()
     if len(text) <= MAX_PROSE and PART_MARK.match(text) is None:
         return [text]
@@ -124,7 +124,7 @@ def parts(text: str) -> list[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Pieces, and whether each begins inside a word."""
+    """Yield pieces, and whether each begins inside a word."""
     inside = False
     while text:
         if len(text) <= _PART:
@@ -140,7 +140,7 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def joined(texts: list[str]) -> list[str]:
-    """The inverse of `parts` for statements in their order."""
+    """Join the parts of statements, as the inverse of `parts`."""
     found: list[str] = []
     for text in texts:
         mark = PART_MARK.match(text)

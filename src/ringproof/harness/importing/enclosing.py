@@ -1,4 +1,4 @@
-"""Which symbols a range of lines is about."""
+"""Finds the symbols around a range of lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CLASSES = frozenset(("type", "enum"))
 def enclosing(
     symbols: Mapping[str, Definition], start: int, end: int
 ) -> list[tuple[str, Definition]]:
-    """The innermost function or field around the lines; where that is a class, its members there.
+    """Return the innermost function or field around the lines, or a class's members there.
 
     Args:
-        symbols: All of a file, as `catalog` gives them.
+        symbols: All symbols of a file, from `catalog`.
 
     Returns:
-        Name and definition, by line; nothing where the lines are in no named symbol.
+        Names and definitions, by line; empty if the lines are outside of named symbols.
     """
     around = [item for item in symbols.items() if item[1].start <= start and end <= item[1].end]
     innermost = min(around, key=_height, default=None)
@@ -47,19 +47,19 @@ def _height(item: tuple[str, Definition]) -> tuple[int, int]:
 
 
 def is_class(found: Definition) -> bool:
-    """Whether a definition is one of its members' scope rather than a thing that does something."""
+    """Return whether a definition is a class, struct, enumeration or similar."""
     if isinstance(found, PythonDefinition):
         return isinstance(found.found.nodes[0], ast.ClassDef)
     return getattr(getattr(found, "found", None), "kind", "") in _CLASSES
 
 
 def name_parts(symbol: str) -> list[str]:
-    """The names of a symbol, outermost first, without their numbers."""
+    """Return the names of a symbol, outermost first, without their numbers."""
     return [part.partition("#")[0] for part in _SEPARATOR.split(symbol)]
 
 
 def _scope(name: str, symbols: Mapping[str, Definition]) -> str | None:
-    """The symbol around a symbol, ``""`` for none; ``None`` for options, which are in functions."""
+    """Return the symbol around a symbol, ``""`` for none, or ``None`` for options."""
     if name.startswith("--"):
         return None
     ends = [match.start() for match in _SEPARATOR.finditer(name)]

@@ -1,4 +1,4 @@
-"""Nested data as statements in words: nothing is dropped, and the path says where it stood."""
+"""Converts nested data to statements in words, labelled with their keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Said:
     """One statement of the source.
 
     Attributes:
-        location: Where it stood.
-        label: The keys that lead there, without list positions.
-        text: The value in words: a scalar, or ``key = value`` pairs.
+        location: Location in the source.
+        label: Keys of the location, without list positions.
+        text: Value in words: a scalar, or ``key = value`` pairs.
     """
 
     location: Location
@@ -30,17 +30,17 @@ class Said:
 
     @property
     def says(self) -> str:
-        """Label and text; a text of several lines begins on its own line."""
+        """Return label and text. A text of several lines begins on its own line."""
         if not self.label:
             return self.text
         return f"{self.label}:\n{self.text}" if "\n" in self.text else f"{self.label}: {self.text}"
 
 
 def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
-    """The statements in a value.
+    """Yield the statements in a value.
 
-    A scalar is one; each item of a list is one; the scalars of a mapping, together with its short
-    lists, are one record; what is nested deeper follows in order.
+    Each scalar and each item of a list is a statement. The scalars of a mapping, together with its
+    short lists, are one statement. Deeper values follow in order.
     """
     if isinstance(value, Mapping):
         yield from _mapping(value, location, spell)
@@ -54,7 +54,7 @@ def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
 
 
 def label(location: Location) -> str:
-    """``best_configs.h100`` for ``("best_configs", 3, "h100")``."""
+    """Return ``best_configs.h100`` for ``("best_configs", 3, "h100")``."""
     return ".".join(part for part in location if isinstance(part, str))
 
 

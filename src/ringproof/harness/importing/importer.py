@@ -1,4 +1,4 @@
-"""A skill with a card of NVIDIA's form becomes a skill with a card of ours."""
+"""Converts a skill with a card of NVIDIA's form to a skill with a card of ringproof."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _DEFECT = "report this as a defect; nothing was written"
 
 @dataclass(frozen=True)
 class Imported:
-    """A converted skill, not yet written.
+    """A converted skill that is not yet written.
 
     Attributes:
         skill: Name of its folder.
         text: Its ``card.yaml``.
-        card: The same, loaded.
-        became: Key of the source to list of our card to number of entries.
-        evidence: What became of the entries of ``evidence``, by verdict.
-        pointers: Places in code that the skill's documents point to, and what became of them.
+        card: The loaded card.
+        became: Number of entries by key of the source and list of the card.
+        evidence: Results for the entries of ``evidence``, by verdict.
+        pointers: Mentions of code in the skill's documents, and results of their conversion.
     """
 
     skill: str
@@ -51,25 +51,25 @@ class Imported:
 
     @property
     def statements(self) -> int:
-        """How many statements the card makes."""
+        """Number of statements of the card."""
         return len(statements(self.card))
 
     @property
     def unproven(self) -> int:
-        """How many of them nothing proves."""
+        """Number of statements without a proof."""
         return _unproven(self.card)
 
 
 def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
-    """Read a skill and make the card; nothing is written.
+    """Read a skill and build the card, without writing it.
 
     Args:
-        roots: The code that the skill speaks of.
-        today: What ``validated_on`` says where the source has no date.
+        roots: Code to which the skill refers.
+        today: Value of ``validated_on`` if the source has no date.
 
     Raises:
-        InputError: The folder is no skill, its card cannot be read or is ours already; or, which
-            would be a defect here, a statement would be lost.
+        InputError: The folder is not a skill, its card cannot be read or is already one of
+            ringproof, or a statement would be lost, which would be a defect.
     """
     source = read_source(folder)
     skill = folder.resolve().name
@@ -89,13 +89,13 @@ def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
 
 
 def write(imported: Imported, output: Path, *, force: bool) -> Path:
-    """Write the card and copy the skill's other files, the card last.
+    """Copy the skill's other files and write the card last.
 
     Returns:
-        The new skill's folder, ``output/<skill>``.
+        Folder of the new skill, ``output/<skill>``.
 
     Raises:
-        InputError: It lies inside the skill or around it, has such files already (without
+        InputError: The folder is inside the skill or around it, already has such files (without
             ``force``), or cannot be written.
     """
     source = imported.source
@@ -118,7 +118,7 @@ def write(imported: Imported, output: Path, *, force: bool) -> Path:
 
 
 def refuse_overlap(folder: Path, target: Path) -> None:
-    """Raise `InputError` if one folder is the other or lies inside it."""
+    """Raise `InputError` if one folder is the other or inside it."""
     try:
         inner, outer = folder.resolve(), target.resolve()
     except (OSError, RuntimeError) as error:
@@ -155,7 +155,7 @@ def _refuse_loss(source: SkillSource, data: Mapping[str, Any]) -> None:
 
 
 def _validated(source: SkillSource, data: Mapping[str, Any]) -> Card:
-    """The card as the model sees it, before it is text."""
+    """Validate the card before it is written as text."""
     try:
         card = Card.model_validate(data)
     except ValueError as error:
@@ -167,7 +167,7 @@ def _validated(source: SkillSource, data: Mapping[str, Any]) -> Card:
 
 
 def _written(source: SkillSource, data: Mapping[str, Any], head: tuple[str, ...]) -> str:
-    """The text, read back and found to say the same; in the plain style if the nice one fails."""
+    """Return the text of the card, and use the plain style if reading the text gives other data."""
     problem = ""
     for plainly in (False, True):
         text = card_text(data, head, plainly=plainly)
@@ -191,7 +191,7 @@ def _written(source: SkillSource, data: Mapping[str, Any], head: tuple[str, ...]
 
 
 def _head(source: SkillSource, card: Card) -> tuple[str, ...]:
-    """What the file says about itself."""
+    """Return the comment at the top of the file."""
     of = "card.yaml and SKILL.md" if source.has_card else "SKILL.md"
     count, open_ones = len(statements(card)), _unproven(card)
     return (

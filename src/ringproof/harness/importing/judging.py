@@ -1,4 +1,4 @@
-"""Small decisions about foreign values: is it a date, a failure, a path, a mention of code?"""
+"""Classifies values of a foreign card: dates, failures, paths and mentions of code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILURE_KEYS = ("name", "symptom", "likely_cause", "cause", "fix", "remedy")
 
 
 def date_of(value: object) -> datetime.date | None:
-    """A date as ``YYYY-MM-DD``, or nothing."""
+    """Return a date as ``YYYY-MM-DD``, or nothing."""
     if not isinstance(value, str) or _DATE.fullmatch(value.strip()) is None:
         return None
     try:
@@ -37,26 +37,26 @@ def date_of(value: object) -> datetime.date | None:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name can be a key of our card: nothing is stripped from it."""
+    """Return whether a name can be a key of a card without being stripped."""
     return name == name.strip() and 0 < len(name) <= MAX_LINE
 
 
 def plain(value: object) -> str:
-    """A number or a truth value as our card will spell it."""
+    """Return a number or a boolean as the card spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def without(said: Said, prefix: str) -> str:
-    """A statement without the label that its list in our card already says."""
+    """Remove the label of a statement that its list already expresses."""
     deeper = said.label.removeprefix(prefix).removeprefix(".")
     return f"{deeper}: {said.text}" if deeper else said.text
 
 
 def failure_of(item: Mapping[str, object]) -> tuple[dict[str, str], tuple[str, ...]] | None:
-    """Name, symptom, cause and remedy of a failure mode, and its keys that are none of them.
+    """Return name, symptom, cause and remedy of a failure mode, and its other keys.
 
     Returns:
-        ``None`` where it says no symptom, or says one of them in other than plain text.
+        ``None`` if it has no symptom, or if one of them is not plain text.
     """
     found: dict[str, str] = {"name": ""}
     taken: set[str] = set()
@@ -76,7 +76,7 @@ def failure_of(item: Mapping[str, object]) -> tuple[dict[str, str], tuple[str, .
 
 
 def mentions_in(text: str) -> tuple[Mention, ...]:
-    """Every ``path:line`` of a sentence; none in text that is too wild to be read as Markdown."""
+    """Return every ``path:line`` of a sentence; none if it cannot be read as Markdown."""
     try:
         found = find_mentions(text.encode("utf-8", "replace"), "card.yaml")
     except InputError:
@@ -85,7 +85,7 @@ def mentions_in(text: str) -> tuple[Mention, ...]:
 
 
 def evidence_of(text: str, roots: Roots) -> tuple[str, str]:
-    """What became of an entry of ``evidence``, in a word and as the reason of its claim."""
+    """Return the result for an entry of ``evidence``: a word, and the reason of its claim."""
     said = "named upstream as evidence"
     if _PATH.fullmatch(text) is None:
         return "prose", f"{said}; it is not a path"

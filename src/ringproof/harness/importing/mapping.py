@@ -1,4 +1,4 @@
-"""What each key of a foreign card becomes; a key that nobody foresaw becomes claims."""
+"""Maps the keys of a foreign card. Unknown keys become claims."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _REASONS = MappingProxyType(
 
 @dataclass
 class Mapper:
-    """Moves one card into a draft.
+    """Converts one card to a draft.
 
     Attributes:
-        today: What ``validated_on`` says where the source has no date.
-        became: Key to what became of it: list of our card to number of entries.
-        evidence: What became of the entries of ``evidence``.
+        today: Value of ``validated_on`` if the source has no date.
+        became: Number of entries by key and list of the card.
+        evidence: Results for the entries of ``evidence``.
     """
 
     source: SkillSource
@@ -57,7 +57,7 @@ class Mapper:
     _used: set[Comment] = field(default_factory=set)
 
     def run(self) -> None:
-        """All keys in the card's order, then the comments that no statement took along."""
+        """Convert all keys in the card's order, then the comments that belong to no statement."""
         self._head()
         for key, value in self.source.card.items():
             if self.became.get(key):
@@ -73,7 +73,7 @@ class Mapper:
                 self._claim("comment", said, hint=f"{near} {comment.text}")
 
     def _head(self) -> None:
-        """Title, summary and date, which a card must have, and the upstreams."""
+        """Set title, summary and date, which a card must have, and the upstreams."""
         source, head = self.source, self.draft.head
         name = source.name.strip() or source.folder.resolve().name
         self._required("title", name[:MAX_LINE], MAX_LINE)
@@ -128,7 +128,7 @@ class Mapper:
             self._others(key, value)
 
     def _stays(self, value: object, location: Location) -> bool:
-        """Whether a setting can stand in our card as it is: numbers must not lose digits."""
+        """Return whether a setting can be kept unchanged. Numbers must not lose digits."""
         items: list[tuple[Location, object]] = [(location, value)]
         if isinstance(value, list):
             items = [((*location, index), item) for index, item in enumerate(value)]
@@ -204,7 +204,7 @@ class Mapper:
     def _flat(self, key: str, value: object, place: Location, *, under: str = "") -> None:
         for said in flatten(value, place, self.source.text):
             label = said.label
-            if under:  # the entry's own name instead of its place in the list
+            if under:  # the name of the entry instead of its position in the list
                 label = f"{under}{label.removeprefix(f'{key}.{place[-1]}')}"
             self._claim(key, Said(said.location, label, said.text))
 
@@ -226,7 +226,7 @@ class Mapper:
         return ids
 
     def _reason(self, key: str, said: Said, reason: str = "") -> str:
-        """Why a statement is unproven, and what became of the code that it names."""
+        """Return why a statement is unproven, and the result for the code that it names."""
         notes = [reason or _REASONS.get(key, _OTHERWISE)]
         for mention in mentions_in(said.text):
             outcome = self.code.add(mention, f"{key} of card.yaml", said.text)

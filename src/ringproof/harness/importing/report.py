@@ -1,4 +1,4 @@
-"""What an import did: as JSON and as lines of text."""
+"""Results of an import as JSON and as text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _lists(item: Imported) -> dict[str, int]:
 
 
 def as_text(item: Imported) -> Iterator[str]:
-    """Counts, then a line for each key of the source, the documents and what was left out."""
+    """Yield counts, then a line for each key, the documents and what was left out."""
     yield f"{item.skill}: {item.statements} statements, {item.unproven} unproven"
     yield f"  {_counted(_lists(item))}"
     for key, became in item.became.items():
@@ -66,5 +66,5 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without what could steer a terminal: the text comes from outside."""
+    """Remove terminal control characters from untrusted text."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

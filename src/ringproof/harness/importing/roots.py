@@ -1,4 +1,4 @@
-"""The code that an imported skill speaks of: trees that can be written down as upstreams."""
+"""The code to which an imported skill refers, as trees that become upstreams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, Upstre
 
 OPTION = "--upstream"
 MAX_NAMESAKES = 60
-"""Files of one name that are looked into; more are no mention of any one of them."""
+"""Largest number of files with one name to search. With more, the mention is too ambiguous."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
 _RELEASE = re.compile(r"(?:pip|installed):([^=#]+)==([^#]+)")
@@ -26,12 +26,12 @@ _RELEASE = re.compile(r"(?:pip|installed):([^=#]+)==([^#]+)")
 
 @dataclass(frozen=True)
 class Root:
-    """One tree of code.
+    """A tree of code.
 
     Attributes:
-        name: Its key under ``upstreams``.
-        upstream: Its entry there.
-        submodules: Path to ``OWNER/NAME`` of each submodule.
+        name: Key under ``upstreams``.
+        upstream: Entry under this key.
+        submodules: ``OWNER/NAME`` of each submodule by path.
     """
 
     name: str
@@ -55,16 +55,16 @@ class RootFile:
 
     @property
     def path(self) -> str:
-        """From the root."""
+        """Path from the root."""
         return self.source.path
 
 
 def open_roots(specs: Mapping[str, str], *, cache: Path, offline: bool) -> Roots:
-    """Open what the user gave.
+    """Open the roots that the user gave.
 
     Args:
-        specs: Spec by name. A ``git:`` spec is named ``OWNER/NAME``, which becomes the upstream's
-            ``repo``; others are named as the upstream shall be called.
+        specs: Specs by name. The name of a ``git:`` spec is ``OWNER/NAME``, which becomes the
+            upstream's ``repo``. Other names become the name of the upstream.
 
     Raises:
         InputError: A spec cannot be opened, names no exact version, or its name does not fit.
@@ -107,20 +107,21 @@ def _submodules(name: str, tree: UpstreamTree) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Roots:
-    """All trees given, in the user's order; each file is read once."""
+    """All trees in the user's order. Each file is read once."""
 
     roots: tuple[Root, ...] = ()
     _read: dict[tuple[str, str], SourceLines | None] = field(default_factory=dict, repr=False)
     _names: dict[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
 
     def find(self, path: str, *, anywhere: bool) -> tuple[RootFile, ...]:
-        """The files that a path in a skill can mean.
+        """Find the files that a path in a skill can mean.
 
         A path is tried below every root, without a leading ``src/``, and through submodules into
         the root of that repository.
 
         Args:
-            anywhere: Also take it as the end of a path (``config.py``); several files may fit.
+            anywhere: Whether the path may be the end of a longer path (``config.py``), which may
+                match several files.
 
         Raises:
             SourceRefused: A file is binary or too large.
@@ -139,7 +140,7 @@ class Roots:
         return tuple(place for place in found if place is not None)
 
     def holds(self, path: str) -> Root | None:
-        """The root that has a file or a folder of that path; nothing is read."""
+        """Return the root that has a file or a folder of that path, without reading it."""
         plain = path.removeprefix("./").rstrip("/")
         for root, inner in self._exact(plain):
             listed = root.tree.paths(inner)
@@ -148,7 +149,7 @@ class Roots:
         return None
 
     def lacking(self, path: str) -> str:
-        """The repository of the submodule that a path leads into, where no root is given for it."""
+        """Return the repository of the submodule that contains a path, if it has no root."""
         given = {root.repository.lower() for root in self.roots}
         for root in self.roots:
             for prefix, repository in root.submodules.items():

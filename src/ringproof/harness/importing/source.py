@@ -1,4 +1,4 @@
-"""A skill folder as it is imported: its card with spellings and comments, and its documents."""
+"""Reads a skill folder for import: the card with spellings and comments, and the documents."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#(.*)$")
 
 @dataclass(frozen=True)
 class Comment:
-    """A comment of the card.
+    """A comment in the card.
 
     Attributes:
-        line: Its 1-based line, the first of several.
-        location: The value it stands beside, or else above; ``()`` at the end of the file.
+        line: First line of the comment, from 1.
+        location: Location of the value beside or below it; ``()`` at the end of the file.
     """
 
     line: int
@@ -42,15 +42,15 @@ class Comment:
 
 @dataclass(frozen=True)
 class SkillSource:
-    """What a skill folder says.
+    """Content of a skill folder.
 
     Attributes:
-        card: The card's data; empty where the skill has none.
-        has_card: Whether there is a card at all.
-        spelling: Every scalar of the card as it is written there, by location.
+        card: Data of the card; empty if the skill has none.
+        has_card: Whether there is a card.
+        spelling: Every scalar of the card as written, by location.
         files: Paths of all other files, relative to the folder, sorted.
-        left_out: Paths that are neither files nor folders, or links.
-        name, description: From the head of ``SKILL.md``; empty where they are missing.
+        left_out: Paths of links and of other things that are neither files nor folders.
+        name, description: Values in the frontmatter of ``SKILL.md``; empty if they are missing.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class SkillSource:
     description: str
 
     def text(self, location: Location, value: object) -> str:
-        """A scalar as the card spells it; quotes and the block's last line end are gone."""
+        """Return a scalar as the card spells it, without quotes."""
         if value is None:
             return "null"
         return value.strip() if isinstance(value, str) else self.spelling.get(location, str(value))
@@ -74,7 +74,7 @@ def read_source(folder: Path) -> SkillSource:
     """Read a skill without following links or building objects.
 
     Raises:
-        InputError: It is no skill, its card cannot be read, or it is too large.
+        InputError: The folder is not a skill, its card cannot be read, or it is too large.
     """
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "no such folder"
@@ -105,7 +105,7 @@ def read_source(folder: Path) -> SkillSource:
 
 
 def _files(folder: Path) -> tuple[list[str], tuple[str, ...]]:
-    """Regular files and what is left out, relative and sorted."""
+    """List regular files and those that are left out, relative and sorted."""
     walk = _Walk(folder)
     walk.enter(folder)
     return sorted(walk.files), tuple(sorted(walk.left_out))
@@ -159,7 +159,7 @@ def _head(file: Path) -> tuple[str, str]:
 
 
 def _spelled(text: str) -> Iterator[tuple[Location, str]]:
-    """Scalars by location. Only for text that `read_document` accepted: depth is bounded there."""
+    """Yield scalars by location from text that `read_document` accepted."""
     root = YAML(typ="safe", pure=True).compose(text)
     if root is not None:
         yield from _below(root, ())
@@ -177,7 +177,7 @@ def _below(node: Node, location: Location) -> Iterator[tuple[Location, str]]:
 
 
 def _comments(text: str, document: YamlDocument) -> Iterator[Comment]:
-    """The card's comments; those on lines of their own that follow each other are one."""
+    """Yield the card's comments. Comments on consecutive lines of their own are joined."""
     pending: Comment | None = None
     last = 0
     for line, said, beside in _raw_comments(text):
@@ -193,7 +193,7 @@ def _comments(text: str, document: YamlDocument) -> Iterator[Comment]:
 
 
 def _raw_comments(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Line, text, and whether a value stands before it on the line."""
+    """Yield line, text, and whether a value is before the comment on the line."""
     lines = text.split("\n")
     for start, end in _gaps(text):
         for match in _COMMENT.finditer(text, start, end):
@@ -204,7 +204,7 @@ def _raw_comments(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _gaps(text: str) -> Iterator[tuple[int, int]]:
-    """Where no token stands: a ``#`` there begins a comment."""
+    """Yield the ranges between tokens, in which a ``#`` begins a comment."""
     end = 0
     for token in YAML(typ="safe", pure=True).scan(text):
         if token.start_mark.index > end:

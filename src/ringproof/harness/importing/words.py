@@ -1,4 +1,4 @@
-"""The identifiers and literals in quoted code and in prose that an anchor can expect."""
+"""Finds identifiers and literals, in quoted code and in prose, that an anchor can expect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMON = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls", "args", "kw
 
 
 def of_code(lines: Sequence[str]) -> tuple[str, ...]:
-    """The longest literal part of each string, then names, in order; comments have none."""
+    """Return the longest literal part of each string, then names, without comments."""
     text = "\n".join(lines)
     strings = [
         "".join(match.group("text", "double", "single")[at] or "" for at in range(3))
@@ -39,7 +39,7 @@ def of_code(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _telling(text: str) -> str:
-    """The beginning of a literal: its first sentence, or as many words as fit."""
+    """Return the beginning of a literal: its first sentence, or as many words as fit."""
     first = " ".join(text.split()).partition(". ")[0]
     if len(first) <= _LITERAL_LENGTHS[-1]:
         return first
@@ -47,7 +47,7 @@ def _telling(text: str) -> str:
 
 
 def of_prose(text: str) -> tuple[str, ...]:
-    """What in a sentence can only be code: ``snake_case``, ``CamelCase``, ``--option``."""
+    """Return words that can only be code: ``snake_case``, ``CamelCase``, ``--option``."""
     plain = _FILE.sub(" ", text)
     names = [name for name in _NAME.findall(plain) if _TELLING.search(name)]
     last = [name.rsplit(".", 1)[-1] for name in names]
@@ -55,7 +55,7 @@ def of_prose(text: str) -> tuple[str, ...]:
 
 
 def inside(symbol: Definition, wanted: Iterable[str], source: str) -> tuple[str, ...]:
-    """Those of the words that occur inside a symbol: the rarest of the file, in their order."""
+    """Return the rarest words that occur inside a symbol, in their order."""
     candidates = [word for word in wanted if len(word.split()) and len(word) <= 200]
     lacking = set(symbol.missing(candidates))
     there = [word for word in candidates if word not in lacking]

@@ -1,4 +1,4 @@
-"""The imported card as YAML that people like to edit."""
+"""Writes the imported card as YAML that is easy to edit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDTH = 88
 _LONG = 70
 _NEVER = 2_000_000
 
-# What some reader of YAML takes for a number, a date, a truth value or nothing.
+# Text that some YAML readers take for a number, a date, a boolean or null.
 _DOUBTFUL = re.compile(
     r"[-+]?[\d.][\d_.:+-]*([eE][-+]?\d*)?|0[xob][\da-f_]+|~|null|true|false|yes|no|on|off|y|n|",
     re.IGNORECASE,
@@ -31,14 +31,14 @@ _FLOW = ("validation_status", "recommended_path")
 
 
 def card_text(data: Mapping[str, Any], head: Iterable[str], *, plainly: bool = False) -> str:
-    """A card as YAML, long text folded, with a blank line between its keys.
+    """Return a card as YAML with folded long text and a blank line between its keys.
 
     Args:
         head: Lines of the comment at the top.
-        plainly: Quote every text, for text that no nicer style can hold.
+        plainly: Whether to quote every text, for text that other styles cannot represent.
     """
     dumper = YAML()
-    # Folding a quoted text with tabs in it would lose some of its white space.
+    # Folding a quoted text with tabs would lose some of its white space.
     dumper.width = _NEVER if plainly else WIDTH
     dumper.indent(mapping=2, sequence=4, offset=2)
     dumper.allow_unicode = True
@@ -67,7 +67,7 @@ def _value(key: str, value: object, *, plainly: bool) -> object:
 
 
 def styled(value: object, *, plainly: bool) -> object:
-    """Plain data with the style that each text is to be written in."""
+    """Return plain data with the style of each text."""
     if isinstance(value, Mapping):
         return {_key(key): styled(item, plainly=plainly) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

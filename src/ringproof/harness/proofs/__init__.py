@@ -1,4 +1,4 @@
-"""Proofs: from what a card claims to what ran, and the verdict that follows.
+"""Proofs: runs the proofs of cards and derives verdicts.
 
-Kept free of imports: the pytest plugin `recorder` lives here and is loaded into test runs.
+This package imports nothing, since the pytest plugin `recorder` in it is loaded into test runs.
 """

@@ -1,4 +1,4 @@
-"""The anchors of cards as proofs: each upstream opened once, each anchor looked up once."""
+"""Anchors of cards as proofs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _Look = Callable[[Anchor, Proof, str], ProofResult]
 
 
 class AnchorProver:
-    """Looks anchors up in the upstreams of their cards, at the versions that the cards name.
+    """Looks up anchors in the upstreams of their cards, at the versions that the cards name.
 
     Args:
-        choice: Where they are.
+        choice: Chooses the trees of the upstreams.
     """
 
     def __init__(self, choice: UpstreamChoice) -> None:
@@ -40,11 +40,11 @@ class AnchorProver:
         self._opened: dict[tuple[str, str], _Look] = {}
 
     def prove(self, card: Card, anchor: Anchor) -> ProofResult:
-        """The outcome of one anchor.
+        """Look up one anchor and return its result.
 
         Raises:
-            InputError: The package index knows no such release, or what the user gave for the
-                upstream is not what the card speaks of.
+            InputError: The package index does not have the release, or the tree that the user gave
+                is another version than the card names.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
         look = self._look(anchor.upstream, card.upstreams[anchor.upstream])
@@ -72,10 +72,10 @@ class AnchorProver:
 def refuse_other_version(
     name: str, spec: str, upstream: PackageUpstream | RepositoryUpstream, tree: UpstreamTree
 ) -> None:
-    """A verdict is about the version that the card names; `anchors check` is for others.
+    """Refuse a tree of another version than the card names; `anchors check` accepts others.
 
     Raises:
-        InputError: The tree is another commit, or stands for a release.
+        InputError: The tree is another commit, or replaces a release.
     """
     if isinstance(upstream, PackageUpstream):
         problem = "is a release, which is proven from its wheel"
@@ -90,7 +90,7 @@ def _looked_up(resolver: AnchorResolver) -> _Look:
     def look(anchor: Anchor, proof: Proof, digest: str) -> ProofResult:
         try:
             return judge_anchor(proof, resolver.resolve(anchor), digest)
-        except UpstreamUnavailable as error:  # a submodule whose repository was not given
+        except UpstreamUnavailable as error:  # the repository of a submodule was not given
             return _always(ProofState.UNAVAILABLE, str(error))(anchor, proof, digest)
 
     return look
@@ -104,14 +104,14 @@ def _always(state: ProofState, detail: str) -> _Look:
 
 
 def anchor_digest(card: Card, anchor: Anchor) -> str:
-    """Of the anchor as the card writes it and of the version it is sought in."""
+    """Return the digest of an anchor as written in the card, and of its version."""
     upstream = card.upstreams[anchor.upstream]
     written = [upstream.model_dump(mode="json"), anchor.model_dump(mode="json", exclude={"role"})]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
 def anchor_digests(card: Card) -> Mapping[str, str]:
-    """By proof id."""
+    """Return the digests of all anchors by proof id."""
     return MappingProxyType(
         {f"anchor:{anchor.id}": anchor_digest(card, anchor) for anchor in card.anchors}
     )

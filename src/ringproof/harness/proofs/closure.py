@@ -1,9 +1,9 @@
-"""The sources a test depends on, and their digest: evidence is stale when it changes.
+"""Digests of the sources on which a test depends. Evidence is stale if a digest changes.
 
-The closure of a test file: itself, the ``conftest.py`` files above it, and every module of the
-repository that these import, directly or through others, anywhere in the file. A string that is
-the dotted name of a module of the repository counts as an import too, because tests start
-``python -m PACKAGE`` in subprocesses. Installed packages and data files do not count.
+The closure of a test file consists of the file, the ``conftest.py`` files above it, and every
+module of the repository that these import directly or indirectly. A string that is the dotted name
+of a module of the repository also counts as an import, because tests start ``python -m PACKAGE`` in
+subprocesses. Installed packages and data files do not count.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from ringproof.errors import InputError
 
 _IMPORT_ROOTS = ("src", "")
-"""Where absolute imports are sought, from the repository root."""
+"""Folders in which absolute imports are searched, from the repository root."""
 
 
 class SourceClosure:
-    """Digests of test files in one repository; every file is read and parsed once.
+    """Computes digests of test files in one repository. Every file is read and parsed once.
 
     Args:
-        root: The repository root.
+        root: Root of the repository.
     """
 
     def __init__(self, root: Path) -> None:
@@ -32,7 +32,7 @@ class SourceClosure:
         self._hashes: dict[Path, str] = {}
 
     def files(self, test_file: str) -> tuple[str, ...]:
-        """The closure, as sorted paths relative to the root; empty when the file is missing."""
+        """Return the closure as sorted paths relative to the root; empty if the file is missing."""
         start = self._root / test_file
         if not start.is_file():
             return ()
@@ -46,7 +46,7 @@ class SourceClosure:
         return tuple(sorted(path.relative_to(self._root).as_posix() for path in seen))
 
     def digest(self, test_file: str) -> str | None:
-        """SHA-256 over names and contents of the closure; ``None`` when the file is missing."""
+        """Return the SHA-256 over names and contents of the closure, or ``None`` without the file."""
         names = self.files(test_file)
         if not names:
             return None
@@ -72,9 +72,9 @@ class SourceClosure:
             try:
                 tree = ast.parse(_read(path))
             except (SyntaxError, ValueError, RecursionError):
-                # It counts by its bytes; the test run says what is wrong with it.
+                # Its bytes count. The test run reports the error.
                 tree = ast.Module(body=[], type_ignores=[])
-            # pytest puts a test file's folder (the first one that is no package) on the path.
+            # pytest puts a test file's folder (the first that is not a package) on the path.
             bases = {self._root / name for name in _IMPORT_ROOTS} | {_import_base(path)}
             named = {name for node in ast.walk(tree) for name in _named(node)}
             started = {text for node in ast.walk(tree) for text in _dotted_text(node)}
@@ -89,7 +89,7 @@ class SourceClosure:
         return self._direct[path]
 
     def _below(self, base: Path, parts: list[str]) -> Iterator[Path]:
-        """The files that importing a dotted name executes, packages on the way included."""
+        """Yield the files that importing a dotted name executes, parent packages included."""
         folder = base
         for part in parts:
             for candidate in (folder / f"{part}.py", folder / part / "__init__.py"):
@@ -122,7 +122,7 @@ def _named(node: ast.AST) -> Iterator[str]:
 
 
 def _dotted_text(node: ast.AST) -> Iterator[str]:
-    """A string that could be the argument of ``python -m``."""
+    """Yield a string that could be the argument of ``python -m``."""
     value = node.value if isinstance(node, ast.Constant) else None
     if isinstance(value, str) and all(part.isidentifier() for part in value[:200].split(".")):
         yield value[:200]

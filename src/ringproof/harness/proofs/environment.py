@@ -1,4 +1,4 @@
-"""Where proofs ran: the facts that a reader needs to judge them, and the class they fall into."""
+"""The environment in which proofs ran, and its class."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GPU_QUERY = (
 
 @dataclass(frozen=True)
 class Environment:
-    """One machine, as far as evidence is concerned.
+    """Facts about the machine and checkout for evidence.
 
     Attributes:
-        name: The environment class: ``cpu-gloo``, ``1xH200``, ``cpu`` without torch.
-        gpus: Device names that torch can use.
-        commit: Of the checkout; ``None`` outside git.
+        name: Environment class: ``cpu-gloo``, ``1xH200``, ``cpu`` without torch.
+        gpus: Names of the devices that torch can use.
+        commit: Commit of the checkout; ``None`` outside of git.
         dirty: Whether the checkout differs from the commit.
     """
 
@@ -70,7 +70,7 @@ def _class_name(torch: str | None, gpus: tuple[str, ...]) -> str:
 
 
 def _short_name(device: str) -> str:
-    """``NVIDIA H200`` and ``NVIDIA A100-SXM4-80GB`` as ``H200`` and ``A100-SXM4-80GB``."""
+    """Shorten ``NVIDIA A100-SXM4-80GB`` to ``A100-SXM4-80GB``."""
     words = re.sub(r"[^A-Za-z0-9.-]+", "-", device.replace("NVIDIA", "")).strip("-")
     return words or "GPU"
 
@@ -97,7 +97,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _output(command: list[str], *, seconds: float) -> str | None:
-    """What a short command printed; ``None`` when it failed."""
+    """Return the output of a short command, or ``None`` if it failed."""
     try:
         done = subprocess.run(
             command,

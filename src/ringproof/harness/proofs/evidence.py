@@ -1,6 +1,6 @@
-"""Evidence records: the JSON that is committed, and whether a committed one still counts.
+"""Evidence records: the committed JSON, and checks whether it is stale.
 
-One file for each skill and environment class::
+There is one file for each skill and environment class::
 
     {"version": 1, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
      "quick": false,
@@ -49,12 +49,12 @@ class SkillResult:
     statements: tuple[StatementResult, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """How many statements got this verdict."""
+        """Count the statements with this verdict."""
         return sum(result.verdict is verdict for result in self.statements)
 
     @property
     def proofs(self) -> dict[str, ProofResult]:
-        """The distinct proofs, by id; declarations left out."""
+        """Return the distinct proofs by id, without ``unproven`` declarations."""
         return {
             proof.id: proof
             for result in self.statements
@@ -64,13 +64,13 @@ class SkillResult:
 
     @property
     def executed(self) -> int:
-        """How many distinct proofs ran to an answer."""
+        """Number of distinct proofs that passed or failed."""
         return sum(proof.executed for proof in self.proofs.values())
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is true of the whole run."""
+    """Facts about the whole run."""
 
     environment: Environment
     started: datetime.datetime
@@ -79,7 +79,7 @@ class RunFacts:
 
 
 def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
-    """The record of one skill, as the module docstring describes it."""
+    """Return the record of one skill in the form of the module docstring."""
     environment = facts.environment
     started = facts.started.astimezone(datetime.timezone.utc)
     return {
@@ -141,9 +141,9 @@ def _proof(proof: ProofResult) -> dict[str, Any]:
 
 
 def _status(result: SkillResult) -> dict[str, str]:
-    """NVIDIA's ``validation_status``, derived: the worst verdict of the deciding statements.
+    """Return the worst verdict of the deciding statements, for ``validation_status``.
 
-    An anchor that a statement uses has no verdict of its own; its proof's outcome decides.
+    An anchor that a statement uses has no verdict of its own, so the result of its proof decides.
     """
     verdicts = {item.statement.id: item.verdict for item in result.statements}
     for proof in result.proofs.values():
@@ -167,11 +167,11 @@ def stale_records(
     current: Sequence[Statement],
     digests: Mapping[str, str | None],
 ) -> Iterator[str]:
-    """One line for each committed record of a skill that no longer describes this checkout.
+    """Yield a line for each committed record of a skill that is stale.
 
     Args:
-        folder: Holds ``CLASS/SKILL.json``.
-        digests: The present digest of each proof's sources, by proof id.
+        folder: Folder with ``CLASS/SKILL.json``.
+        digests: Current digests of the sources of proofs, by proof id.
     """
     for path in sorted(folder.glob(f"*/{skill}.json")):
         name = f"{folder.name}/{path.parent.name}/{path.name}"

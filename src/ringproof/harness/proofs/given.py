@@ -1,4 +1,4 @@
-"""The upstream checkouts that a user gave, for tests that run upstream's own code."""
+"""Upstream checkouts that a user gave, for tests that run upstream's own code."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ UPSTREAM_OPTION = "--ringproof-upstream"
 
 
 def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
-    """An upstream repository of a card, at the commit that the card names.
+    """Open an upstream repository of a card at the commit that the card names.
 
     Args:
-        entries: What was given, ``NAME=SPEC`` each.
-        name: The upstream's key in the card.
+        entries: Entries ``NAME=SPEC`` that the user gave.
+        name: Key of the upstream in the card.
 
     Raises:
-        UpstreamUnavailable: None was given for it; the message says which checkout is needed.
-        InputError: What was given is no repository, or is at another commit.
+        UpstreamUnavailable: No checkout was given. The message names the one that is needed.
+        InputError: The given tree is not a repository, or is at another commit.
     """
     upstream = card.upstreams[name]
     choice = UpstreamChoice(
@@ -35,7 +35,7 @@ def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
 
 
 def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
-    """Write the files whose path starts with ``under`` below a folder, so that they can be run."""
+    """Write the files whose path starts with ``under`` to a folder, so that they can be run."""
     for path in tree.paths(under):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What became of each test, read from the events that `recorder` writes."""
+"""Results of tests, read from the events that `recorder` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringproof.harness.cards.proof import covers
 
 
 class TestState(str, Enum):
-    """How one test ended, or why it did not begin."""
+    """Result of a test, or why it was not started."""
 
     __test__ = False
 
@@ -25,12 +25,12 @@ class TestState(str, Enum):
 
 @dataclass(frozen=True)
 class TestOutcome:
-    """One test.
+    """Result of one test.
 
     Attributes:
-        seconds: Set-up, call and tear-down together.
-        detail: The skip reason, or the end of the failure; empty when passed.
-        properties: What the test recorded through ``record_property``, in order.
+        seconds: Time of set-up, call and tear-down together.
+        detail: Reason of the skip, or end of the failure; empty if passed.
+        properties: Values that the test recorded by ``record_property``, in order.
     """
 
     __test__ = False
@@ -44,7 +44,7 @@ class TestOutcome:
 
 @dataclass(frozen=True)
 class CollectProblem:
-    """A file (or class) whose tests could not be listed: an error, or skipped as a whole."""
+    """A file or class whose tests were not listed, because of an error or a skip."""
 
     id: str
     failed: bool
@@ -53,12 +53,12 @@ class CollectProblem:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """One pytest run.
+    """Result of one pytest run.
 
     Attributes:
-        tests: By node id, every test that a proof names.
+        tests: Every test that a proof names, by node id.
         problems: Files that could not be collected.
-        incomplete: Why not everything selected was run; empty when it was.
+        incomplete: Why some selected tests were not run; empty if all were.
     """
 
     tests: Mapping[str, TestOutcome]
@@ -66,7 +66,7 @@ class SuiteResult:
     incomplete: str = ""
 
     def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
-        """The tests that a node id names, in the order in which they ran."""
+        """Return the tests that a node id names, in the order in which they ran."""
         return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
 
 
@@ -81,7 +81,7 @@ class _Running:
 
 @dataclass
 class EventLog:
-    """Folds events, line by line, into a `SuiteResult`; also the source of live progress."""
+    """Collects events into a `SuiteResult`, and is the source of live progress."""
 
     selected: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class EventLog:
     _problems: dict[str, CollectProblem] = field(default_factory=dict)
 
     def feed(self, line: str) -> None:
-        """Take one line; a line that a dying process cut short is ignored."""
+        """Read one line. Incomplete lines are ignored."""
         try:
             event = json.loads(line)
             kind = event["event"]
@@ -123,7 +123,7 @@ class EventLog:
             running.properties = tuple((name, value) for name, value in properties)
         state = TestState(str(event["outcome"]))
         if event["expected_failure"]:
-            # An expected failure says that the property does not hold: never a proof of it.
+            # An expected failure means that the property does not hold, so it is not a proof.
             state = TestState.FAILED
         if state is TestState.PASSED or running.state is TestState.FAILED:
             return
@@ -139,10 +139,10 @@ class EventLog:
         self.failed += running.state is TestState.FAILED
 
     def result(self, ended: str) -> SuiteResult:
-        """The fold.
+        """Return the result of all events.
 
         Args:
-            ended: How the process ended, for tests that it took with it: ``timed out after 5 s``.
+            ended: How the process ended, for tests that were running: ``timed out after 5 s``.
         """
         selected = self.selected or ()
         tests: dict[str, TestOutcome] = {}

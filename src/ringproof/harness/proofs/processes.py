@@ -20,7 +20,7 @@ _GRACE_SECONDS = 5.0
 def contained(
     command: Sequence[str], *, cwd: Path, output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in its own session; on leaving, however it happens, nothing of it remains.
+    """Run a command in its own session, and end all of its processes on exit.
 
     The child is interrupted first, so that it can close what it opened, and killed after a grace
     period. Its own output goes to a file, so no pipe can fill.
@@ -50,8 +50,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None:
             strays |= _descendants(process.pid)
     finally:
-        # Also when interrupted a second time, and also after a normal end: a test may have left
-        # something behind in the group.
+        # This also runs after a second interrupt and after a normal end, since a test may have left
+        # processes in the group.
         _signal_group(process.pid, signal.SIGKILL)
         for stray in strays:
             with contextlib.suppress(psutil.Error):
@@ -71,7 +71,7 @@ def _descendants(root: int) -> set[psutil.Process]:
 
 
 def wait_until(process: subprocess.Popen[bytes], deadline: float, pause: float = 0.1) -> bool:
-    """Sleep a little; whether the process is still running and the deadline is still ahead."""
+    """Sleep briefly, and return whether the process still runs before the deadline."""
     if process.poll() is not None or time.monotonic() >= deadline:
         return False
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Live progress on stderr: a bar on a terminal, plain lines anywhere else."""
+"""Live progress on stderr: a bar on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TESTS_BETWEEN_LINES = 20
 
 
 def make_progress(console: Console) -> BarProgress | LineProgress:
-    """The form that suits the console."""
+    """Return the form of progress that suits the console."""
     return BarProgress(console) if console.is_terminal else LineProgress(console)
 
 
@@ -48,7 +48,7 @@ class BarProgress:
 
 
 class LineProgress:
-    """A line now and then, for logs."""
+    """Prints a line from time to time, for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

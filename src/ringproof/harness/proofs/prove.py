@@ -1,4 +1,4 @@
-"""The main job: everything the cards say, run here, and a verdict on each statement."""
+"""Runs the proofs of all statements of cards, and judges each statement."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from ringproof.harness.upstreams.specs import absolute_spec
 
 @dataclass(frozen=True)
 class ProveRequest:
-    """What to prove and how.
+    """Options of ``ringproof prove``.
 
     Attributes:
-        skills: The folder of the skills; its parent is the repository root, pytest's working
-            directory and the limit of what is run.
-        names: Only these skills; all when empty.
-        quick: Leave out tests marked ``slow``.
-        out: Where pytest's own output goes.
-        evidence: The folder of committed records, compared at the start.
-        cache: Where downloaded wheels are kept.
-        offline: Never download.
-        timeout: Seconds for all tests together.
-        jobs: Test processes side by side; 0 for two, or one where tests share GPUs.
-        upstreams: Specs of repositories that the user has, by name; see `UpstreamChoice`.
+        skills: Folder of the skills. Its parent is the repository root and pytest's working
+            directory; only tests below it are run.
+        names: Skills to prove; all if empty.
+        quick: Whether to leave out tests marked ``slow``.
+        out: Folder for the output of pytest.
+        evidence: Folder of committed records, which are compared at the start.
+        cache: Folder of downloaded wheels.
+        offline: Whether to use the cache only.
+        timeout: Time limit of all tests together in seconds.
+        jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
+        upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
     """
 
     skills: Path
@@ -73,11 +73,11 @@ class ProveRequest:
 
 @dataclass(frozen=True)
 class ProveResult:
-    """What came of it.
+    """Result of ``ringproof prove``.
 
     Attributes:
-        problems: Why the run fails; empty when it does not.
-        stale: Committed records that no longer describe this checkout. Not a failure.
+        problems: Reasons why the run fails; empty if it does not.
+        stale: Committed records that are stale, which is not a failure.
     """
 
     facts: RunFacts
@@ -88,7 +88,7 @@ class ProveResult:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A skill before anything ran; ``digests`` of its proofs' sources by proof id."""
+    """A skill before the run, with the digests of its proofs' sources by proof id."""
 
     name: str
     card: Card
@@ -100,11 +100,11 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     """Run every proof of the chosen skills once and judge their statements.
 
     Args:
-        notice: Receives each stale record, one line, before the proofs start.
+        notice: Function that receives a line for each stale record before the proofs start.
 
     Raises:
-        InputError: A skill is unknown, a card is broken, a release does not exist, a proof's file
-            lies outside the repository.
+        InputError: A skill is unknown, a card is invalid, a release does not exist, or the file of
+            a proof is outside the repository.
     """
     started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     subjects = _subjects(request)
@@ -123,7 +123,7 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
 
 
 def _default_jobs(environment: Environment) -> int:
-    """Two test processes side by side, one where tests share GPUs or there is one processor."""
+    """Return two test processes, or one if tests share GPUs or there is one processor."""
     return 1 if environment.gpus else min(2, environment.cpus)
 
 
@@ -150,10 +150,10 @@ def _tests(subject: _Subject) -> Iterator[Proof]:
 
 
 def _exists(root: Path, proof: Proof) -> bool:
-    """Whether the file of a node id is there.
+    """Return whether the file of a node id exists.
 
     Raises:
-        InputError: It is a link to a place outside the repository.
+        InputError: The file is a link to a place outside the repository.
     """
     path = root / proof.file
     if path.is_file() and not path.resolve().is_relative_to(root.resolve()):
@@ -170,7 +170,7 @@ def _stale(evidence: Path, subjects: Iterable[_Subject]) -> Iterator[str]:
 def _prove_anchors(
     request: ProveRequest, subjects: Sequence[_Subject], progress: Progress
 ) -> Mapping[str, Mapping[str, ProofResult]]:
-    """By skill, then by proof id."""
+    """Look up all anchors, and return the results by skill and proof id."""
     choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
     choice.refuse_unknown(subject.card for subject in subjects)
     prover = AnchorProver(choice)

@@ -1,4 +1,4 @@
-"""A pytest plugin that runs only the tests asked for and writes down what became of each.
+"""A pytest plugin that runs selected tests and records their results.
 
 Loaded with ``-p ringproof.harness.proofs.recorder``. ``--ringproof-select FILE`` is a JSON object
 ``{"ids": [...], "quick": bool}``: a test is run when an id names it, its function, class or file;
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Selector:
-    """Deselects what no proof names."""
+    """Deselects tests that no proof names."""
 
     def __init__(self, ids: tuple[str, ...], quick: bool) -> None:
         self._ids = ids
@@ -86,7 +86,7 @@ class _Selector:
 
 
 class _Collection:
-    """Writes what was collected; machine paths below the repository root are made relative."""
+    """Records the collection. Paths below the repository root are made relative."""
 
     def __init__(self, stream: TextIO, root: str) -> None:
         self._stream = stream
@@ -105,7 +105,7 @@ class _Collection:
         self._stream.close()
 
     def _detail(self, report: pytest.CollectReport | pytest.TestReport) -> str:
-        """The skip reason, or the end of the failure and of what the test wrote."""
+        """Return the reason of a skip, or the end of the failure and of the test's output."""
         text = getattr(report, "wasxfail", None)
         if text is not None:
             return f"expected to fail: {text}"
@@ -120,7 +120,7 @@ class _Collection:
 
 
 class _Recorder(_Collection):
-    """Writes also what becomes of each test."""
+    """Also records the results of tests."""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.write("start", id=nodeid)
@@ -147,7 +147,7 @@ class _Recorder(_Collection):
 
 
 def _plain(value: object) -> float | int | str:
-    """A recorded property as JSON can hold it: finite numbers as such, anything else as text."""
+    """Return a recorded property for JSON: finite numbers unchanged, anything else as text."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, numbers.Integral):

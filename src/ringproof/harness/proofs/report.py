@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs nothing else, written from the evidence records."""
+"""The HTML report: one self-contained file, written from the evidence records."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def render_report(
     """Render the page.
 
     Args:
-        records: As `evidence.skill_record` makes them, at least one.
-        problems: Why the run failed; empty when it did not.
-        stale: Committed records that no longer describe the checkout.
+        records: Records from `evidence.skill_record`, at least one.
+        problems: Reasons why the run failed; empty if it did not.
+        stale: Committed records that are stale.
     """
     environment = SandboxedEnvironment(
         loader=PackageLoader("ringproof.harness.proofs"),
@@ -50,7 +50,7 @@ def _number(value: float) -> str:
 
 
 def _brief(text: str) -> str:
-    """Hashes cut to what a person compares; the records have them whole."""
+    """Shorten hashes for reading; the records have them in full."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
 

@@ -1,4 +1,4 @@
-"""Running the tests that proofs name, by one pytest run."""
+"""Runs the tests that proofs name in one pytest run."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _LOG_TAIL_LINES = 6
 
 
 class Progress(Protocol):
-    """Someone who is told how far a run has come."""
+    """Receiver of the progress of a run."""
 
     def begin(self, phase: str, total: int | None) -> None:
-        """A phase starts; ``total`` is ``None`` while the number of steps is unknown."""
+        """Start a phase; ``total`` is ``None`` while the number of steps is unknown."""
 
     def update(self, done: int, total: int | None, failed: int, current: str) -> None:
-        """The state of the phase, as often as it may have changed."""
+        """Update the state of the phase."""
 
     def end(self) -> None:
-        """The phase is over."""
+        """End the phase."""
 
 
 @dataclass(frozen=True)
 class SuiteRequest:
-    """What pytest is to run.
+    """Tests to run, and how.
 
     Attributes:
-        root: The repository root, the working directory.
-        proofs: The node ids wanted; their files exist.
-        quick: Leave out tests marked ``slow``.
-        scratch: A folder for the event file and pytest's own output.
-        deadline: On the monotonic clock.
-        seconds: What the deadline was made from, for the message.
-        jobs: Test processes side by side; files are divided among them.
-        upstreams: Specs of the checkouts that tests may use, by name; no relative paths.
+        root: Repository root, which is the working directory.
+        proofs: Node ids to run, whose files exist.
+        quick: Whether to leave out tests marked ``slow``.
+        scratch: Folder for the event file and the output of pytest.
+        deadline: Deadline on the monotonic clock.
+        seconds: Time limit for the message.
+        jobs: Number of parallel test processes, among which files are divided.
+        upstreams: Specs of the checkouts that tests may use, by name, with absolute paths.
     """
 
     root: Path
@@ -59,10 +59,10 @@ class SuiteRequest:
 
 
 def run_suite(request: SuiteRequest, progress: Progress) -> SuiteResult:
-    """Run the tests, follow their events, and leave no process behind.
+    """Run the tests, follow their events, and end all processes.
 
-    Files are passed to pytest and tests are chosen by the recorder: an unknown node id on the
-    command line would make pytest run nothing at all.
+    pytest gets files, and the recorder selects tests, because pytest runs nothing if a node id on
+    its command line is unknown.
     """
     if not request.proofs:
         return SuiteResult({})
@@ -96,7 +96,7 @@ def _follow(
     deadline: float,
     progress: Progress,
 ) -> None:
-    """Feed the log until the process or its time is over."""
+    """Read events until the process ends or its time is over."""
     partial = ""
     running = True
     while running:
@@ -130,7 +130,7 @@ def _command(request: SuiteRequest, events: Path, selection: Path) -> list[str]:
 
 
 def _ending(code: int | None, seconds: float, output: Path) -> str:
-    """How the run ended, for the tests that it did not finish."""
+    """Return how the run ended, for tests that it did not finish."""
     if code is None:
         return f"the run was stopped after {seconds:g} s"
     lines = output.read_text("utf-8", "replace").splitlines()

@@ -1,4 +1,4 @@
-"""The verdicts for a terminal: a table for each skill, then what went wrong, then one line."""
+"""Prints verdicts on a terminal: a table for each skill, problems, and totals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DETAIL_LINES = 30
 
 
 def print_result(result: ProveResult, console: Console) -> None:
-    """Print everything a person needs to see; the files say the rest."""
+    """Print the verdicts, the problems and the totals."""
     for skill in result.skills:
         console.print(_table(skill))
         for line in _open_points(skill):
@@ -62,7 +62,7 @@ def _table(skill: SkillResult) -> Table:
 
 
 def _open_points(skill: SkillResult) -> Iterator[str]:
-    """What is not proven here, or only in part: each reason once, with its statements."""
+    """Yield the reasons why statements are not or only partly proven, each with its statements."""
     reasons: dict[tuple[Verdict, str], list[str]] = {}
     for result in skill.statements:
         if result.verdict is not Verdict.REFUTED and result.reason:

@@ -1,4 +1,4 @@
-"""From what ran to a verdict: pure functions, no files, no processes."""
+"""Derives verdicts from results by pure functions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ LEFT_OUT = "left out of the quick run"
 
 
 class Verdict(str, Enum):
-    """What a run can say about a statement.
+    """Verdict on a statement.
 
-    Proven: every proof it names ran to the end and passed. Partly: some did, and the others could
-    not run here. Not here: none could.
+    Proven: all of its proofs ran and passed. Partly: some passed, and the others could not run
+    here. Refuted: a proof failed or does not exist. Unproven: the card says so. Not here: no proof
+    could run.
     """
 
     PROVEN = "proven"
@@ -30,7 +31,7 @@ class Verdict(str, Enum):
 
 
 class ProofState(str, Enum):
-    """How one proof of a statement came out."""
+    """Result of one proof of a statement."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -48,7 +49,7 @@ _EXECUTED = frozenset((ProofState.PASSED, ProofState.FAILED))
 
 @dataclass(frozen=True)
 class Spread:
-    """A number recorded by several tests of one proof."""
+    """Range of a number that several tests of one proof recorded."""
 
     minimum: float
     maximum: float
@@ -57,14 +58,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class ProofResult:
-    """One proof of a statement.
+    """Result of one proof of a statement, with details.
 
     Attributes:
-        tests: How many tests ended in each state; empty for anchors and declarations.
-        numbers: What its tests recorded, by name.
-        notes: Recorded texts, by name, each value once; of an anchor where it was found.
-        detail: Why it did not pass, or what was skipped although it did.
-        sources: Digest of what it depends on; ``None`` where there is nothing to digest.
+        tests: Number of tests in each state; empty for anchors and declarations.
+        numbers: Numbers that its tests recorded, by name.
+        notes: Texts that its tests recorded, by name, each once; for an anchor its place.
+        detail: Why it did not pass, or what was skipped although it passed.
+        sources: Digest of its sources; ``None`` if there are none.
     """
 
     id: str
@@ -79,12 +80,12 @@ class ProofResult:
 
     @property
     def executed(self) -> bool:
-        """Whether it ran to an answer here."""
+        """Whether it passed or failed here."""
         return self.state in _EXECUTED
 
     @property
     def complete(self) -> bool:
-        """Whether all that it names ran and passed."""
+        """Whether all of its tests ran and passed."""
         return self.state is ProofState.PASSED and set(self.tests) <= {TestState.PASSED}
 
 
@@ -99,16 +100,16 @@ class StatementResult:
 
     @property
     def seconds(self) -> float:
-        """Time its proofs took; a test shared by statements counts in each."""
+        """Time of its proofs. A test that several statements share counts for each."""
         return sum(proof.seconds for proof in self.proofs)
 
 
 def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementResult:
-    """The verdict on a statement.
+    """Judge a statement.
 
-    Refuted by any proof that failed or names nothing, proven only when all of them ran and passed.
-    An anchor shows that upstream's code is there, not what it does: where a statement also names
-    tests and none of them ran, the anchor alone proves no part of it.
+    It is refuted if any proof failed or does not exist, and proven only if all of them ran and
+    passed. An anchor shows that upstream's code exists, but not what it does. So if a statement
+    also has tests and none of them ran, the anchor alone does not prove a part of it.
     """
     bad = [proof for proof in proofs if proof.state in _REFUTING]
     if bad:
@@ -128,7 +129,7 @@ def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementRes
 
 
 def _telling_line(proof: ProofResult) -> str:
-    """The proof and its most telling line: pytest marks what was raised with ``E``."""
+    """Return the proof and its most informative line. pytest marks the exception with ``E``."""
     lines = [line.strip() for line in proof.detail.splitlines() if line.strip()]
     raised = [line[2:].strip() for line in lines if line.startswith("E ")]
     telling = [*raised[:1], *reversed(lines), proof.state.value][0]
@@ -136,7 +137,7 @@ def _telling_line(proof: ProofResult) -> str:
 
 
 def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofResult:
-    """The outcome of a pytest node id, over all the tests it names."""
+    """Judge a pytest node id by all the tests that it names."""
     tests = suite.covered_by(proof.target)
     if not tests:
         state, detail = _nothing_collected(proof, suite)
@@ -157,7 +158,7 @@ def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofR
 
 def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
     for problem in suite.problems:
-        # A problem of the file, of a class in it that contains the named test, or of a folder.
+        # A problem of the file, of a class that contains the test, or of a folder.
         if problem.id == proof.file or proof.target.startswith(
             (f"{problem.id}::", f"{problem.id}/")
         ):
@@ -226,7 +227,7 @@ def _notes(tests: Sequence[TestOutcome]) -> Mapping[str, tuple[str, ...]]:
 
 
 def judge_anchor(proof: Proof, resolution: Resolution, sources: str) -> ProofResult:
-    """The outcome of an anchor that was looked up."""
+    """Judge an anchor that was looked up."""
     state = ProofState.PASSED if resolution.holds else ProofState.FAILED
     detail = "" if resolution.holds else f"{resolution.status.value}: {resolution.detail}"
     notes = {"origin": (resolution.origin,)}

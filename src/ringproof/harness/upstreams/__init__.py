@@ -1,1 +1,1 @@
-"""Upstream code, read only: git objects, wheels, source archives, folders, installed packages."""
+"""Read-only access to upstream code: git, wheels, source archives, folders and packages."""

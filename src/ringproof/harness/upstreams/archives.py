@@ -1,4 +1,4 @@
-"""Downloaded release files in the cache, each beside the hash it had when it came."""
+"""Downloaded release files in the cache, each with a file of its hash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Archive:
 
 
 def cached(folder: Path) -> Iterator[Archive]:
-    """The files of one release, wheels first, whose content still has the recorded hash."""
+    """Yield the files of one release whose hash is still the recorded one, wheels first."""
     for suffix in (WHEEL, *SDISTS):
         for path in sorted(folder.glob(f"*{suffix}")):
             record = path.with_name(f"{path.name}.sha256")
@@ -39,7 +39,7 @@ def cached(folder: Path) -> Iterator[Archive]:
 
 
 def keep(download: Path, folder: Path) -> Archive:
-    """Move a downloaded file into the cache, its hash first: half a pair is not used."""
+    """Move a downloaded file into the cache, after its hash, so that no file is without a hash."""
     digest = sha256_of(download)
     record = download.with_name(f"{download.name}.sha256")
     record.write_text(f"{digest}\n", "ascii")
@@ -51,7 +51,7 @@ def make_folder(folder: Path) -> None:
     """Create a release's folder in the cache.
 
     Raises:
-        InputError: It cannot be created.
+        InputError: The folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):

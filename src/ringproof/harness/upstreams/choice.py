@@ -1,4 +1,4 @@
-"""Which tree stands for which upstream of a card: the card's default, or what the user gives."""
+"""Chooses the tree of each upstream of a card: the default, or one that the user gives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Named = tuple[str, RepositoryUpstream]
 
 
 def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Mapping[str, str]:
-    """``NAME=SPEC`` entries by name.
+    """Parse ``NAME=SPEC`` entries.
 
     Raises:
-        InputError: An entry has another form, or a name stands twice.
+        InputError: An entry has another form, or a name is given twice.
     """
     found: dict[str, str] = {}
     for entry in entries:
@@ -37,13 +37,13 @@ def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Ma
 
 @dataclass(frozen=True)
 class UpstreamChoice:
-    """How the upstreams of cards are opened; each tree once.
+    """Opens the upstreams of cards, each tree once.
 
     Attributes:
-        overrides: Specs by name. A name is an upstream of a card, or ``OWNER/NAME``, which stands
-            for all commits of that repository that cards name or that submodules are pinned at.
-            ``git:PATH`` without a ref is that repository at the commit the card names.
-        cache: Where downloaded wheels are kept.
+        overrides: Specs by name. A name is an upstream of a card, or ``OWNER/NAME`` for all commits
+            of that repository that cards name or at which submodules are pinned. ``git:PATH``
+            without a ref means the commit that the card names.
+        cache: Folder of downloaded wheels.
         offline: Use the cache only.
     """
 
@@ -54,7 +54,7 @@ class UpstreamChoice:
 
     @property
     def submodules(self) -> SubmoduleSources:
-        """What the user gave by ``OWNER/NAME`` as a git repository."""
+        """Git repositories that the user gave by ``OWNER/NAME``."""
         given = {name: spec for name, spec in self.overrides.items() if "/" in name}
         return SubmoduleSources(
             {
@@ -65,7 +65,7 @@ class UpstreamChoice:
         )
 
     def refuse_unknown(self, cards: Iterable[Card]) -> None:
-        """Raise `InputError` for a name that no card knows, nor a submodule of what is given."""
+        """Raise `InputError` for a name that neither a card nor a submodule has."""
         known: dict[str, None] = {}
         repositories: list[_Named] = []
         for card in cards:
@@ -85,14 +85,14 @@ class UpstreamChoice:
             raise InputError("--upstream", name, problem, f"choose from: {choices}")
 
     def _pinned(self, repositories: Sequence[_Named]) -> Iterator[Submodule]:
-        """The submodules of the git repositories that were given for upstreams."""
+        """Yield the submodules of the git repositories that were given for upstreams."""
         for name, upstream in repositories:
             if (self.spec(name, upstream) or "").startswith("git:"):
                 tree: Any = self.open(name, upstream)
                 yield from tree.submodules()
 
     def spec(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> str | None:
-        """What the user gave for an upstream, with its ref; ``None`` for nothing."""
+        """Return the spec that the user gave for an upstream, with its ref, or ``None``."""
         spec = self.overrides.get(name)
         if spec is None and _is_repository(upstream):
             spec = self.overrides.get(str(upstream.repo))
@@ -104,11 +104,10 @@ class UpstreamChoice:
         return f"git:{path}@{ref or upstream.commit}"
 
     def open(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> UpstreamTree:
-        """The tree of one upstream.
+        """Open the tree of one upstream.
 
-        Raises:
-            UpstreamUnavailable, UpstreamError: The card's default cannot be had or used here.
-            InputError: The same of what the user gave; or no such release.
+        Raises: UpstreamUnavailable, UpstreamError: The card's default cannot be used here.
+        InputError: What the user gave cannot be used, or there is no such release.
         """
         spec = self.spec(name, upstream)
         key = upstream.model_dump_json() if spec is None else f"{upstream.repo} {spec}"

@@ -1,4 +1,4 @@
-"""Reading index pages and files over http, https and from this machine, as pip is configured to."""
+"""Reads index pages and files over http, https and from this machine with pip's settings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _FAILURES = (OSError, http.client.HTTPException, ValueError, ssl.SSLError)
 
 
 class NotThere(Exception):
-    """The place answers and has no such page."""
+    """The server answers but has no such page."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page as received: its final URL, media type and bytes."""
+    """A received page, with its final URL, media type and bytes."""
 
     url: str
     kind: str
@@ -47,11 +47,11 @@ class Page:
 
 @dataclass(frozen=True)
 class Connection:
-    """How to read URLs.
+    """Reads URLs.
 
     Attributes:
-        settings: pip's. Of its ways to authenticate, only ``user:password@`` in an index's URL is
-            known here; it is sent to that host alone.
+        settings: Settings of pip. For authentication, only ``user:password@`` in an index's URL is
+            supported; it is sent to that host only.
     """
 
     settings: PipSettings
@@ -63,7 +63,7 @@ class Connection:
         object.__setattr__(self, "_logins", MappingProxyType(logins))
 
     def page(self, url: str) -> Page:
-        """A whole page.
+        """Read a whole page.
 
         Raises:
             NotThere: There is none.

@@ -1,4 +1,4 @@
-"""A folder, and an installed package, as upstreams; nothing in them is imported."""
+"""Folders and installed packages as upstreams. Nothing in them is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FolderTree:
     """The files below a folder.
 
     Args:
-        root: The folder; links inside it may lead anywhere in it and nowhere else.
+        root: The folder. Links inside it may only lead to places inside it.
 
     Raises:
         InputError: There is no such folder.
@@ -28,7 +28,7 @@ class FolderTree:
 
     @property
     def origin(self) -> str:
-        """``dir:NAME``: the last part of the path only."""
+        """``dir:NAME`` with the last part of the path."""
         return f"dir:{self._root.name}"
 
     def read(self, path: str) -> bytes:
@@ -44,10 +44,10 @@ class FolderTree:
 
 
 class InstalledTree:
-    """The files that an installed distribution lists as its own.
+    """The files that an installed distribution lists.
 
     Raises:
-        InputError: It is not installed here, or not as files (editable).
+        InputError: The package is not installed here, or without files (editable).
     """
 
     def __init__(self, package: str) -> None:
@@ -71,7 +71,7 @@ class InstalledTree:
         return self._origin
 
     def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`; a file of another package is not there."""
+        """See `UpstreamTree.read`. Files of other packages are not found."""
         refuse_escape(path)
         if path not in self._listed:
             raise FileNotFoundError(path)

@@ -1,4 +1,4 @@
-"""One commit of a git repository as an upstream, its submodules at their pins included."""
+"""A commit of a git repository as an upstream, including its submodules."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MAX_LINKS = 8
 
 @dataclass(frozen=True)
 class Location:
-    """Where the content behind a path lies, links and submodules followed.
+    """Place of a file after following links and submodules.
 
     Attributes:
-        path: From the root of the submodule, or of the repository where there is none.
-        submodule: The innermost.
+        path: Path from the root of the submodule, or of the repository if there is none.
+        submodule: Innermost submodule.
     """
 
     path: str
@@ -39,15 +39,15 @@ class Location:
 
 
 class GitTree:
-    """The files of one commit; neither a work tree nor the ``git`` program is needed.
+    """The files of one commit, without a work tree or the ``git`` program.
 
-    A path that leads into a submodule is read at its pin, from the repository given for it.
+    Paths in a submodule are read at its pinned commit from the repository given for it.
 
     Args:
         path, ref: See `CommitObjects`.
-        submodules: The repositories that stand in for its submodules; none by default.
-        name: ``OWNER/NAME`` or URL, to which a submodule's URL may be relative; else the URL of
-            the repository's ``origin``.
+        submodules: Repositories of its submodules; none by default.
+        name: ``OWNER/NAME`` or URL to which a submodule's URL may be relative; by default the URL
+            of the repository's ``origin``.
 
     Raises:
         InputError: No repository, no such ref, or (from any method) the repository is corrupt.
@@ -71,16 +71,16 @@ class GitTree:
 
     @property
     def origin(self) -> str:
-        """``git:REF#commit=ID``: it names no folder of this machine."""
+        """``git:REF#commit=ID``, without a folder of this machine."""
         return f"git:{self._ref}#commit={self.commit}"
 
     def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`; links are followed inside their repository only.
+        """See `UpstreamTree.read`. Links are only followed inside their repository.
 
         Raises:
-            UpstreamUnavailable: It is in a submodule whose repository was not given.
+            UpstreamUnavailable: The file is in a submodule whose repository was not given.
             InputError: An object is missing or damaged, or a given repository lacks the commit
-                that a submodule is pinned at: the repository is of no use.
+                at which a submodule is pinned.
         """
         objects, entry, _ = self._followed(path, 0)
         if entry.filemode not in FILES:
@@ -88,7 +88,7 @@ class GitTree:
         return objects.content(entry)
 
     def locate(self, path: str) -> Location:
-        """Where a file's content lies; raises like `read`."""
+        """Return the place of a file's content; raises like `read`."""
         return self._followed(path, 0)[2]
 
     def paths(self, under: str = "") -> Iterator[str]:
@@ -102,18 +102,18 @@ class GitTree:
         return self._paths(under, iter(range(MAX_LISTED)))
 
     def submodules(self) -> tuple[Submodule, ...]:
-        """The submodules, and those of each whose repository was given; raises like `paths`."""
+        """Return the submodules, recursively if repositories were given; raises like `paths`."""
         return tuple(self._submodules(iter(range(MAX_LISTED))))
 
     def enter(self, path: str) -> GitTree:
-        """The tree of a submodule of this repository itself; raises like `read`."""
+        """Return the tree of a direct submodule of this repository; raises like `read`."""
         entry, _ = self._objects.entry(path)
         if entry.filemode != FileMode.COMMIT:
             raise FileNotFoundError(path)
         return self._open(self._pinned(path, entry), path)
 
     def _followed(self, path: str, level: int) -> tuple[CommitObjects, pygit2.Object, Location]:
-        """The object that a path ends at, and where that is."""
+        """Return the object of a path and its place."""
         if level > MAX_NESTED:
             raise UpstreamError(f"{path}: more than {MAX_NESTED} submodules inside one another")
         for _ in range(_MAX_LINKS + 1):
@@ -143,7 +143,7 @@ class GitTree:
             entry, _ = self._objects.entry(".gitmodules")
         except FileNotFoundError:
             return ""
-        if entry.filemode not in FILES:  # git refuses a link here, too
+        if entry.filemode not in FILES:  # git also refuses a link here
             return ""
         data = self._objects.content(entry)
         if len(data) > MAX_BYTES:
@@ -197,7 +197,7 @@ class GitTree:
             return None
 
     def _entered(self, own: Submodule, budget: Iterator[int]) -> GitTree | None:
-        """The tree of a submodule for a listing; ``None`` where its repository was not given."""
+        """Return the tree of a submodule for a listing, or ``None`` without its repository."""
         if self._sources.find(own.repo) is None:
             return None
         if next(budget, None) is None:
@@ -212,6 +212,6 @@ def _below(outer: Submodule, inner: Submodule | None) -> Submodule:
 
 
 def _target(link: str, content: bytes) -> str:
-    """Where a link leads, from the root; whoever reads it there refuses what is outside."""
+    """Return the target of a link from the root. The reader refuses targets outside of it."""
     text = content.decode("utf-8", "replace")
     return posixpath.normpath(posixpath.join(posixpath.dirname(link), text))

@@ -1,4 +1,4 @@
-"""What ``.gitmodules`` says: where each submodule lies, and the repository its URL names."""
+"""Reads ``.gitmodules``: the path of each submodule, and the repository of its URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 MAX_BYTES = 500_000
-"""No real ``.gitmodules`` is near this."""
+"""Largest size of the file, far above that of real ones."""
 
 _SECTION = re.compile(r'\s*\[\s*submodule\s+"((?:[^"\\]|\\.)*)"\s*\]', re.IGNORECASE)
 _OTHER_SECTION = re.compile(r"\s*\[[^\]]*\]")
@@ -19,9 +19,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+")
 
 
 def submodule_urls(text: str) -> Mapping[str, str]:
-    """URL by path, as git's configuration syntax gives them; what lacks either is left out.
+    """Return the URL of each submodule by path, without submodules that lack either.
 
-    Not through git's own parser, which would follow ``include`` of a file from outside.
+    git's own parser is not used because it would follow an ``include`` of another file.
     """
     modules: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None
@@ -43,9 +43,9 @@ def submodule_urls(text: str) -> Mapping[str, str]:
 
 
 def _value(text: str) -> str:
-    """A value without its quotes, escapes and trailing comment."""
+    """Return a value without quotes, escapes and trailing comment."""
     found: list[str] = []
-    kept = 0  # white space before this stood in quotes
+    kept = 0  # white space before this was in quotes
     quoted = escaped = False
     for letter in text:
         if escaped:
@@ -63,14 +63,14 @@ def _value(text: str) -> str:
 
 
 def repository_of(url: str, base: str | None) -> str | None:
-    """``OWNER/NAME`` of a submodule's URL: the last two parts of its path, without ``.git``.
+    """Return ``OWNER/NAME`` of a submodule's URL: the last two parts of its path, without ``.git``.
 
     Args:
         url: ``https://``, ``ssh://``, ``git@host:...``, a path, or relative to ``base``.
-        base: The URL, or ``OWNER/NAME``, of the repository that has the submodule.
+        base: URL or ``OWNER/NAME`` of the repository that has the submodule.
 
     Returns:
-        ``None`` where the URL names none, also if it is relative and ``base`` is ``None``.
+        ``None`` if the URL names none, or if it is relative and ``base`` is ``None``.
     """
     path = _path(url)
     if path is not None and url.startswith(("./", "../")):

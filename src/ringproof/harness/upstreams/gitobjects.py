@@ -1,4 +1,4 @@
-"""The objects of one commit of a git repository, by path."""
+"""Reads the objects of one commit of a git repository by path."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FILES = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
 _MAX_DEPTH = 100
 _MAX_TAGS = 10  # a tag of a tag of ...
-# A corrupt or truncated repository shows as any of these, depending on the object that is bad.
+# A corrupt or truncated repository raises any of these, depending on the broken object.
 _FAILURES = (pygit2.GitError, OSError, ValueError, KeyError)
 
 
 class CommitObjects:
-    """What one commit holds; links and submodules are not followed.
+    """The objects of one commit, without following links and submodules.
 
     Args:
-        path: A bare or normal repository, or a work tree's folder; parents are not searched.
+        path: Bare or normal repository, or folder of a work tree. Parents are not searched.
         ref: Branch, tag, remote branch (``origin/main`` or ``main``), or commit id.
 
     Raises:
@@ -52,17 +52,17 @@ class CommitObjects:
 
     @property
     def remote(self) -> str | None:
-        """The URL of ``origin``, if there is one."""
+        """URL of ``origin``, if there is one."""
         try:
             return self._repository.remotes["origin"].url
         except _FAILURES:
             return None
 
     def entry(self, path: str) -> tuple[pygit2.Object, str]:
-        """The object at a path, and what is left of the path after a submodule.
+        """Return the object at a path, and the rest of the path after a submodule.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: There is no object.
             UpstreamError: The path leaves the root.
         """
         refuse_escape(path)
@@ -84,14 +84,14 @@ class CommitObjects:
         return entry, ""
 
     def content(self, blob: pygit2.Object) -> bytes:
-        """The bytes of a file or of a link.
+        """Return the bytes of a file or of a link.
 
         Raises:
-            UpstreamError: It is too large.
+            UpstreamError: The file is too large.
         """
         try:
             self._loose.refuse_truncated(str(blob.id))
-            # From the object's header, before its content is unpacked.
+            # Read the size in the object's header before its content is unpacked.
             _, size = self._repository.odb.read_header(blob.id)
             if size > MAX_FILE_BYTES:
                 raise UpstreamError(f"{blob.name}: {size:,} bytes are too large for a source file")
@@ -101,7 +101,7 @@ class CommitObjects:
         return data
 
     def walk(self, under: str) -> Iterator[tuple[str, pygit2.Object]]:
-        """Files, links and submodules whose path starts with ``under``, or may lead there."""
+        """Yield files, links and submodules whose path starts with ``under`` or may lead there."""
         pending: list[tuple[str, pygit2.Object]] = [("", self._root)]
         while pending:
             prefix, tree = pending.pop()
@@ -131,7 +131,7 @@ class CommitObjects:
 def _commit(
     repository: pygit2.Repository, path: Path, ref: str, loose: LooseObjects
 ) -> pygit2.Commit:
-    """The commit of a ref; a branch that only the remote has counts, too."""
+    """Return the commit of a ref, which may be a branch of the remote."""
     failure: Exception | None = None
     for name in (ref, f"refs/remotes/origin/{ref}"):
         try:
@@ -149,7 +149,7 @@ def _commit(
 
 
 def _refuse_truncated(repository: pygit2.Repository, name: str, loose: LooseObjects) -> None:
-    """Check what resolving a name opens: the object it begins with, tags, and its commit.
+    """Check the objects that resolving a name opens: its first object, tags, and its commit.
 
     Ancestors (``main~2``) are not checked.
     """
@@ -164,7 +164,7 @@ def _refuse_truncated(repository: pygit2.Repository, name: str, loose: LooseObje
 
 
 def _target(repository: pygit2.Repository, name: str) -> pygit2.Oid | None:
-    """The id that a ref or an abbreviated id stands for; no object is opened."""
+    """Return the id of a ref or an abbreviated id without opening an object."""
     try:
         return pygit2.Oid(hex=str(repository.lookup_reference_dwim(name).resolve().target))
     except _FAILURES:

@@ -1,8 +1,8 @@
-"""Git objects in files of their own, checked before libgit2 opens them.
+"""Checks loose git objects before libgit2 opens them.
 
-libgit2 1.9 never returns from the header of a loose commit, tree or tag whose file was cut short:
-it inflates again and again, in C, where no signal handler of Python runs. A copy that was
-interrupted leaves such files.
+libgit2 1.9 never returns from the header of a loose commit, tree or tag whose file is truncated: it
+inflates in an endless loop in C, where Python's signal handlers do not run. An interrupted copy
+leaves such files.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _BLOCK = 1 << 16
 
 
 class LooseObjects:
-    """The loose objects of one repository; packed ones need no check, libgit2 refuses them.
+    """The loose objects of a repository. libgit2 checks packed objects itself.
 
     Args:
-        git_folder: The repository's ``.git``, or that of one of its linked work trees.
+        git_folder: ``.git`` of the repository or of one of its linked work trees.
     """
 
     def __init__(self, git_folder: Path) -> None:
         self._folder = _common_folder(git_folder) / "objects"
 
     def refuse_truncated(self, object_id: str) -> None:
-        """Do nothing where the object is whole, packed or missing.
+        """Refuse a truncated object. Complete, packed and missing objects are accepted.
 
         Raises:
-            OSError: It is no regular file or cannot be read.
-            ValueError: Its file ends before its content does, or is no zlib stream.
+            OSError: The object is not a regular file or cannot be read.
+            ValueError: The file is truncated or is not a zlib stream.
         """
         path = self._folder / object_id[:2] / object_id[2:]
         if not path.exists():
@@ -40,7 +40,7 @@ class LooseObjects:
             while not inflater.eof:
                 block = inflater.unconsumed_tail or stream.read(_BLOCK)
                 try:
-                    made = inflater.decompress(block, _BLOCK)  # in parts: it may claim to be huge
+                    made = inflater.decompress(block, _BLOCK)  # in parts, since its size is unknown
                 except zlib.error as error:
                     raise ValueError(f"the file of object {object_id}: {error}") from error
                 if not (block or made or inflater.eof):

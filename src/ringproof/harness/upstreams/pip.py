@@ -1,4 +1,4 @@
-"""Running pip, and asking it where it looks for packages."""
+"""Runs pip and reads its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_INDEX = "https://pypi.org/simple"
-"""Where pip looks when it is told nothing."""
+"""Default index of pip."""
 
 _SECTIONS = ("global", "download", ":env:")
 _LINE = re.compile(r"(?P<section>[^=\s]+?)\.(?P<key>[a-z-]+)=(?P<value>['\"].*)")
@@ -19,14 +19,14 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True)
 class PipSettings:
-    """Where pip looks for packages, and how it connects.
+    """Places and connection settings of pip.
 
     Attributes:
-        indexes: Simple indexes, the main one first; none with ``no-index``.
+        indexes: Simple indexes, the main one first; empty with ``no-index``.
         find_links: Folders, files and pages with links.
-        cert: A file or folder of certificates, instead of the system's.
-        client_cert: The client's certificate with its key.
-        proxy: For http and https, instead of the environment's.
+        cert: File or folder of certificates instead of the system's.
+        client_cert: Client certificate with its key.
+        proxy: Proxy for http and https instead of the environment's.
         trusted: Hosts (``host`` or ``host:port``) whose certificate is not checked.
     """
 
@@ -39,7 +39,7 @@ class PipSettings:
 
 
 def pip_settings() -> PipSettings:
-    """From pip's own configuration: files and ``PIP_*`` variables, the variables first."""
+    """Return the settings from pip's configuration files and ``PIP_*`` variables."""
     _, listed = run_pip(["config", "list"], timeout=60)
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listed.splitlines():
@@ -67,7 +67,7 @@ def _text(literal: str) -> str:
 
 
 def run_pip(arguments: Sequence[str], *, timeout: float = 600) -> tuple[bool, str]:
-    """Whether pip failed, and what it wrote. ``timeout`` is in seconds."""
+    """Run pip and return whether it failed, and its output. ``timeout`` is in seconds."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
@@ -85,5 +85,5 @@ def run_pip(arguments: Sequence[str], *, timeout: float = 600) -> tuple[bool, st
 
 
 def without_credentials(text: str) -> str:
-    """A message without the user and password of the URLs in it."""
+    """Remove user and password from the URLs in a message."""
     return _CREDENTIALS.sub("", text)

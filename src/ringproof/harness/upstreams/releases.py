@@ -1,4 +1,4 @@
-"""A release on the package index as an upstream: its wheel, or else its source archive."""
+"""Releases on the package index as upstreams: the wheel, or otherwise the source archive."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ringproof.harness.upstreams.wheels import download_wheels
 def open_release(
     package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
 ) -> UpstreamTree:
-    """The files of a release; raises like `fetch_release`.
+    """Open the files of a release; raises like `fetch_release`.
 
     Raises:
-        UpstreamError: Also for an archive that cannot be read.
+        UpstreamError: The archive cannot be read.
     """
     archive = fetch_release(package, version, cache=cache, accepted=accepted, offline=offline)
     kind = WheelTree if archive.is_wheel else SdistTree
@@ -36,17 +36,16 @@ def open_release(
 def fetch_release(
     package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
 ) -> Archive:
-    """The wheel of ``package==version`` or else its source archive, from the cache or downloaded.
+    """Return the wheel or source archive of ``package==version`` from the cache or the index.
 
     Args:
-        accepted: The only SHA-256 values taken, of either kind of file; any when empty.
-        offline: Never start a download.
+        accepted: Accepted SHA-256 values of either kind of file; any if empty.
+        offline: Whether to use the cache only.
 
     Raises:
-        UpstreamUnavailable: Not in the cache, and not to be had from here.
-        UpstreamError: There is one, but none with an accepted hash, or it is not as the index
-            says.
-        InputError: The index is reachable and knows no such release.
+        UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
+        UpstreamError: No file has an accepted hash, or a file does not have the hash of the index.
+        InputError: The index does not have the release.
     """
     wanted = f"{package}=={version}"
     folder = cache / canonicalize_name(package) / version
@@ -72,7 +71,7 @@ def _archives(
     others: set[str],
     offline: bool,
 ) -> Iterator[Archive]:
-    """What may do, best first; hashes that the index gives for others are added to ``others``."""
+    """Yield candidates, best first, and add hashes of other files to ``others``."""
     yield from cached(folder)
     if offline:
         return

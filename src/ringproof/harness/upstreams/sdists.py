@@ -1,7 +1,7 @@
 """Source archives from the package index, for releases that have no wheel.
 
-Not through pip, which would run an archive's build code to learn its metadata. Here it is only
-downloaded and compared with the hash that the index gives.
+pip is not used because it would run an archive's build code to get its metadata. The archive is
+only downloaded and compared with the hash of the index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
 
 class SdistSource:
-    """The source archives of one release at the places where pip would look for it."""
+    """The source archives of one release at the places that pip would search."""
 
     def __init__(self, package: str, version: str) -> None:
         self._settings = pip_settings()
@@ -35,21 +35,21 @@ class SdistSource:
         self._version = version
 
     def files(self) -> Iterator[IndexFile]:
-        """What the places list, in pip's order: folders of links, index, further indexes.
+        """Yield the listed files in pip's order: folders of links, index, further indexes.
 
         Raises:
-            UpstreamUnavailable: A place cannot be reached; those before it were read.
+            UpstreamUnavailable: A place cannot be reached. The places before it were read.
         """
         for file in index_files(self._name, self._settings, self._connection):
             if _is_release(file.name, self._name, self._version):
                 yield file
 
     def download(self, file: IndexFile, folder: Path) -> Archive | None:
-        """Put a file into a folder of the cache; ``None`` when it is listed and not there.
+        """Download a file into the cache; return ``None`` if it is listed but does not exist.
 
         Raises:
-            UpstreamUnavailable: It cannot be had from here.
-            UpstreamError: It has not the hash that the index gives for it, or is too large.
+            UpstreamUnavailable: It cannot be downloaded from here.
+            UpstreamError: It does not have the hash of the index, or is too large.
             InputError: The folder cannot be created.
         """
         make_folder(folder)

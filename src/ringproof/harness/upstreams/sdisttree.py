@@ -1,4 +1,4 @@
-"""The files of a source archive; nothing is extracted and nothing in it is run."""
+"""Reads the files of a source archive without extracting or running anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringproof.harness.upstreams.tree import (
 )
 
 MAX_ARCHIVE_BYTES = 500_000_000
-"""Decompressed. A source archive of this size holds data, not source."""
+"""Maximum size after decompression."""
 MAX_ENTRIES = 50_000
 
 _MAX_NAME_BYTES = 65_536
@@ -38,17 +38,17 @@ _DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError)
 class SdistTree:
     """A source archive without its top folder ``NAME-VERSION/``.
 
-    A ``.tar.gz`` can be read from front to back only, so it is read once; its files are kept in a
-    nameless temporary file, the first of them in memory.
+    A ``.tar.gz`` can only be read sequentially, so it is read once. Its files are kept in memory,
+    or in an unnamed temporary file if they are large.
 
     Args:
-        archive: The ``.tar.gz`` or ``.zip``.
+        archive: ``.tar.gz`` or ``.zip`` file.
         origin: ``pip:PACKAGE==VERSION``.
-        sha256: The archive's hash, checked by the caller.
+        sha256: Hash of the archive, checked by the caller.
 
     Raises:
-        UpstreamError: It cannot be read, its entries lie outside one top folder, or it grows
-            beyond `MAX_ARCHIVE_BYTES` or `MAX_ENTRIES`.
+        UpstreamError: The archive cannot be read, has entries outside of one top folder, or exceeds
+            `MAX_ARCHIVE_BYTES` or `MAX_ENTRIES`.
     """
 
     def __init__(self, archive: Path, origin: str, sha256: str) -> None:
@@ -151,9 +151,9 @@ class _TarFiles:
 
 
 class _Header(tarfile.TarInfo):
-    """An entry's header, refused where reading it on would take memory without bound.
+    """Header of an entry, which is refused if it is damaged or would need unbounded memory.
 
-    A damaged one is refused, too: `tarfile` would take it for the archive's end.
+    `tarfile` would take a damaged header for the end of the archive.
     """
 
     @classmethod
@@ -170,7 +170,7 @@ class _Header(tarfile.TarInfo):
 
 
 class _Bounded:
-    """A stream that refuses to give more than `MAX_ARCHIVE_BYTES`."""
+    """A stream that raises after `MAX_ARCHIVE_BYTES`."""
 
     def __init__(self, stream: gzip.GzipFile, name: str) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""The files of a package on the simple index: PEP 691 JSON, PEP 503 HTML, and folders of files.
+"""Lists the files of a package on simple indexes (PEP 691, PEP 503) and in folders.
 
-Through ``urllib``: clients made for indexes either know no ``file:`` index and no ``find-links``,
-or take a server's failure for a release that does not exist.
+This uses ``urllib`` because other index clients do not support ``file:`` indexes and
+``find-links``, or treat a failure of the server as a missing release.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file of a release as an index lists it.
+    """A file of a release in an index.
 
     Attributes:
-        sha256: In lower case; ``None`` where the index gives none.
+        sha256: Hash in lower case; ``None`` if the index has none.
     """
 
     url: str
@@ -35,7 +35,7 @@ class IndexFile:
 
 
 def index_files(name: str, settings: PipSettings, connection: Connection) -> Iterator[IndexFile]:
-    """All files that the places of pip's configuration list for a package.
+    """Yield all files that the places of pip's configuration list for a package.
 
     Args:
         name: The package, normalized.
@@ -80,7 +80,7 @@ def _listed(page: Page) -> Iterator[IndexFile]:
     remote = urlsplit(page.url).scheme != "file"
     for file in found:
         scheme = urlsplit(file.url).scheme
-        # A page from the network may not point into this machine.
+        # A page from the network may not refer to files of this machine.
         if scheme in ("http", "https") or (scheme == "file" and not remote):
             yield file
 

@@ -1,4 +1,4 @@
-"""From an upstream named in a card to a tree of its files."""
+"""Opens the default tree of an upstream of a card."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 def open_upstream(
     upstream: PackageUpstream | RepositoryUpstream, *, cache: Path, offline: bool
 ) -> UpstreamTree:
-    """The tree of one upstream.
+    """Open the tree of one upstream.
 
     Args:
-        cache: Where downloads are kept.
-        offline: Use the cache only.
+        cache: Folder of downloads.
+        offline: Whether to use the cache only.
 
     Raises:
-        UpstreamUnavailable: It cannot be had here; repositories cannot, in this version.
-        UpstreamError: It is unusable (hash, broken archive).
-        InputError: The index knows no such release.
+        UpstreamUnavailable: It is not available here. Repositories are never downloaded in this
+            version.
+        UpstreamError: It cannot be used because of its hash or a broken archive.
+        InputError: The index does not have the release.
     """
     if isinstance(upstream, RepositoryUpstream):
         raise UpstreamUnavailable(f"needs a checkout of {upstream.repo} at {upstream.commit[:12]}")

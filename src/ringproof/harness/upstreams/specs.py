@@ -1,4 +1,4 @@
-"""How a user names an upstream on the command line, and the tree behind that name."""
+"""Parses the specs by which users name upstreams, and opens their trees."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIN = re.compile(
     r"(?P<package>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[0-9][A-Za-z0-9.!+_-]*)"
 )
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-# A name or an id, with ~ and ^ for ancestors; none of git's searches (":/text", "@{date}").
+# A name or an id, with ~ and ^ for ancestors, without git's searches (":/text", "@{date}").
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#@=-]*([~^][0-9]*)*")
 
 
@@ -29,19 +29,19 @@ def open_tree(
     submodules: SubmoduleSources | None = None,
     name: str | None = None,
 ) -> UpstreamTree:
-    """The files that a spec names.
+    """Open the files that a spec names.
 
     Args:
-        spec: One of `FORMS`. A git PATH is a bare or normal repository; REF is a branch, tag,
-            remote branch or commit. A release is read from its wheel, or else from its source
+        spec: One of `FORMS`. A git PATH is a bare or normal repository, and REF is a branch, tag,
+            remote branch or commit. A release is read from its wheel or otherwise from its source
             archive.
-        cache: Where downloads are kept.
-        offline: Use the cache only.
-        submodules, name: For git; see `GitTree`.
+        cache: Folder of downloads.
+        offline: Whether to use the cache only.
+        submodules, name: Arguments for git; see `GitTree`.
 
     Raises:
-        InputError: The spec has no such form, or what it names is not there: repository, ref,
-            release, folder, package, network.
+        InputError: The spec has another form, or its repository, ref, release, folder, package or
+            network is not available.
     """
     kind, _, rest = spec.partition(":")
     if kind == "git":
@@ -59,13 +59,13 @@ def open_tree(
 
 
 def split_git(text: str) -> tuple[Path, str | None]:
-    """``PATH@REF`` taken apart: at the first ``@`` that follows an existing folder.
+    """Split ``PATH@REF`` at the first ``@`` that follows an existing folder.
 
     Returns:
-        The path and the ref, ``None`` where none is given.
+        The path and the ref, which is ``None`` if it is not given.
 
     Raises:
-        InputError: There is no such folder, or the ref is none.
+        InputError: There is no such folder, or the ref is not valid.
     """
     if not text or "\0" in text:
         raise InputError("git", f"git:{text}", "names no repository", "write git:PATH@REF")
@@ -84,7 +84,7 @@ def split_git(text: str) -> tuple[Path, str | None]:
 
 
 def absolute_spec(spec: str) -> str:
-    """The same spec for a process in another working directory.
+    """Return the spec with absolute paths, for a process in another working directory.
 
     >>> absolute_spec("pip:torch==2.6.0")
     'pip:torch==2.6.0'
@@ -105,7 +105,7 @@ def _git(
     path: Path, ref: str, submodules: SubmoduleSources | None, name: str | None
 ) -> UpstreamTree:
     try:
-        # Only here: all else works without libgit2, and loading it takes a moment.
+        # Import here, since everything else works without libgit2, and loading it takes time.
         from ringproof.harness.upstreams.git import GitTree
     except ImportError as error:
         problem = "pygit2 cannot be loaded"

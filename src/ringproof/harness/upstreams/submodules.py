@@ -1,4 +1,4 @@
-"""The repositories that stand in for the submodules of another, and the failure to have one."""
+"""Repositories of submodules, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MAX_LISTED = 64
 
 @dataclass(frozen=True)
 class SubmoduleSources:
-    """The repositories that the user has.
+    """Repositories that the user gave.
 
     Attributes:
-        paths: By ``OWNER/NAME``, upper and lower case alike; each a clone or bare repository.
-        option: How the user gives one, for messages.
+        paths: Clones or bare repositories by ``OWNER/NAME``, ignoring case.
+        option: Option by which the user gives them, for messages.
     """
 
     paths: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     option: str = "--upstream"
 
     def find(self, repo: str) -> Path | None:
-        """The repository of that name, ``None`` where it was not given."""
+        """Return the repository of that name, or ``None`` if it was not given."""
         wanted = repo.casefold()
         return next((path for name, path in self.paths.items() if name.casefold() == wanted), None)
 
@@ -39,9 +39,9 @@ class Submodule:
     """A submodule of one commit.
 
     Attributes:
-        path: From the root of the outermost repository.
+        path: Path from the root of the outermost repository.
         repo: ``OWNER/NAME``, from ``.gitmodules``.
-        commit: The pin.
+        commit: Pinned commit.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Submodule:
 
 
 def refuse_unused(sources: SubmoduleSources, trees: Iterable[UpstreamTree]) -> None:
-    """Raise `InputError` for a repository that is given and stands in for no submodule of trees."""
+    """Raise `InputError` for a repository that is not a submodule of the trees."""
     found = {item.repo for tree in trees for item in getattr(tree, "submodules", tuple)()}
     known = {name.casefold() for name in found}
     for name, path in sources.paths.items():
@@ -63,7 +63,7 @@ def refuse_unused(sources: SubmoduleSources, trees: Iterable[UpstreamTree]) -> N
 class MissingSubmodule(UpstreamUnavailable, InputError):
     """A path leads into a submodule whose repository was not given.
 
-    "Not here" where that is known; where nobody looks for it, one line of bad input.
+    It is both an `UpstreamUnavailable`, for callers that report "not here", and an `InputError`.
     """
 
     def __init__(self, path: str, submodule: Submodule, option: str) -> None:

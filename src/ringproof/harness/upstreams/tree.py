@@ -1,4 +1,4 @@
-"""Read-only access to one version of an upstream's files, wherever they are kept."""
+"""Read-only access to the files of one upstream version."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Protocol
 
 MAX_FILE_BYTES = 16_000_000
-"""No source file is larger; a zip entry that claims to be is an attack."""
+"""Maximum size of a source file."""
 
 
 class UpstreamError(Exception):
-    """The upstream is there and unusable: wrong hash, broken archive. A finding."""
+    """The upstream cannot be used, for example because of a wrong hash. This is a finding."""
 
 
 class UpstreamUnavailable(Exception):
-    """The upstream cannot be had on this machine (no network, no checkout). Not a finding."""
+    """The upstream is not available on this machine. This is not a finding."""
 
 
 class UpstreamTree(Protocol):
@@ -29,34 +29,34 @@ class UpstreamTree(Protocol):
 
     @property
     def origin(self) -> str:
-        """What this is a tree of, exactly enough to get it again."""
+        """Description of the tree that is sufficient to get it again."""
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file.
+        """Return the bytes of one file.
 
         Args:
             path: POSIX path from the upstream's root.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
             UpstreamError: The path leaves the root, or the file cannot be read.
-            UpstreamUnavailable: It lies in a submodule whose repository was not given.
+            UpstreamUnavailable: The file is in a submodule whose repository was not given.
         """
 
     def paths(self, under: str = "") -> Iterator[str]:
-        """The files whose path starts with ``under``, in any order."""
+        """Yield the files whose path starts with ``under``, in any order."""
 
 
 class WheelTree:
-    """The files of a wheel, read straight out of the zip; nothing is ever extracted.
+    """The files of a wheel, which are read from the zip without extracting it.
 
     Args:
-        wheel: The ``.whl`` file.
+        wheel: ``.whl`` file.
         origin: ``pip:PACKAGE==VERSION``.
-        sha256: The wheel's hash, checked by the caller.
+        sha256: Hash of the wheel, checked by the caller.
 
     Raises:
-        UpstreamError: It is no readable zip.
+        UpstreamError: The file is not a readable zip.
     """
 
     def __init__(self, wheel: Path, origin: str, sha256: str) -> None:

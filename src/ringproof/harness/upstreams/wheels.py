@@ -1,7 +1,7 @@
-"""Wheels from the package index, through pip.
+"""Downloads wheels from the package index with pip.
 
-Only wheels: pip would run the build code of a source archive to learn its metadata, and nothing
-that a card names is ever executed. Source archives are fetched by `sdists` instead.
+Only wheels are downloaded here, because pip would run the build code of a source archive to get its
+metadata. `sdists` downloads source archives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ringproof.harness.upstreams.archives import Archive, keep, make_folder
 from ringproof.harness.upstreams.pip import run_pip, without_credentials
 from ringproof.harness.upstreams.tree import UpstreamUnavailable
 
-# Anchors need source text only, so a wheel for another Python will do when there is none here.
+# Anchors need only source text, so a wheel for another Python version is accepted.
 _FALLBACK_PYTHONS = ("3.11", "3.12", "3.13")
 _FALLBACK_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64")
 _UNREACHABLE = re.compile(
@@ -26,10 +26,10 @@ _NO_MATCH = "No matching distribution found"
 
 
 def download_wheels(wanted: str, folder: Path) -> Iterator[Archive]:
-    """The wheels of ``PACKAGE==VERSION`` for this Python and others, one download at a time.
+    """Yield the wheels of ``PACKAGE==VERSION`` for this Python and others, one download at a time.
 
     Args:
-        folder: Where they are kept.
+        folder: Folder of the downloads.
 
     Raises:
         UpstreamUnavailable: The index cannot be reached.
@@ -43,7 +43,7 @@ def download_wheels(wanted: str, folder: Path) -> Iterator[Archive]:
 
 
 def _download(wanted: str, folder: Path, python: str | None) -> Archive | None:
-    """One pip run; ``None`` when the index has no wheel for this Python."""
+    """Run pip once; return ``None`` if the index has no wheel for this Python."""
     arguments = ["download", "--no-deps", "--only-binary=:all:", "--no-input"]
     arguments += ["--progress-bar", "off", "--timeout", "30", "--retries", "1"]
     if python is not None:
@@ -62,7 +62,7 @@ def _download(wanted: str, folder: Path, python: str | None) -> Archive | None:
 
 
 def _reason(log: str) -> str:
-    """pip's last error, or the end of its traceback, on one line."""
+    """Return pip's last error, or the end of its traceback, on one line."""
     failures = _UNREACHABLE.findall(log)
     if failures:
         named = [name for name in failures if name.endswith(("Error", "Timeout", "unreachable"))]
