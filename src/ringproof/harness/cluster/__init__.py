@@ -1,4 +1,4 @@
-"""SPMD workers: start N ranks once, run many cases on them, say which rank failed and why.
+"""SPMD workers: start ranks once, run many cases on them, and name the rank that failed.
 
 Read in this order: ``case`` (what a case sees and how it fails), ``worker`` (one rank),
 ``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks), ``gpus``

@@ -1,4 +1,4 @@
-"""What a case sees, what it returns, and how its failure is reported."""
+"""Types of a case: its context, its result, and its failure."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def forward_to_stderr(rank: int, line: str) -> None:
 
 
 def drop(rank: int, line: str) -> None:
-    """A log sink for callers that only want the outcome's copy."""
+    """A log sink for callers that only need the log of the outcome."""
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How the ranks run.
+    """Options of the ranks.
 
     Args:
-        backend: ``auto`` (NCCL where every rank can have a GPU, else gloo), ``gloo`` or ``nccl``.
-        threads: Compute threads of each rank.
-        timeout_seconds: Default limit of one case.
-        log_sink: Called with each line that a rank writes, as it arrives.
-        share_gpus: Whether NCCL ranks share GPUs where there are fewer than ranks: slow, and only
-            to see that something works; see ``gpus``.
+        backend: ``auto`` (NCCL if every rank can have a GPU, otherwise gloo), ``gloo`` or ``nccl``.
+        threads: Compute threads per rank.
+        timeout_seconds: Default time limit of one case.
+        log_sink: Function that receives each line that a rank writes.
+        share_gpus: Whether NCCL ranks share GPUs if there are fewer GPUs than ranks. This is slow
+            and only for tests; see ``gpus``.
 
     Raises:
-        InputError: An unknown backend, no thread, or a limit that is not a positive number; GPUs
-            to be shared by gloo, which has none.
+        InputError: The backend is unknown, there is no thread, the limit is not a positive number,
+            or GPUs are to be shared with gloo, which has none.
     """
 
     backend: str = "auto"
@@ -64,10 +64,10 @@ class ClusterOptions:
 
 
 def check_timeout(seconds: float) -> None:
-    """Refuse a limit that is not a positive, finite number of seconds.
+    """Check that a limit is a positive, finite number of seconds.
 
     Raises:
-        InputError: It is not.
+        InputError: The limit is not valid.
     """
     if not 0 < seconds < math.inf:
         raise InputError("timeout", seconds, "not a positive number of seconds", "give one")
@@ -81,7 +81,7 @@ class RankContext:
         rank: This rank.
         world_size: Ranks in the case.
         backend: ``gloo`` or ``nccl``.
-        device: Where this rank's tensors belong.
+        device: Device of this rank's tensors.
     """
 
     rank: int
@@ -92,33 +92,33 @@ class RankContext:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What a case returned.
+    """Result of a case.
 
     Args:
         values: Return value of each rank.
-        logs: ``(rank, line)`` in order of arrival: everything the ranks wrote to stdout or stderr.
+        logs: ``(rank, line)`` for all output of the ranks, in order of arrival.
     """
 
     values: tuple[Any, ...]
     logs: tuple[tuple[int, str], ...]
 
     def log_text(self) -> str:
-        """The log as one text, each line behind its rank, as launchers write it."""
+        """Return the log as one text in which each line begins with its rank."""
         return "".join(f"[rank{rank}]: {line}\n" for rank, line in self.logs)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One case, as sent to one rank.
+    """A case as sent to one rank.
 
     Args:
         payload: Pickled ``(function, arguments)``.
         world_size: Ranks in the case.
         backend: ``auto``, ``gloo`` or ``nccl``.
-        store_path: A file that only this case uses.
-        timeout_seconds: Of each collective.
-        module_path: The parent's ``sys.path``, so that the function can be found.
-        sharing: Ranks of the whole cluster, where they may share GPUs; otherwise 0.
+        store_path: File that only this case uses.
+        timeout_seconds: Timeout of each collective.
+        module_path: ``sys.path`` of the parent, so that the function can be imported.
+        sharing: Ranks of the whole cluster if they may share GPUs; otherwise 0.
     """
 
     payload: bytes
@@ -132,16 +132,16 @@ class Assignment:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The end of a case on one rank.
+    """Result of a case on one rank.
 
     Args:
-        rank: Which.
-        value: What it returned, when it did.
-        error: One line, when it raised.
-        traceback: Of the exception.
-        failed_at: ``time.monotonic()`` when it raised; the clock is the machine's, so ranks
-            can be compared.
-        refused: The arguments of :class:`ringproof.errors.InputError`, when that was raised.
+        rank: The rank.
+        value: Returned value.
+        error: Exception on one line; ``None`` if it returned.
+        traceback: Traceback of the exception.
+        failed_at: ``time.monotonic()`` of the exception, which is comparable between ranks of a
+            machine.
+        refused: Arguments of the :class:`ringproof.errors.InputError`, if that was raised.
     """
 
     rank: int
@@ -156,10 +156,10 @@ class RankFailure(RuntimeError):
     """A case did not finish: a rank raised, died or hung.
 
     Args:
-        rank: The rank that failed first.
-        reason: Why, in one line.
-        detail: Its traceback or last log lines.
-        others: What became of the other ranks, in one line.
+        rank: Rank that failed first.
+        reason: Reason on one line.
+        detail: Traceback or last log lines of this rank.
+        others: Results of the other ranks on one line.
     """
 
     def __init__(self, rank: int, reason: str, detail: str = "", others: str = "") -> None:

@@ -1,8 +1,8 @@
-"""All ranks: started once, given one case after the other, stopped without trace.
+"""A cluster of ranks, which are started once and run one case after the other.
 
-Workers are forked from a server process that has imported torch already (``forkserver`` of the
-standard library), so that eight ranks start in a fraction of a second and a failed set is
-replaced as fast.
+Workers are forked from a server process that has already imported torch (``forkserver`` of the
+standard library), so that eight ranks start, or are replaced after a failure, in a fraction of a
+second.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ WORKER_MODULE = "ringproof.harness.cluster.worker"
 
 
 class Cluster:
-    """A set of SPMD workers, as a context manager. Leaving it ends every rank.
+    """A set of SPMD workers, as a context manager that ends every rank on exit.
 
-    The server that forks ranks stays, idle, until the interpreter ends, as the standard library
-    has it: the next cluster starts at once. Its variables (``OMP_NUM_THREADS`` and whatever torch
-    reads when it is imported) are those of the first cluster; the ranks get the current ones.
+    The server that forks ranks stays until the interpreter ends, so that the next cluster starts
+    fast. Its environment (``OMP_NUM_THREADS`` and all that torch reads when it is imported) is that
+    of the first cluster, while the ranks get the current one.
 
     Args:
-        world_size: Ranks to start; a case may use fewer.
+        world_size: Number of ranks to start. A case may use fewer.
         options: See :class:`ClusterOptions`.
 
     Raises:
-        InputError: Fewer than one rank, an unknown backend, or no torch to run ranks with.
+        InputError: There is less than one rank, the backend is unknown, or torch is not installed.
 
     Example::
 
@@ -91,7 +91,7 @@ class Cluster:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The workers' process ids, by rank."""
+        """Process ids of the workers by rank."""
         return tuple(worker.process.pid or 0 for worker in self._workers)
 
     def run(
@@ -106,17 +106,18 @@ class Cluster:
         """Run one case on the first ``world_size`` ranks and wait for all of them.
 
         Args:
-            function: Called as ``function(context, **arguments)`` on each rank.
-            world_size: Ranks to use; all by default.
-            timeout_seconds: Limit of this case, and of each of its collectives.
-            renewed_by_output: Whether each line that a rank writes starts the limit anew: for
-                work without a known end, which shows progress.
-            arguments: Picklable.
+            function: Function, called as ``function(context, **arguments)`` on each rank.
+            world_size: Number of ranks to use; all by default.
+            timeout_seconds: Time limit of this case and of each of its collectives.
+            renewed_by_output: Whether each line that a rank writes restarts the limit, for work of
+                unknown length that shows progress.
+            arguments: Picklable arguments of the function.
 
         Raises:
-            InputError: More ranks asked than there are, or all ranks refused the same input.
-            RankFailure: A rank raised, died, or did not finish in time. The workers are
-                replaced, so the next case finds a sound set.
+            InputError: The case needs more ranks than there are, or all ranks refused the same
+                input.
+            RankFailure: A rank raised, died, or did not finish in time. The workers are replaced
+                before the next case.
         """
         size = self.world_size if world_size is None else world_size
         if not 1 <= size <= self.world_size:
@@ -157,7 +158,7 @@ class Cluster:
             sharing=self.world_size if self.options.share_gpus else 0,
         )
         for worker in self._workers[:size]:
-            with suppress(OSError):  # a worker that has died since is reported by the watch
+            with suppress(OSError):  # the watch reports a worker that has died since
                 worker.control.send(assignment)
 
     def _start(self) -> None:
@@ -200,14 +201,14 @@ def _serve(
     variables: dict[str, str],
 ) -> None:
     os.environ.update(variables)
-    from ringproof.harness.cluster.worker import serve  # torch: in the worker, not in the parent
+    from ringproof.harness.cluster.worker import serve  # in the worker only
 
     serve(rank, threads, control, output)
 
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables while the server process starts: torch reads them when it is imported."""
+    """Set variables while the server process starts, since torch reads them when it is imported."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,14 +1,13 @@
-"""Which GPU a rank gets, and what NCCL has to be told where several ranks get the same one.
+"""Assigns GPUs to ranks, and sets up NCCL for ranks that share one.
 
-NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected"). It knows a host by a hash,
-which ``NCCL_HOSTID`` replaces: ranks with an id each are on hosts of their own, and meet over the
-network. There ``NCCL_NET=Socket`` takes the host's own sockets, whatever other network there is.
-Peer-to-peer copies and shared memory are for ranks of one host, and so are out of the question.
-NCCL reads these variables once in the life of a process.
+NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected"). It identifies a host by a
+hash, which ``NCCL_HOSTID`` replaces: ranks with different ids count as different hosts and
+communicate over the network. ``NCCL_NET=Socket`` selects sockets for this. Peer-to-peer copies and
+shared memory are only used by ranks of one host. NCCL reads these variables once per process.
 
-This is a test instrument. Processes take turns on a GPU, and a kernel of NCCL spends its turns
-waiting for those of its peers, so that a collective takes milliseconds (less under MPS, NVIDIA's
-multi-process service). What is computed is the same; no time measured so says anything.
+This is for tests only. Processes take turns on a GPU, and a kernel of NCCL waits for its peers
+during its turn, so that a collective takes milliseconds (less under MPS, NVIDIA's multi-process
+service). The results are the same, but measured times are meaningless.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ringproof.errors import InputError
 
 
 def choose_backend(asked: str, ranks: int, gpus: int, *, share: bool) -> str:
-    """``auto`` is NCCL where every rank can have a GPU, and gloo elsewhere.
+    """Resolve ``auto``: NCCL if every rank can have a GPU, otherwise gloo.
 
     Args:
         asked: ``auto``, ``gloo`` or ``nccl``.
@@ -30,7 +29,7 @@ def choose_backend(asked: str, ranks: int, gpus: int, *, share: bool) -> str:
         share: Whether a GPU may have several ranks.
 
     Raises:
-        InputError: NCCL was asked for and some rank has no GPU.
+        InputError: The backend is ``nccl`` and some rank has no GPU.
     """
     enough = gpus >= (1 if share else ranks)
     if asked == "nccl" and not enough:
@@ -53,11 +52,11 @@ def gpu_of(rank: int, gpus: int) -> int:
 
 
 def sharing_variables(rank: int, host: str) -> Mapping[str, str]:
-    """What a rank that may share its GPU sets before NCCL starts.
+    """Return the variables of a rank that may share its GPU, to be set before NCCL starts.
 
     Args:
-        rank: On its host.
-        host: Its name: ranks of two hosts must not get the same id.
+        rank: Rank on its host.
+        host: Name of the host, since ranks of two hosts must not get the same id.
 
     >>> sharing_variables(1, "node")["NCCL_HOSTID"]
     'node-rank1'
@@ -65,19 +64,19 @@ def sharing_variables(rank: int, host: str) -> Mapping[str, str]:
     return {
         "NCCL_HOSTID": f"{host}-rank{rank}",
         "NCCL_NET": "Socket",
-        # Hosts of one NVLink network would copy from GPU to GPU after all.
+        # Otherwise hosts of one NVLink network would copy from GPU to GPU.
         "NCCL_MNNVL_ENABLE": "0",
     }
 
 
 def prepare_sharing(rank: int, ranks: int, gpus: int) -> None:
-    """Set these variables in this process if ranks outnumber GPUs; call it before NCCL starts.
+    """Set these variables in this process if there are more ranks than GPUs, before NCCL starts.
 
-    All ranks of a host decide alike: NCCL looks for shared memory among those of one host only.
+    All ranks of a host must decide alike, since NCCL uses shared memory among ranks of one host.
 
     Args:
-        rank: On this host.
-        ranks: On this host, in all cases of this process together.
+        rank: Rank on this host.
+        ranks: Ranks on this host in all cases of this process.
         gpus: Of this host.
     """
     if ranks > gpus:

@@ -1,4 +1,4 @@
-"""Watches one case: forwards logs, collects reports, and finds out who failed first."""
+"""Watches one case: forwards logs, collects reports, and finds the rank that failed first."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster.case import CaseOutcome, LogSink, RankFailure, RankReport
 from ringproof.harness.cluster.watch_failures import Death, RankRefusal, same_refusal
 
-# After the first failure the others get this long to tell how they ended: a rank that raised
-# because its neighbour went away must not be taken for the first.
+# Time after the first failure in which other ranks report how they ended, so that a rank that
+# raised because its neighbour ended is not taken for the first.
 SETTLE_SECONDS = 2.0
 MAX_SETTLE_SECONDS = 6.0
 NOTICE_SECONDS = 0.2
 DRAIN_SECONDS = 0.5
 TAIL_LINES = 30
-KEPT_LINES = 200_000  # of all ranks together; a case that prints for ever must not fill the memory
-# Frames in which a rank waits for others.
+KEPT_LINES = 200_000  # for all ranks together, so that endless output does not fill the memory
+# Functions in which a rank waits for others.
 COMMUNICATION = ("torch/distributed/", "reference/attention/communicator.py", "torch/autograd/")
 GUARD_HINT = "a script that starts a Cluster needs `if __name__ == '__main__':` and a file"
-# How faulthandler heads a dump, and a frame of it; the innermost comes first.
+# Head and frames of a dump of faulthandler; the innermost frame comes first.
 DUMP_HEADING = "most recent call first"
 FRAME = re.compile(r'File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+)')
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One rank as its parent holds it.
+    """A rank as seen by its parent.
 
     Args:
         rank: Which.
-        process: Its process.
-        control: Assignments out, reports in.
-        output: Its stdout and stderr.
+        process: Process of the rank.
+        control: Channel for assignments and reports.
+        output: Stdout and stderr of the rank.
     """
 
     rank: int
@@ -52,13 +52,13 @@ class Worker:
 
 
 class Watch:
-    """One case on some workers.
+    """Watches one case on some workers.
 
     Args:
-        workers: The ranks of the case.
-        log_sink: Called with each line.
-        limit_seconds: Until the case counts as hung.
-        renewed_by_output: Whether each line that a rank writes gives the case that long again.
+        workers: Ranks of the case.
+        log_sink: Function that receives each line.
+        limit_seconds: Time after which the case counts as hung.
+        renewed_by_output: Whether each line that a rank writes restarts the limit.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Watch:
     def _wait_for_ranks(self) -> None:
         while self._unfinished() and not self._failed() and time.monotonic() < self._deadline:
             self._poll(self._deadline - time.monotonic())
-        # Each further report gives the rest a little longer, within bounds.
+        # Each further report extends the time of the rest, within bounds.
         last, known = time.monotonic() + MAX_SETTLE_SECONDS, -1
         settled = 0.0
         while self._failed() and self._unfinished():
@@ -125,7 +125,7 @@ class Watch:
             self._poll(settled - time.monotonic())
 
     def _ask_where_they_stand(self, hung: Sequence[int]) -> None:
-        """Let the ranks dump their stacks into their logs (see ``faulthandler`` in the worker)."""
+        """Make the ranks dump their stacks into their logs (see ``faulthandler`` in the worker)."""
         for rank in hung:
             process_id = self._workers[rank].process.pid
             if process_id is not None:
@@ -136,7 +136,7 @@ class Watch:
             self._poll(left, until_finished=False)
 
     def _poll(self, seconds: float, *, until_finished: bool = True) -> None:
-        """Wait for something to happen and take it in."""
+        """Wait for the next event and handle it."""
         unfinished = self._unfinished() if until_finished else []
         controls = [self._workers[rank].control for rank in unfinished]
         outputs = [self._workers[rank].output for rank in self._open_outputs]
@@ -158,7 +158,7 @@ class Watch:
             return
         try:
             self._reports[rank] = pickle.loads(data)
-        except Exception as error:  # whatever a value's class does when it is rebuilt
+        except Exception as error:  # unpickling a value may raise anything
             text = f"the value cannot be read: {type(error).__name__}: {error}"
             self._reports[rank] = RankReport(rank, error=text, failed_at=time.monotonic())
 
@@ -179,7 +179,7 @@ class Watch:
         self._log_sink(rank, text)
 
     def _follow_dump(self, rank: int, text: str) -> None:
-        """Keep the rank's last stack dump as ``path:line in function``, innermost first."""
+        """Store the rank's last stack dump as ``path:line in function``, innermost first."""
         if DUMP_HEADING in text:
             self._stacks[rank] = []
             self._dumping.add(rank)
@@ -189,7 +189,7 @@ class Watch:
             self._dumping.discard(rank)
 
     def _drain(self) -> None:
-        """What was written before a report was sent is in the pipe by now; more is not awaited."""
+        """Read the output that was written before the report, without waiting for more."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < deadline:
             ready = wait([self._workers[rank].output for rank in self._open_outputs], timeout=0)
@@ -205,7 +205,8 @@ class Watch:
         raised = [report for report in self._reports.values() if report.error]
         if len(raised) == len(self._workers) and (refused := same_refusal(raised)):
             return InputError(*refused)
-        # A rank that raised because another died can be heard before the death is.
+        # The report of a rank that raised because another died may arrive before that death is
+        # noticed.
         deaths = {rank: death.noticed - NOTICE_SECONDS for rank, death in self._deaths.items()}
         times = {**{r.rank: r.failed_at or 0.0 for r in raised}, **deaths}
         first = min(times, key=lambda rank: times[rank])
@@ -220,7 +221,7 @@ class Watch:
         return RankFailure(first, report.error, report.traceback, self._others(first))
 
     def _hang(self, hung: Sequence[int]) -> RankFailure:
-        """Name the rank that the others wait for: the one that stands in no communication."""
+        """Name the rank for which the others wait, which is the one that is not communicating."""
         stacks = {rank: self._stacks.get(rank, []) for rank in hung}
         idle = [rank for rank in hung if not any(map(_communicates, stacks[rank]))]
         rank = idle[0] if idle else hung[0]
@@ -239,7 +240,7 @@ class Watch:
         return "\n".join(deque(self._lines(rank), maxlen=TAIL_LINES))
 
     def _others(self, first: int) -> str:
-        """What became of the ranks that did not fail first."""
+        """Describe the ranks that did not fail first."""
         states = []
         for rank in sorted(set(self._workers) - {first}):
             report = self._reports.get(rank)

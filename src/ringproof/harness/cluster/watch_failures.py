@@ -1,4 +1,4 @@
-"""How a rank can end without a value, beside raising: it dies, or it refuses its input."""
+"""Other ways in which a rank fails: its process dies, or it refuses its input."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Death:
 
     @property
     def reason(self) -> str:
-        """What ended it."""
+        """Reason of the end."""
         if self.code is not None and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
         return f"exited with code {self.code}"
 
 
 class RankRefusal(RankFailure):
-    """A rank refused its input, and the others could not go on without it.
+    """A rank refused its input, and the others could not continue without it.
 
     Args:
-        report: Of the rank, with ``refused``.
+        report: Report of the rank, with ``refused``.
         others: What became of the other ranks, in one line.
     """
 
@@ -49,13 +49,13 @@ class RankRefusal(RankFailure):
         super().__init__(report.rank, report.error, report.traceback, others)
 
     def input_error(self) -> InputError:
-        """What was refused, and where, in one line."""
+        """Return the refused input and the rank on one line."""
         field, value, problem, remedy = self.refused
         return InputError(field, value, f"{problem}, says rank {self.rank}", remedy)
 
 
 def same_refusal(reports: Sequence[RankReport]) -> tuple[str, str | None, str, str] | None:
-    """What all ranks refused, if it is the same field for the same reason everywhere."""
+    """Return the common refusal if all ranks refused the same field for the same reason."""
     first = reports[0].refused
     reasons = {r.refused and (r.refused[0], r.refused[2]) for r in reports}
     return first if len(reasons) == 1 else None

@@ -1,6 +1,7 @@
-"""One rank: waits for cases, runs each in a process group of its own, reports.
+"""One rank: waits for cases, runs each in a new process group, and reports the result.
 
-The only module of the harness that imports torch when it is loaded; the parent never loads it.
+This is the only module of the harness that imports torch when it is loaded. The parent never loads
+it.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ def serve(
     """Run cases until the parent closes the control channel or dies.
 
     Args:
-        rank: This worker's rank.
+        rank: Rank of this worker.
         threads: Compute threads.
-        control: Assignments in, :class:`RankReport` out.
-        output: Takes over stdout and stderr.
+        control: Channel for assignments and :class:`RankReport`.
+        output: Pipe that replaces stdout and stderr.
     """
-    for descriptor in (1, 2):  # by number: the parent may have closed its own
+    for descriptor in (1, 2):  # by number, since the parent may have closed its own
         os.dup2(output.fileno(), descriptor)
     sys.stdout, sys.stderr = (
         open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
         for descriptor in (1, 2)
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # where does a hung rank stand?
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # to see where a hung rank is
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     while True:
@@ -71,8 +72,8 @@ def _exit_with_parent() -> None:
 def _run(rank: int, assignment: Assignment, control: connection.Connection) -> None:
     """Run one case and report.
 
-    A failure is reported before anything else is done: hanging up would wake the other ranks,
-    and on NCCL it can wait for them for ever. The parent ends this process after a failure.
+    A failure is reported first. Destroying the process group would wake the other ranks, and on
+    NCCL it can wait for them forever. The parent ends this process after a failure.
     """
     try:
         sys.path[:] = assignment.module_path
@@ -104,7 +105,7 @@ def _failure(rank: int, error: Exception) -> RankReport:
 
 
 def _join(rank: int, assignment: Assignment) -> RankContext:
-    """A fresh default group: what one case leaves behind cannot touch the next."""
+    """Create a new default group for each case, so that cases do not affect each other."""
     world_size = assignment.world_size
     backend, device = _place(assignment.backend, rank, world_size, sharing=assignment.sharing)
     dist.init_process_group(
@@ -120,13 +121,13 @@ def _join(rank: int, assignment: Assignment) -> RankContext:
 def _place(
     asked: str, local_rank: int, local_ranks: int, *, sharing: int
 ) -> tuple[str, torch.device]:
-    """Backend and device of a rank.
+    """Choose backend and device of a rank.
 
     Args:
         asked: ``auto``, ``gloo`` or ``nccl``.
-        local_rank: On this host.
-        local_ranks: Of the case, on this host.
-        sharing: Ranks on this host that may share GPUs, in any case; 0: none may.
+        local_rank: Rank on this host.
+        local_ranks: Ranks of the case on this host.
+        sharing: Ranks on this host that may share GPUs in any case; 0 if none may.
     """
     gpus = torch.cuda.device_count()
     backend = choose_backend(asked, local_ranks, gpus, share=sharing > 0)
@@ -140,11 +141,12 @@ def _place(
 
 
 def _leave(context: RankContext) -> None:
-    """Wait for all, then hang up."""
+    """Wait for all ranks, then destroy the process group."""
     nccl = context.backend == "nccl"
     if nccl:
-        gc.collect()  # graphs in cycles: NCCL ends no communicator that a captured graph still has
-    # Nobody hangs up while another is still reading. NCCL would guess the device.
+        gc.collect()  # NCCL does not end a communicator that a captured graph uses
+    # No rank leaves while another is still reading. Without device_ids, NCCL would guess the
+    # device.
     dist.barrier(device_ids=[context.device.index] if nccl else None)
     dist.destroy_process_group()
 
@@ -152,10 +154,10 @@ def _leave(context: RankContext) -> None:
 def run_in_launched_world(
     function: CaseFunction, arguments: dict[str, Any], options: ClusterOptions
 ) -> list[Any]:
-    """Run a case on the ranks that a launcher such as torchrun made; every rank gets all values.
+    """Run a case on the ranks of a launcher such as torchrun; every rank gets all values.
 
-    After a failure the process group is left as it is: the launcher ends the ranks, and waiting
-    for each other could take for ever.
+    After a failure the process group is not destroyed, since the launcher ends the ranks, and
+    waiting for each other could take forever.
     """
     local_rank, local_world = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     sharing = local_world if options.share_gpus else 0

@@ -46,7 +46,7 @@ class SourceClosure:
         return tuple(sorted(path.relative_to(self._root).as_posix() for path in seen))
 
     def digest(self, test_file: str) -> str | None:
-        """Return the SHA-256 over names and contents of the closure, or ``None`` without the file."""
+        """Return the SHA-256 over names and contents of the closure, or ``None``."""
         names = self.files(test_file)
         if not names:
             return None

@@ -1,4 +1,4 @@
-"""Generated blocks of a skill's Markdown files, rendered from its card and its lock."""
+"""Renders the generated blocks of a skill's Markdown files from its card and its lock."""
 
 from ringproof.harness.rendering.render import (
     RenderedBlock,

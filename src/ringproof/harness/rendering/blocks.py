@@ -1,8 +1,8 @@
-"""Where a document's generated blocks begin and end.
+"""Finds the generated blocks of a document.
 
-A block is what stands between ``<!-- ringproof:begin KIND key=value -->`` and
-``<!-- ringproof:end -->``. Only real comments of the document count: each a line of its own at the
-left margin, none in code, in a frontmatter, in a list or in a quote.
+A block is the text between ``<!-- ringproof:begin KIND key=value -->`` and ``<!-- ringproof:end
+-->``. Each marker must be a comment on its own line at the left margin. Markers in code,
+frontmatter, lists and quotes do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from markdown_it.token import Token
 from ringproof.errors import InputError
 from ringproof.harness.markdown import parse, split_lines, without_frontmatter
 
-# `ringproof: ignore` silences the linter and is none of ours.
+# `ringproof: ignore` is a comment for the linter and not a marker.
 _OURS = re.compile(r"<!--\s*ringproof:(?!\s*ignore)")
 _MARKER = re.compile(r"\s*<!--\s*ringproof:(?P<edge>begin|end)(?P<rest>(?:\s[^>]*?)?)\s*-->\s*")
 _OPTION = re.compile(
@@ -29,13 +29,13 @@ FORM = "`<!-- ringproof:begin KIND key=value -->` or `<!-- ringproof:end -->`"
 
 @dataclass(frozen=True)
 class GeneratedBlock:
-    """One generated block.
+    """A generated block.
 
     Attributes:
-        file: The document, as the user named it.
-        kind: What is rendered there; not yet known to exist.
-        options: Values by key, each split at its commas.
-        begin, end: 0-based lines of the two markers.
+        file: Document as the user named it.
+        kind: Kind of the block, which is not checked yet.
+        options: Values by key, split at commas.
+        begin, end: Lines of the two markers, from 0.
     """
 
     file: str
@@ -45,7 +45,7 @@ class GeneratedBlock:
     end: int
 
     def refusal(self, value: object, problem: str, remedy: str) -> InputError:
-        """An error that stands where the block begins."""
+        """Return an error with the line of the block."""
         return InputError(f"{self.file}:{self.begin + 1}", value, problem, remedy)
 
 
@@ -57,11 +57,11 @@ class _Marker:
 
 
 def find_blocks(text: str, file: str) -> tuple[GeneratedBlock, ...]:
-    """The blocks of a document, in its order.
+    """Return the blocks of a document, in order.
 
     Raises:
-        InputError: A marker is malformed, misplaced, nested or without its other half, or the
-            text cannot be parsed.
+        InputError: A marker is malformed, misplaced, nested or without its counterpart, or the text
+            cannot be parsed.
     """
     body = without_frontmatter(split_lines(text))
     try:

@@ -1,4 +1,4 @@
-"""A card's command as the lines of a code block: readable, and still the same command."""
+"""Formats a card's command as the lines of a code block."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ringproof.harness.rendering.escaping import Safe, visible
 
 WIDTH = 96
 _INDENT = "  "
-# A word with its quoted parts; a lone quote makes the command one that is left as it is.
+# A word with its quoted parts. A command with an unbalanced quote is not changed.
 _WORDS = re.compile(r"(?:[^\s'\"\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\")+")
 
 
 def command_lines(run: str) -> tuple[Safe, ...]:
-    """The lines; a long command of one line is continued with backslashes between its words.
+    """Return the lines. A long command of one line is continued with backslashes between words.
 
-    What the author has laid out in lines stays so. Nothing of it can close the code block: see
-    `escaping.fence_for`.
+    Commands of several lines are not changed. `escaping.fence_for` makes sure that they cannot
+    close the code block.
     """
     lines = tuple(_seen(line) for line in run.splitlines())
     if len(lines) != 1 or len(lines[0]) <= WIDTH:
@@ -29,7 +29,7 @@ def command_lines(run: str) -> tuple[Safe, ...]:
 
 
 def _seen(line: str) -> str:
-    """A line with its indentation, and nothing in it that cannot be seen."""
+    """Return a line with its indentation, in which every character is visible."""
     indent = line[: len(line) - len(line.lstrip(" "))]
     return indent + visible(line)
 

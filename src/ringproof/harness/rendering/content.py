@@ -1,4 +1,4 @@
-"""What a generated block is made of, before a template lays it out."""
+"""The content of a generated block before a template formats it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 def nearest(value: str, choices: Sequence[str]) -> str:
-    """The remedy for a word that is none of the choices."""
+    """Return a remedy for a word that is not one of the choices."""
     near = difflib.get_close_matches(value, choices, n=1)
     if near:
         return f"did you mean `{near[0]}`?"
@@ -30,7 +30,7 @@ def nearest(value: str, choices: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and rows of finished cells; rows are as long as the headings."""
+    """Headings and rows of finished cells. Rows have as many cells as there are headings."""
 
     headings: tuple[Safe, ...]
     rows: tuple[tuple[Safe, ...], ...]
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class CommandBlock:
-    """A command in a code block of its own, with the line before it."""
+    """A command in its own code block, with the line before it."""
 
     introduction: Safe
     ticks: Safe
@@ -47,7 +47,7 @@ class CommandBlock:
 
 @dataclass(frozen=True)
 class Content:
-    """A template's name and what it shows: tables with notes, list items or commands."""
+    """Name of a template and its content: tables with notes, list items or commands."""
 
     template: str
     tables: tuple[Table, ...] = ()
@@ -58,21 +58,20 @@ class Content:
 
 @dataclass(frozen=True)
 class BlockRequest:
-    """A block to be filled, and what it is filled from."""
+    """A block to render, with card and lock."""
 
     card: Card
     lock: Lock | None
     block: GeneratedBlock
 
     def option(self, key: str) -> tuple[str, ...]:
-        """The values of a key; none when it is not given."""
+        """Return the values of a key; empty if it is not given."""
         return self.block.options.get(key, ())
 
     def needed_lock(self) -> Lock:
-        """The lock.
+        """Return the lock.
 
-        Raises:
-            InputError: There is none, or it is another card's.
+        Raises: InputError: There is none, or it does not match the card.
         """
         remedy = "write it with `ringproof anchors lock`"
         if self.lock is None:
@@ -84,14 +83,14 @@ class BlockRequest:
         return self.lock
 
     def refuse_others(self, keys: Sequence[str]) -> None:
-        """Raise `InputError` for a key that this kind of block does not take."""
+        """Raise `InputError` for a key that this kind of block does not have."""
         for key in self.block.options:
             if key not in keys:
                 remedy = nearest(key, keys)
                 raise self.block.refusal(key, f"is not a key of {self.block.kind}", remedy)
 
     def one_of(self, key: str, choices: Sequence[str]) -> str:
-        """The value of a key that takes one of some words; the first when it is not given."""
+        """Return the value of a key that takes one of some words; the first by default."""
         given = self.option(key)
         if not given:
             return choices[0]
@@ -103,7 +102,7 @@ class BlockRequest:
         return given[0]
 
     def known(self, key: str, choices: Sequence[str], what: str) -> tuple[str, ...]:
-        """The values of a key, each of which must be known and stand there once."""
+        """Return the values of a key, each of which must be known and unique."""
         given = self.option(key)
         for index, value in enumerate(given):
             if value not in choices:
@@ -113,7 +112,7 @@ class BlockRequest:
         return given
 
     def selected(self, items: Mapping[str, Item], what: str) -> tuple[Item, ...]:
-        """The items of ``only``, in its order, or all but those of ``except``.
+        """Return the items of ``only`` in its order, or all except those of ``except``.
 
         Raises:
             InputError: An id is unknown, both keys are given, or nothing is left.
@@ -131,7 +130,7 @@ class BlockRequest:
 
 @dataclass(frozen=True)
 class Column(Generic[Item]):
-    """A column of a kind's tables."""
+    """A column of a table."""
 
     heading: str
     cell: Callable[[BlockRequest, Item], Safe]
@@ -143,7 +142,7 @@ def table(
     columns: Mapping[str, Column[Item]],
     default: Sequence[str],
 ) -> Content:
-    """A table of items with the columns that the block asks for, or the default ones."""
+    """Return a table of items with the columns of the block, or the default ones."""
     names = request.known("columns", tuple(columns), f"column of {request.block.kind}") or default
     chosen = [columns[name] for name in names]
     rows = tuple(tuple(column.cell(request, item) for column in chosen) for item in items)
@@ -152,7 +151,7 @@ def table(
 
 
 def refuse_columns(request: BlockRequest, style: str) -> None:
-    """Raise `InputError` where columns are asked of what is no table of items."""
+    """Raise `InputError` if columns are given for a style without a table of items."""
     if request.option("columns"):
         problem, remedy = f"style={style} has no columns", "leave columns out"
         raise request.block.refusal(None, problem, remedy)

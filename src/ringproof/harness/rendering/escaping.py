@@ -1,8 +1,8 @@
-"""Text from a card as Markdown that shows that text, in a table's cell or a list's line.
+"""Escapes text of a card for Markdown, in a cell of a table or a line of a list.
 
-A card's text can be anything. It must neither end the cell, the line or the block it stands in,
-nor hide anything from the reader; otherwise the source stays as readable as it can, because
-assistants read the source. Balanced backticks in it make code, as everywhere in Markdown.
+The text can be anything. It must not end its cell, line or block, and must not hide anything from
+the reader. Apart from that, the source stays as readable as possible, because assistants read it.
+Balanced backticks make code as usual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-# Printable by Unicode's categories, and yet nothing is seen.
+# Characters that are printable according to Unicode but invisible.
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -25,7 +25,7 @@ _SPECIAL = re.compile(
     r"|(?P<underscores>_+)"
     r"|(?P<link>\](?=[(\[:])|!(?=\[)|\[(?=\^)|\{(?=:))"
 )
-# What would start a heading, a list, a quote or a definition inside of a list's line.
+# Text that would start a heading, a list, a quote or a definition in a list's line.
 _OPENING = re.compile(r"[-#>+=:\[]|(?P<number>\d{1,9})(?=[.)])")
 _PUNCTUATION = re.compile(r"[\\`*_\[\]<>|~!&{]")
 _BACKSLASH = r"\\\g<0>"
@@ -35,13 +35,13 @@ _URL_SAFE = "/:#@!$'*+,;=~-._%?"
 
 
 class Safe(str):
-    """Finished Markdown; everything else is escaped when a template puts it somewhere."""
+    """Finished Markdown. Templates escape everything else."""
 
     __slots__ = ()
 
 
 def visible(text: str) -> str:
-    """The text on one line, with every character that cannot be seen as ``(U+200B)``."""
+    """Return text on one line, with invisible characters written as ``(U+200B)``."""
     return _shown(" ".join(text.split()))
 
 
@@ -53,7 +53,7 @@ def _shown(line: str) -> str:
 
 
 def inline(text: str) -> Safe:
-    """Text within a line: what it says is what is shown."""
+    """Escape text within a line."""
     line, parts, end = visible(text), [], 0
     for match in _CODE.finditer(line):
         if _COMMENT_ENDS.search(match[1]):
@@ -65,7 +65,7 @@ def inline(text: str) -> Safe:
 
 
 def opening(text: str) -> Safe:
-    """The same as the first thing of a list's line, where more characters have a meaning."""
+    """Escape text at the start of a list's line, where more characters have a meaning."""
     safe = inline(text)
     match = _OPENING.match(safe)
     if match is None:
@@ -75,27 +75,27 @@ def opening(text: str) -> Safe:
 
 
 def code(text: str) -> Safe:
-    """A code span that shows the text, spaces included; in a table, too."""
+    """Return a code span that shows the text including spaces, also in a table."""
     line = _shown(_FOLDED.sub(" ", text))
     fence = "`" * (1 + max(map(len, _BACKTICKS.findall(line)), default=0))
-    # Markdown takes one space off both ends, where both are spaces.
+    # Markdown removes one space from both ends if both are spaces.
     padded = "`" in line[:1] + line[-1:] or (line[:1] == line[-1:] == " " and line.strip())
     pad = " " if padded else ""
     return Safe(f"{fence}{pad}{_pipes(line)}{pad}{fence}")
 
 
 def link(text: str, url: str) -> Safe:
-    """A link whose text and target cannot end early."""
+    """Return a link with escaped text and target."""
     return Safe(f"[{_PUNCTUATION.sub(_BACKSLASH, visible(text))}]({quote(url, safe=_URL_SAFE)})")
 
 
 def joined(separator: str, parts: list[Safe]) -> Safe:
-    """Finished pieces with our own words between them."""
+    """Join finished pieces with a separator."""
     return Safe(separator.join(parts))
 
 
 def fence_for(text: str) -> Safe:
-    """Backticks that no run inside the text can close."""
+    """Return more backticks than the text has in a row."""
     return Safe("`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0)))
 
 
@@ -104,7 +104,7 @@ def _pipes(text: str) -> str:
 
 
 def _escaped(line: str, start: int, end: int) -> str:
-    """A stretch of text outside of code; its neighbours decide what its ends mean."""
+    """Escape a range of text outside of code, considering the characters around it."""
     return _SPECIAL.sub(lambda match: _replacement(match, line, start), line[start:end])
 
 

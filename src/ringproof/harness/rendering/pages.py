@@ -1,4 +1,4 @@
-"""A skill as a page of the docs: the tables of its card in full, with the verdicts on record."""
+"""Renders a page of the documentation for a skill: all tables of its card, and its verdicts."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _CODE_WITH_PIPE = re.compile(r"(`+)(?:(?!\1).)*\\\|(?:(?!\1).)*\1")
 def skill_page(
     name: str, card: Card, lock: Lock | None, records: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The page of one skill, as Markdown for Python-Markdown.
+    """Return the page of one skill as Markdown for Python-Markdown.
 
     Args:
-        name: The skill's folder.
-        lock: Of its anchors; without one, what needs it is left out.
+        name: Folder of the skill.
+        lock: Lock of its anchors. Without one, the tables that need it are left out.
         records: Evidence records of the skill (see `ringproof.harness.proofs.evidence`), by
-            environment class; none is fine.
+            environment class; may be empty.
 
     Raises:
-        InputError: The card holds text that cannot be shown, or the lock is not the card's.
+        InputError: The card has text that cannot be shown, or the lock does not match the card.
     """
     lines = [f"# {inline(name)}", "", opening(card.summary), ""]
     if records:
@@ -51,7 +51,7 @@ def skill_page(
             lines += [f"## {heading}", "", *marks, ""]
     text = "\n".join(lines)
     filled = render_document(Path(f"{name}.md"), text.encode("utf-8"), card, lock)
-    # GitHub wants a pipe in a table's code escaped, Python-Markdown shows the escape.
+    # GitHub needs an escape for a pipe in a table's code, and Python-Markdown would show it.
     page = _CODE_WITH_PIPE.sub(
         lambda match: match[0].replace("\\|", "|"), filled.content.decode("utf-8")
     )
@@ -59,13 +59,13 @@ def skill_page(
 
 
 def _code_element(text: str) -> str:
-    """Code that Python-Markdown, which takes ``<!`` for HTML even in backticks, leaves alone."""
+    """Return a code element, since Python-Markdown reads ``<!`` as HTML even in backticks."""
     letters = (f"&#{ord(c)};" if not (c.isalnum() or c == " ") else c for c in text.strip())
     return f"<code>{''.join(letters)}</code>"
 
 
 def _verdicts(records: Mapping[str, Mapping[str, Any]]) -> Content:
-    """Topics and statements by environment class; what is not on record has a dash."""
+    """Return topics and statements by environment class, with a dash for missing records."""
     topics = _table("topic", {c: record["validation_status"] for c, record in records.items()})
     statements = _table(
         "statement",

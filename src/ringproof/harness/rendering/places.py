@@ -1,4 +1,4 @@
-"""Blocks of where things are upstream: anchors, upstreams and the version matrix."""
+"""Renders blocks about places in upstream: anchors, upstreams and the version matrix."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _expects(item: Anchor) -> Safe:
 
 
 def _links(request: BlockRequest, anchor: Anchor) -> Safe:
-    """The places of an anchor, each as a permalink; without one where no commit is known."""
+    """Return the places of an anchor as permalinks, or as text if no commit is known."""
     lock = request.needed_lock()
     cells = []
     for version in _versions_of(request, anchor):
@@ -107,7 +107,7 @@ _ANCHOR_STYLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def anchors(request: BlockRequest) -> Content:
-    """Anchors as a table: what they do, where they are, or only which file has which symbols."""
+    """Render anchors as a table of roles, places, or files with their symbols."""
     request.refuse_others(("only", "except", "upstream", "at", "style", "columns"))
     wanted = request.known("upstream", tuple(request.card.upstreams), "upstream of the card")
     items = {a.id: a for a in request.card.anchors if not wanted or a.upstream in wanted}
@@ -122,7 +122,7 @@ def anchors(request: BlockRequest) -> Content:
 
 
 def _files(request: BlockRequest, items: Sequence[Anchor]) -> Content:
-    """A row per file; what stands above is not repeated."""
+    """Render a row per file, without repeating the upstream of the row above."""
     grouped: dict[Safe, dict[str, list[Safe]]] = {}
     for anchor in items:
         files = grouped.setdefault(_where(request, anchor), {})
@@ -162,7 +162,7 @@ _UPSTREAM: Mapping[str, Column[_NAMED]] = MappingProxyType(
 
 
 def upstreams(request: BlockRequest) -> Content:
-    """The upstreams that the card speaks of, as a table."""
+    """Render the upstreams of the card as a table."""
     request.refuse_others(("only", "except", "columns"))
     items = {name: (name, upstream) for name, upstream in request.card.upstreams.items()}
     chosen = request.selected(items, "upstream of the card")
@@ -170,7 +170,7 @@ def upstreams(request: BlockRequest) -> Content:
 
 
 def version_matrix(request: BlockRequest) -> Content:
-    """What exists in which version: a table per repository, filled from the lock alone."""
+    """Render the names that exist in each version, as a table per repository."""
     request.refuse_others(("only", "except", "at"))
     lock = request.needed_lock()
     known = {anchor.id: anchor for anchor in request.card.anchors}
@@ -194,7 +194,7 @@ def version_matrix(request: BlockRequest) -> Content:
 def _matrix(
     request: BlockRequest, lock: Lock, repository: str, rows: Sequence[tuple[str, Sequence[Anchor]]]
 ) -> Table | None:
-    """The rows with anchors of one repository, by its versions."""
+    """Render the rows with anchors of one repository, with a column for each version."""
     made: list[tuple[Safe, ...]] = []
     columns: Sequence[Version] = ()
     for about, row in rows:
@@ -210,7 +210,7 @@ def _matrix(
 
 
 def _cell(lock: Lock, members: Sequence[Anchor], version: Version) -> Safe:
-    """The names that exist in a version, each once."""
+    """Return the names that exist in a version, each once."""
     names: dict[str, bool] = {}
     for anchor in members:
         found = found_place(lock, anchor, version)
@@ -225,6 +225,6 @@ def _cell(lock: Lock, members: Sequence[Anchor], version: Version) -> Safe:
 
 
 def short_symbol(symbol: str) -> str:
-    """A symbol without its scope, where its own name says enough."""
+    """Return a symbol without its scope if its own name is specific enough."""
     last = re.split(r"\.|::", symbol)[-1]
     return last if _TELLING.fullmatch(last) else symbol

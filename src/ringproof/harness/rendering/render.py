@@ -1,4 +1,4 @@
-"""Documents with their generated blocks filled in; what is around the blocks stays as it is."""
+"""Fills in the generated blocks of documents and leaves the rest unchanged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RenderedBlock:
-    """One block, as it stands in the file and as it should.
+    """A block with its current and its rendered lines.
 
     Attributes:
         before, after: The lines between the markers, without line ends.
@@ -56,13 +56,13 @@ class RenderedBlock:
 
     @property
     def stale(self) -> bool:
-        """Whether the file says something else than the card."""
+        """Whether the file differs from the card."""
         return self.before != self.after
 
 
 @dataclass(frozen=True)
 class RenderedFile:
-    """One document and its blocks; ``content`` is what it should be."""
+    """A document and its blocks, with the original and the rendered content."""
 
     path: Path
     original: bytes
@@ -76,13 +76,15 @@ class RenderedFile:
 
 
 def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
-    """Every Markdown file of a skill that has generated blocks. Nothing is written.
+    """Render every Markdown file of a skill that has generated blocks, without writing it.
 
     Args:
-        card_path: The skill's ``card.yaml``; files are sought in its folder, no link is followed.
+        card_path: ``card.yaml`` of the skill. Files are searched in its folder without following
+            links.
 
     Raises:
-        InputError: The card, the lock or a document cannot be used; it names file and line.
+        InputError: The card, the lock or a document cannot be used. The message names file and
+            line.
     """
     card = load_card(card_path)
     lock = read_lock(card_path.with_name(LOCK_FILE))
@@ -96,13 +98,13 @@ def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
 
 
 def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) -> RenderedFile:
-    """One document with its blocks filled in.
+    """Render one document.
 
-    Bytes outside of the blocks are kept, with their line ends and a byte order mark; inside,
-    lines end as the block's first marker does.
+    Bytes outside of the blocks are kept, including line ends and a byte order mark. Lines inside
+    end like the line of the block's first marker.
 
     Raises:
-        InputError: A block cannot be filled, or the file is no text.
+        InputError: A block cannot be filled, or the file is not text.
     """
     try:
         text = original.decode("utf-8")
@@ -127,7 +129,7 @@ def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) 
 
 
 def _filled(request: BlockRequest) -> tuple[str, ...]:
-    """The lines of a block, with an empty one at each end: Markdown needs them there."""
+    """Return the lines of a block, with an empty one at each end, which Markdown needs."""
     kind = request.block.kind
     if kind not in KINDS:
         raise request.block.refusal(kind, "is not a kind of block", nearest(kind, tuple(KINDS)))
@@ -135,10 +137,9 @@ def _filled(request: BlockRequest) -> tuple[str, ...]:
 
 
 def lay_out(content: Content) -> tuple[str, ...]:
-    """The lines that a template makes of a content.
+    """Format content with its template.
 
-    Only the package's own templates are used; what they put somewhere is escaped unless it is
-    finished Markdown.
+    Only the package's own templates are used. They escape everything that is not finished Markdown.
     """
     environment = ImmutableSandboxedEnvironment(
         loader=PackageLoader("ringproof.harness.rendering", "templates"),
@@ -162,7 +163,7 @@ def _replaced(text: str, made: Sequence[RenderedBlock]) -> str:
 
 
 def _refuse_escape(content: str, made: Sequence[RenderedBlock], file: str) -> None:
-    """The last defence: the new text has the blocks that it was given, and no others."""
+    """Check that the new text has exactly the blocks that were rendered."""
     try:
         again = find_blocks(content, file)
     except InputError:
@@ -175,7 +176,7 @@ def _refuse_escape(content: str, made: Sequence[RenderedBlock], file: str) -> No
 
 
 def difference(item: RenderedBlock) -> tuple[str, ...]:
-    """What is wrong with a stale block: a short unified diff, from the file to the card."""
+    """Return a short unified diff of a stale block, from the file to the card."""
     lines = list(difflib.unified_diff(item.before, item.after, lineterm="", n=0))[2:]
     lines = [line for line in lines if not line.startswith("@@")]
     left = len(lines) - MAX_DIFF_LINES

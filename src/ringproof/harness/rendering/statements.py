@@ -1,4 +1,4 @@
-"""Blocks of what a card says: constraints, pitfalls, markers, commands, claims."""
+"""Renders blocks of statements: constraints, pitfalls, markers, commands and claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNPROVEN = " *(unproven)*"
 
 
 def unproven(proof: tuple[str, ...]) -> str | None:
-    """Why a statement has no proof; ``None`` when it has one."""
+    """Return why a statement has no proof, or ``None`` if it has one."""
     first = parse_proof(proof[0])
     return first.target if first.kind is ProofKind.UNPROVEN else None
 
@@ -57,7 +57,7 @@ _SAID: Mapping[str, Column[_Said]] = MappingProxyType(
 
 
 def said(request: BlockRequest) -> Content:
-    """Constraints or claims: a list of short forms, or a table."""
+    """Render constraints or claims as a list of short forms or as a table."""
     request.refuse_others(("only", "except", "style", "columns"))
     items: tuple[_Said, ...] = (
         request.card.constraints if request.block.kind == "constraints" else request.card.claims
@@ -101,7 +101,7 @@ _SHORT_PITFALL: Mapping[str, Column[Pitfall]] = MappingProxyType(
 
 
 def pitfalls(request: BlockRequest) -> Content:
-    """Pitfalls as a table, in their short form or in full."""
+    """Render pitfalls as a table, in short form or in full."""
     request.refuse_others(("only", "except", "style", "columns"))
     chosen = request.selected({item.id: item for item in request.card.pitfalls}, "pitfall")
     short = request.one_of("style", ("short", "full")) == "short"
@@ -123,7 +123,7 @@ _MARKER: Mapping[str, Column[Marker]] = MappingProxyType(
 
 
 def markers(request: BlockRequest) -> Content:
-    """Markers as a table."""
+    """Render markers as a table."""
     request.refuse_others(("only", "except", "columns"))
     chosen = request.selected({item.id: item for item in request.card.markers}, "marker")
     return table(request, chosen, _MARKER, ("pattern", "where", "says"))
@@ -147,7 +147,7 @@ _COMMAND: Mapping[str, Column[Command]] = MappingProxyType(
 
 
 def commands(request: BlockRequest) -> Content:
-    """Commands in code blocks of their own, or as a table."""
+    """Render commands in code blocks or as a table."""
     request.refuse_others(("only", "except", "style", "columns"))
     chosen = request.selected({item.id: item for item in request.card.commands}, "command")
     style = request.one_of("style", ("fences", "table"))

@@ -1,4 +1,4 @@
-"""The upstream versions of a card, and where the lock found its anchors in each."""
+"""The upstream versions of a card, and the places of its anchors in each."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FOUND = "found"
 
 @dataclass(frozen=True)
 class Version:
-    """A state of a repository that one or more upstreams of the card stand for.
+    """A version of a repository, which one or more upstreams of the card name.
 
-    A wheel and the commit it was built from are one version: what is in either is in it.
+    A wheel and the commit from which it was built are one version.
 
     Attributes:
-        label: What a table calls it.
-        repository: ``OWNER/NAME``; the upstream's key in the card where none is known.
-        names: The keys under ``upstreams``.
+        label: Name in tables.
+        repository: ``OWNER/NAME``, or the upstream's key in the card if it is not known.
+        names: Keys under ``upstreams``.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Version:
 
 
 def label(upstream: PackageUpstream | RepositoryUpstream) -> str:
-    """What a table calls an upstream: as the card says, else the release, else ref and commit."""
+    """Return the name of an upstream in tables: its label, the release, or ref and commit."""
     if upstream.label is not None:
         return upstream.label
     if isinstance(upstream, PackageUpstream):
@@ -48,14 +48,14 @@ def label(upstream: PackageUpstream | RepositoryUpstream) -> str:
 
 
 def product(upstream: PackageUpstream | RepositoryUpstream) -> str:
-    """The name before the label: the package, or the repository without its owner."""
+    """Return the name before the label: the package, or the repository without its owner."""
     if isinstance(upstream, PackageUpstream):
         return upstream.package
     return upstream.repo.partition("/")[2]
 
 
 def versions(card: Card) -> tuple[Version, ...]:
-    """The versions of a card in its order, each once."""
+    """Return the versions of a card in its order, each once."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for name, upstream in card.upstreams.items():
         state = upstream.commit or f"{name} {label(upstream)}"
@@ -71,12 +71,12 @@ def _repository(card: Card, name: str) -> str:
 
 
 def repository_of(card: Card, anchor: Anchor) -> str:
-    """The repository that an anchor is looked up in."""
+    """Return the repository in which an anchor is looked up."""
     return _repository(card, anchor.upstream)
 
 
 def found_place(lock: Lock, anchor: Anchor, version: Version) -> tuple[str, LockedPlace] | None:
-    """Upstream and place of an anchor in a version, with a commit if one has it."""
+    """Return upstream and place of an anchor in a version, preferably with a commit."""
     places = lock.anchors[anchor.id].places
     found = [
         (name, places[name])
@@ -88,7 +88,7 @@ def found_place(lock: Lock, anchor: Anchor, version: Version) -> tuple[str, Lock
 
 
 def staleness(card: Card, lock: Lock) -> str | None:
-    """Why a lock is not that of a card, in a few words; ``None`` if it is."""
+    """Return why a lock does not match a card, or ``None`` if it does."""
     return next(_differences(card, lock), None)
 
 
