@@ -110,7 +110,7 @@ def test_an_archive_with_entries_elsewhere_is_refused(
 ) -> None:
     files: dict[str, str | bytes] = {**FILES, name: "E = 1\n"}
     path = make_sdist(tmp_path, files) if suffix == "tar" else _zip(tmp_path, files)
-    with pytest.raises(UpstreamError, match=r"in no single folder|leaves"):
+    with pytest.raises(UpstreamError, match=r"not in one folder|leaves"):
         _tree(path)
 
 
@@ -119,7 +119,7 @@ def test_an_archive_with_entries_elsewhere_is_refused(
 def test_what_is_no_archive_is_refused(tmp_path: Path, suffix: str, data: bytes) -> None:
     path = tmp_path / f"{TOP}.{suffix}"
     path.write_bytes(data)
-    with pytest.raises(UpstreamError, match=r"no readable|in no single folder") as refused:
+    with pytest.raises(UpstreamError, match=r"not a readable|not in one folder") as refused:
         _tree(path)
     assert "\n" not in str(refused.value)
 
@@ -129,10 +129,10 @@ def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for kept in (len(whole) // 2, len(whole) - 9):
         path.write_bytes(whole[:kept])
-        with pytest.raises(UpstreamError, match="no readable"):
+        with pytest.raises(UpstreamError, match="not a readable"):
             _tree(path)
     path.write_bytes(gzip.compress(gzip.decompress(whole)[:1500]))
-    with pytest.raises(UpstreamError, match="no readable"):
+    with pytest.raises(UpstreamError, match="not a readable"):
         _tree(path)
 
 
@@ -168,7 +168,7 @@ def test_a_name_of_a_gigabyte_is_refused(tmp_path: Path) -> None:
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1_000_000_000
     path = tmp_path / f"{TOP}.tar.gz"
     path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(2048)))
-    with pytest.raises(UpstreamError, match="no file's name"):
+    with pytest.raises(UpstreamError, match="too large for a file name"):
         _tree(path)
 
 
