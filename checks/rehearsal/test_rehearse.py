@@ -211,7 +211,7 @@ BAD_INPUT = MappingProxyType(
     {
         "has no megatron/core": ("--megatron", "/usr"),
         "no such folder": ("--megatron", "git:/nowhere@dev"),
-        "no readable wheel": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
+        "not a readable wheel": (*HERE, "--te", "transformer_engine-1-py3-none-any.whl"),
         "no such file": (*HERE, "--te", "nothing.whl"),
         "has no transformer_engine": (*HERE, "--te", "."),
         "cannot be written there": (*HERE, "--json", "/nowhere/a.json"),
