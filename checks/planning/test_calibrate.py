@@ -11,11 +11,17 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.measure import measure_attention
-from ringproof.reference.planning.basis import UNKNOWNS, machine_of, rates_of
-from ringproof.reference.planning.calibrate import fit, predicted
-from ringproof.reference.planning.calibration import calibration_from_json
+from ringproof.reference.planning.calibrate import (
+    UNKNOWNS,
+    calibration_from_json,
+    fit,
+    independent,
+    machine_of,
+    nonnegative,
+    predicted,
+    rates_of,
+)
 from ringproof.reference.planning.hardware import A100, H100, hardware_from_json
-from ringproof.reference.planning.leastsquares import independent, nonnegative
 from ringproof.reference.planning.samples import Sample, measurement_json, parse_samples
 from ringproof.reference.planning.shapes import DCP_EXAMPLE, LLAMA3_8B, SHAPES
 from ringproof.reference.planning.timing import StepCost

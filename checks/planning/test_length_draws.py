@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ringproof.cli.lengths import read_lengths
 from ringproof.errors import InputError
-from ringproof.reference.planning.lengths import read_lengths
 
 
 def test_lognormal_draws_what_megatron_draws() -> None:

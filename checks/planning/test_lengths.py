@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ringproof.cli import lengths as module
+from ringproof.cli.lengths import MAX_BYTES, read_lengths
 from ringproof.errors import InputError
-from ringproof.reference.planning import lengths as module
-from ringproof.reference.planning.lengths import MAX_BYTES, read_lengths
 
 SMALL_CSV = "name,tokens\na,512\nb,1024\n"
 

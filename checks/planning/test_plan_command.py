@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from checks.planning.plan_run import BASIC, LENGTHS, plan, plan_json
+from ringproof.cli.lengths import read_lengths
 from ringproof.cli.main import main
-from ringproof.reference.planning.lengths import read_lengths
 from ringproof.reference.planning.validate import violations
 
 METRICS = {

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.custom_shape import shape_from_json
 from ringproof.reference.planning.shapes import (
     DCP_EXAMPLE,
     DEEPSEEK_V3,
@@ -18,6 +17,7 @@ from ringproof.reference.planning.shapes import (
     QWEN3_30B_A3B,
     SHAPES,
     model_shape,
+    shape_from_json,
 )
 
 

@@ -19,7 +19,7 @@ from ringproof.cli.plan_options import (
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
-    from ringproof.reference.planning.calibration import Calibration, Row
+    from ringproof.reference.planning.calibrate import Calibration, Row
     from ringproof.reference.planning.samples import Measurement
     from ringproof.reference.planning.timing import StepCost
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import (
@@ -15,7 +16,7 @@ from ringproof.reference.graphs.sizing import (
 )
 from ringproof.reference.planning.costs import CostModel
 from ringproof.reference.planning.domain import Domain
-from ringproof.reference.planning.lengths import plain, read_lengths
+from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import make_plan
 from ringproof.reference.training.graph_options import microbatches_in_flight

@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ringproof.cli.lengths import read_lengths
 from ringproof.errors import InputError
-from ringproof.reference.planning.calibration import calibration_from_json
+from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
-from ringproof.reference.planning.custom_shape import shape_from_json
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
 from ringproof.reference.planning.hardware import (
     PRESETS,
@@ -22,9 +22,9 @@ from ringproof.reference.planning.hardware import (
     hardware,
     hardware_from_json,
 )
-from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain, read_lengths
+from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain
 from ringproof.reference.planning.planner import MAX_SEQUENCES
-from ringproof.reference.planning.shapes import SHAPES, ModelShape, model_shape
+from ringproof.reference.planning.shapes import SHAPES, ModelShape, model_shape, shape_from_json
 from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.timing import StepCost
 

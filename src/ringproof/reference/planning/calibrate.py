@@ -13,31 +13,342 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.basis import (
-    ATTENTION,
-    LINEAR,
-    ORDER,
-    REST,
-    SHORT,
-    UNKNOWNS,
-    Table,
-    counts,
-    machine_of,
-    make_table,
-    rates_of,
-)
-from ringproof.reference.planning.calibration import Calibration, Row
 from ringproof.reference.planning.costs import FloatArray
+from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.hardware import Hardware
-from ringproof.reference.planning.leastsquares import independent, nonnegative
-from ringproof.reference.planning.samples import Measurement
+from ringproof.reference.planning.samples import (
+    Measurement,
+    Sample,
+    Step,
+    measurement_from_json,
+    measurement_json,
+)
 from ringproof.reference.planning.shapes import ModelShape
-from ringproof.reference.planning.timing import StepCost
+from ringproof.reference.planning.timing import StepCost, exchanged
+from ringproof.reference.planning.traffic import BACKWARD_RING, Layout
+
+UNKNOWNS = (
+    "attention_share",
+    "linear_share",
+    "attention_half_rows",
+    "layer_launch_seconds",
+    "intra_bytes_per_second",
+    "inter_bytes_per_second",
+    "intra_latency_seconds",
+    "inter_latency_seconds",
+)
+"""Fields of `Hardware`, in the order of the rates."""
+ATTENTION, LINEAR, SHORT, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE = range(len(UNKNOWNS))
+REST = len(UNKNOWNS)
+"""The last rate: seconds of a step that no plan changes. No field of `Hardware`."""
+RATES = len(UNKNOWNS) + 1
+ORDER = (ATTENTION, LINEAR, SHORT, REST, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE)
+"""What is found first; what cannot be told from it keeps its value."""
+
+
+def rates_of(machine: Hardware) -> FloatArray:
+    """Seconds per operation, byte, message and layer; the linear unknowns."""
+    attention = 1 / (machine.peak_flops_per_second * machine.attention_share)
+    rates = np.empty(RATES)
+    rates[ATTENTION] = attention
+    rates[SHORT] = attention * machine.attention_half_rows
+    rates[LINEAR] = 1 / (machine.peak_flops_per_second * machine.linear_share)
+    rates[LAUNCH] = machine.layer_launch_seconds
+    rates[NEAR] = 1 / machine.intra_bytes_per_second
+    rates[FAR] = 1 / machine.inter_bytes_per_second
+    rates[NEAR_MESSAGE] = machine.intra_latency_seconds
+    rates[FAR_MESSAGE] = machine.inter_latency_seconds
+    rates[REST] = 0.0
+    return rates
+
+
+def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
+    """The machine with these rates; peak and node as they were.
+
+    Raises:
+        InputError: A rate that no machine can have: a share above the peak.
+    """
+    peak = machine.peak_flops_per_second
+    return replace(
+        machine,
+        attention_share=float(1 / (peak * rates[ATTENTION])),
+        attention_half_rows=float(rates[SHORT] / rates[ATTENTION]),
+        linear_share=float(1 / (peak * rates[LINEAR])),
+        layer_launch_seconds=float(rates[LAUNCH]),
+        intra_bytes_per_second=float(1 / rates[NEAR]),
+        inter_bytes_per_second=float(1 / rates[FAR]),
+        intra_latency_seconds=float(rates[NEAR_MESSAGE]),
+        inter_latency_seconds=float(rates[FAR_MESSAGE]),
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measurements as arrays. A group is a load; loads and microbatches are numbered in order.
+
+    Attributes:
+        by_size: Per group size: its loads, where each begins, and the lengths in them.
+        microbatch_of: Of each load.
+        measurement_of: Of each microbatch.
+        whole: Per measurement, 1 unless only attention was timed.
+        rest: Per measurement, 1 for a whole step of a trainer.
+    """
+
+    by_size: tuple[tuple[int, IntArray, IntArray, FloatArray], ...]
+    microbatch_of: IntArray
+    measurement_of: IntArray
+    whole: FloatArray
+    rest: FloatArray
+
+
+def make_table(measurements: Sequence[Measurement]) -> Table:
+    """Flatten measurements; a microbatch without any sequence gets an empty load."""
+    loads: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    microbatch_of: list[int] = []
+    measurement_of: list[int] = []
+    for place, item in enumerate(measurements):
+        for microbatch in item.microbatches:
+            for size, lengths in microbatch or ((1, ()),):
+                loads.setdefault(size, []).append((len(microbatch_of), lengths))
+                microbatch_of.append(len(measurement_of))
+            measurement_of.append(place)
+    only = [isinstance(item, Sample) and item.attention_only for item in measurements]
+    return Table(
+        tuple((size, *_flat(found)) for size, found in sorted(loads.items())),
+        np.array(microbatch_of, np.int64),
+        np.array(measurement_of, np.int64),
+        1.0 - np.array(only, np.float64),
+        np.array([isinstance(item, Step) for item in measurements], np.float64),
+    )
+
+
+def _flat(loads: list[tuple[int, tuple[int, ...]]]) -> tuple[IntArray, IntArray, FloatArray]:
+    owner = [place for place, lengths in loads for _ in lengths]
+    lengths = [length for _, lengths in loads for length in lengths]
+    places = np.array([place for place, _ in loads], np.int64)
+    return places, np.array(owner, np.int64), np.array(lengths, np.float64)
+
+
+def counts(table: Table, model: StepCost, rates: FloatArray) -> FloatArray:
+    """How often each measurement spends each rate, shape ``(measurements, RATES)``."""
+    loads = np.zeros((len(table.microbatch_of), RATES))
+    for size, places, owner, lengths in table.by_size:
+        np.add.at(loads, owner, _sequences(lengths, size, model, rates))
+        loads[places] += _messages(size, model)
+    seconds = loads @ rates
+    order = np.lexsort((seconds, table.microbatch_of))
+    last = np.flatnonzero(np.diff(table.microbatch_of[order], append=-1))
+    microbatches = loads[order[last]]  # the longest group of each
+    microbatches[:, LAUNCH] += model.shape.layers * (4 / 3 if model.recompute else 1.0)
+    found = np.zeros((len(table.whole), RATES))
+    np.add.at(found, table.measurement_of, microbatches)
+    found[:, [LINEAR, LAUNCH]] *= table.whole[:, None]
+    found[:, REST] = table.rest
+    return found
+
+
+def _messages(size: int, model: StepCost) -> FloatArray:
+    """What a group spends whatever is in it."""
+    how, found = model.layout(size), np.zeros(RATES)
+    forward = how.forward_messages * (2 if model.recompute else 1)
+    message = NEAR_MESSAGE if model.inside(size) else FAR_MESSAGE
+    found[message] = (forward + how.backward_messages) * model.shape.attention_layers
+    return found
+
+
+def _sequences(lengths: FloatArray, size: int, model: StepCost, rates: FloatArray) -> FloatArray:
+    """What each sequence adds to a group, shape ``(sequences, RATES)``."""
+    how = model.layout(size)
+    attention = np.zeros((len(lengths), RATES))
+    attention[:, ATTENTION] = lengths * lengths / size * model.attention_flops_factor
+    attention[:, SHORT] = lengths / how.row_share * model.attention_flops_factor
+    forward = _pass(attention, lengths, (model, how, 1), rates)
+    backward = _pass(
+        attention * model.attention_backward, lengths, (model, how, BACKWARD_RING), rates
+    )
+    times = 2 if model.recompute else 1
+    found = (times * forward + backward) * model.shape.attention_layers
+    found[:, LINEAR] += lengths / size * model.linear_flops
+    return found
+
+
+def _pass(
+    attention: FloatArray,
+    lengths: FloatArray,
+    setting: tuple[StepCost, Layout, int],
+    rates: FloatArray,
+) -> FloatArray:
+    """One layer and direction."""
+    model, how, times = setting
+    share = lengths / how.size
+    message = np.zeros_like(attention)
+    message[:, NEAR if model.inside(how.size) else FAR] = share * model.kv_bytes * times
+    step = attention / how.ring
+    found = step + (how.ring - 1) * _longer(step, message, rates)
+    if how.gathers:
+        found = found + message * (how.size - 1)
+    if how.inner > 1:
+        near, far = np.zeros_like(attention), np.zeros_like(attention)
+        moved = share * (model.q_and_out_bytes + model.kv_bytes)
+        parts = exchanged(model.node_ranks, how.inner)
+        near[:, NEAR], far[:, FAR] = moved * parts[0], moved * parts[1]
+        found = found + _longer(near, far, rates)
+    return found
+
+
+def _longer(one: FloatArray, other: FloatArray, rates: FloatArray) -> FloatArray:
+    return np.where((one @ rates >= other @ rates)[:, None], one, other)
+
+
+_RESIDUAL = 1e-3
+"""A column is its own when this part of it is not a sum of the columns before it."""
+
+
+def independent(matrix: FloatArray) -> tuple[int, ...]:
+    """Columns, from the left, that are no linear combination of those taken before."""
+    taken: list[int] = []
+    basis: list[FloatArray] = []
+    for index, column in enumerate(matrix.T):
+        norm = float(np.linalg.norm(column))
+        rest = column.copy()
+        for direction in basis:
+            rest = rest - direction * float(direction @ rest)
+        if norm > 0 and float(np.linalg.norm(rest)) > _RESIDUAL * norm:
+            taken.append(index)
+            basis.append(rest / float(np.linalg.norm(rest)))
+    return tuple(taken)
+
+
+_ROUNDING = 1e-12
+"""A column that explains no more than this part of the target is taken to explain nothing."""
+
+
+def nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:
+    """Minimise ``|matrix @ x - target|`` over ``x >= 0``, with columns scaled to length 1.
+
+    Args:
+        matrix: Shape ``(samples, unknowns)``; the columns are independent.
+        target: Shape ``(samples,)``.
+
+    Returns:
+        Shape ``(unknowns,)``.
+
+    Raises:
+        InputError: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import nnls
+    except ImportError as error:
+        remedy = "install ringproof[plan], or scipy alone"
+        raise InputError("calibrate", None, "needs the package scipy", remedy) from error
+    norms = np.linalg.norm(matrix, axis=0)
+    solution: FloatArray = nnls(matrix / norms, target)[0]
+    rounding = _ROUNDING * float(np.linalg.norm(target))
+    return np.where(solution > rounding, solution, 0.0) / norms
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement, and what the fitted model says."""
+
+    sample: Measurement
+    predicted_seconds: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus 1."""
+        return self.predicted_seconds / self.sample.seconds - 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was found.
+
+    Attributes:
+        peak_flops_per_second: Of the hardware the fit started from; shares are shares of it.
+        fitted: Fields of `Hardware` and their new values.
+        errors: Standard error of each, relative to it, as far as the scatter of the measurements
+            tells; none for what was fitted at the edge of what is possible.
+        kept: Fields of which the measurements say nothing that contradicts the preset.
+        rest_seconds: What a step takes beside its microbatches (gradient reduction, optimiser);
+            0 where no step was measured.
+        rows: Measured against predicted, in the order of the measurements.
+    """
+
+    peak_flops_per_second: float
+    fitted: tuple[tuple[str, float], ...]
+    errors: tuple[tuple[str, float], ...]
+    kept: tuple[str, ...]
+    rest_seconds: float
+    rows: tuple[Row, ...]
+
+    @property
+    def mean_absolute_error(self) -> float:
+        """Of the predictions, relative to what was measured."""
+        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+
+    def apply(self, machine: Hardware) -> Hardware:
+        """The machine with what was found in place of its own values.
+
+        Raises:
+            InputError: A machine with another peak: the fitted shares are not shares of that.
+        """
+        if machine.peak_flops_per_second != self.peak_flops_per_second:
+            problem = f"was fitted to a peak of {self.peak_flops_per_second:g} FLOP/s"
+            remedy = "give the hardware it was fitted for, or fit it anew"
+            raise InputError("calibration", machine.peak_flops_per_second, problem, remedy)
+        values: dict[str, Any] = dict(self.fitted)
+        return replace(machine, name=f"{machine.name}-calibrated", **values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; `calibration_from_json` reads it back."""
+        return {
+            "version": 1,
+            "peak_flops_per_second": self.peak_flops_per_second,
+            "fitted": dict(self.fitted),
+            "errors": dict(self.errors),
+            "kept": list(self.kept),
+            "rest_seconds": self.rest_seconds,
+            "mean_absolute_error": self.mean_absolute_error,
+            "samples": [
+                {**measurement_json(row.sample), "predicted_seconds": row.predicted_seconds}
+                for row in self.rows
+            ],
+        }
+
+
+def calibration_from_json(data: Any) -> Calibration:
+    """What `Calibration.as_json` wrote.
+
+    Raises:
+        InputError: Something else.
+    """
+    try:
+        rows = tuple(
+            Row(measurement_from_json(item, "samples"), float(item["predicted_seconds"]))
+            for item in data["samples"]
+        )
+        fitted, errors = (
+            tuple((str(name), float(value)) for name, value in data[key].items())
+            for key in ("fitted", "errors")
+        )
+        kept = tuple(str(name) for name in data["kept"])
+        peak, rest = float(data["peak_flops_per_second"]), float(data["rest_seconds"])
+        version = data["version"]
+    except InputError:
+        raise
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        raise InputError("calibration", None, "is no calibration", "fit it anew") from None
+    if version != 1 or not rows or {*kept, *dict(fitted)} != set(UNKNOWNS):
+        raise InputError("calibration", version, "is no calibration of version 1", "fit it anew")
+    return Calibration(peak, fitted, errors, kept, rest, rows)
+
 
 LEAST_LENGTHS = 3
 _ROUNDS = 30

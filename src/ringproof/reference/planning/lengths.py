@@ -1,13 +1,16 @@
-"""Where the lengths of a batch come from: a file, a drawn distribution, a folder of documents."""
+"""The lengths of a batch: checked values, a drawn distribution, or the files of a folder."""
 
 from __future__ import annotations
 
+import fnmatch
+import math
+import os
 import re
 import stat
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -15,12 +18,7 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.planner import MAX_SEQUENCES
 
-MAX_BYTES = 256 * 1024 * 1024
-"""A file of `MAX_SEQUENCES` lengths is smaller, in any of the formats."""
 MAX_LENGTH = 10**12
-STDIN = "-"
-_INLINE = re.compile(r"\d{1,12}(,\d{1,12})+")
-_FORMS = "name a file, or write lognormal:mean=1024,sigma=1.5,n=512 or folder:PATH,glob=*.py"
 
 
 @dataclass(frozen=True)
@@ -63,37 +61,6 @@ class Lengths:
             problem = f"sequence longer than the {longest:,} tokens that the largest group holds"
             remedy = "raise --max-tokens-per-rank or --ranks, or cut the sequence"
             raise InputError(self.place(large[0]), int(self.values[large[0]]), problem, remedy)
-
-
-def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None) -> Lengths:
-    """The lengths that a user's word stands for.
-
-    Args:
-        source: ``lognormal:...`` or ``folder:...`` (see `draws`); a file of text, CSV, JSON, JSON
-            lines, NPY or Parquet (see `formats`); ``-`` for such a file on standard input; or
-            numbers separated by commas where no file has that name.
-        column: Of CSV, JSON objects and Parquet; the only one with numbers when empty.
-        stdin: What ``-`` reads.
-
-    Raises:
-        InputError: Names file and line of the first length that cannot be used.
-    """
-    from ringproof.reference.planning import draws, formats  # both build on this module
-
-    kind, _, rest = source.partition(":")
-    if kind in ("lognormal", "folder"):
-        if column:
-            raise InputError("--column", column, f"{kind}: has no columns", "leave it out")
-        return draws.lognormal(rest) if kind == "lognormal" else draws.folder(rest)
-    if source == STDIN:
-        if stdin is None:
-            raise InputError("--lengths", source, "there is no standard input", "name a file")
-        return formats.parse(_limited(stdin, "standard input"), "standard input", column)
-    path = Path(source)
-    if _INLINE.fullmatch(source) and not _exists(path):
-        numbers = [int(part) for part in source.split(",")]
-        return make_lengths(numbers, "--lengths")
-    return formats.parse(_content(path), source, column)
 
 
 def make_lengths(
@@ -143,37 +110,154 @@ def plain(text: str, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in cut)
 
 
-def _exists(path: Path) -> bool:
-    """Whether there is such a file; a long list of numbers is not even a file's name."""
+_LOGNORMAL = ("mean", "sigma", "min", "max", "n", "seed")
+_FOLDER_OPTION = re.compile(r",(glob|bytes-per-token|max)=")
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?(e[0-9]{1,2})?")
+_MOST_SIGMA = 10.0
+_NOTED = ("empty", "links", "unreadable", "cut")
+
+
+def lognormal(options: str) -> Lengths:
+    """Draw lengths as Megatron-LM's mock data set of variable lengths does.
+
+    ``mean`` is the mean of the distribution before values are cut to ``min`` and ``max``: the
+    logarithms have mean ``ln(mean) - sigma**2 / 2`` and deviation ``sigma``. Fractions are cut
+    off. With the same seed (0 there) these are its first ``n`` lengths. Source:
+    ``MockSFTLowLevelDataset.generate_lognormal_samples`` of Megatron-LM's dev branch.
+
+    Args:
+        options: ``mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0``; mean and n are needed,
+            sigma is 1.1 and min 1 when not given.
+
+    Raises:
+        InputError: An option that is unknown, missing, no number, or out of range.
+    """
+    source = f"lognormal:{options}"
+    given = _numbers(options, source)
+    for name in ("mean", "n"):
+        if name not in given:
+            raise InputError(plain(source), None, f"needs {name}=", f"add {name}=NUMBER")
+    mean, sigma = given["mean"], given.get("sigma", 1.1)
+    least, most = given.get("min", 1.0), given.get("max", float(MAX_LENGTH))
+    count, seed = given["n"], given.get("seed", 0.0)
+    for name, value in (("mean", mean), ("min", least), ("n", count)):
+        if value < 1:
+            raise InputError(plain(source), f"{value:g}", f"{name} is less than 1", "raise it")
+    for name in ("n", "seed", "min", "max"):
+        if not given.get(name, 0.0).is_integer():
+            raise InputError(plain(source), given[name], f"{name} is no whole number", "round it")
+    if least > most:
+        raise InputError(plain(source), None, f"min {least:.0f} is over max {most:.0f}", "swap")
+    if sigma > _MOST_SIGMA:
+        raise InputError(plain(source), sigma, f"sigma is over {_MOST_SIGMA:g}", "lower it")
+    if seed >= 2**32:
+        raise InputError(plain(source), f"{seed:.0f}", "seed is over 2**32 - 1", "lower it")
+    refuse_count(int(count), source)
+    drawn = np.random.RandomState(int(seed)).lognormal(
+        math.log(mean) - sigma**2 / 2, sigma, int(count)
+    )
+    return make_lengths(np.clip(drawn, least, most).astype(np.int64), source)
+
+
+def _numbers(options: str, source: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in options.split(",") if options else ():
+        name, equals, value = part.partition("=")
+        if name not in _LOGNORMAL or not equals:
+            problem = f"{plain(name)!r} is no option"
+            raise InputError(plain(source), None, problem, f"choose from {', '.join(_LOGNORMAL)}")
+        if name in found:
+            raise InputError(plain(source), None, f"{name} is there twice", "leave one out")
+        if not _NUMBER.fullmatch(value):
+            problem = f"{name} is no number from 0 on"
+            raise InputError(plain(source), plain(value), problem, "write digits")
+        found[name] = float(value)
+    return found
+
+
+def folder(options: str) -> Lengths:
+    """The files below a folder as documents: a real long tail on any machine.
+
+    A file of ``b`` bytes counts as ``b / bytes-per-token`` tokens, rounded up. Files are sorted by
+    name. Links are never followed; links, empty files and files that cannot be opened are left
+    out and counted in the notes.
+
+    Args:
+        options: ``PATH,glob=*.py,bytes-per-token=3.6,max=8192``; all files, 4 bytes per token and
+            no cut when not given. A pattern with a slash is matched against the path below PATH.
+
+    Raises:
+        InputError: No folder, a bad option, or no file that matches.
+    """
+    first, *rest = _FOLDER_OPTION.split(options)
+    source, root = f"folder:{options}", Path(first)
+    given = dict(zip(rest[::2], rest[1::2], strict=True))
+    if len(given) * 2 != len(rest):
+        raise InputError(plain(source), None, "has an option twice", "leave one out")
+    ratio = _positive(given.get("bytes-per-token", "4"), "bytes-per-token", source)
+    most = _positive(given["max"], "max", source) if "max" in given else MAX_LENGTH
+    if not first or not root.is_dir():
+        remedy = "write folder:PATH,glob=*.py,bytes-per-token=3.6"
+        raise InputError("--lengths", plain(first), "is no folder", remedy)
+    skipped: Counter[str] = Counter()
+    names, values = [], []
+    for path, size in _documents(root, given.get("glob", "*"), skipped):
+        tokens = math.ceil(size / ratio)
+        skipped["cut"] += tokens > most
+        names.append(str(path))
+        values.append(min(tokens, int(most)))
+        refuse_count(len(values), source)
+    notes = [_note(kind, skipped[kind], most) for kind in _NOTED if skipped[kind]]
+    if not values:
+        said = f" ({'; '.join(notes)})" if notes else ""
+        raise InputError(plain(source), None, f"no file matches{said}", "check PATH and glob=")
+    return make_lengths(values, source, names=names, notes=notes)
+
+
+def _note(kind: str, count: int, most: float) -> str:
+    if kind == "cut":
+        return f"{count:,} documents cut to {most:,.0f} tokens"
+    what = "links" if kind == "links" else f"{kind} files or folders"
+    return f"{count:,} {what} left out"
+
+
+def _positive(text: str, name: str, source: str) -> float:
+    if not _NUMBER.fullmatch(text) or float(text) <= 0:
+        raise InputError(plain(source), plain(text), f"{name} is no positive number", "correct it")
+    return float(text)
+
+
+def _documents(root: Path, pattern: str, skipped: Counter[str]) -> Iterator[tuple[Path, int]]:
+    """Matching files with their sizes in bytes, sorted; what is left out is counted."""
+
+    def unreadable(error: OSError) -> None:
+        skipped["unreadable"] += 1
+
+    for place, folders, files in os.walk(root, onerror=unreadable, followlinks=False):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(place, name)
+            below = path.relative_to(root).as_posix()
+            if not fnmatch.fnmatchcase(below if "/" in pattern else name, pattern):
+                continue
+            size = _size(path, skipped)
+            if size:
+                yield path, size
+
+
+def _size(path: Path, skipped: Counter[str]) -> int:
+    """Bytes of a regular file that can be opened; 0 and a count for what is none."""
     try:
-        return path.exists()
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            skipped["links"] += 1
+            return 0
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError
+        with path.open("rb"):
+            pass
     except OSError:
-        return False
-
-
-def _content(path: Path) -> bytes:
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            remedy = f"write folder:{plain(str(path))} for its files"
-            raise InputError("--lengths", plain(str(path)), "is a folder", remedy)
-        _refuse_size(status.st_size, str(path))
-        with path.open("rb") as stream:
-            return _limited(stream, str(path))
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else "is no file name"
-        raise InputError("--lengths", plain(str(path)), str(reason), _FORMS) from error
-
-
-def _limited(stream: BinaryIO, name: str) -> bytes:
-    content = stream.read(MAX_BYTES + 1)
-    _refuse_size(len(content), name)
-    return content
-
-
-def _refuse_size(size: int, name: str) -> None:
-    if size > MAX_BYTES:
-        problem = f"more than {MAX_BYTES // 1024**2} MiB: too many lengths for one batch"
-        raise InputError(plain(name), None, problem, "plan one global batch at a time")
+        skipped["unreadable"] += 1
+        return 0
+    skipped["empty"] += status.st_size == 0
+    return status.st_size

@@ -18,6 +18,7 @@ import numpy as np
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray, chains
 from ringproof.reference.planning.groups import Groups, deal, empty_groups, merge, widen
+from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.target import Target, Targets
 
 FULL_ENOUGH = 0.998
@@ -303,3 +304,56 @@ def cp_histogram(packings: Sequence[Packing]) -> dict[int, int]:
             size = packing.sizes[level]
             counts[size] = counts.get(size, 0) + int(packing.groups.count[here].sum())
     return dict(sorted(counts.items()))
+
+
+def first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
+    """The first rank of each group.
+
+    Largest groups first, so that aligned blocks of the smaller sizes are left whole; among groups
+    of one size the longest goes to the block that is free earliest.
+
+    Args:
+        clocks: Ticks at which each rank is free, shape ``(ranks,)``.
+    """
+    offsets = np.zeros(len(packing.groups), np.int64)
+    free = np.ones(len(clocks), bool)
+    time = packing.groups.time
+    for level in sorted(set(packing.groups.level.tolist()), reverse=True):
+        size = packing.sizes[level]
+        here = np.flatnonzero(packing.groups.level == level)
+        here = here[np.argsort(-time[here], kind="stable")]
+        blocks = np.flatnonzero(free.reshape(-1, size).all(axis=1))
+        ready = clocks.reshape(-1, size)[blocks].max(axis=1)
+        blocks = blocks[np.argsort(ready, kind="stable")][: len(here)]
+        offsets[here] = blocks * size
+        free.reshape(-1, size)[blocks] = False
+    return offsets
+
+
+def placed(packing: Packing, offsets: IntArray, batch: Batch, ranks: int) -> Microbatch:
+    """A microbatch of the plan: groups by rank, ids of sequences, idle ranks as dummies."""
+    by_group = np.argsort(packing.home, kind="stable")
+    ids = batch.order[packing.members[by_group]]
+    ends = np.cumsum(packing.groups.count)
+    everything = ids.tolist()
+    sizes = np.array(packing.sizes)[packing.groups.level]
+    groups = []
+    position = 0
+    for index in np.argsort(offsets, kind="stable").tolist():
+        first, size, end = int(offsets[index]), int(sizes[index]), int(ends[index])
+        groups += dummies(position, first, packing.sizes)
+        start = end - int(packing.groups.count[index])
+        groups.append(Group(first, size, tuple(everything[start:end])))
+        position = first + size
+    groups += dummies(position, ranks, packing.sizes)
+    return Microbatch(tuple(groups))
+
+
+def dummies(start: int, end: int, sizes: tuple[int, ...]) -> list[Group]:
+    """The fewest aligned groups that cover idle ranks."""
+    found = []
+    while start < end:
+        size = max(size for size in sizes if start % size == 0 and start + size <= end)
+        found.append(Group(start, size, ()))
+        start += size
+    return found

@@ -30,10 +30,12 @@ from ringproof.reference.planning.pack import (
     Packing,
     assembled,
     cp_histogram,
+    dummies,
     first_fit,
+    first_ranks,
     padding_fraction,
+    placed,
 )
-from ringproof.reference.planning.place import dummies, first_ranks, placed
 from ringproof.reference.planning.plan import Metrics, Microbatch, Plan
 from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal, advance
 

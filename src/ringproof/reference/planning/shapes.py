@@ -20,7 +20,9 @@ named in the table) and, for the hybrid and the example, NVIDIA's recipes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
 
 from ringproof.errors import InputError
 
@@ -289,3 +291,22 @@ def model_shape(name: str) -> ModelShape:
     known = ", ".join(shape.name for shape in SHAPES)
     remedy = f"use one of {known}, or a JSON file with the fields of a model"
     raise InputError("model", name, "unknown model", remedy)
+
+
+def shape_from_json(data: Any) -> ModelShape:
+    """A model from the fields of `ModelShape`; what has a default there may be left out.
+
+    Raises:
+        InputError: No object, or a field that is missing, unknown or out of range.
+    """
+    known = [item.name for item in fields(ModelShape)]
+    if not isinstance(data, Mapping):
+        remedy = f"write an object with {', '.join(known)}"
+        raise InputError("model", type(data).__name__, "is no JSON object", remedy)
+    for name in data:
+        if name not in known:
+            raise InputError(f"model.{name}", None, "unknown field", f"use {', '.join(known)}")
+    for item in fields(ModelShape):
+        if item.name not in ("name", *data) and item.default is MISSING:
+            raise InputError(f"model.{item.name}", None, "is missing", "give it")
+    return ModelShape(**{"name": "custom", **data})

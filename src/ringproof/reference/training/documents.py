@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.draws import folder
+from ringproof.reference.planning.lengths import folder
 
 Tokens = npt.NDArray[np.unsignedinteger]
 """Token ids of one document, of any unsigned type."""

@@ -1,22 +1,103 @@
-"""Lengths out of the content of a file: text, CSV, JSON, JSON lines, NPY, Parquet."""
+"""Read the lengths of a batch from a file: text, CSV, JSON, JSON lines, NPY or Parquet."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
-from pathlib import PurePath
+import re
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.columns import choose_column
-from ringproof.reference.planning.lengths import Lengths, make_lengths, plain, refuse_count
+from ringproof.reference.planning.lengths import (
+    Lengths,
+    folder,
+    lognormal,
+    make_lengths,
+    plain,
+    refuse_count,
+)
+
+MAX_BYTES = 256 * 1024 * 1024
+"""A file of `MAX_SEQUENCES` lengths is smaller, in any of the formats."""
+STDIN = "-"
+_INLINE = re.compile(r"\d{1,12}(,\d{1,12})+")
+_FORMS = "name a file, or write lognormal:mean=1024,sigma=1.5,n=512 or folder:PATH,glob=*.py"
+
+
+def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None) -> Lengths:
+    """The lengths that a user's word stands for.
+
+    Args:
+        source: ``lognormal:...`` or ``folder:...`` (see `draws`); a file of text, CSV, JSON, JSON
+            lines, NPY or Parquet (see `formats`); ``-`` for such a file on standard input; or
+            numbers separated by commas where no file has that name.
+        column: Of CSV, JSON objects and Parquet; the only one with numbers when empty.
+        stdin: What ``-`` reads.
+
+    Raises:
+        InputError: Names file and line of the first length that cannot be used.
+    """
+    kind, _, rest = source.partition(":")
+    if kind in ("lognormal", "folder"):
+        if column:
+            raise InputError("--column", column, f"{kind}: has no columns", "leave it out")
+        return lognormal(rest) if kind == "lognormal" else folder(rest)
+    if source == STDIN:
+        if stdin is None:
+            raise InputError("--lengths", source, "there is no standard input", "name a file")
+        return parse(_limited(stdin, "standard input"), "standard input", column)
+    path = Path(source)
+    if _INLINE.fullmatch(source) and not _exists(path):
+        numbers = [int(part) for part in source.split(",")]
+        return make_lengths(numbers, "--lengths")
+    return parse(_content(path), source, column)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; a long list of numbers is not even a file's name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _content(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            remedy = f"write folder:{plain(str(path))} for its files"
+            raise InputError("--lengths", plain(str(path)), "is a folder", remedy)
+        _refuse_size(status.st_size, str(path))
+        with path.open("rb") as stream:
+            return _limited(stream, str(path))
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else "is no file name"
+        raise InputError("--lengths", plain(str(path)), str(reason), _FORMS) from error
+
+
+def _limited(stream: BinaryIO, name: str) -> bytes:
+    content = stream.read(MAX_BYTES + 1)
+    _refuse_size(len(content), name)
+    return content
+
+
+def _refuse_size(size: int, name: str) -> None:
+    if size > MAX_BYTES:
+        problem = f"more than {MAX_BYTES // 1024**2} MiB: too many lengths for one batch"
+        raise InputError(plain(name), None, problem, "plan one global batch at a time")
+
 
 _NPY = b"\x93NUMPY"
 _PARQUET = b"PAR1"
@@ -42,8 +123,6 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
         if content.startswith(_NPY):
             _refuse_column(column, source, "NPY")
             return _npy(content, source)
-        from ringproof.reference.planning.parquet import parquet
-
         return parquet(content, source, column)
     text = _text(content, source)
     kind = _SUFFIXES.get(PurePath(source).suffix.lower()) or _sniff(text)
@@ -279,3 +358,71 @@ def whole_array(array: npt.NDArray[Any], source: str) -> Lengths:
     elif array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(10**15))
     return make_lengths(array.astype(np.int64), source)
+
+
+_NAMES = ("length", "lengths")
+
+
+def choose_column(
+    names: Sequence[str], is_numeric: Callable[[int], bool], source: str, column: str
+) -> int:
+    """The column that was named, or the only one with numbers.
+
+    Raises:
+        InputError: No such column, or several that could be meant.
+    """
+    shown = ", ".join(plain(name, 40) for name in names[:20])
+    if column:
+        if column not in names:
+            problem = f"is no column of {plain(source)}"
+            raise InputError("--column", plain(column), problem, f"choose from: {shown}")
+        return list(names).index(column)
+    found = [index for index in range(len(names)) if is_numeric(index)]
+    called = [index for index in found if names[index].lower() in _NAMES]
+    if len(called) == 1:
+        return called[0]
+    if len(found) != 1:
+        problem = f"{'several columns have' if found else 'no column has'} numbers"
+        raise InputError(plain(source), None, problem, f"choose with --column from: {shown}")
+    return found[0]
+
+
+def parquet(content: bytes, source: str, column: str) -> Lengths:
+    """The lengths in a column of numbers; of lists (token ids), the length of each.
+
+    Raises:
+        InputError: pyarrow is not installed, the file is broken, no such column, or a value
+            missing; names the first row.
+    """
+    try:
+        arrow = importlib.import_module("pyarrow")
+        reader = importlib.import_module("pyarrow.parquet")
+        compute = importlib.import_module("pyarrow.compute")
+    except ImportError as error:
+        remedy = "install pyarrow, or write the column as CSV or NPY"
+        raise InputError(
+            plain(source), None, "Parquet needs the package pyarrow", remedy
+        ) from error
+    try:
+        file = reader.ParquetFile(io.BytesIO(content))
+        refuse_count(file.metadata.num_rows, source)
+        schema = file.schema_arrow
+        index = choose_column(
+            schema.names, lambda index: _is_number(arrow, schema.types[index]), source, column
+        )
+        values = file.read(columns=[schema.names[index]]).column(0).combine_chunks()
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(
+            plain(source), None, "is a broken Parquet file", "write it anew"
+        ) from error
+    name = f"{plain(source)}: {plain(schema.names[index], 40)}"
+    if values.null_count:
+        first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(f"{name}[{first}]", None, "has no value", "fill it or leave it out")
+    if arrow.types.is_list(values.type) or arrow.types.is_large_list(values.type):
+        values = compute.list_value_length(values)
+    return whole_array(values.to_numpy(zero_copy_only=False), name)
+
+
+def _is_number(arrow: Any, kind: Any) -> bool:
+    return bool(arrow.types.is_integer(kind) or arrow.types.is_floating(kind))
