@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
 from ringproof.reference.attention.kernels import choose_kernel
@@ -34,9 +35,12 @@ class Notebook:
     rank: int = 0
     events: list[str] = field(default_factory=list)
 
-    def shift(self, send: torch.Tensor, receive: torch.Tensor, *, tag: int) -> tuple[Note]:
+    def shift(
+        self, send: torch.Tensor, receive: torch.Tensor, *, tag: int, distance: int = 1
+    ) -> tuple[Note]:
         assert send.data_ptr() != receive.data_ptr(), "a buffer cannot be sent and received into"
-        self.events.append(f"shift {tag}")
+        receive.fill_(distance)
+        self.events.append(f"shift {tag}" + (f" by {distance}" if distance != 1 else ""))
         return (Note(self.events, f"shift {tag}"),)
 
     def start_all_gather(self, send: torch.Tensor, receive: torch.Tensor) -> tuple[Note]:
@@ -77,6 +81,24 @@ def test_gradients_travel_while_the_next_block_computes() -> None:
     sink.add(torch.ones(4))
     sink.total()
     assert notes.events == ["shift 2", "compute 1", "wait shift 2", "shift 2", "wait shift 2"]
+
+
+def test_gathered_gradients_go_to_their_owners_one_by_one() -> None:
+    """In step s to the rank s places before; what arrives is added to the own block's."""
+    notes = Notebook(size=4)
+    sink = Gather(notes).gradient_sink()  # type: ignore[arg-type]
+    kept = []
+    for step in range(4):
+        gradient = torch.full((4,), 10.0)
+        kept.append(StorageWeakRef(gradient.untyped_storage()))
+        sink.add(gradient)
+        del gradient
+        notes.events.append(f"computed {step + 1}")
+        assert sum(not one.expired() for one in kept) <= 2, "the sum and the block in flight"
+    assert sink.total().tolist() == [10.0 - 1 - 2 - 3] * 4
+    sends = [event for event in notes.events if event.startswith("shift")]
+    assert sends == [f"shift 2 by -{step}" for step in (1, 2, 3)]
+    assert notes.events[1:4] == ["shift 2 by -1", "computed 2", "wait shift 2"]
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class _RingSink:
 class Gather:
     """All blocks arrive in one all-gather (``all_gather``): one buffer per rank of the group.
 
-    The gather runs while the own block is worked on. Gradients go home in one reduce-scatter.
+    The gather runs while the own block is worked on. Gradients go to their owners one by one.
 
     Args:
         communicator: Of the gathering group, two ranks or more.
@@ -165,17 +165,37 @@ class Gather:
 
 
 class _ScatterSink:
-    """Collects the gradients of all blocks by owner; one reduce-scatter takes them home."""
+    """Sends each gradient to the owner of its block while the next one is computed.
+
+    In step ``s`` rank ``r`` has the gradient of block ``r - s``, and rank ``r + s`` has one for
+    block ``r``. So a reduce-scatter over ``N`` ranks is ``N - 1`` exchanges of one block, and no
+    rank holds more than its sum and two blocks in flight.
+    """
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
-        self._gradients: list[torch.Tensor] = []
+        self._step = 0
+        self._pending: Pending = ()
+        self._sum = self._sent = self._received = torch.empty(0)
 
     def add(self, gradient: torch.Tensor) -> None:
-        self._gradients.append(gradient)
+        if self._step == 0:
+            self._sum = gradient
+        else:
+            self._finish()
+            self._sent, self._received = gradient, torch.empty_like(gradient)
+            self._pending = self._communicator.shift(
+                self._sent, self._received, tag=GRADIENT_TAG, distance=-self._step
+            )
+        self._step += 1
 
     def total(self) -> torch.Tensor:
-        size, rank = self._communicator.size, self._communicator.rank
-        by_owner = torch.stack([self._gradients[(rank - owner) % size] for owner in range(size)])
-        self._gradients.clear()  # the stack holds them now
-        return self._communicator.reduce_scatter(by_owner)
+        self._finish()
+        return self._sum
+
+    def _finish(self) -> None:
+        """Wait for the last exchange, and add what arrived."""
+        if self._pending:
+            wait(self._pending)
+            self._sum.add_(self._received)
+            self._pending = ()

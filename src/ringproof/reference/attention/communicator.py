@@ -82,14 +82,22 @@ class Communicator:
         """The members, in group order."""
         return tuple(dist.get_process_group_ranks(self.group))
 
-    def shift(self, send: torch.Tensor, receive: torch.Tensor, *, tag: int) -> Pending:
-        """Start sending to the successor and receiving from the predecessor in the ring.
+    def shift(
+        self, send: torch.Tensor, receive: torch.Tensor, *, tag: int, distance: int = 1
+    ) -> Pending:
+        """Start sending to a later rank and receiving from an earlier one, around the ring.
 
         Both buffers belong to the transfer until :func:`wait` has returned. Transfers in flight
         at the same time carry different tags.
+
+        Args:
+            send: What the rank ``distance`` places later receives.
+            receive: Where to put what the rank ``distance`` places earlier sends.
+            tag: Of the transfer.
+            distance: In ranks of the group; 1 is the neighbour.
         """
-        successor = dist.get_global_rank(self.group, (self.rank + 1) % self.size)
-        predecessor = dist.get_global_rank(self.group, (self.rank - 1) % self.size)
+        successor = dist.get_global_rank(self.group, (self.rank + distance) % self.size)
+        predecessor = dist.get_global_rank(self.group, (self.rank - distance) % self.size)
         self._count("send", send)
         return tuple(
             dist.batch_isend_irecv(
