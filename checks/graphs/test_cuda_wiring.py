@@ -102,7 +102,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         "current_stream": lambda: Stream(made.current),
         "default_generators": (torch.default_generator,),
         "device": nowhere,
-        "empty_cache": lambda: None,
+        "empty_cache": lambda: made.events.append("empty cache"),
         "graph": made.recording,
         "graph_pool_handle": lambda: "pool",
         "memory_reserved": lambda: 100 * len(made.events),

@@ -148,8 +148,6 @@ class _CudaSession:
         self._segments.append(segment)
         for generator in self.generators[1:]:  # torch registers the device's own
             segment.graph.register_generator_state(generator)
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
         with (
             _raised_by_name(name) as first,
             _own_stream(),
@@ -157,6 +155,7 @@ class _CudaSession:
             self._graph(segment),
             first,
         ):
+            before = torch.cuda.memory_reserved()  # torch has emptied its cache to begin
             yield segment
         segment.private_bytes = max(0, torch.cuda.memory_reserved() - before)
 
