@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.harness.cluster import RankContext
+from ringproof.reference.model import batch as batch_module
 from ringproof.reference.model import mamba as mamba_module
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import MambaShape, ModelConfig, preset
@@ -225,7 +226,7 @@ class _RankOrder:
 FAULTS: Mapping[str, Callable[[], AbstractContextManager[Any]]] = MappingProxyType(
     {
         "": nullcontext,
-        "zigzag not undone": _replaced(mamba_module, "Sharding", _RankOrder),
+        "zigzag not undone": _replaced(batch_module, "Sharding", _RankOrder),
         "state not reset": _borderless("state_space_scan"),
         "convolution crosses borders": _borderless("causal_convolution"),
         "copies of the wrong group": _replaced(HeadShares, "_copies", _copies_side_by_side),

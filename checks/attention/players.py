@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from ringproof.reference.attention.blocks import BlockShape
 from ringproof.reference.attention.dense import DenseResult
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
+from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import step_table
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
@@ -73,7 +74,10 @@ def play(
     )
     for rank, held in enumerate(rows):
         plan = LoopPlan(
-            step_table(sharding, rank, causal=causal),
+            tuple(
+                replace(step, calls=prepared_calls(step.tiles, q.device))
+                for step in step_table(sharding, rank, causal=causal)
+            ),
             Board(rank, blocks, gradients),
             choose_kernel(kernel, q, v),
             scale=q.shape[-1] ** -0.5,

@@ -29,7 +29,12 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.blocks import BlockShape
 from ringproof.reference.attention.dense import DenseResult
-from ringproof.reference.attention.kernels import choose_kernel
+from ringproof.reference.attention.kernels import (
+    AttentionKernel,
+    FlashKernel,
+    ReferenceKernel,
+    choose_kernel,
+)
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.masks import MaskedKernel, RowMask, RowTable, masked_steps
 from ringproof.reference.packing.capacity import RowArrays, row_arrays, to_capacity
@@ -49,6 +54,7 @@ def static_play(
     table: RowTable,
     *,
     causal: bool = True,
+    kernel: str = "reference",
 ) -> DenseResult:
     """Every rank's loop over masked tiles, put together again.
 
@@ -57,6 +63,7 @@ def static_play(
         places: ``[N, R]``, which of them each rank holds, in any order.
         table: What those rows are said to be.
         causal: Which mask.
+        kernel: Which kernel.
     """
     q, k, v, grad_out = inputs
     blocks = [BlockShape.pack(k[:, held], v[:, held]) for held in places]
@@ -70,7 +77,7 @@ def static_play(
         plan = LoopPlan(
             masked_steps(table, rank, causal=causal),
             Board(rank, blocks, gradients),
-            choose_kernel("reference", q, v),
+            choose_kernel(kernel, q, v),
             scale=q.shape[-1] ** -0.5,
         )
         local = [tensor[:, held].clone().requires_grad_() for tensor in (q, k, v)]
@@ -101,6 +108,23 @@ def test_every_visible_pair_meets_once_and_no_other(
     assert met == visible(packed, causal=causal)
 
 
+@given(st.integers(1, 5), st.data())
+def test_hidden_blocks_of_later_ranks_are_not_computed(size: int, data: st.DataObject) -> None:
+    """In the contiguous partition; what is left meets each visible pair once."""
+    packed = data.draw(packs(2 * size))
+    arrays = row_arrays(packed, size, "contiguous")
+    met: Counter[tuple[int, int]] = Counter()
+    for rank in range(size):
+        steps = masked_steps(table_of(arrays), rank, causal=True, ordered=True)
+        assert [step.source for step in steps if step.tiles] == list(range(rank, -1, -1))
+        for step in steps:
+            for mask in (tile.mask for tile in step.tiles if tile.mask):
+                seen = (~mask.hidden()).nonzero().tolist()
+                queries, keys = arrays.places[rank], arrays.places[step.source]
+                met.update((int(queries[query]), int(keys[key])) for query, key in seen)
+    assert met == visible(packed, causal=True)
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from([1, 2, 3, 4, 8]),
@@ -108,14 +132,21 @@ def test_every_visible_pair_meets_once_and_no_other(
     st.sampled_from(PARTITIONS),
     st.booleans(),
     st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    st.sampled_from(["reference", "sdpa"]),
 )
 def test_it_is_what_the_step_table_and_the_oracle_say(
-    size: int, data: st.DataObject, partition: str, causal: bool, heads: tuple[int, int]
+    size: int,
+    data: st.DataObject,
+    partition: str,
+    causal: bool,
+    heads: tuple[int, int],
+    kernel: str,
 ) -> None:
     packed = data.draw(packs(2 * size))
     inputs = random_inputs(packed, seed=packed.rows, heads=heads)
     arrays = row_arrays(packed, size, partition)
-    found = static_play(inputs, torch.from_numpy(arrays.places), table_of(arrays), causal=causal)
+    places, table = torch.from_numpy(arrays.places), table_of(arrays)
+    found = static_play(inputs, places, table, causal=causal, kernel=kernel)
     sharding = Sharding.of_pack(packed, size, partition)
     assert worst(found, play(inputs, sharding, causal=causal)) <= TOLERANCE
     assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
@@ -139,8 +170,9 @@ def test_rows_may_stand_in_any_order(inner: int) -> None:
     assert worst(found, dense(packed, inputs, causal=True)) <= TOLERANCE
 
 
+@pytest.mark.parametrize("inner", [ReferenceKernel(), FlashKernel()], ids=lambda one: one.name)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_rows_that_see_nothing(dtype: torch.dtype) -> None:
+def test_rows_that_see_nothing(dtype: torch.dtype, inner: AttentionKernel) -> None:
     """Zero output, an LSE of minus infinity, zero gradients; nothing is not a number."""
     numbers = torch.tensor([-1, 0, 0, 1])
     mask = RowMask((numbers, torch.arange(4)), (torch.tensor([-1, 1]), torch.tensor([0, 2])), True)
@@ -149,7 +181,7 @@ def test_rows_that_see_nothing(dtype: torch.dtype) -> None:
     q, k, v, grad = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     for tensor in (q, k, v, grad):
         tensor[:, 0] = torch.nan
-    kernel = MaskedKernel(mask)
+    kernel = MaskedKernel(mask, inner)
     out, lse = kernel.forward(q, k, v, causal=False, scale=0.5)
     assert (out.dtype, lse.dtype) == (dtype, torch.promote_types(dtype, torch.float32))
     assert (out[:, :3] == 0).all()
@@ -234,7 +266,6 @@ def test_two_rows_of_padding_do_not_see_each_other() -> None:
         (right(), "auto", r"table\.sequences: the group needs \(1, 64\)"),
         (RowTable(*(torch.zeros(1, 64, dtype=torch.int32),) * 2), "auto", r"table\.sequences"),
         (RowTable(torch.zeros(1, 64).long(), torch.zeros(64).long()), "auto", r"table\.positions"),
-        (RowTable(*(torch.zeros(1, 64).long(),) * 2), "sdpa", "kernel: takes no mask"),
     ],
 )
 def test_a_table_that_is_not_the_groups_is_refused(
@@ -251,3 +282,11 @@ def test_a_table_that_is_not_the_groups_is_refused(
             table=table,
             options=AttentionOptions(kernel=kernel),
         )
+
+
+def test_flash_attention_of_a_gpu_takes_no_table() -> None:
+    table = RowTable(*(torch.zeros(1, 64, dtype=torch.int64, device="meta"),) * 2)
+    q = torch.zeros(64, 2, 8, device="meta", dtype=torch.bfloat16)
+    given = {"comm_type": "p2p", "table": table, "options": AttentionOptions(kernel="sdpa")}
+    with group_of_one() as group, pytest.raises(InputError, match="kernel: takes no mask"):
+        context_parallel_attention(q, q, q, group=group.flat, **given)

@@ -6,8 +6,9 @@ the capacity. Whether that is faster is a question to a GPU, and no answer follo
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,28 @@ def run(function: Callable[..., Any], x: torch.Tensor) -> None:
     output.backward(torch.ones_like(output))
 
 
+def attention(q: Sequence[int], k: Sequence[int], *_: Any, **options: Any) -> int:
+    """Two products of every query with every key, in each head."""
+    return 2 * 2 * math.prod(q) * k[-2]
+
+
+def attention_backward(
+    _: Any, q: Sequence[int], k: Sequence[int], *rest: Any, **options: Any
+) -> int:
+    """Five products: the scores again, and one for each gradient and that of the scores."""
+    return 5 * 2 * math.prod(q) * k[-2]
+
+
+ATTENTION_ON_CPUS = (
+    (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, attention),
+    (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward, attention_backward),
+)
+"""Torch's counter knows the operators of GPUs only."""
+
+
 def work(layer: torch.nn.Module, batch: Any) -> dict[str, int]:
     """Floating-point operations of forward and backward, by part of the layer."""
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=dict(ATTENTION_ON_CPUS))
     with counter:
         run(lambda x: layer(x, batch)[0], rows(1, batch.rows))
     parts = {name.rpartition(".")[2]: sum(of.values()) for name, of in counter.flop_counts.items()}

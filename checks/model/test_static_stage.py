@@ -18,7 +18,7 @@ from torch import nn
 from checks.model.test_stage_capture import no_read_back
 from checks.model.whole_model import run, whole, worst
 from ringproof.errors import InputError
-from ringproof.reference.model import mamba, segments
+from ringproof.reference.model import segments
 from ringproof.reference.model import stage as stage_module
 from ringproof.reference.model.batch import PackedBatch, Totals
 from ringproof.reference.model.config import ModelConfig, preset
@@ -170,15 +170,17 @@ def test_operations_of_the_eager_way_differ(name: str, alone: ContextParallelGro
 def baked(where: str) -> Iterator[None]:
     changes = {
         "segments": (
-            mamba,
-            "_segments",
-            lambda batch, device: segments.row_segments(batch.packed, device),
+            PackedBatch,
+            "segments",
+            property(lambda batch: segments.row_segments(batch.packed, batch.positions.device)),
         ),
         "table": (
-            mamba,
-            "_segments",
-            lambda batch, device: batch.metadata.segments.new_tensor(
-                batch.metadata.table.sequences.flatten().tolist()
+            PackedBatch,
+            "segments",
+            property(
+                lambda batch: batch.metadata.segments.new_tensor(
+                    batch.metadata.table.sequences.flatten().tolist()
+                )
             ),
         ),
         "divisor": (stage_module.Stage, "_mean", _mean_by_integers),

@@ -10,10 +10,13 @@ from unittest import mock
 
 import torch
 
-from ringproof.reference.attention import attention as loop_attention
 from ringproof.reference.attention import blocks
+from ringproof.reference.attention import plan as attention_plan
+from ringproof.reference.attention.attention import planned_attention
+from ringproof.reference.attention.plan import AttentionPlan
 from ringproof.reference.attention.steps import Step
-from ringproof.reference.model import attention, mamba, router
+from ringproof.reference.model import attention, router
+from ringproof.reference.model import batch as model_batch
 from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.mamba import Mamba
@@ -62,17 +65,17 @@ def attention_keeps_larger_group(site: Site) -> Any:
 
     def attend(q: Any, k: Any, v: Any, batch: PackedBatch, **options: Any) -> Any:
         held = before.of(batch).group
-        with mock.patch.object(attention, "context_parallel_attention", _with_group(held)):
+        with mock.patch.object(attention, "planned_attention", _with_group(held, batch.comm_type)):
             return call(q, k, v, batch, **options)
 
     return mock.patch.object(attention, "attend", attend)
 
 
-def _with_group(held: ContextParallelGroup) -> Any:
-    call = loop_attention.context_parallel_attention
-
-    def changed(*tensors: Any, comm_type: str, group: Any, **options: Any) -> Any:
-        return call(*tensors, comm_type=comm_type, group=held.of_type(comm_type), **options)
+def _with_group(held: ContextParallelGroup, comm_type: str) -> Any:
+    def changed(q: Any, k: Any, v: Any, plan: AttentionPlan, options: Any) -> Any:
+        group = held.of_type(comm_type)
+        stale = attention_plan.plan_attention(plan.cut, comm_type=comm_type, group=group)
+        return planned_attention(q, k, v, stale, options)
 
     return changed
 
@@ -109,12 +112,12 @@ def mamba_takes_rows_as_they_arrive(site: Site) -> Any:
 
 
 def mamba_goes_on_over_borders(site: Site) -> Any:
-    row_segments = mamba.row_segments
+    row_segments = model_batch.row_segments
 
     def changed(*arguments: Any) -> torch.Tensor:
         return row_segments(*arguments).clamp(PADDING, 0)
 
-    return mock.patch.object(mamba, "row_segments", changed)
+    return mock.patch.object(model_batch, "row_segments", changed)
 
 
 def one_group_for_two_levels(site: Site) -> Any:
@@ -123,13 +126,13 @@ def one_group_for_two_levels(site: Site) -> Any:
 
 def ring_in_the_other_order(site: Site) -> Any:
     """The table expects the successor's block first; the ring brings the predecessor's."""
-    step_table = loop_attention.step_table
+    step_table = attention_plan.step_table
 
     def changed(*arguments: Any, **options: Any) -> tuple[Step, ...]:
         own, *others = step_table(*arguments, **options)
         return (own, *reversed(others))
 
-    return mock.patch.object(loop_attention, "step_table", changed)
+    return mock.patch.object(attention_plan, "step_table", changed)
 
 
 def ring_loses_gradients(site: Site) -> Any:

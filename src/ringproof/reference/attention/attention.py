@@ -11,29 +11,25 @@ a2a+p2p     level 0              ring of level 1
 
 The names are Megatron-LM's ``cp_comm_type``. Packing changes none of it: a pack is rows like any
 others, and which of them meet is in the step table; or, where a captured graph must serve many
-packs, in tensors (``masks``).
+packs, in tensors (``masks``). All of this is decided by a plan (``plan``), which a model makes once
+for a microbatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
-from ringproof.reference.attention.communicator import Communicator, Traffic
+from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
-from ringproof.reference.attention.masks import RowTable, masked_steps
-from ringproof.reference.attention.names import COMM_TYPES, check_name
-from ringproof.reference.attention.steps import Step, step_table
+from ringproof.reference.attention.masks import RowTable
+from ringproof.reference.attention.plan import AttentionPlan, Cut, Groups, plan_attention
 from ringproof.reference.packing.sequences import PackedSequences
-from ringproof.reference.packing.shards import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +59,7 @@ def context_parallel_attention(
     v: torch.Tensor,
     *,
     comm_type: str,
-    group: dist.ProcessGroup | Sequence[dist.ProcessGroup],
+    group: Groups,
     packed: PackedSequences | None = None,
     table: RowTable | None = None,
     options: AttentionOptions | None = None,
@@ -96,62 +92,58 @@ def context_parallel_attention(
             serve. Raised on every rank before anything is sent.
     """
     options = options or AttentionOptions()
-    inner, outer = _communicators(comm_type, group, traffic)
-    _check_tensors(q, k, v)
     thd = packed is not None or table is not None
+    _check_tensors(q, k, v)
     _check_shapes(q, k, v, thd=thd)
-    check_heads(q.shape[-2], k.shape[-2], _size(inner), options.kv_replication)
-    if table is None:
-        steps, exchange = _of_pack(q, packed, inner, outer, options)
-    else:
-        steps, exchange = _of_table(q, table, inner, outer, options)
-    if thd:
+    cut = Cut(
+        rows=q.shape[-3],
+        packed=packed,
+        table=table,
+        partition=options.partition,
+        causal=options.causal,
+    )
+    plan = plan_attention(cut, comm_type=comm_type, group=group, device=q.device, traffic=traffic)
+    return planned_attention(q, k, v, plan, options)
+
+
+def planned_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: AttentionPlan,
+    options: AttentionOptions,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`context_parallel_attention` by a plan that was made before.
+
+    Args:
+        q: As there.
+        k: As there.
+        v: As there.
+        plan: Of the rows that the tensors have.
+        options: Scale, kernel and replication; mask and partition are those of the plan.
+
+    Raises:
+        InputError: Shapes that the plan cannot serve, or a kernel that cannot serve the tensors.
+    """
+    _check_tensors(q, k, v)
+    _check_shapes(q, k, v, thd=plan.thd)
+    _check_rows(q.shape[-3], plan.cut.rows)
+    check_heads(q.shape[-2], k.shape[-2], plan.exchange_size, options.kv_replication)
+    if plan.cut.table is not None and options.kernel == "sdpa" and q.device.type != "cpu":
+        problem = f"takes no mask from a table on {q.device.type}"
+        raise InputError("kernel", options.kernel, problem, "use auto or reference")
+    if plan.thd:
         q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
     if options.kv_replication > 1:
         k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
-    plan = LoopPlan(
-        steps=steps,
-        exchange=_block_exchange(comm_type, outer),
+    loop = LoopPlan(
+        steps=plan.steps,
+        exchange=plan.blocks,
         kernel=choose_kernel(options.kernel, q, v),
         scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
     )
-    out, lse = _attend(q, k, v, plan, exchange)
-    return (out.squeeze(0), lse.squeeze(0)) if thd else (out, lse)
-
-
-def _of_pack(
-    q: torch.Tensor,
-    packed: PackedSequences | None,
-    inner: Communicator | None,
-    outer: Communicator | None,
-    options: AttentionOptions,
-) -> tuple[tuple[Step, ...], HeadExchange | None]:
-    """Steps and head exchange by the numbers of a pack, or of one sequence."""
-    size = _size(inner) * _size(outer)
-    if packed is None:
-        sharding = Sharding.of_sequence(q.shape[1] * size, size, options.partition)
-    else:
-        sharding = Sharding.of_pack(packed, size, options.partition)
-        _check_rows(q.shape[0], packed, size)
-    exchange = None
-    if inner:
-        exchange = HeadExchange.of(inner, sharding.neighbours(_size(inner), _rank(outer)))
-    gathered = sharding.gathered(_size(inner))
-    return step_table(gathered, _rank(outer), causal=options.causal), exchange
-
-
-def _of_table(
-    q: torch.Tensor,
-    table: RowTable,
-    inner: Communicator | None,
-    outer: Communicator | None,
-    options: AttentionOptions,
-) -> tuple[tuple[Step, ...], HeadExchange | None]:
-    """Steps and head exchange by sizes alone."""
-    _check_table(q, table, _size(inner) * _size(outer), options.kernel)
-    exchange = HeadExchange.in_rank_order(inner, q.shape[0]) if inner else None
-    gathered = table.gathered(_size(inner))
-    return masked_steps(gathered, _rank(outer), causal=options.causal), exchange
+    out, lse = _attend(q, k, v, loop, plan.heads)
+    return (out.squeeze(0), lse.squeeze(0)) if plan.thd else (out, lse)
 
 
 def _attend(
@@ -170,58 +162,6 @@ def _attend(
     return exchange.to_sequence(out)[0], lse
 
 
-def _communicators(
-    comm_type: str,
-    group: dist.ProcessGroup | Sequence[dist.ProcessGroup],
-    traffic: Traffic | None,
-) -> tuple[Communicator | None, Communicator | None]:
-    """The groups of the head exchange and of the blocks, each ``None`` where nothing moves."""
-    check_name("comm_type", comm_type, COMM_TYPES)
-    if comm_type == "a2a+p2p":
-        if not isinstance(group, Sequence) or len(group) != 2:
-            raise InputError(
-                "group",
-                type(group).__name__,
-                "a2a+p2p takes two levels",
-                "pass [all-to-all group, ring group]",
-            )
-        levels = Communicator(group[0], traffic), Communicator(group[1], traffic)
-        _check_levels(*levels)
-        return levels
-    if isinstance(group, Sequence):
-        raise InputError(
-            "group", type(group).__name__, f"{comm_type} takes one group", "pass the flat CP group"
-        )
-    communicator = Communicator(group, traffic)
-    return (communicator, None) if comm_type == "a2a" else (None, communicator)
-
-
-def _block_exchange(comm_type: str, outer: Communicator | None) -> BlockExchange:
-    if outer is None or outer.size == 1:
-        return Local()
-    return Gather(outer) if comm_type == "all_gather" else Ring(outer)
-
-
-def _size(communicator: Communicator | None) -> int:
-    return communicator.size if communicator else 1
-
-
-def _rank(communicator: Communicator | None) -> int:
-    return communicator.rank if communicator else 0
-
-
-def _check_levels(inner: Communicator, outer: Communicator) -> None:
-    """Two levels of one hierarchy have this rank in common and no other."""
-    common = set(inner.global_ranks) & set(outer.global_ranks)
-    if len(common) != 1:
-        raise InputError(
-            "group",
-            [inner.global_ranks, outer.global_ranks],
-            f"the levels share {len(common)} ranks instead of one",
-            "pass the two levels that cut one CP group",
-        )
-
-
 def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     kinds = sorted({f"{t.dtype} on {t.device}" for t in (q, k, v)})
     if len(kinds) > 1 or not q.dtype.is_floating_point:
@@ -230,27 +170,10 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         )
 
 
-def _check_rows(rows: int, packed: PackedSequences, size: int) -> None:
-    """The tensors have the rows that the pack says they have."""
-    if rows * size != packed.rows:
-        raise InputError(
-            "packed",
-            f"{packed.rows} rows",
-            f"q has {rows} on each of {size} ranks",
-            "pass the pack that the tensors were cut by",
-        )
-
-
-def _check_table(q: torch.Tensor, table: RowTable, size: int, kernel: str) -> None:
-    """The table is of these ranks' rows, and the kernel is one that masks."""
-    if kernel == "sdpa":
-        raise InputError("kernel", kernel, "takes no mask from a table", "use auto or reference")
-    for name, tensor in (("sequences", table.sequences), ("positions", table.positions)):
-        found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-        wanted = f"{(size, q.shape[0])} {torch.int64} on {q.device}"
-        if found != wanted:
-            remedy = "make the table for this group and capacity"
-            raise InputError(f"table.{name}", found, f"the group needs {wanted}", remedy)
+def _check_rows(rows: int, planned: int) -> None:
+    if rows != planned:
+        remedy = "pass the tensors that it was made for"
+        raise InputError("q, k, v", f"{rows} rows", f"the plan is for {planned}", remedy)
 
 
 def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, thd: bool) -> None:

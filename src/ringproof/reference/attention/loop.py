@@ -6,6 +6,7 @@ surrounds the loop (``exchange``). The loop, the merge and every cast exist once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,15 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ringproof.reference.attention.blocks import BlockExchange, BlockShape
-from ringproof.reference.attention.kernels import AttentionKernel, Gradients
+from ringproof.reference.attention.kernels import (
+    AttentionKernel,
+    FlashKernel,
+    Gradients,
+    ReferenceKernel,
+)
 from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
+from ringproof.reference.attention.packed import Call
 from ringproof.reference.attention.steps import Step, Tile
 
 
@@ -34,6 +41,17 @@ class LoopPlan:
     exchange: BlockExchange
     kernel: AttentionKernel
     scale: float
+
+    @property
+    def flash(self) -> FlashKernel:
+        """The kernel of prepared calls."""
+        assert isinstance(self.kernel, FlashKernel), "only flash attention has prepared calls"
+        return self.kernel
+
+    def calls(self, step: Step, q: torch.Tensor) -> Sequence[Call]:
+        """The kernel calls of a step: those that were prepared, if the kernel can take them."""
+        stacked = step.calls and q.shape[0] == 1 and isinstance(self.kernel, FlashKernel)
+        return step.calls if stacked else step.tiles
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -72,18 +90,22 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
     total = PartialSum((*q.shape[:3], v.shape[-1]), like=q)
     for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
         key, value = shape.split(block)
-        for tile in step.tiles:
-            _forward_tile(plan, tile, (q, key, value), total)
+        for call in plan.calls(step, q):
+            if isinstance(call, Tile):
+                total.add(call.q, *_forward_tile(plan, call, (q, key, value)))
+            else:
+                total.add(call.rows, *call.forward(plan.flash, q, key, value, plan.scale))
     return total
 
 
-def _forward_tile(plan: LoopPlan, tile: Tile, block: Gradients, total: PartialSum) -> None:
+def _forward_tile(
+    plan: LoopPlan, tile: Tile, block: Gradients
+) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = block
     rows, columns = tile.q.rows, tile.kv.rows
-    out, lse = _kernel(plan, tile).forward(
+    return _kernel(plan, tile).forward(
         q[:, rows], k[:, columns], v[:, columns], causal=tile.causal, scale=plan.scale
     )
-    total.add(tile.q, out, lse)
 
 
 def _loop_backward(
@@ -94,11 +116,17 @@ def _loop_backward(
     dq = torch.zeros(q.shape, dtype=dtype, device=q.device)
     sink = plan.exchange.gradient_sink()
     for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
-        key, value = shape.split(block)
+        inputs = (q, *shape.split(block))
         gradient = torch.zeros(block.shape, dtype=dtype, device=q.device)
         sums = (dq, *shape.split(gradient))
-        for tile in step.tiles:
-            _backward_tile(plan, tile, (q, key, value), (grad_out, out, lse), sums)
+        for call in plan.calls(step, q):
+            if isinstance(call, Tile):
+                _backward_tile(plan, call, inputs, (grad_out, out, lse), sums)
+                continue
+            parts = call.backward(plan.flash, grad_out, inputs, (out, lse), plan.scale)
+            indices = (call.rows, call.columns, call.columns)
+            for total, part, index in zip(sums, parts, indices, strict=True):
+                total.index_add_(1, index, part.to(dtype))
         sink.add(gradient)
     dk, dv = shape.split(sink.total())
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
@@ -131,5 +159,8 @@ def _backward_tile(
         total[:, where] += part
 
 
-def _kernel(plan: LoopPlan, tile: Tile) -> AttentionKernel:
-    return plan.kernel if tile.mask is None else MaskedKernel(tile.mask)
+def _kernel(plan: LoopPlan, tile: Tile) -> AttentionKernel | MaskedKernel:
+    if tile.mask is None:
+        return plan.kernel
+    on_cpu = tile.mask.queries[0].device.type == "cpu"
+    return MaskedKernel(tile.mask, plan.kernel if on_cpu else ReferenceKernel())

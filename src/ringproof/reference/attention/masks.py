@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ringproof.reference.attention.kernels import Gradients, ReferenceKernel
+from ringproof.reference.attention.kernels import AttentionKernel, Gradients, row_blocks
+from ringproof.reference.attention.merge import accumulation_dtype
 from ringproof.reference.attention.steps import Step, Tile
 from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.partition import Span
@@ -52,9 +53,9 @@ class RowMask:
     keys: tuple[torch.Tensor, torch.Tensor]
     causal: bool
 
-    def hidden(self) -> torch.Tensor:
-        """``[S, T]`` bool: another sequence, padding, or after the query."""
-        query_sequences, query_positions = self.queries
+    def hidden(self, rows: slice = slice(None)) -> torch.Tensor:
+        """``[rows, T]`` bool: another sequence, padding, or after the query."""
+        query_sequences, query_positions = (tensor[rows] for tensor in self.queries)
         key_sequences, key_positions = self.keys
         hidden = query_sequences[:, None] != key_sequences
         hidden = hidden | (query_sequences == PADDING)[:, None]  # equal numbers of two paddings
@@ -72,8 +73,8 @@ class RowMask:
 
 
 @dataclass(frozen=True)
-class MaskedKernel(ReferenceKernel):
-    """The formula under a mask; any data type, any device. Materialises ``S x T`` scores.
+class MaskedKernel:
+    """A kernel under a mask, a block of query rows after the other: memory linear in the rows.
 
     A row that sees nothing gets a zero output, an LSE of minus infinity and zero gradients. Rows
     of padding may hold anything, and are replaced before the first product: in one, a weight of
@@ -81,9 +82,11 @@ class MaskedKernel(ReferenceKernel):
 
     Args:
         mask: Of the rows that the calls are about.
+        kernel: Does the math.
     """
 
     mask: RowMask
+    kernel: AttentionKernel
     name = "masked"
 
     def forward(
@@ -91,8 +94,17 @@ class MaskedKernel(ReferenceKernel):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``AttentionKernel``."""
         q, k, v = self._without_padding(q, k, v)
-        out, lse = super().forward(q, k, v, causal=causal, scale=scale)
-        return out.masked_fill((lse == -torch.inf).unsqueeze(-1), 0), lse
+        parts = []
+        for rows in row_blocks(q.shape[1], k.shape[1]):
+            hidden = self.mask.hidden(rows)
+            out, lse = self.kernel.forward(
+                q[:, rows], k, v, causal=causal, scale=scale, hidden=hidden[None]
+            )
+            blind = hidden.all(1)[:, None]
+            out = out.masked_fill(blind.unsqueeze(-1), 0)
+            parts.append((out, lse.masked_fill(blind, -torch.inf)))
+        outs, sums = zip(*parts, strict=True)
+        return torch.cat(outs, dim=1), torch.cat(sums, dim=1)
 
     def backward(
         self,
@@ -104,40 +116,52 @@ class MaskedKernel(ReferenceKernel):
         causal: bool,
         scale: float,
     ) -> Gradients:
-        """See ``AttentionKernel``."""
-        return super().backward(
-            self.mask.of_queries(grad_out),
-            self._without_padding(*inputs),
-            out,
-            lse.masked_fill(lse == -torch.inf, 0),  # so that hidden scores minus it are no NaN
-            causal=causal,
-            scale=scale,
-        )
-
-    def scores(
-        self, q: torch.Tensor, k: torch.Tensor, *, causal: bool, scale: float
-    ) -> torch.Tensor:
-        """See ``ReferenceKernel``."""
-        found = super().scores(q, k, causal=causal, scale=scale)
-        return found.masked_fill(self.mask.hidden(), -torch.inf)
+        """See ``AttentionKernel``; gradients in the accumulation type."""
+        q, k, v = self._without_padding(*inputs)
+        grad_out = self.mask.of_queries(grad_out)
+        lse = lse.masked_fill(lse == -torch.inf, 0)  # so that hidden scores minus it are no NaN
+        dtype = accumulation_dtype(q.dtype)
+        dq, dk, dv = (torch.zeros(t.shape, dtype=dtype, device=t.device) for t in inputs)
+        for rows in row_blocks(q.shape[1], k.shape[1]):
+            parts = self.kernel.backward(
+                grad_out[:, rows],
+                (q[:, rows], k, v),
+                out[:, rows],
+                lse[:, rows],
+                causal=causal,
+                scale=scale,
+                hidden=self.mask.hidden(rows)[None],
+            )
+            dq[:, rows] = parts[0]
+            dk += parts[1]
+            dv += parts[2]
+        return dq, dk, dv
 
     def _without_padding(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
         return self.mask.of_queries(q), self.mask.of_keys(k), self.mask.of_keys(v)
 
 
-def masked_steps(table: RowTable, rank: int, *, causal: bool) -> tuple[Step, ...]:
+def masked_steps(
+    table: RowTable, rank: int, *, causal: bool, ordered: bool = False
+) -> tuple[Step, ...]:
     """The steps of one rank, in the order of ``step_table``, each of one masked tile.
 
     Args:
         table: The rows of the ranks among which blocks move.
         rank: Index among them.
         causal: Hide keys that come after the query.
+        ordered: Whether the rows of each rank come before those of the next in every pack, as in
+            the contiguous partition. Under a causal mask the blocks of later ranks are then
+            hidden as a whole, and their steps are empty.
     """
     size, rows = table.sequences.shape
     everything = Span(0, rows)
     steps = []
     for step in range(size):
         source = (rank - step) % size
+        if causal and ordered and source > rank:
+            steps.append(Step(source, ()))
+            continue
         queries = table.sequences[rank], table.positions[rank]
         keys = table.sequences[source], table.positions[source]
         tile = Tile(everything, everything, causal=False, mask=RowMask(queries, keys, causal))

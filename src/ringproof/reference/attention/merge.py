@@ -31,18 +31,22 @@ class PartialSum:
         self.out = torch.zeros(out_shape, dtype=dtype, device=like.device)
         self.lse = torch.full(out_shape[:3], -torch.inf, dtype=dtype, device=like.device)
 
-    def add(self, rows: Span, out: torch.Tensor, lse: torch.Tensor) -> None:
+    def add(self, rows: Span | torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> None:
         """Merge one partial result into some rows.
 
         Args:
-            rows: Which local query rows.
+            rows: Which local query rows: a span, or an index tensor with each row once.
             out: ``[B, rows, H, V]``, normalised over the keys it saw.
             lse: ``[B, rows, H]``.
         """
-        total_out, total_lse = self.out[:, rows.rows], self.lse[:, rows.rows]
+        where = rows.rows if isinstance(rows, Span) else rows
+        total_out, total_lse = self.out[:, where], self.lse[:, where]
         merged = torch.logaddexp(total_lse, lse)
         total_out.mul_(_weight(total_lse, merged)).add_(out * _weight(lse, merged))
         total_lse.copy_(merged)
+        if isinstance(rows, torch.Tensor):  # these rows are a copy
+            self.out.index_copy_(1, rows, total_out)
+            self.lse.index_copy_(1, rows, total_lse)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -16,6 +16,7 @@ from ringproof.reference.packing.shards import Sharding
 
 if TYPE_CHECKING:
     from ringproof.reference.attention.masks import RowMask
+    from ringproof.reference.attention.packed import Call
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,13 @@ class Step:
     Args:
         source: Index in the group of the rank that owns the block.
         tiles: Kernel calls, sequence after sequence; empty when the mask hides the whole block.
+        calls: The same in fewer calls of a flash attention kernel; see ``packed``. Empty where
+            nobody prepared them.
     """
 
     source: int
     tiles: tuple[Tile, ...]
+    calls: tuple[Call, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True)

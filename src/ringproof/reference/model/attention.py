@@ -13,11 +13,10 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ringproof.errors import InputError
-from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
+from ringproof.reference.attention.attention import AttentionOptions, planned_attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig, required
 from ringproof.reference.model.linear import ColumnLinear, RowLinear
@@ -102,22 +101,10 @@ def attend(
     Raises:
         InputError: The ranks that exchange heads do not divide the query heads.
     """
-    group = batch.group.of_type(batch.comm_type)
-    options = AttentionOptions(
-        partition=batch.partition,
-        scale=scale,
-        kv_replication=kv_replication(k.shape[1], _exchanging(batch.comm_type, group)),
-    )
-    out, _ = context_parallel_attention(
-        q,
-        k,
-        v,
-        comm_type=batch.comm_type,
-        group=group,
-        packed=None if batch.metadata else batch.packed,
-        table=batch.metadata.table if batch.metadata else None,
-        options=options,
-    )
+    plan = batch.attention_plan
+    replication = kv_replication(k.shape[1], plan.exchange_size)
+    options = AttentionOptions(scale=scale, kv_replication=replication)
+    out, _ = planned_attention(q, k, v, plan, options)
     return out
 
 
@@ -128,13 +115,6 @@ def kv_replication(kv_heads: int, exchanging: int) -> int:
     (1, 2, 2, 3)
     """
     return math.lcm(kv_heads, exchanging) // kv_heads
-
-
-def _exchanging(comm_type: str, group: dist.ProcessGroup | Sequence[dist.ProcessGroup]) -> int:
-    """Ranks that share the heads of one all-to-all."""
-    if isinstance(group, Sequence):
-        return int(group[0].size())
-    return int(group.size()) if comm_type == "a2a" else 1
 
 
 def _share(heads: int, size: int) -> int:

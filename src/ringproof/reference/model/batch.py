@@ -1,7 +1,8 @@
 """One microbatch as one rank of its CP group holds it: rows, metadata and the group, together.
 
 The group travels with the microbatch. No module keeps one, so none can use that of another
-microbatch, and nothing has to be restored afterwards.
+microbatch, and nothing has to be restored afterwards. What layers derive from the pack alone (the
+plan of attention, Mamba's exchange) is derived once and travels with the microbatch, too.
 
 A microbatch says what its rows are twice over. ``packed`` and ``totals`` are integers, from which
 eager code takes the shortest way. ``metadata`` are the same facts as tensors of a fixed size. Where
@@ -12,12 +13,18 @@ computes any other of the same capacity once its tensors are copied in (``static
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from ringproof.errors import InputError
+from ringproof.reference.attention.communicator import Communicator
+from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable
+from ringproof.reference.attention.plan import AttentionPlan, Cut, plan_attention
+from ringproof.reference.model.segments import row_segments
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
+from ringproof.reference.packing.shards import Sharding
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 IGNORED = -100
@@ -129,3 +136,46 @@ class PackedBatch:
     def rows(self) -> int:
         """Rows on this rank, ``R``."""
         return self.packed.rows // self.group.size
+
+    @cached_property
+    def attention_plan(self) -> AttentionPlan:
+        """How attention runs on these rows: made when the first layer asks, used by all.
+
+        Raises:
+            InputError: See :func:`~ringproof.reference.attention.plan.plan_attention`.
+        """
+        static = self.metadata
+        return plan_attention(
+            Cut(
+                rows=self.rows,
+                packed=None if static else self.packed,
+                table=static.table if static else None,
+                partition=self.partition,
+            ),
+            comm_type=self.comm_type,
+            group=self.group.of_type(self.comm_type),
+            device=self.positions.device,
+        )
+
+    @cached_property
+    def sequence_exchange(self) -> HeadExchange:
+        """Between this rank's rows of all heads and all rows, in order, of some heads.
+
+        Over the flat CP group, whatever the communication type of attention. Made when the first
+        layer asks, used by all.
+        """
+        communicator = Communicator(self.group.flat)
+        if self.metadata is not None:
+            index = self.metadata.order, self.metadata.places.flatten()
+            return HeadExchange.in_rank_order(communicator, self.rows, index)
+        sharding = Sharding.of_pack(self.packed, self.group.size, self.partition)
+        return HeadExchange.of(communicator, sharding.shards)
+
+    @property
+    def segments(self) -> torch.Tensor:
+        """The sequence of each row of the pack, in ascending order: ``[N * R]`` int64."""
+        return self.metadata.segments if self.metadata else self._segments_of_pack
+
+    @cached_property
+    def _segments_of_pack(self) -> torch.Tensor:
+        return row_segments(self.packed, self.positions.device)

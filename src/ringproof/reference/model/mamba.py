@@ -25,8 +25,6 @@ import torch
 from torch import nn
 from torch.nn.functional import silu, softplus
 
-from ringproof.reference.attention.communicator import Communicator
-from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig, required
 from ringproof.reference.model.convolution import causal_convolution
@@ -34,10 +32,9 @@ from ringproof.reference.model.linear import ColumnLinear, RowLinear
 from ringproof.reference.model.mamba_shares import HeadShares
 from ringproof.reference.model.norm import rms_norm
 from ringproof.reference.model.parameters import Builder
-from ringproof.reference.model.segments import blank, row_segments
+from ringproof.reference.model.segments import blank
 from ringproof.reference.model.state_space import state_space_scan
 from ringproof.reference.model.tensor_parallel import enter, leave
-from ringproof.reference.packing.shards import Sharding
 
 
 class Mamba(nn.Module):
@@ -85,7 +82,7 @@ class Mamba(nn.Module):
         """
         tp, group = self.tensor_parallel, batch.group
         shares = HeadShares.of(self.shape, tp.size, group.size)
-        exchange = _exchange(batch)
+        exchange = batch.sequence_exchange
         projected = self.in_proj(blank(enter(x, tp), batch.real))
         inner, state, _ = shares.channels
         z, channels, dt = projected.split([inner, inner + 2 * state, shares.heads], dim=1)
@@ -96,7 +93,7 @@ class Mamba(nn.Module):
 
     def _mix(self, held: torch.Tensor, shares: HeadShares, batch: PackedBatch) -> torch.Tensor:
         """Rows in order, of this CP rank's heads: x, B, C and dt ``[T, …]`` to y ``[T, H, P]``."""
-        segments, rank = _segments(batch, held.device), batch.group.rank
+        segments, rank = batch.segments, batch.group.rank
         weight = shares.deal(self.conv_weight.t())[:, rank].t()
         bias = shares.deal(self.conv_bias[None])[0, rank]
         channels, dt = held.split([len(bias), shares.heads // shares.ranks], dim=1)
@@ -112,18 +109,3 @@ class Mamba(nn.Module):
         groups = (self.whole.groups, -1)
         weight = self.norm_weight.unflatten(0, groups)
         return rms_norm(gated.unflatten(1, groups), weight, self.epsilon).flatten(1)
-
-
-def _exchange(batch: PackedBatch) -> HeadExchange:
-    """Between the rows of this rank and all rows of the pack in ascending order."""
-    communicator = Communicator(batch.group.flat)
-    if batch.metadata is not None:
-        index = batch.metadata.order, batch.metadata.places.flatten()
-        return HeadExchange.in_rank_order(communicator, batch.rows, index)
-    sharding = Sharding.of_pack(batch.packed, batch.group.size, batch.partition)
-    return HeadExchange.of(communicator, sharding.shards)
-
-
-def _segments(batch: PackedBatch, device: torch.device) -> torch.Tensor:
-    """The sequence of each row of the pack, in ascending order."""
-    return batch.metadata.segments if batch.metadata else row_segments(batch.packed, device)

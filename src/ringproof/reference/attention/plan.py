@@ -1,0 +1,183 @@
+"""The plan of an attention call: made once for a microbatch, used by every layer of it.
+
+A plan says which rows meet (:mod:`~ringproof.reference.attention.steps`), where key/value blocks
+come from and how heads are exchanged. It depends on the pack, the group and the communication
+type, and not on the values of q, k and v. To make it takes milliseconds for a pack of hundreds of
+sequences, so a microbatch carries it (``PackedBatch.attention_plan``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from ringproof.errors import InputError
+from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
+from ringproof.reference.attention.communicator import Communicator, Traffic
+from ringproof.reference.attention.exchange import HeadExchange
+from ringproof.reference.attention.masks import RowTable, masked_steps
+from ringproof.reference.attention.names import COMM_TYPES, check_name
+from ringproof.reference.attention.packed import prepared_calls
+from ringproof.reference.attention.steps import Step, step_table
+from ringproof.reference.packing.sequences import PackedSequences
+from ringproof.reference.packing.shards import Sharding
+
+Groups: TypeAlias = "dist.ProcessGroup | Sequence[dist.ProcessGroup]"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """The rows of a CP group: a pack, what tensors say, or else one sequence without padding.
+
+    Args:
+        rows: Rows of each rank.
+        packed: The sequences in the rows of the whole group (THD).
+        table: The same as tensors, of all ranks' rows (THD).
+        partition: How rows are cut over the flat CP group, ``zigzag`` or ``contiguous``.
+        causal: Hide keys that come after the query.
+    """
+
+    rows: int
+    packed: PackedSequences | None = None
+    table: RowTable | None = None
+    partition: str = "zigzag"
+    causal: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionPlan:
+    """What one rank does in attention, forward and backward.
+
+    Args:
+        steps: The step table over the ranks among which blocks move.
+        blocks: Delivers key/value blocks in the table's order.
+        heads: Exchanges sequence shards for head shards; ``None`` where nothing is exchanged.
+        cut: What the plan was made for.
+    """
+
+    steps: tuple[Step, ...]
+    blocks: BlockExchange
+    heads: HeadExchange | None
+    cut: Cut
+
+    @property
+    def thd(self) -> bool:
+        """Whether tensors are rows without a batch dimension."""
+        return self.cut.packed is not None or self.cut.table is not None
+
+    @property
+    def exchange_size(self) -> int:
+        """Ranks that share the heads of one all-to-all; 1 where there is none."""
+        return self.heads.communicator.size if self.heads else 1
+
+
+def plan_attention(
+    cut: Cut,
+    *,
+    comm_type: str,
+    group: Groups,
+    device: torch.device | None = None,
+    traffic: Traffic | None = None,
+) -> AttentionPlan:
+    """Plan the attention of one rank. No collective.
+
+    Args:
+        cut: The rows of the group.
+        comm_type: One of :data:`~ringproof.reference.attention.names.COMM_TYPES`.
+        group: See :func:`~ringproof.reference.attention.attention.context_parallel_attention`.
+        device: Where q, k and v will be; the CPU when ``None``.
+        traffic: Counts what is sent, when given.
+
+    Raises:
+        InputError: An unknown name, wrong groups, or rows that cannot be cut evenly.
+    """
+    inner, outer = _communicators(comm_type, group, traffic)
+    rank = outer.rank if outer else 0
+    inner_size, outer_size = (one.size if one else 1 for one in (inner, outer))
+    size = inner_size * outer_size
+    if cut.table is not None:
+        _check_table(cut.table, cut.rows, size, device)
+        heads = HeadExchange.in_rank_order(inner, cut.rows) if inner else None
+        ordered = cut.partition == "contiguous"
+        gathered = cut.table.gathered(inner_size)
+        steps = masked_steps(gathered, rank, causal=cut.causal, ordered=ordered)
+    else:
+        sharding = _sharding(cut, size)
+        heads = HeadExchange.of(inner, sharding.neighbours(inner_size, rank)) if inner else None
+        table = step_table(sharding.gathered(inner_size), rank, causal=cut.causal)
+        steps = tuple(replace(step, calls=prepared_calls(step.tiles, device)) for step in table)
+    return AttentionPlan(
+        steps=steps,
+        blocks=_block_exchange(comm_type, outer),
+        heads=heads,
+        cut=cut,
+    )
+
+
+def _sharding(cut: Cut, size: int) -> Sharding:
+    if cut.packed is None:
+        return Sharding.of_sequence(cut.rows * size, size, cut.partition)
+    if cut.rows * size != cut.packed.rows:
+        raise InputError(
+            "packed",
+            f"{cut.packed.rows} rows",
+            f"q has {cut.rows} on each of {size} ranks",
+            "pass the pack that the tensors were cut by",
+        )
+    return Sharding.of_pack(cut.packed, size, cut.partition)
+
+
+def _communicators(
+    comm_type: str, group: Groups, traffic: Traffic | None
+) -> tuple[Communicator | None, Communicator | None]:
+    """The groups of the head exchange and of the blocks, each ``None`` where nothing moves."""
+    check_name("comm_type", comm_type, COMM_TYPES)
+    if comm_type == "a2a+p2p":
+        if not isinstance(group, Sequence) or len(group) != 2:
+            raise InputError(
+                "group",
+                type(group).__name__,
+                "a2a+p2p takes two levels",
+                "pass [all-to-all group, ring group]",
+            )
+        levels = Communicator(group[0], traffic), Communicator(group[1], traffic)
+        _check_levels(*levels)
+        return levels
+    if isinstance(group, Sequence):
+        raise InputError(
+            "group", type(group).__name__, f"{comm_type} takes one group", "pass the flat CP group"
+        )
+    communicator = Communicator(group, traffic)
+    return (communicator, None) if comm_type == "a2a" else (None, communicator)
+
+
+def _block_exchange(comm_type: str, outer: Communicator | None) -> BlockExchange:
+    if outer is None or outer.size == 1:
+        return Local()
+    return Gather(outer) if comm_type == "all_gather" else Ring(outer)
+
+
+def _check_levels(inner: Communicator, outer: Communicator) -> None:
+    """Two levels of one hierarchy have this rank in common and no other."""
+    common = set(inner.global_ranks) & set(outer.global_ranks)
+    if len(common) != 1:
+        raise InputError(
+            "group",
+            [inner.global_ranks, outer.global_ranks],
+            f"the levels share {len(common)} ranks instead of one",
+            "pass the two levels that cut one CP group",
+        )
+
+
+def _check_table(table: RowTable, rows: int, size: int, device: torch.device | None) -> None:
+    """The table is of the rows of this group's ranks, and where the tensors are."""
+    for name, tensor in (("sequences", table.sequences), ("positions", table.positions)):
+        found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+        wanted = f"{(size, rows)} {torch.int64} on {device or torch.device('cpu')}"
+        if found != wanted:
+            remedy = "make the table for this group and capacity"
+            raise InputError(f"table.{name}", found, f"the group needs {wanted}", remedy)
