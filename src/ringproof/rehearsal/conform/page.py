@@ -45,8 +45,8 @@ The tables are written by `python -m ringproof.rehearsal.conform.page` from the 
 `evidence/cpu-gloo/conform-*.json`.
 
 A number says that the case **agrees**: it is the largest relative difference of a loss or gradient
-norm over the steps (programs in float32). A case agrees up to {tolerance:g}; rounding was seen to
-stay below 1.3e-6. bfloat16 cases agree up to {coarse:g}.
+norm over the steps (programs in float32). A case agrees up to {tolerance:g}; the largest number here
+is {largest:.1e}. bfloat16 cases agree up to {coarse:g}.
 """
 LIMITS = """## What this does not show
 
@@ -72,8 +72,16 @@ def page(found: Sequence[Record]) -> str:
     """Return the page."""
     from ringproof.rehearsal.conform.cases import BFLOAT16_TOLERANCE, TOLERANCE
 
+    agreeing = [
+        case.largest_difference
+        for record in found
+        for case in record.cases
+        if case.status is Status.AGREES and case.tolerance == TOLERANCE and case.largest_difference
+    ]
     parts = [
-        INTRODUCTION.format(tolerance=TOLERANCE, coarse=BFLOAT16_TOLERANCE),
+        INTRODUCTION.format(
+            tolerance=TOLERANCE, coarse=BFLOAT16_TOLERANCE, largest=max(agreeing, default=0.0)
+        ),
         "\n".join(_meanings()),
         "\n".join(_upstreams(found)),
         *("\n".join(_table(group, found)) for group in dict.fromkeys(c.group for c in CASES)),
