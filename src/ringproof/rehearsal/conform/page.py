@@ -45,8 +45,8 @@ The tables are written by `python -m ringproof.rehearsal.conform.page` from the 
 `evidence/cpu-gloo/conform-*.json`.
 
 A number says that the case **agrees**: it is the largest relative difference of a loss or gradient
-norm over the steps (programs in float32). A case agrees up to {tolerance:g}; the largest number here
-is {largest:.1e}. bfloat16 cases agree up to {coarse:g}.
+norm over the steps (programs in float32). A case agrees up to {tolerance:g}; the largest number
+here is {largest:.1e}. bfloat16 cases agree up to {coarse:g}.
 """
 LIMITS = """## What this does not show
 
