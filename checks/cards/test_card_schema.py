@@ -26,11 +26,11 @@ OWN_CARDS = sorted(ROOT.glob("skills/*/card.yaml"))
 
 # What only the loader can see: references between parts of a card.
 BETWEEN_PARTS = (
-    "no upstream of this card",
+    "not an upstream of this card",
     "already the id of",
     "pitfalls[0].id",
-    "no anchor of this card",
-    "no id of this card",
+    "not an anchor of this card",
+    "not an id of this card",
     "both proven and unproven",
 )
 _WRONG = next(

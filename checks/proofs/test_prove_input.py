@@ -62,7 +62,7 @@ def _unknown_anchor(repository: Miniature) -> None:
         pytest.param(_no_card, "has no card", id="no-card"),
         pytest.param(_escaping_node, "leaves the repository", id="escaping-node"),
         pytest.param(_linked_test, "outside the repository", id="linked-test"),
-        pytest.param(_unknown_anchor, "no anchor of this card", id="unknown-anchor"),
+        pytest.param(_unknown_anchor, "not an anchor of this card", id="unknown-anchor"),
     ],
 )
 def test_a_broken_card(tmp_path: Path, spoil: Callable[[Miniature], None], words: str) -> None:
