@@ -152,7 +152,7 @@ def test_it_can_be_written_and_read():
         machine.inter_latency_seconds
     )
     for broken in ({}, [], {**data, "version": 2}, {**data, "kept": 3}, {**data, "fitted": {}}):
-        with pytest.raises(InputError, match="is no calibration"):
+        with pytest.raises(InputError, match="is not a calibration"):
             calibration_from_json(broken)
 
 
@@ -205,8 +205,8 @@ def test_what_tells_nothing_is_refused():
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("length=3", "samples:2: is no JSON"),
-        ("[1, 2]", "samples:2: is no JSON object"),
+        ("length=3", "samples:2: is not JSON"),
+        ("[1, 2]", "samples:2: is not a JSON object"),
         ('{"cp_size": 1, "seconds": 1}', "samples:2: length"),
         ('{"length": 1.5, "cp_size": 1, "seconds": 1}', "samples:2: length"),
         ('{"length": 1, "cp_size": true, "seconds": 1}', "samples:2: cp_size"),
@@ -215,7 +215,7 @@ def test_what_tells_nothing_is_refused():
             '{"length": 1, "cp_size": 1, "seconds": 1, "attention_only": 1}',
             "samples:2: attention_only",
         ),
-        ("[" * 100_000, "samples:2: is no JSON"),
+        ("[" * 100_000, "samples:2: is not JSON"),
     ],
 )
 def test_bad_lines_are_named(line, problem):

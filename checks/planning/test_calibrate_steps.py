@@ -104,10 +104,10 @@ def test_a_log_is_read_as_it_is_written() -> None:
         ({"plan": None, "microbatches": [3]}, "log:1: microbatches: has another form"),
         (
             {"plan": None, "microbatches": [[{"cp_size": 2, "lengths": [1.5]}]]},
-            "log:1: lengths: is no whole number",
+            "log:1: lengths: is not a whole number",
         ),
-        ({"step_seconds": "1"}, "log:1: step_seconds: is no number"),
-        ({"planning_seconds": 10**400}, "log:1: planning_seconds: is no number"),
+        ({"step_seconds": "1"}, "log:1: step_seconds: is not a number"),
+        ({"planning_seconds": 10**400}, "log:1: planning_seconds: is not a number"),
     ],
 )
 def test_a_step_that_cannot_be_used_is_named(changed: dict[str, Any], problem: str) -> None:

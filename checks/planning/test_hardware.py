@@ -95,7 +95,7 @@ def test_unknown_names_are_refused():
 
 @pytest.mark.parametrize("data", [5, None, [1], [[1]], "h100"])
 def test_a_file_that_holds_no_machine_is_refused(data):
-    with pytest.raises(InputError, match="hardware: is no JSON object"):
+    with pytest.raises(InputError, match="hardware: is not a JSON object"):
         hardware_from_json(data)
 
 

@@ -39,17 +39,17 @@ def test_lognormal_is_seeded() -> None:
         ("", "needs mean="),
         ("mean=1024,n=1000000000", "1,000,000,000 lengths, more than 20,000,000"),
         ("mean=1024,n=0", "n is less than 1"),
-        ("mean=1024,n=2.5", "n is no whole number"),
+        ("mean=1024,n=2.5", "n is not a whole number"),
         ("mean=0,n=4", "mean is less than 1"),
-        ("mean=-5,n=4", "mean is no number from 0 on"),
-        ("mean=nan,n=4", "mean is no number"),
-        ("mean=1e400,n=4", "mean is no number"),
+        ("mean=-5,n=4", "mean is not a number from 0 on"),
+        ("mean=nan,n=4", "mean is not a number"),
+        ("mean=1e400,n=4", "mean is not a number"),
         ("mean=9,n=4,min=9,max=3", "min 9 is over max 3"),
         ("mean=9,n=4,sigma=99", "sigma is over 10"),
         ("mean=9,n=4,seed=99999999999", "seed is over 2"),
         ("mean=9,n=4,n=5", "n is there twice"),
-        ("mean=9,n=4,mode=2", "'mode' is no option"),
-        ("mean=9,n", "'n' is no option"),
+        ("mean=9,n=4,mode=2", "'mode' is not an option"),
+        ("mean=9,n", "'n' is not an option"),
     ],
 )
 def test_a_distribution_that_cannot_be_drawn(options: str, said: str) -> None:
@@ -124,10 +124,10 @@ def test_what_cannot_be_opened_is_left_out_and_counted(
     ("options", "said"),
     [
         (",glob=*.nope", "no file matches"),
-        (",bytes-per-token=0", "bytes-per-token is no positive number"),
-        (",bytes-per-token=x", "bytes-per-token is no positive number"),
+        (",bytes-per-token=0", "bytes-per-token is not a positive number"),
+        (",bytes-per-token=x", "bytes-per-token is not a positive number"),
         (",glob=*.py,glob=*.c", "has an option twice"),
-        ("/missing", "is no folder"),
+        ("/missing", "is not a folder"),
     ],
 )
 def test_a_folder_that_cannot_be_read(documents: Path, options: str, said: str) -> None:

@@ -71,10 +71,15 @@ def test_a_file_says_the_same_in_every_format(
     [
         ("a.txt", "512\n0\n", "", "a.txt:2: length is less than 1 (got 0)"),
         ("a.txt", "512 7\n\n-3\n", "", "a.txt:3: length is less than 1"),
-        ("a.txt", "512\n1.5\n", "", "a.txt:2: is no whole number of tokens (got 1.5)"),
+        ("a.txt", "512\n1.5\n", "", "a.txt:2: is not a whole number of tokens (got 1.5)"),
         ("a.txt", "512\nnan\n", "", "a.txt:2: length is NaN"),
-        ("a.txt", "512\ninf\n", "", "a.txt:2: is no whole number"),
-        ("a.txt", "512\nseven\x1b[2J\n", "", "a.txt:2: is no whole number of tokens (got seven<U+"),
+        ("a.txt", "512\ninf\n", "", "a.txt:2: is not a whole number"),
+        (
+            "a.txt",
+            "512\nseven\x1b[2J\n",
+            "",
+            "a.txt:2: is not a whole number of tokens (got seven<U+",
+        ),
         ("a.txt", "512\n99999999999999999999999\n", "", "a.txt:2: length is over"),
         ("a.txt", "", "", "a.txt: is empty"),
         ("a.txt", " \n\n", "", "a.txt: is empty"),
@@ -83,7 +88,12 @@ def test_a_file_says_the_same_in_every_format(
         ("a.bin", b"\x00\x01\x02", "", "a.bin: is none of: text"),
         ("a.bin", b"12\n\xff\xfe\x80", "", "a.bin:2: is none of: text"),
         ("a.csv", "n,t\na,512\nb,NaN\n", "", "a.csv:3: length is NaN"),
-        ("a.csv", "n,t\na,512\n\nb,\n", "", "a.csv:4: is no whole number of tokens (got nothing)"),
+        (
+            "a.csv",
+            "n,t\na,512\n\nb,\n",
+            "",
+            "a.csv:4: is not a whole number of tokens (got nothing)",
+        ),
         (
             "a.csv",
             "a,b\n1,2\n",
@@ -91,24 +101,24 @@ def test_a_file_says_the_same_in_every_format(
             "several columns have numbers; choose with --column from: a, b",
         ),
         ("a.csv", "a,b\nx,y\n", "", "no column has numbers"),
-        ("a.csv", SMALL_CSV, "nope", "--column: is no column of"),
+        ("a.csv", SMALL_CSV, "nope", "--column: is not a column of"),
         ("a.csv", "a,b\n", "", "a.csv: has a header and no lengths"),
-        ("a.json", "[512,\n }", "", "a.json:2: is no JSON"),
+        ("a.json", "[512,\n }", "", "a.json:2: is not JSON"),
         ("a.json", '{"sizes": [1]}', "", "has no list 'lengths'; choose with --column from: sizes"),
-        ("a.json", '"512"', "", "is no JSON list of lengths"),
+        ("a.json", '"512"', "", "is not a JSON list of lengths"),
         ("a.json", "[512, NaN]", "", "a.json[1]: length is NaN"),
-        ("a.json", "[512, true]", "", "a.json[1]: is no whole number"),
-        ("a.json", "[512, null]", "", "a.json[1]: is no whole number"),
+        ("a.json", "[512, true]", "", "a.json[1]: is not a whole number"),
+        ("a.json", "[512, null]", "", "a.json[1]: is not a whole number"),
         ("a.json", "[" * 100_000, "", "lists too deep"),
         ("a.json", "[" + "9" * 5000 + "]", "", "a.json"),
         ("a.jsonl", "512\n{}\n", "", "a.jsonl:2: no key has numbers"),
-        ("a.jsonl", "512\n{\n", "", "a.jsonl:2: is no JSON"),
+        ("a.jsonl", "512\n{\n", "", "a.jsonl:2: is not JSON"),
         ("a.jsonl", '{"a": 1}\n', "b", "a.jsonl:1: has no key 'b'"),
         ("a.npy", npy(np.array([[1, 2]])), "", "has shape (1, 2)"),
         ("a.npy", npy(np.array([5.0, np.nan])), "", "a.npy[1]: length is NaN"),
-        ("a.npy", npy(np.array([5.0, 1.5])), "", "a.npy[1]: is no whole number"),
+        ("a.npy", npy(np.array([5.0, 1.5])), "", "a.npy[1]: is not a whole number"),
         ("a.npy", npy(np.array([5, 0])), "", "a.npy[1]: length is less than 1"),
-        ("a.npy", npy(np.array(["a"])), "", "no whole numbers"),
+        ("a.npy", npy(np.array(["a"])), "", "not whole numbers"),
         ("a.npy", npy(np.arange(9))[:-5], "", "is a broken NPY file"),
         ("a.npy", npy(np.array([None])), "", "is a broken NPY file"),
         ("a.npy", b"\x93NUMPY", "", "is a broken NPY file"),
@@ -129,7 +139,7 @@ def test_no_folder_and_no_missing_file(tmp_path: Path) -> None:
         read_lengths(str(tmp_path))
     with pytest.raises(InputError, match="No such file"):
         read_lengths(str(tmp_path / "missing"))
-    with pytest.raises(InputError, match="is no file name"):
+    with pytest.raises(InputError, match="is not a file name"):
         read_lengths("a\0b")
 
 
@@ -197,7 +207,7 @@ def test_parquet(tmp_path: Path) -> None:
         read_lengths(written(n=[512, None]))
     with pytest.raises(InputError, match=r"n\[0\]: length is less than 1"):
         read_lengths(written(n=[0, 5]))
-    with pytest.raises(InputError, match="no whole numbers"):
+    with pytest.raises(InputError, match="not whole numbers"):
         read_lengths(written(name=["a"], n=[3]), column="name")
     with pytest.raises(InputError, match="broken Parquet"):
         read_lengths(saved(tmp_path, "b.parquet", b"PAR1 and so on"))

@@ -44,12 +44,12 @@ def test_calibrate_refuses_what_is_no_measurement(tmp_path: Path) -> None:
     assert "SAMPLES: is missing" in plan("calibrate").err
     both = plan("calibrate", "x", "--measure", "512")
     assert "--measure are both given" in both.err
-    assert "--measure: is no list of lengths" in plan("calibrate", "--measure", "a").err
+    assert "--measure: is not a list of lengths" in plan("calibrate", "--measure", "a").err
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"length": 5}\n')
     assert plan("calibrate", str(bad)).code == 2
     bad.write_bytes(b"\xff\xfe")
-    assert "SAMPLES: is no text" in plan("calibrate", str(bad)).err
+    assert "SAMPLES: is not text" in plan("calibrate", str(bad)).err
     assert plan("calibrate", str(tmp_path / "missing")).code == 2
 
 

@@ -132,7 +132,7 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--objective", "fast"), "--objective: is unknown"),
         (("--min-cp", "16"), "--min-cp: leaves no group size (got 16); choose at most 8"),
         (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 8 ranks"),
-        (("--cp-sizes", "some"), "--cp-sizes: is no list of group sizes"),
+        (("--cp-sizes", "some"), "--cp-sizes: is not a list of group sizes"),
         (("--cost", "attention-only", "--hardware", "h100"), "--hardware: has no meaning under"),
         (("--cost", "attention-only", "--model", "llama3-8b"), "--model: has no meaning under"),
         (("--cost", "attention-only", "--comm", "p2p"), "--comm: has no meaning under"),
@@ -143,7 +143,7 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--pp", "1000000000"), "--pp: is not between 1 and"),
         (("--tp", "3"), "--tp: does not divide the 32 heads"),
         (("--tp", "0"), "--tp: is not between 1"),
-        (("--static-cp", "3"), "--static-cp: is no group size of the domain"),
+        (("--static-cp", "3"), "--static-cp: is not a group size of the domain"),
         (("--static-cp", "1"), "--static-cp: cannot hold the longest sequence of 8,192 tokens"),
         (("--ranks", "0"), "--ranks: is not between 1"),
         (("--ranks", "1000000000000000000"), "--ranks: is not between 1"),
@@ -262,7 +262,7 @@ def test_a_model_from_a_file(tmp_path: Path) -> None:
     flags = plan(*BASIC, "--model", str(path), "--megatron-flags").out
     assert "--moe-token-dispatcher-type alltoall" in flags
     path.write_text("[]")
-    assert "--model: is no JSON object" in plan(*BASIC, "--model", str(path)).err
+    assert "--model: is not a JSON object" in plan(*BASIC, "--model", str(path)).err
 
 
 def test_a_machine_from_a_file_with_a_float_for_its_gpus(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_flags_of_main_have_its_names_and_say_what_is_refused() -> None:
         ({"comm": "all_gather"}, "packed all_gather needs Transformer Engine 2.18"),
         ({"max_sequences": 20}, "does not heed --thd-max-packed-sequences"),
         ({"min_cp": 3}, "a smallest size of 3"),
-        ({"sequences": 65}, "65 sequences are no multiple of the 2 data parallel ranks"),
+        ({"sequences": 65}, "65 sequences are not a multiple of the 2 data parallel ranks"),
         ({"longest": 16385}, "is over ranks times budget"),
     ],
 )

@@ -200,8 +200,8 @@ BAD = [
     ([5, 0], r"lengths\[1\]: is less than 1"),
     ([5, -7], r"lengths\[1\]"),
     ([8193], r"lengths\[0\]: longer than the 8,192 tokens"),
-    ([1.5], "no whole numbers"),
-    ([[1, 2]], "no list of lengths"),
+    ([1.5], "not whole numbers"),
+    ([[1, 2]], "not a list of lengths"),
 ]
 
 

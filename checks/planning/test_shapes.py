@@ -139,13 +139,13 @@ def test_a_model_of_ones_own():
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (5, "model: is no JSON object"),
-        ([["layers"]], "model: is no JSON object"),
+        (5, "model: is not a JSON object"),
+        ([["layers"]], "model: is not a JSON object"),
         ({"hidden_size": 4096}, "model.hidden_size: unknown field"),
-        ({**vars(LLAMA3_8B), "layers": 10**400}, "model.layers: is no whole number"),
-        ({**vars(LLAMA3_8B), "recurrent_weights": -1}, "model.recurrent_weights: is no whole"),
-        ({**vars(LLAMA3_8B), "gated": "yes"}, "gated no bool"),
-        ({**vars(LLAMA3_8B), "name": 3}, "name is no text"),
+        ({**vars(LLAMA3_8B), "layers": 10**400}, "model.layers: is not a whole number"),
+        ({**vars(LLAMA3_8B), "recurrent_weights": -1}, "model.recurrent_weights: is not a whole"),
+        ({**vars(LLAMA3_8B), "gated": "yes"}, "gated is neither true nor false"),
+        ({**vars(LLAMA3_8B), "name": 3}, "name is not text"),
     ],
 )
 def test_a_file_that_holds_no_model_is_refused(data, problem):

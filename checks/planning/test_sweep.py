@@ -134,8 +134,8 @@ def test_the_sweep_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("0",), "--max-tokens-per-rank: is no list of budgets"),
-        (("2048,x",), "--max-tokens-per-rank: is no list of budgets"),
+        (("0",), "--max-tokens-per-rank: is not a list of budgets"),
+        (("2048,x",), "--max-tokens-per-rank: is not a list of budgets"),
         (("2048", "--comm", "udp"), "--comm: is unknown"),
         (("2048", "--cp-sizes", "3"), "--cp-sizes: 3 does not divide"),
         (("2048", "--cost", "attention-only", "--comm", "p2p"), "--comm: has no meaning"),

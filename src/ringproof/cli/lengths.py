@@ -83,7 +83,7 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = error.strerror if isinstance(error, OSError) else "is no file name"
+        reason = error.strerror if isinstance(error, OSError) else "is not a file name"
         raise InputError("--lengths", plain(str(path)), str(reason), _FORMS) from error
 
 
@@ -207,7 +207,7 @@ def whole(value: object, place: str) -> int:
             if number.is_integer():
                 return int(number)
     shown = plain(str(value), 40) if value not in (None, "") else "nothing"
-    raise InputError(place, shown, "is no whole number of tokens", "correct it or leave it out")
+    raise InputError(place, shown, "is not a whole number of tokens", "correct it or leave it out")
 
 
 def _collect(items: Iterable[tuple[int, object]], source: str) -> Lengths:
@@ -234,7 +234,7 @@ def _csv(text: str, source: str, column: str) -> Lengths:
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         place = f"{plain(source)}:{reader.line_num}"
-        raise InputError(place, None, f"is no CSV: {error}", f"give one of: {_FORMATS}") from error
+        raise InputError(place, None, f"is not CSV: {error}", f"give one of: {_FORMATS}") from error
     header = [cell.strip() for cell in rows[0][1]]
     if all(map(_looks_numeric, header)):
         names = [str(index + 1) for index in range(len(header))]
@@ -273,7 +273,7 @@ def _json(text: str, source: str, column: str) -> Lengths:
         _refuse_column(column, source, "a JSON list")
     if not isinstance(data, list):
         remedy = 'write [512, 1024] or {"lengths": [512, 1024]}'
-        raise InputError(plain(source), None, "is no JSON list of lengths", remedy)
+        raise InputError(plain(source), None, "is not a JSON list of lengths", remedy)
     refuse_count(len(data), source)
     values = [_member(item, f"{plain(source)}[{index}]", column) for index, item in enumerate(data)]
     return make_lengths(values, source)
@@ -313,7 +313,7 @@ def _loaded(text: str, source: str, lines_before: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"{plain(source)}:{lines_before + error.lineno}"
-        raise InputError(place, None, f"is no JSON: {error.msg}", "correct it") from error
+        raise InputError(place, None, f"is not JSON: {error.msg}", "correct it") from error
     except (ValueError, RecursionError) as error:
         problem = "is JSON with a number too long or lists too deep"
         raise InputError(plain(source), None, problem, "correct it") from error
@@ -353,7 +353,7 @@ def whole_array(array: npt.NDArray[Any], source: str) -> Lengths:
             whole(float(array[index]), f"{plain(source)}[{index}]")
         array = np.clip(array.astype(np.float64), -1.0, 1e15)
     elif array.dtype.kind not in "iu":  # a duration is a kind of integer to numpy
-        problem = f"holds {array.dtype}, no whole numbers"
+        problem = f"holds {array.dtype}, not whole numbers"
         raise InputError(plain(source), None, problem, "write integers")
     elif array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(10**15))
@@ -374,7 +374,7 @@ def choose_column(
     shown = ", ".join(plain(name, 40) for name in names[:20])
     if column:
         if column not in names:
-            problem = f"is no column of {plain(source)}"
+            problem = f"is not a column of {plain(source)}"
             raise InputError("--column", plain(column), problem, f"choose from: {shown}")
         return list(names).index(column)
     found = [index for index in range(len(names)) if is_numeric(index)]

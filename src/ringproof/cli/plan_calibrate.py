@@ -147,7 +147,7 @@ def _read(path: str, skip: int) -> tuple[Measurement, ...]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError("SAMPLES", path, "is no text", "give JSON lines") from error
+        raise InputError("SAMPLES", path, "is not text", "give JSON lines") from error
     found = parse_samples(text, source, skip)
     if not found:
         raise InputError(source, None, "has no measurements", "see --help for their form")
@@ -160,5 +160,5 @@ def _measured(text: str, setting: StepCost) -> tuple[Measurement, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
         remedy = "write positive numbers such as 512,1024,2048"
-        raise InputError("--measure", text, "is no list of lengths", remedy)
+        raise InputError("--measure", text, "is not a list of lengths", remedy)
     return measured(tuple(map(int, parts)), setting)

@@ -24,7 +24,7 @@ class Wanted:
     """What Megatron-LM is to be set to.
 
     Attributes:
-        ranks: Of the domain, data times context parallel.
+        ranks: Ranks of the domain, data parallel times context parallel.
         cp_sizes: Group sizes of the plan.
         max_tokens_per_rank: Budget.
         min_cp: Smallest group size.
@@ -224,7 +224,7 @@ def _general_remarks(wanted: Wanted) -> Iterator[str]:
     data_parallel = wanted.ranks // wanted.context_parallel
     if wanted.sequences % data_parallel:
         yield (
-            f"refused there: {wanted.sequences} sequences are no multiple of the "
+            f"refused there: {wanted.sequences} sequences are not a multiple of the "
             f"{data_parallel} data parallel ranks"
         )
     if wanted.sequence_length > wanted.ranks * wanted.max_tokens_per_rank:

@@ -33,9 +33,9 @@ def batches_capacity(
     """What graphs have to hold for this plan and, with ``--batches``, for the next draws.
 
     Args:
-        options: Of the command.
-        plan: Of the lengths as they were given.
-        domain: Of the plan.
+        options: Options of the command.
+        plan: Plan of the lengths as they were given.
+        domain: Domain of the plan.
         model: What a sequence costs.
 
     Raises:

@@ -26,10 +26,12 @@ def capacity_violations(plan: Mapping[str, Any], *, rank_multiple: int) -> list[
     graphs = plan["graphs"]
     sizes = graphs.get("groups") if isinstance(graphs, Mapping) else None
     if not isinstance(sizes, Mapping) or not all(map(str.isdecimal, sizes)):
-        raise InputError("graphs.groups", None, "is no object of CP sizes", "plan it anew")
+        raise InputError("graphs.groups", None, "is not an object of CP sizes", "plan it anew")
     for name in _COUNTS:
         if type(graphs.get(name)) is not int or graphs[name] < 1:
-            raise InputError(f"graphs.{name}", graphs.get(name), "is no positive number", "plan it")
+            raise InputError(
+                f"graphs.{name}", graphs.get(name), "is not a positive number", "plan it"
+            )
     found = (*_shape_problems(plan, graphs), *_pack_problems(plan, graphs, rank_multiple))
     return list(found[:_MOST_PROBLEMS])
 

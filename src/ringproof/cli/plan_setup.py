@@ -42,7 +42,7 @@ _MOST = (
     ("batches", 1000),
 )
 _MOST_STEPS = 1 << 17
-"""Of the shortest iteration that is possible, over all stages: a simulation walks through each."""
+"""Steps of the shortest possible iteration, over all stages; a simulation walks through each."""
 _MAX_BYTES = 4 * 1024 * 1024
 # Fields as the planner names them, and their options.
 _OPTIONS = frozenset(
@@ -121,7 +121,7 @@ class PlanOptions:
 
     @property
     def multiple(self) -> int:
-        """Of the number of microbatches; interleaved stages need one of the pipeline's size."""
+        """Divisor of the number of microbatches; interleaved stages need a multiple of --pp."""
         if self.microbatch_multiple is not None:
             return self.microbatch_multiple
         return self.pp if self.vpp > 1 else 1
@@ -196,7 +196,7 @@ def static_size(options: PlanOptions, domain: Domain, longest: int) -> int:
     if asked not in enough:
         problem = f"cannot hold the longest sequence of {longest:,} tokens"
         if asked not in domain.cp_sizes:
-            problem = "is no group size of the domain"
+            problem = "is not a group size of the domain"
         raise InputError("--static-cp", asked, problem, f"choose from {enough}")
     return asked
 
@@ -220,7 +220,7 @@ def read_json(path: str, field: str) -> Any:
     """A small JSON file.
 
     Raises:
-        InputError: It cannot be read, or is no JSON.
+        InputError: It cannot be read, or is not JSON.
     """
     return parse_json(read_bytes(path, field, _MAX_BYTES), path, field)
 
@@ -235,9 +235,9 @@ def parse_json(content: bytes, path: str, field: str) -> Any:
         return json.loads(content.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         place = f"{plain(path)}:{error.lineno}"
-        raise InputError(place, None, f"is no JSON: {error.msg}", f"correct {field}") from error
+        raise InputError(place, None, f"is not JSON: {error.msg}", f"correct {field}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(field, plain(path), "is no JSON", "name a JSON file") from error
+        raise InputError(field, plain(path), "is not JSON", "name a JSON file") from error
 
 
 def read_bytes(path: str, field: str, most: int) -> bytes:
@@ -253,7 +253,7 @@ def read_bytes(path: str, field: str, most: int) -> bytes:
             with Path(path).open("rb") as stream:
                 content = stream.read(most + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no file name"
+        reason = getattr(error, "strerror", None) or "is not a file name"
         raise InputError(field, plain(path), str(reason), "name a file that can be read") from error
     if len(content) > most:
         problem = f"is larger than {most // 1024**2} MiB"

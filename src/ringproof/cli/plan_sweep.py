@@ -129,7 +129,7 @@ def _budgets(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 13 and int(part) for part in parts):
         remedy = "write positive numbers such as 2048,4096"
-        raise InputError("--max-tokens-per-rank", text or None, "is no list of budgets", remedy)
+        raise InputError("--max-tokens-per-rank", text or None, "is not a list of budgets", remedy)
     return list(dict.fromkeys(map(int, parts)))
 
 

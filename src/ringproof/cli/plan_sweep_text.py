@@ -22,7 +22,7 @@ def table(
     """Lines of columns; what is impossible comes last, with its reason.
 
     Args:
-        outcomes: Of a sweep.
+        outcomes: Outcomes of a sweep.
         chosen: The recommended ones.
         most: Lines of what is possible.
         graphs: What graphs have to hold, by place; may be empty.

@@ -1,4 +1,4 @@
-"""What no plan can beat."""
+"""Lower bounds on the iteration that hold for every plan of a batch."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ REST = len(UNKNOWNS)
 """The last rate: seconds of a step that no plan changes. No field of `Hardware`."""
 RATES = len(UNKNOWNS) + 1
 ORDER = (ATTENTION, LINEAR, SHORT, REST, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE)
-"""What is found first; what cannot be told from it keeps its value."""
+"""Order in which unknowns are taken. One that depends linearly on those before keeps its value."""
 
 
 def rates_of(machine: Hardware) -> FloatArray:
@@ -94,8 +94,8 @@ class Table:
 
     Attributes:
         by_size: Per group size: its loads, where each begins, and the lengths in them.
-        microbatch_of: Of each load.
-        measurement_of: Of each microbatch.
+        microbatch_of: Microbatch of each load.
+        measurement_of: Measurement of each microbatch.
         whole: Per measurement, 1 unless only attention was timed.
         rest: Per measurement, 1 for a whole step of a trainer.
     """
@@ -271,7 +271,7 @@ class Calibration:
     """What was found.
 
     Attributes:
-        peak_flops_per_second: Of the hardware the fit started from; shares are shares of it.
+        peak_flops_per_second: Peak of the hardware the fit started from; shares refer to it.
         fitted: Fields of `Hardware` and their new values.
         errors: Standard error of each, relative to it, as far as the scatter of the measurements
             tells; none for what was fitted at the edge of what is possible.
@@ -290,7 +290,7 @@ class Calibration:
 
     @property
     def mean_absolute_error(self) -> float:
-        """Of the predictions, relative to what was measured."""
+        """Mean error of the predictions, relative to what was measured."""
         return sum(abs(row.error) for row in self.rows) / len(self.rows)
 
     def apply(self, machine: Hardware) -> Hardware:
@@ -344,9 +344,9 @@ def calibration_from_json(data: Any) -> Calibration:
     except InputError:
         raise
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        raise InputError("calibration", None, "is no calibration", "fit it anew") from None
+        raise InputError("calibration", None, "is not a calibration", "fit it anew") from None
     if version != 1 or not rows or {*kept, *dict(fitted)} != set(UNKNOWNS):
-        raise InputError("calibration", version, "is no calibration of version 1", "fit it anew")
+        raise InputError("calibration", version, "is not a calibration of version 1", "fit it anew")
     return Calibration(peak, fitted, errors, kept, rest, rows)
 
 
@@ -356,11 +356,12 @@ _STARTS = (1.0, 0.03, 0.3, 3.0, 30.0)
 """Times the preset's seconds per byte: from links that hide everything to links that hide none."""
 _SAME = 1e-9
 MAX_SAMPLES, MAX_SEQUENCES = 20_000, 200_000
-"""What is fitted in about a minute."""
+"""Limits on the measurements, which are fitted in about a minute."""
 _NEWS = 4.0
-"""Two standard errors, squared: less is no news of an unknown."""
+"""Two standard errors, squared. A smaller improvement does not show that an unknown differs from
+its preset."""
 _EXACT = 1e-18
-"""Squared relative error that is rounding."""
+"""Squared relative error that rounding explains."""
 
 
 def fit(
@@ -373,7 +374,7 @@ def fit(
     """Fit what the measurements tell.
 
     Args:
-        samples: Of one model on one machine.
+        samples: Measurements of one model on one machine.
         shape: The model.
         machine: Where the fit starts, and what keeps what is not fitted; its peak is taken as is.
         model: Communication type, tensor parallel size and recomputation of the measurement;
@@ -537,7 +538,7 @@ def _check(samples: Sequence[Measurement], model: StepCost) -> None:
     lengths, count = set[int](), 0
     for number, sample in enumerate(samples):
         if not (math.isfinite(sample.seconds) and sample.seconds > 0):
-            problem = "is no time above 0"
+            problem = "is not a time above 0"
             raise InputError(f"samples[{number}].seconds", sample.seconds, problem, "leave it out")
         for size, held in (load for microbatch in sample.microbatches for load in microbatch):
             if size < 1 or (held and min(held) < 1):

@@ -1,4 +1,4 @@
-"""What a sequence costs on a group, in the form the planner computes with: integers.
+"""Tabulate the cost of each sequence on groups of each size, as integers.
 
 Every rank plans for itself and all must agree to the last bit. So a cost function may use only
 elementwise operations that IEEE 754 defines exactly (+ - * / sqrt, minimum, maximum), its values

@@ -1,4 +1,4 @@
-"""Dividing a batch into microbatches, one after the other."""
+"""Divide a batch into microbatches, one after the other."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from ringproof.reference.planning.pack import (
 from ringproof.reference.planning.target import Target, Targets
 
 _GOOD_ENOUGH = 1.002
-"""A microbatch within this factor of its work spread over all ranks is not improved on."""
+"""A microbatch within this factor of its work spread over all ranks is accepted at once."""
 _MOST_SPARE = 16_384
 """Later sequences that may fill holes; of more, every second, third, ... is considered."""
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a batch is divided.
+    """A way of dividing a batch.
 
     Attributes:
         even: Groups of a microbatch should end together; else only the work counts.

@@ -1,4 +1,4 @@
-"""What a planner may use: ranks, the groups that exist on them, and what fits on a rank."""
+"""The ranks a planner may use, the groups that exist on them, and the token budget of a rank."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _listed(spec: str, ranks: int) -> Sequence[int]:
     for part in spec.split(","):
         if not part.strip().isdecimal() or len(part.strip()) > 9:
             remedy = "write pow2, divisors or numbers such as 1,2,4"
-            raise InputError("cp-sizes", spec, "is no list of group sizes", remedy)
+            raise InputError("cp-sizes", spec, "is not a list of group sizes", remedy)
         size = int(part)
         if size < 1 or ranks % size:
             problem = f"{size} does not divide the domain of {ranks} ranks"

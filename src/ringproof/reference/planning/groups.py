@@ -19,7 +19,7 @@ _EVEN_ENOUGH = 1.001
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups and what is in them; arrays are replaced, never changed.
+    """Groups and the sequences in them, as sums; arrays are replaced, never changed.
 
     Attributes:
         level: Per group, the index of its size.

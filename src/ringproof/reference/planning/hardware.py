@@ -1,4 +1,4 @@
-"""What a machine does per second.
+"""The speed of a machine: operations, bytes and messages per second.
 
 Peaks and links are those of NVIDIA's datasheets: dense bf16 (half of what is printed with
 sparsity), links in one direction (half of what is printed for both), one network card per GPU.
@@ -43,9 +43,9 @@ class Hardware:
     Attributes:
         name: What it is called.
         peak_flops_per_second: Dense bf16.
-        attention_share: Of the peak, reached by attention, forward and backward, on long rows.
+        attention_share: Part of the peak that attention reaches on long rows, both passes.
         attention_half_rows: Rows per call at which attention reaches half of that.
-        linear_share: Of the peak, reached by everything else.
+        linear_share: Part of the peak that everything else reaches.
         intra_bytes_per_second: Per GPU and direction, to GPUs of the same node.
         inter_bytes_per_second: Per GPU and direction, to other nodes.
         intra_latency_seconds, inter_latency_seconds: Per message, its kernels included.
@@ -54,7 +54,7 @@ class Hardware:
             is in it.
 
     Raises:
-        InputError: A value that is no number above 0 (or too far from 1 to compute with), or a
+        InputError: A value that is not a number above 0 (or too far from 1 to compute with), or a
             share above 1.
     """
 
@@ -72,7 +72,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise InputError("hardware.name", self.name, "is no text", "correct it")
+            raise InputError("hardware.name", self.name, "is not text", "correct it")
         for name in NUMBERS:
             _check_number(name, getattr(self, name), zero=name in MAY_BE_ZERO)
         for name in ("attention_share", "linear_share"):
@@ -81,7 +81,7 @@ class Hardware:
                 remedy = "raise peak_flops_per_second or lower it"
                 raise InputError(f"hardware.{name}", getattr(self, name), problem, remedy)
         if self.gpus_per_node != int(self.gpus_per_node):
-            problem = "is no whole number"
+            problem = "is not a whole number"
             raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
         object.__setattr__(self, "gpus_per_node", int(self.gpus_per_node))  # 8.0 in JSON
 
@@ -106,7 +106,7 @@ def _check_number(name: str, value: object, *, zero: bool) -> None:
     # Finite numbers near a float's end would turn sums of times into infinity.
     if _LEAST <= number <= _MOST or (zero and number == 0):
         return
-    problem = f"is no number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
+    problem = f"is not a number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
     raise InputError(f"hardware.{name}", value, problem, "correct it")
 
 
@@ -169,7 +169,7 @@ def hardware_from_json(data: Any) -> Hardware:
     """
     if not isinstance(data, Mapping):
         remedy = f"write an object with {', '.join(NUMBERS)}"
-        raise InputError("hardware", type(data).__name__, "is no JSON object", remedy)
+        raise InputError("hardware", type(data).__name__, "is not a JSON object", remedy)
     unknown = sorted(map(str, set(data) - {*NUMBERS, "name"}))
     if unknown:
         problem = "unknown field"

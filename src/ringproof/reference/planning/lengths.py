@@ -145,7 +145,9 @@ def lognormal(options: str) -> Lengths:
             raise InputError(plain(source), f"{value:g}", f"{name} is less than 1", "raise it")
     for name in ("n", "seed", "min", "max"):
         if not given.get(name, 0.0).is_integer():
-            raise InputError(plain(source), given[name], f"{name} is no whole number", "round it")
+            raise InputError(
+                plain(source), given[name], f"{name} is not a whole number", "round it"
+            )
     if least > most:
         raise InputError(plain(source), None, f"min {least:.0f} is over max {most:.0f}", "swap")
     if sigma > _MOST_SIGMA:
@@ -164,12 +166,12 @@ def _numbers(options: str, source: str) -> dict[str, float]:
     for part in options.split(",") if options else ():
         name, equals, value = part.partition("=")
         if name not in _LOGNORMAL or not equals:
-            problem = f"{plain(name)!r} is no option"
+            problem = f"{plain(name)!r} is not an option"
             raise InputError(plain(source), None, problem, f"choose from {', '.join(_LOGNORMAL)}")
         if name in found:
             raise InputError(plain(source), None, f"{name} is there twice", "leave one out")
         if not _NUMBER.fullmatch(value):
-            problem = f"{name} is no number from 0 on"
+            problem = f"{name} is not a number from 0 on"
             raise InputError(plain(source), plain(value), problem, "write digits")
         found[name] = float(value)
     return found
@@ -198,7 +200,7 @@ def folder(options: str) -> Lengths:
     most = _positive(given["max"], "max", source) if "max" in given else MAX_LENGTH
     if not first or not root.is_dir():
         remedy = "write folder:PATH,glob=*.py,bytes-per-token=3.6"
-        raise InputError("--lengths", plain(first), "is no folder", remedy)
+        raise InputError("--lengths", plain(first), "is not a folder", remedy)
     skipped: Counter[str] = Counter()
     names, values = [], []
     for path, size in _documents(root, given.get("glob", "*"), skipped):
@@ -223,7 +225,9 @@ def _note(kind: str, count: int, most: float) -> str:
 
 def _positive(text: str, name: str, source: str) -> float:
     if not _NUMBER.fullmatch(text) or float(text) <= 0:
-        raise InputError(plain(source), plain(text), f"{name} is no positive number", "correct it")
+        raise InputError(
+            plain(source), plain(text), f"{name} is not a positive number", "correct it"
+        )
     return float(text)
 
 

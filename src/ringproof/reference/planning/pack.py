@@ -75,7 +75,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Order:
-    """What a microbatch is asked to be.
+    """What is wanted of one microbatch.
 
     Attributes:
         items: The sequences it is meant to hold.
@@ -287,7 +287,7 @@ def _settle(
 
 
 def padding_fraction(packings: Sequence[Packing], batch: Batch) -> float:
-    """Of the tokens that groups hold, how many are padding."""
+    """The fraction of the tokens in groups that is padding."""
     held = sum(
         int((packing.groups.filled * np.array(packing.sizes)[packing.groups.level]).sum())
         for packing in packings

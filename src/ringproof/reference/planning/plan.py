@@ -1,4 +1,4 @@
-"""A plan: which sequences run on which ranks in which microbatch. The contract of the planner."""
+"""A plan: which sequences run on which ranks in which microbatch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Group:
 
     @property
     def dummy(self) -> bool:
-        """Whether there is nothing in it."""
+        """Whether the group has no sequences."""
         return not self.sequences
 
     @property
@@ -40,15 +40,15 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a plan is worth.
+    """The measures of a plan.
 
     Attributes:
-        unit: Of the times: ``seconds``, or what the cost model counts.
-        makespan: The iteration under the objective.
-        lower_bound: No plan is shorter.
-        padding_fraction: Of the tokens in groups, how many are padding.
-        cp_histogram: Sequences by group size.
-        planning_seconds: The planner's own time.
+        unit: Unit of the times: ``seconds``, or what the cost model counts.
+        makespan: Length of the iteration under the objective.
+        lower_bound: A length that no plan can be shorter than.
+        padding_fraction: Fraction of the tokens in groups that is padding.
+        cp_histogram: Number of sequences by group size.
+        planning_seconds: Time that planning took.
     """
 
     unit: str

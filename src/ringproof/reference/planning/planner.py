@@ -130,12 +130,12 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray
     """
     values = np.asarray(lengths)
     if values.ndim != 1 or not len(values):
-        raise InputError("lengths", values.shape, "is no list of lengths", "give at least one")
+        raise InputError("lengths", values.shape, "is not a list of lengths", "give at least one")
     if len(values) > MAX_SEQUENCES:
         problem = f"more than {MAX_SEQUENCES:,} sequences"
         raise InputError("lengths", f"{len(values):,}", problem, "plan one global batch at a time")
     if not np.issubdtype(values.dtype, np.integer):
-        raise InputError("lengths", values.dtype, "are no whole numbers", "give tokens")
+        raise InputError("lengths", values.dtype, "are not whole numbers", "give tokens")
     values = values.astype(np.int64)
     small, large = np.flatnonzero(values < 1), np.flatnonzero(values > domain.longest)
     if len(small):

@@ -73,7 +73,7 @@ def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Me
         skip: So many steps at the beginning are left out: a trainer's first ones compile.
 
     Raises:
-        InputError: A line that is no measurement; names it.
+        InputError: A line that is not a measurement; names it.
     """
     found: list[Measurement] = []
     steps = 0
@@ -95,7 +95,7 @@ def measurement_from_json(data: Any, where: str) -> Measurement:
     """
     found = _parsed(data, where) if isinstance(data, Mapping) else None
     if found is None:
-        raise InputError(where, None, "is no measurement", "correct it")
+        raise InputError(where, None, "is not a measurement", "correct it")
     return found
 
 
@@ -115,9 +115,9 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(where, line, "is no JSON", "write one object per line") from None
+        raise InputError(where, line, "is not JSON", "write one object per line") from None
     if not isinstance(data, Mapping):
-        raise InputError(where, line, "is no JSON object", "write one object per line")
+        raise InputError(where, line, "is not a JSON object", "write one object per line")
     return data
 
 
@@ -180,10 +180,10 @@ def _of_groups(microbatches: Any) -> Microbatches:
 def _whole(value: Any, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value <= MAX_LENGTH:
         return value
-    raise InputError(where, value, "is no whole number", "correct it")
+    raise InputError(where, value, "is not a whole number", "correct it")
 
 
 def _seconds(value: Any, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
         return float(value)
-    raise InputError(where, value, "is no number of seconds", "correct it")
+    raise InputError(where, value, "is not a number of seconds", "correct it")

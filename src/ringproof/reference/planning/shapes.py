@@ -1,4 +1,4 @@
-"""What a model does per token: the weights it multiplies with, and the bytes that attention moves.
+"""The shape of a model: the weights a token is multiplied with, and the bytes attention moves.
 
 Sources of the presets: the ``config.json`` published with each model (huggingface.co, the folder
 named in the table) and, for the hybrid and the example, NVIDIA's recipes.
@@ -50,8 +50,8 @@ class ModelShape:
         hidden: Width of the residual stream.
         heads, kv_heads: Query heads, and heads of keys and values (under MLA as many as heads:
             they are expanded before they are exchanged).
-        head_dim: Of q and k, the part with rotary positions included.
-        v_head_dim: Of v and the output; `head_dim` where not given.
+        head_dim: Width of a head of q and k, the part with rotary positions included.
+        v_head_dim: Width of a head of v and of the output; `head_dim` where not given.
         ffn: Width of the feed-forward active for a token: of all experts it visits and the
             shared ones together.
         gated: Whether the feed-forward has a gate (three matrices instead of two).
@@ -98,7 +98,12 @@ class ModelShape:
             if item.name not in ("name", "gated"):
                 _at_least(item.name, getattr(self, item.name), 0 if item.name in MAY_BE_ZERO else 1)
         if not isinstance(self.name, str) or not isinstance(self.gated, bool):
-            raise InputError("model", self.name, "name is no text, or gated no bool", "correct it")
+            raise InputError(
+                "model",
+                self.name,
+                "name is not text, or gated is neither true nor false",
+                "correct it",
+            )
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
             count = getattr(self, name)
             if not 0 <= count <= self.layers:
@@ -170,7 +175,7 @@ class ModelShape:
 
 def _at_least(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        problem = f"is no whole number from {least} to {_MOST:.0e}"
+        problem = f"is not a whole number from {least} to {_MOST:.0e}"
         raise InputError(f"model.{name}", value, problem, "correct it")
 
 
@@ -302,7 +307,7 @@ def shape_from_json(data: Any) -> ModelShape:
     known = [item.name for item in fields(ModelShape)]
     if not isinstance(data, Mapping):
         remedy = f"write an object with {', '.join(known)}"
-        raise InputError("model", type(data).__name__, "is no JSON object", remedy)
+        raise InputError("model", type(data).__name__, "is not a JSON object", remedy)
     for name in data:
         if name not in known:
             raise InputError(f"model.{name}", None, "unknown field", f"use {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Many settings of one batch: token budgets, sets of group sizes, types of communication."""
+"""Plan one batch at many token budgets, sets of group sizes and types of communication."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcome:
     """What came of a setting: a plan, or why there is none.
 
     Attributes:
-        place: Of the setting in the sweep: of settings alike, the first is preferred.
+        place: Place of the setting in the sweep; of settings alike, the first is preferred.
     """
 
     setting: Setting
@@ -76,7 +76,7 @@ def sweep(
         lengths: Tokens of each sequence.
         settings: At most `MAX_SETTINGS`, the preferred ones first.
         build: The domain and the cost model of a setting.
-        goal: Of every plan.
+        goal: Goal of every plan.
 
     Raises:
         InputError: Too many settings, or none that is possible.
@@ -107,7 +107,7 @@ def recommend(outcomes: Iterable[Outcome], *, upstream: bool = False) -> Outcome
     """The fastest setting; of those as good, the one with the smallest budget (least memory).
 
     Args:
-        outcomes: Of one batch and one cost model.
+        outcomes: Results of one batch and one cost model.
         upstream: Only what Megatron-LM can be set to.
     """
     usable = [

@@ -1,4 +1,4 @@
-"""How long a sequence keeps the ranks of a group busy, in seconds.
+"""Compute how long a sequence keeps the ranks of a group busy, in seconds.
 
 Per layer, ``s`` tokens on ``d`` ranks, ``H`` query heads per rank of head dimensions ``D`` (q, k)
 and ``V`` (v):

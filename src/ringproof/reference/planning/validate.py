@@ -1,4 +1,4 @@
-"""Is this a legal plan? Shares no code with the planner: it reads the JSON and counts."""
+"""Check whether a plan is legal. The check reads the JSON and shares no code with the planner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def violations(
     multiple: int = 1,
     max_sequences: int | None = None,
 ) -> list[str]:
-    """What is wrong with a plan, at most the first twenty; empty for a legal one.
+    """List what is wrong with a plan, at most the first twenty problems; empty for a legal plan.
 
     Args:
         plan: The parsed JSON.
@@ -32,7 +32,7 @@ def violations(
         max_sequences: Most sequences in one group.
 
     Raises:
-        InputError: It has not the form of a plan.
+        InputError: The data do not have the form of a plan.
     """
     _check_form(plan)
     problems = itertools.chain(
@@ -80,7 +80,7 @@ def _sequence_problems(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _count_problems(plan: Mapping[str, Any], multiple: int) -> Iterator[str]:
     if len(plan["microbatches"]) % multiple:
-        yield f"{len(plan['microbatches'])} microbatches are no multiple of {multiple}"
+        yield f"{len(plan['microbatches'])} microbatches are not a multiple of {multiple}"
 
 
 def _metrics_problems(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -135,11 +135,11 @@ def _group_problems(
     if ranks != list(range(ranks[0], ranks[0] + size)):
         yield f"{where}: its ranks are not consecutive"
     if ranks[0] % size:
-        yield f"{where}: starts at rank {ranks[0]}, no multiple of its size {size}"
+        yield f"{where}: starts at rank {ranks[0]}, which is not a multiple of its size {size}"
     if not (ranks[0] >= 0 and ranks[-1] < plan["ranks"]):
         yield f"{where}: rank outside the domain of {plan['ranks']}"
     if size not in plan["cp_sizes"]:
-        yield f"{where}: {size} is none of the sizes {plan['cp_sizes']}"
+        yield f"{where}: {size} is not one of the sizes {plan['cp_sizes']}"
     if not sequences and group.get("dummy") is not True:
         yield f"{where}: is empty and not declared a dummy"
     if sequences and group.get("dummy"):
@@ -157,19 +157,19 @@ def _group_problems(
 
 def _check_form(plan: Mapping[str, Any]) -> None:
     if not isinstance(plan, Mapping):
-        raise InputError("plan", type(plan).__name__, "is no JSON object", "give a plan's JSON")
+        raise InputError("plan", type(plan).__name__, "is not a JSON object", "give a plan's JSON")
     if plan.get("version") != 1 or plan["version"] is True:
         raise InputError("version", plan.get("version"), "is not 1", "write the plan anew")
     for name in ("ranks", "max_tokens_per_rank"):
         if not _is_count(plan.get(name)) or plan[name] < 1:
-            raise InputError(name, plan.get(name), "is no positive number", "correct it")
+            raise InputError(name, plan.get(name), "is not a positive number", "correct it")
     for name in ("cp_sizes", "lengths"):
         if not isinstance(plan.get(name), list) or not all(map(_is_count, plan[name])):
-            raise InputError(name, None, "is no list of numbers", "correct it")
+            raise InputError(name, None, "is not a list of numbers", "correct it")
     _check_metrics(plan.get("metrics", {}))
     microbatches = plan.get("microbatches")
     if not isinstance(microbatches, list):
-        raise InputError("microbatches", None, "is no list", "correct it")
+        raise InputError("microbatches", None, "is not a list", "correct it")
     for number, microbatch in enumerate(microbatches):
         groups = microbatch.get("groups") if isinstance(microbatch, dict) else None
         if not isinstance(groups, list) or not all(map(_is_group, groups)):
@@ -179,12 +179,12 @@ def _check_form(plan: Mapping[str, Any]) -> None:
 
 def _check_metrics(metrics: object) -> None:
     if not isinstance(metrics, dict):
-        raise InputError("metrics", None, "is no JSON object", "correct it or leave it out")
+        raise InputError("metrics", None, "is not a JSON object", "correct it or leave it out")
     for name in ("makespan", "lower_bound", "ratio", "padding_fraction"):
         if name in metrics and not _is_number(metrics[name]):
-            raise InputError(f"metrics.{name}", metrics[name], "is no number", "correct it")
+            raise InputError(f"metrics.{name}", metrics[name], "is not a number", "correct it")
     if not isinstance(metrics.get("cp_histogram", {}), dict):
-        raise InputError("metrics.cp_histogram", None, "is no JSON object", "correct it")
+        raise InputError("metrics.cp_histogram", None, "is not a JSON object", "correct it")
 
 
 def _is_number(value: object) -> bool:
