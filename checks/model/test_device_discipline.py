@@ -18,6 +18,7 @@ import torch.distributed as dist
 from checks.model.device_labels import GPU, PretendedGpu
 from checks.model.whole_model import whole
 from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.model import rope
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity
@@ -35,6 +36,8 @@ from smoke.training_matrix import ONE_RANK
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     monkeypatch.setattr(banks, "choose_backend", lambda name, device: TapeBackend())
+    # A label belongs to an allocation, so each result has to keep one of its own.
+    monkeypatch.setattr(TapeBackend, "new_pool", lambda _: TapePool())
     with PretendedGpu() as pretended:
         yield pretended
 

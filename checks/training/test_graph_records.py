@@ -97,7 +97,7 @@ def test_the_line_to_watch_says_what_was_captured() -> None:
         "2 slots",
         "12 entries a rank, 48 in all",
         "captured in 1.2 s",
-        "10.0 MiB on rank 3 without reuse (rows 1.0, CP 1 3.0, CP 4 6.0)",
+        "10.0 MiB on rank 3 (rows 1.0, CP 1 3.0, CP 4 6.0)",
         "by stage 9.0 10.0",
     ):
         assert part in line

@@ -65,8 +65,8 @@ class GraphMemory:
     Args:
         inputs: Static inputs; callables may share them.
         gradients: Static gradients of the outputs.
-        private: Results, intermediates, and gradients of inputs and parameters. On the tape their
-            sum, without any reuse; on CUDA what the pool grew by.
+        private: Results, intermediates, and gradients of inputs and parameters: what the pool grew
+            by. Captures of one pool share less on the tape than on CUDA: see ``tape.scratch``.
     """
 
     inputs: int

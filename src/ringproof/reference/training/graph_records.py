@@ -16,9 +16,9 @@ class SizeMemory:
         inputs: Static tokens and metadata of the microbatches. Parts share them, so they are
             counted once per slot.
         gradients: Static gradients of the outputs of the parts.
-        private: Results, intermediates, and gradients of inputs and parameters. On the tape this is
-            their sum without reuse, which is more than a GPU needs. On CUDA it is the growth of the
-            pool, which is small if a larger size of the same slot was captured before.
+        private: Results, intermediates, and gradients of inputs and parameters: the growth of the
+            pool. On CUDA it is small if a larger size of the same slot was captured before. On the
+            tape sizes share only what one pass needs.
     """
 
     entries: int
@@ -89,12 +89,11 @@ class GraphsRecord:
         if len(self.stage_bytes) > 1:
             stages = f"  by stage {' '.join(map(_mebibytes, self.stage_bytes))}"
         slots = "slot" if self.slots == 1 else "slots"
-        how = " without reuse" if self.backend == "tape" else ""
         return (
             f"graphs: {self.backend}, {self.scope}  CP {sizes}  {self.slots} {slots}  "
             f"{self.entries_of_rank} entries a rank, {self.entries} in all  "
             f"captured in {self.capture_seconds:.1f} s  "
-            f"{_mebibytes(self.total)} MiB on rank {self.rank}{how} "
+            f"{_mebibytes(self.total)} MiB on rank {self.rank} "
             f"(rows {_mebibytes(self.rows)}, {parts}){stages}"
         )
 

@@ -15,10 +15,11 @@ function. What that shows is what a GPU would do with new data in old places:
 
 Read in this order: ``memory`` (blocks, addresses, and when they live), ``source`` (which line did
 it), ``chance`` (random numbers), ``transfers`` (communication in flight), ``operation`` (what is
-written down), ``recorder`` (who writes it), ``calls`` and ``fill`` (Python calls that no operation
-shows, and numbers written to a tensor), ``segment`` (a captured pass), ``backend``.
+written down), ``scratch`` (memory that results of one pass share), ``recorder`` (who writes it),
+``calls`` and ``fill`` (Python calls that no operation shows, and numbers written to a tensor),
+``segment`` (a captured pass), ``backend``.
 
 What differs from a device: the capture computes, and is undone at its end; nothing overlaps; memory
-is not really reused, only treated as lost where it could have been. ``refusals`` lists what a CPU
-cannot see.
+that outlives a pass is not really reused, only treated as lost where it could have been.
+``refusals`` lists what a CPU cannot see.
 """

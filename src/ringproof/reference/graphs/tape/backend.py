@@ -35,7 +35,7 @@ class TapeBackend:
 
     def new_pool(self) -> TapePool:
         """See ``CaptureBackend``."""
-        return TapePool()
+        return TapePool(reuses=True)
 
     def capture(
         self,

@@ -7,7 +7,7 @@ passes that follow. Two blocks whose lives do not touch may therefore be the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -102,19 +102,30 @@ class Address:
     conjugate: bool = False
     negative: bool = False
 
-    def tensor(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The tensor at this address, without history."""
+    def tensor(self, storage: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
+        """The tensor at this address, without history.
+
+        Args:
+            storage: What the block lies in.
+            start: Where in it, in bytes.
+        """
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        found = empty.set_(storage, self.offset, self.size, self.stride)
+        offset = self.offset + start // self.dtype.itemsize
+        found = empty.set_(storage, offset, self.size, self.stride)
         found = torch._conj(found) if self.conjugate else found
         return torch._neg_view(found) if self.negative else found
 
 
 class TapePool:
-    """All blocks that captures of one pool know of, and the count of passes."""
+    """All blocks that captures of one pool know of, and the count of passes.
 
-    def __init__(self) -> None:
-        self.passes = 0
+    Args:
+        reuses: Whether results that only one pass needs share memory; see ``scratch``.
+    """
+
+    def __init__(self, *, reuses: bool = False) -> None:
+        self.passes, self.reuses = 0, reuses
+        self.scratch = torch.UntypedStorage(0)
         self._blocks: dict[int, Block] = {}
 
     def __iter__(self) -> Iterator[Block]:
@@ -140,6 +151,29 @@ class TapePool:
         for block in self:
             if block.born is not None and block.died == NEVER and not block.held_elsewhere:
                 block.died = one
+
+    def let_go(self, one: int) -> None:
+        """Free results of the pass that runs which nothing holds any more."""
+        for block in self if self.reuses else ():
+            living = block.born == one and block.died == NEVER and block.storage is not None
+            if living and not block.held_elsewhere:
+                block.died, block.storage = one, None
+
+    def reserve(self, size: int) -> int:
+        """Let the scratch memory have so many bytes; by how many it grew."""
+        grown = max(0, size - self.scratch.nbytes())
+        if grown:
+            self.scratch.resize_(size)
+        return grown
+
+    def forget(self, one: int, shared: Container[Block]) -> None:
+        """Forget the blocks of a pass that share memory; give back to others what was let go."""
+        for key, block in tuple(self._blocks.items()):
+            if block in shared:
+                block.storage = None
+                del self._blocks[key]
+            elif block.born == one and block.storage is None:
+                block.storage = torch.UntypedStorage(block.bytes)
 
     def drop(self, passes: frozenset[int]) -> None:
         """Forget and free what these passes allocated."""

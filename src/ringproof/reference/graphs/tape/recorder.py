@@ -41,6 +41,9 @@ ALLOCATES_ONLY = frozenset(
 )
 """No kernel: a replay leaves in the new memory what was there."""
 
+SWEEP_BYTES = 8 << 20
+"""So many bytes of results later it is asked again which of them nothing holds any more."""
+
 
 class Recorder(TorchDispatchMode):
     """Records operations while it is active.
@@ -67,6 +70,7 @@ class Recorder(TorchDispatchMode):
         self._trained = None if trained is None else {t.untyped_storage()._cdata for t in trained}
         self._before: dict[Block, torch.UntypedStorage] = {}
         self._fills = False
+        self._new_bytes = 0
 
     @contextmanager
     def filling(self) -> Iterator[None]:
@@ -174,6 +178,10 @@ class Recorder(TorchDispatchMode):
         if self._pool.find(tensor) is not None:
             return None
         label = f"result of {func.name()} at {where}"
+        self._new_bytes += tensor.untyped_storage().nbytes()
+        if self._new_bytes > SWEEP_BYTES:
+            self._pool.let_go(self._pass)
+            self._new_bytes = 0
         block = self._pool.add(tensor, label, owned=True, born=self._pass)
         return address_of(tensor, block)
 

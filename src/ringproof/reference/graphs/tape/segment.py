@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ringproof.reference.graphs.tape.memory import (
 )
 from ringproof.reference.graphs.tape.operation import Operation, blocks
 from ringproof.reference.graphs.tape.recorder import refuse_while_recording
+from ringproof.reference.graphs.tape.scratch import lay_out
 from ringproof.reference.graphs.tape.transfers import Transfers
 
 
@@ -49,11 +50,13 @@ class TapeSegment:
         self._operations: tuple[Operation, ...] = ()
         self._outside: tuple[Block, ...] = ()
         self._bound: list[Block] = []
+        self._scratch_bytes = 0
 
     @property
     def private_bytes(self) -> int:
-        """What the pass allocates, without reuse."""
-        return sum(block.bytes for block in self._pool if block.born == self.number)
+        """What the pool grew by: memory of the pass's own, and more scratch memory."""
+        own = sum(block.bytes for block in self._pool if block.born == self.number)
+        return own + self._scratch_bytes
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -66,6 +69,7 @@ class TapeSegment:
         Raises:
             InputError: A tensor from outside is gone already, unless that is what to show.
         """
+        places = self._shared_places(operations)
         self._outside = tuple(
             dict.fromkeys(
                 block
@@ -73,12 +77,14 @@ class TapeSegment:
                 for block in sorted(
                     blocks((operation.arguments, operation.keywords)), key=lambda one: one.label
                 )
-                if block.storage is None
+                if block.storage is None and block not in places
             )
         )
         tensors: dict[Address, Any] = {}
 
         def tensor_at(address: Address) -> Any:
+            if address.block in places:
+                return address.tensor(self._pool.scratch, places[address.block])
             if address.block.storage is None:
                 return address
             if address not in tensors:
@@ -89,6 +95,15 @@ class TapeSegment:
 
         self._operations = tuple(operation.bound(tensor_at) for operation in operations)
         self._storages()
+
+    def _shared_places(self, operations: Sequence[Operation]) -> Mapping[Block, int]:
+        """Where in the pool's scratch memory the blocks lie that only this pass needs."""
+        if not self._pool.reuses:
+            return {}
+        layout = lay_out(operations, self.number)
+        self._scratch_bytes = self._pool.reserve(layout.bytes)
+        self._pool.forget(self.number, layout.places)
+        return layout.places
 
     def leave_nothing(self) -> None:
         """Destroy what the capture computed: on a device nothing is there before a replay."""
@@ -122,7 +137,7 @@ class TapeSegment:
 
     def reset(self) -> None:
         """Free what it holds."""
-        self._operations, self._outside = (), ()
+        self._operations, self._outside, self._scratch_bytes = (), (), 0
         while self._bound:
             self._bound.pop().bound -= 1
         self._pool.drop(frozenset({self.number}))
