@@ -13,11 +13,12 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.choose import choose_backend
-from ringproof.reference.graphs.scopes import parts_of
+from ringproof.reference.graphs.estimate import check_fits, estimated_bytes, need_of
+from ringproof.reference.graphs.scopes import Part, parts_of
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import with_metadata
-from ringproof.reference.packing.capacity import hollow
+from ringproof.reference.packing.capacity import RankCapacity, hollow
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
 from ringproof.reference.training.agreement import refuse_together, world
@@ -63,14 +64,46 @@ def graph_banks(
         needs: Tokens that this rank needs in a step.
 
     Raises:
-        InputError: The backend is not available here, or a part cannot be captured.
+        InputError: The backend is not available here, a part cannot be captured, or the graphs do
+            not fit in the memory that is free.
     """
     if options.graphs.graphs != "bank":
         yield CapturedBanks()
         return
     capacity, device = schedule.capacity, needs.device or torch.device("cpu")
     assert capacity is not None, "graphs have one, see TrainOptions"
-    made = BankOptions(
+    made = _bank_options(options, capacity, device)
+    with ExitStack() as stack:
+        samples = [
+            padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
+            for size in sorted(schedule.sizes)
+        ]
+
+        def parts() -> list[tuple[Part, ...]]:
+            return [parts_of(stage, options.graphs.graph_scope) for stage in stages]
+
+        def estimate() -> int:
+            count = len(samples)
+            return sum(estimated_bytes(part, samples[-1], count, made) for part in parts())
+
+        def capture() -> tuple[GraphBank, ...]:
+            banks = []
+            for part in parts():
+                banks.append(capture_bank(part, samples, made))
+                stack.callback(banks[-1].reset)
+            return tuple(banks)
+
+        needed = refuse_together(estimate, world(), device=device)
+        check_fits(need_of(needed, device), capacity.rows)
+        started = time.perf_counter()
+        banks = refuse_together(capture, world(), device=device)
+        yield CapturedBanks(banks, _record(options, made, schedule, banks, started=started))
+
+
+def _bank_options(
+    options: TrainOptions, capacity: RankCapacity, device: torch.device
+) -> BankOptions:
+    return BankOptions(
         backend=choose_backend(options.graphs.graph_backend, device),
         slots=slots_of(options),
         warm_up=options.graphs.graph_warmup,
@@ -79,23 +112,6 @@ def graph_banks(
         device=device,
         overflow=options.graphs.graphs_overflow,
     )
-    with ExitStack() as stack:
-
-        def capture() -> tuple[GraphBank, ...]:
-            banks = []
-            for stage in stages:
-                parts = parts_of(stage, options.graphs.graph_scope)
-                samples = [
-                    padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
-                    for size in schedule.sizes
-                ]
-                banks.append(capture_bank(parts, samples, made))
-                stack.callback(banks[-1].reset)
-            return tuple(banks)
-
-        started = time.perf_counter()
-        banks = refuse_together(capture, world(), device=device)
-        yield CapturedBanks(banks, _record(options, made, schedule, banks, started=started))
 
 
 def _record(
