@@ -16,6 +16,7 @@ from ringproof.harness.cluster import RankContext
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.training import banks
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import TrainOptions
@@ -76,9 +77,16 @@ def refused_then_eager(rank: RankContext, *, options: TrainOptions) -> tuple[str
 
 def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
     """Train where no tensor of the host may meet one of a GPU; graphs are the tape's."""
+    reserve = TapePool.reserve
+
+    def reserve_on_gpu(pool: TapePool, size: int) -> int:
+        gpu.labels.hold(pool.scratch)
+        return reserve(pool, size)
+
     with (
         mock.patch.object(banks, "choose_backend", lambda name, device: TapeBackend()),
-        PretendedGpu(),
+        mock.patch.object(TapePool, "reserve", reserve_on_gpu),
+        PretendedGpu() as gpu,
     ):
         return trained(replace(rank, device=GPU), options=options)
 

@@ -127,7 +127,7 @@ def test_nested_and_relative(tmp_path: Path) -> None:
 
 HOSTILE = [
     ("", "not in .gitmodules"),
-    ("#" * (MAX_BYTES + 1), "no list of submodules"),
+    ("#" * (MAX_BYTES + 1), "too large for a list of submodules"),
     (_modules(third="https://example.org/alone.git"), "without OWNER/NAME"),
     (_modules(third="https://example.org/../.."), "without OWNER/NAME"),
     (_modules(third="http://[::1"), "without OWNER/NAME"),

@@ -36,9 +36,11 @@ class Labels:
 
     def put(self, value: Any) -> Any:
         for tensor in tensors(value):
-            storage = tensor.untyped_storage()
-            self._held[storage._cdata] = storage
+            self.hold(tensor.untyped_storage())
         return value
+
+    def hold(self, storage: torch.UntypedStorage) -> None:
+        self._held[storage._cdata] = storage
 
     def drop(self, tensor: torch.Tensor) -> torch.Tensor:
         """The copy of a labelled tensor that has gone to the host."""

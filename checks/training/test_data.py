@@ -82,7 +82,7 @@ def test_lengths_are_those_of_what_is_read() -> None:
         ("folder:", "data: unknown source"),
         ("synthetic:", "data: unknown source"),
         ("stdlib:3", "data: unknown source"),
-        ("folder:/no/such/folder", "is no folder"),
+        ("folder:/no/such/folder", "is not a folder"),
         ("synthetic:seed=x", "synthetic: is unknown, there twice, or no number"),
         ("synthetic:seed=1,seed=2", "synthetic: is unknown, there twice, or no number"),
         ("synthetic:colour=1", "synthetic: is unknown, there twice, or no number"),

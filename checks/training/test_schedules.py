@@ -195,5 +195,5 @@ def test_a_group_at_an_offset_that_does_not_exist_is_refused() -> None:
     step = plan_step([8, 100, 8], schedule)
     moved = replace(step, plan=replace(step.plan, microbatches=(Microbatch(groups),)))
     checked(step, schedule)
-    with pytest.raises(InputError, match="starts at rank 1, no multiple of its size 2"):
+    with pytest.raises(InputError, match="starts at rank 1, which is not a multiple of its size 2"):
         checked(moved, schedule)
