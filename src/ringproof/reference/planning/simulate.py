@@ -229,7 +229,9 @@ def advance(clocks: Clocks, sizes: IntArray, offsets: IntArray, times: IntArray)
 
     Args:
         clocks: When each rank is free, shape ``(ranks,)``.
-        sizes, offsets, times: Ranks, first rank and time of each group.
+        sizes: Number of ranks of each group.
+        offsets: First rank of each group.
+        times: Time of each group.
     """
     after = clocks.copy()
     for size in np.unique(sizes).tolist():
