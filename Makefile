@@ -21,7 +21,7 @@ test: lint
 
 # The tests on many ranks for which `make test` has no time.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest smoke -m slow
+	$(BIN)/python -m pytest smoke -m slow -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
