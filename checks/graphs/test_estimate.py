@@ -85,3 +85,5 @@ def test_the_machine_says_what_is_free(tmp_path: Path, monkeypatch: pytest.Monke
     assert estimate.free_memory() == 4096
     (tmp_path / "memory.max").write_text("3000\n")
     assert estimate.free_memory() == 2000
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 500\n")
+    assert estimate.free_memory() == 2500, "the kernel gives up its cache of files"

@@ -140,11 +140,14 @@ def need_of(needed: int, device: torch.device) -> Need:
 
 
 def free_memory() -> int | None:
-    """Bytes that the processes of this host, or of this container, may still take."""
-    found = [_in_table(MEMINFO, "MemAvailable")]
+    """Bytes that the processes of this host, or of this container, may still take.
+
+    A container's usage includes the cache of files, of which the kernel gives up the inactive part.
+    """
+    found = [_in_table(MEMINFO, "MemAvailable:", 1024)]
     try:
         most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(most - used)
+        found.append(most - used + (_in_table(CGROUP / "memory.stat", "inactive_file", 1) or 0))
     except (OSError, ValueError):  # no limit, or none of this kind
         pass
     known = [one for one in found if one is not None]
@@ -154,17 +157,18 @@ def free_memory() -> int | None:
 def allowed_memory() -> int | None:
     """Bytes of address space that this process may still take."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _in_table(STATUS, "VmSize")
+    used = _in_table(STATUS, "VmSize:", 1024)
     return None if most == resource.RLIM_INFINITY or used is None else most - used
 
 
-def _in_table(path: Path, name: str) -> int | None:
-    """A number of kibibytes in a file of the kernel's, as bytes."""
+def _in_table(path: Path, name: str, unit: int) -> int | None:
+    """A number in a file of the kernel's, as bytes; ``unit`` is how many each of it stands for."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), None)
+    rows = (line.split() for line in lines)
+    return next((int(row[1]) * unit for row in rows if row[:1] == [name]), None)
 
 
 def check_fits(own: Need, rows: int) -> None:
