@@ -55,7 +55,7 @@ def run(exchange: BlockExchange, events: list[str]) -> None:
 
 def test_the_ring_has_the_next_block_in_flight_while_it_computes() -> None:
     notes = Notebook(size=3)
-    run(Ring(notes), notes.events)  # type: ignore[arg-type]
+    run(Ring(notes), notes.events)  # type: ignore[arg-type] # records calls
     assert notes.events == [
         "shift 1",
         "compute 0",
@@ -69,13 +69,13 @@ def test_the_ring_has_the_next_block_in_flight_while_it_computes() -> None:
 
 def test_the_gather_runs_while_the_own_block_is_worked_on() -> None:
     notes = Notebook(size=3)
-    run(Gather(notes), notes.events)  # type: ignore[arg-type]
+    run(Gather(notes), notes.events)  # type: ignore[arg-type] # records calls
     assert notes.events == ["gather", "compute 0", "wait gather", "compute 1", "compute 2"]
 
 
 def test_gradients_travel_while_the_next_block_computes() -> None:
     notes = Notebook(size=2)
-    sink = Ring(notes).gradient_sink()  # type: ignore[arg-type]
+    sink = Ring(notes).gradient_sink()  # type: ignore[arg-type] # records calls
     sink.add(torch.ones(4))
     notes.events.append("compute 1")
     sink.add(torch.ones(4))
@@ -86,7 +86,7 @@ def test_gradients_travel_while_the_next_block_computes() -> None:
 def test_gathered_gradients_go_to_their_owners_one_by_one() -> None:
     """In step s to the rank s places before; what arrives is added to the own block's."""
     notes = Notebook(size=4)
-    sink = Gather(notes).gradient_sink()  # type: ignore[arg-type]
+    sink = Gather(notes).gradient_sink()  # type: ignore[arg-type] # records calls
     kept = []
     for step in range(4):
         gradient = torch.full((4,), 10.0)
@@ -111,7 +111,7 @@ class Twice(Local):
     def blocks(self, own: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from (own for _ in range(self.times))
 
-    def gradient_sink(self) -> Twice:  # type: ignore[override]
+    def gradient_sink(self) -> Twice:  # type: ignore[override] # broken on purpose
         return self
 
     def add(self, gradient: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -54,7 +55,7 @@ def test_a_microbatch_is_planned_once(
     stage = whole(preset(name), recompute=recompute)
     for lengths in ((13, 1), (7, 24)):
         batch = rank_batch(random_sequences(lengths), alone)
-        assert counted(lambda batch=batch: run(stage, batch)) == plannings  # type: ignore[misc]
+        assert counted(partial(run, stage, batch)) == plannings
 
 
 def test_a_static_microbatch_is_planned_once(alone: ContextParallelGroup) -> None:

@@ -132,7 +132,7 @@ def test_a_length_does_not_divide_after_tp_shrank_either() -> None:
 def test_positions_windows_and_budgets_shrink_in_proportion() -> None:
     line = ("--dynamic-context-parallel --window-size 2048,0 --max-seqlen-per-dp-cp-rank 1024 "
             "--pad-packed-seq-alignment 1024 --use-varlen-dataset --mock-data")  # fmt: skip
-    config = '{"mode":"distribution","type":"lognormal","min_seq_len":512,"max_seq_len":8192,"mean_seq_len":2048,"lognormal_sigma":1.5}'  # noqa: E501
+    config = '{"mode":"distribution","type":"lognormal","min_seq_len":512,"max_seq_len":8192,"mean_seq_len":2048,"lognormal_sigma":1.5}'  # noqa: E501 - one word, as in a launch
     _, flags = small(f"{line} --varlen-mock-dataset-config-json {config}", 8)
     assert flags.get("--seq-length") == ("256",)
     assert flags.get("--window-size") == ("64,0",)

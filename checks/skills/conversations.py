@@ -59,7 +59,7 @@ class Talker:
 def use() -> None:
     """Let upstream's SFT data set read `Packs` through a `Talker`; upstream packs and pads."""
     module = importlib.import_module("megatron.training.datasets.sft_dataset")
-    module.SFTLowLevelDataset = Packs  # type: ignore[attr-defined]
+    module.SFTLowLevelDataset = Packs  # type: ignore[attr-defined] # a new module
     pack = module.SFTDataset.__getitem__
 
     @functools.wraps(pack)

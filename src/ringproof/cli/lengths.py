@@ -41,7 +41,8 @@ def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None
         source: ``lognormal:...`` or ``folder:...`` (see `draws`); a file of text, CSV, JSON, JSON
             lines, NPY or Parquet (see `formats`); ``-`` for such a file on standard input; or
             numbers separated by commas where no file has that name.
-        column: Of CSV, JSON objects and Parquet; the only one with numbers when empty.
+        column: Name of the column in CSV, JSON objects or Parquet. When empty, the only column
+            with numbers is taken.
         stdin: What ``-`` reads.
 
     Raises:

@@ -31,9 +31,7 @@ def parity(
     *,
     tol: Annotated[
         float,
-        typer.Option(
-            metavar="R", help="Largest relative difference that is no finding. 0 means bitwise."
-        ),
+        typer.Option(metavar="R", help="Largest relative difference to accept. 0 means bitwise."),
     ] = 1e-9,
     series: Annotated[
         str | None,

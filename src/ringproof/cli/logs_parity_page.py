@@ -185,7 +185,7 @@ def _level(y: float, text: str) -> Iterator[str]:
 
 
 def _curve(name: str, one: Curves, heights: Sequence[float | None]) -> Iterator[str]:
-    """A line with a gap wherever there is no height."""
+    """Return the path of a curve; it is interrupted where a height is missing."""
     moves, path = "M", []
     for step, y in zip(one.steps, heights, strict=True):
         if y is None:

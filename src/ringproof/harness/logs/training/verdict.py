@@ -112,7 +112,7 @@ def differences(common: Common, tolerance: float, a: Precision, b: Precision) ->
 
     Args:
         common: The two series.
-        tolerance: Largest relative difference that is no finding; 0 means bitwise.
+        tolerance: Largest relative difference that is accepted; 0 means bitwise.
         a: How finely the first was printed; ``b`` the second.
     """
     relative, beyond = array("d"), array("q")
