@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,7 @@ from ringproof.harness.anchors import (
     open_upstream,
 )
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.archives import Archive
-from ringproof.harness.upstreams.releases import fetch_release
+from ringproof.harness.upstreams.releases import Archive, fetch_release
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -79,7 +80,7 @@ def test_hashes_are_checked(index: Path, tmp_path: Path) -> None:
 
 def test_a_release_that_does_not_exist(index: Path, tmp_path: Path) -> None:
     make_wheel(index)
-    with pytest.raises(InputError, match=r"demo_upstream==2\.0"):
+    with pytest.raises(InputError, match=r"no such release as a wheel \(got demo_upstream==2\.0"):
         _fetch(tmp_path / "cache", version="2.0")
 
 
@@ -89,9 +90,23 @@ def test_no_network_is_no_finding(
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(UpstreamUnavailable, match="could not download"):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:s3cret@127.0.0.1:9/simple")
+    with pytest.raises(UpstreamUnavailable, match="could not download") as refused:
         _fetch(tmp_path / "cache")
+    assert "s3cret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_source_archive_is_never_built(index: Path, tmp_path: Path) -> None:
+    """pip would run its build code to get its metadata, so that only wheels are downloaded."""
+    trace = tmp_path / "executed"
+    setup = f"open({str(trace)!r}, 'w').close()\n".encode()
+    with tarfile.open(index / "demo_upstream-1.0.tar.gz", "w:gz") as archive:
+        header = tarfile.TarInfo("demo_upstream-1.0/setup.py")
+        header.size = len(setup)
+        archive.addfile(header, io.BytesIO(setup))
+    with pytest.raises(InputError, match="git:PATH@REF"):
+        _fetch(tmp_path / "cache")
+    assert not trace.exists()
 
 
 def test_offline_never_starts_pip(index: Path, tmp_path: Path) -> None:

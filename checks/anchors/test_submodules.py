@@ -9,15 +9,17 @@ import pytest
 from checks.anchors.gitrepo import commit, make_repository
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.folders import FolderTree
 from ringproof.harness.upstreams.git import GitTree, Location
-from ringproof.harness.upstreams.gitmodules import MAX_BYTES, repository_of, submodule_urls
 from ringproof.harness.upstreams.submodules import (
+    MAX_BYTES,
     MAX_LISTED,
     Submodule,
     SubmoduleSources,
     refuse_unused,
+    repository_of,
+    submodule_urls,
 )
+from ringproof.harness.upstreams.tree import FolderTree
 
 INNER = {"pkg/a.py": "A = 1\n", "pkg/b.py": "B = 2\n"}
 URL = "https://example.org/Owner/Inner.git"

@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.archives import make_folder, sha256_of
+from ringproof.harness.upstreams.releases import download_wheels, make_folder, sha256_of
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.tree import (
     UpstreamError,
@@ -24,7 +24,6 @@ from ringproof.harness.upstreams.tree import (
     UpstreamUnavailable,
     WheelTree,
 )
-from ringproof.harness.upstreams.wheels import download_wheels
 from ringproof.rehearsal.program import Upstream
 from ringproof.rehearsal.standins import dataset_helpers
 

@@ -16,8 +16,7 @@ from ringproof.harness.fences.model import ByteSpan, JudgedMention, Mention, Pla
 from ringproof.harness.fences.names import place_name, place_name_at
 from ringproof.harness.fences.source import SourceLines, SourceRefused
 from ringproof.harness.fences.source_files import SourceFiles
-from ringproof.harness.upstreams.folders import FolderTree
-from ringproof.harness.upstreams.tree import UpstreamTree
+from ringproof.harness.upstreams.tree import FolderTree, UpstreamTree
 
 _ORDER = ("exact", "moved", "changed", "missing")
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.harness.fences.documents import NOT_ENTERED
 from ringproof.harness.fences.source import SourceLines, SourceRefused, read_source
-from ringproof.harness.upstreams.gitmodules import submodule_urls
+from ringproof.harness.upstreams.submodules import submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 CHECKOUT = "."

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.fences.source import SourceLines, SourceRefused, read_source
-from ringproof.harness.upstreams.gitmodules import repository_of, submodule_urls
 from ringproof.harness.upstreams.specs import open_tree, split_git
+from ringproof.harness.upstreams.submodules import repository_of, submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 OPTION = "--upstream"

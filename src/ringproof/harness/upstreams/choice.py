@@ -10,10 +10,10 @@ from typing import Any
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.sources import open_upstream
+from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.specs import FORMS, open_tree, split_git
 from ringproof.harness.upstreams.submodules import Submodule, SubmoduleSources
-from ringproof.harness.upstreams.tree import UpstreamTree
+from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 
 _Named = tuple[str, RepositoryUpstream]
 
@@ -94,7 +94,7 @@ class UpstreamChoice:
     def spec(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> str | None:
         """Return the spec that the user gave for an upstream, with its ref, or ``None``."""
         spec = self.overrides.get(name)
-        if spec is None and _is_repository(upstream):
+        if spec is None and isinstance(upstream, RepositoryUpstream):
             spec = self.overrides.get(str(upstream.repo))
         if spec is None or not spec.startswith("git:"):
             return spec
@@ -126,5 +126,17 @@ class UpstreamChoice:
         return self._opened[key]
 
 
-def _is_repository(upstream: PackageUpstream | RepositoryUpstream) -> bool:
-    return isinstance(upstream, RepositoryUpstream)
+def open_upstream(
+    upstream: PackageUpstream | RepositoryUpstream, *, cache: Path, offline: bool
+) -> UpstreamTree:
+    """Open the tree of an upstream for which the user gave no spec.
+
+    Raises:
+        UpstreamUnavailable: It is not available here. Repositories are not downloaded.
+        UpstreamError: It cannot be used because of its hash or a broken wheel.
+        InputError: The index has no wheel of the release.
+    """
+    if isinstance(upstream, RepositoryUpstream):
+        raise UpstreamUnavailable(f"needs a checkout of {upstream.repo} at {upstream.commit[:12]}")
+    package, accepted = upstream.package, upstream.file_sha256
+    return open_release(package, upstream.version, cache=cache, accepted=accepted, offline=offline)

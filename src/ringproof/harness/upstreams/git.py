@@ -11,14 +11,16 @@ import pygit2
 from pygit2.enums import FileMode
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.gitmodules import MAX_BYTES, repository_of, submodule_urls
 from ringproof.harness.upstreams.gitobjects import FILES, CommitObjects
 from ringproof.harness.upstreams.submodules import (
+    MAX_BYTES,
     MAX_LISTED,
     MAX_NESTED,
     MissingSubmodule,
     Submodule,
     SubmoduleSources,
+    repository_of,
+    submodule_urls,
 )
 from ringproof.harness.upstreams.tree import UpstreamError
 
@@ -62,17 +64,12 @@ class GitTree:
         name: str | None = None,
     ) -> None:
         self._objects = CommitObjects(path, ref)
-        self._ref = ref
         self._base = name or self._objects.remote
         self._sources = SubmoduleSources() if submodules is None else submodules
         self._inside: dict[str, GitTree] = {}
         self._urls: dict[str, str] | None = None
         self.commit = self._objects.commit
-
-    @property
-    def origin(self) -> str:
-        """``git:REF#commit=ID``, without a folder of this machine."""
-        return f"git:{self._ref}#commit={self.commit}"
+        self.origin = f"git:{ref}#commit={self.commit}"
 
     def read(self, path: str) -> bytes:
         """See `UpstreamTree.read`. Links are only followed inside their repository.

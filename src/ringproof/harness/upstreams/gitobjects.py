@@ -1,8 +1,14 @@
-"""Reads the objects of one commit of a git repository by path."""
+"""Reads the objects of one commit of a git repository by path.
+
+Loose objects are checked before libgit2 opens them: version 1.9 never returns from the header of a
+loose commit, tree or tag whose file is truncated, because it inflates in an endless loop in C,
+where Python's signal handlers do not run. An interrupted copy leaves such files.
+"""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +16,13 @@ import pygit2
 from pygit2.enums import FileMode, RepositoryOpenFlag
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.looseobjects import LooseObjects
 from ringproof.harness.upstreams.tree import MAX_FILE_BYTES, UpstreamError, refuse_escape
 
 FILES = (FileMode.BLOB, FileMode.BLOB_EXECUTABLE)
 
 _MAX_DEPTH = 100
 _MAX_TAGS = 10  # a tag of a tag of ...
+_BLOCK = 1 << 16
 # A corrupt or truncated repository raises any of these, depending on the broken object.
 _FAILURES = (pygit2.GitError, OSError, ValueError, KeyError)
 
@@ -41,10 +47,9 @@ class CommitObjects:
             foreign = "not owned by" in problem
             remedy = "add it to git's safe.directory" if foreign else "name a clone of the upstream"
             raise InputError("git", path, problem, remedy) from error
-        self._loose = LooseObjects(Path(self._repository.path))
-        commit = _commit(self._repository, path, ref, self._loose)
+        commit = _commit(self._repository, path, ref)
         try:
-            self._loose.refuse_truncated(str(commit.tree_id))
+            _refuse_truncated(self._repository, commit.tree_id)
             self._root = commit.tree
         except _FAILURES as error:
             raise self._corrupt(error) from error
@@ -74,7 +79,7 @@ class CommitObjects:
             if not isinstance(entry, pygit2.Tree):
                 raise FileNotFoundError(path)
             try:
-                self._loose.refuse_truncated(str(entry.id))
+                _refuse_truncated(self._repository, entry.id)
                 inside = part in entry
                 entry = entry[part] if inside else entry
             except _FAILURES as error:
@@ -90,7 +95,7 @@ class CommitObjects:
             UpstreamError: The file is too large.
         """
         try:
-            self._loose.refuse_truncated(str(blob.id))
+            _refuse_truncated(self._repository, blob.id)
             # Read the size in the object's header before its content is unpacked.
             _, size = self._repository.odb.read_header(blob.id)
             if size > MAX_FILE_BYTES:
@@ -118,7 +123,7 @@ class CommitObjects:
         if not isinstance(tree, pygit2.Tree):
             return []
         try:
-            self._loose.refuse_truncated(str(tree.id))
+            _refuse_truncated(self._repository, tree.id)
             return [(entry.name or "", entry) for entry in tree]
         except _FAILURES as error:
             raise self._corrupt(error) from error
@@ -128,14 +133,12 @@ class CommitObjects:
         return InputError("git", self.spec, problem, "fetch it again in full")
 
 
-def _commit(
-    repository: pygit2.Repository, path: Path, ref: str, loose: LooseObjects
-) -> pygit2.Commit:
+def _commit(repository: pygit2.Repository, path: Path, ref: str) -> pygit2.Commit:
     """Return the commit of a ref, which may be a branch of the remote."""
     failure: Exception | None = None
     for name in (ref, f"refs/remotes/origin/{ref}"):
         try:
-            _refuse_truncated(repository, name, loose)
+            _refuse_truncated_ref(repository, name)
             return repository.revparse_single(name).peel(pygit2.Commit)
         except _FAILURES as error:
             failure = failure or error
@@ -148,7 +151,7 @@ def _commit(
     raise InputError("git", path, problem, remedy) from failure
 
 
-def _refuse_truncated(repository: pygit2.Repository, name: str, loose: LooseObjects) -> None:
+def _refuse_truncated_ref(repository: pygit2.Repository, name: str) -> None:
     """Check the objects that resolving a name opens: its first object, tags, and its commit.
 
     Ancestors (``main~2``) are not checked.
@@ -158,7 +161,7 @@ def _refuse_truncated(repository: pygit2.Repository, name: str, loose: LooseObje
     for _ in range(_MAX_TAGS):
         if current is None:
             return
-        loose.refuse_truncated(str(current))
+        _refuse_truncated(repository, current)
         found = repository.get(current)
         current = found.target if isinstance(found, pygit2.Tag) else None
 
@@ -184,3 +187,36 @@ def _is_reference(repository: pygit2.Repository, ref: str) -> bool:
 
 def _reason(error: Exception | None) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _refuse_truncated(repository: pygit2.Repository, oid: pygit2.Oid) -> None:
+    """Refuse a truncated loose object. Complete, packed and missing objects are accepted.
+
+    Raises:
+        OSError: The object is not a regular file or cannot be read.
+        ValueError: The file is truncated or is not a zlib stream.
+    """
+    object_id = str(oid)
+    path = _common_folder(Path(repository.path)) / "objects" / object_id[:2] / object_id[2:]
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise OSError(f"{object_id} is not a regular file")
+    inflater = zlib.decompressobj()
+    with path.open("rb") as stream:
+        while not inflater.eof:
+            block = inflater.unconsumed_tail or stream.read(_BLOCK)
+            try:
+                made = inflater.decompress(block, _BLOCK)  # in parts, since its size is unknown
+            except zlib.error as error:
+                raise ValueError(f"the file of object {object_id}: {error}") from error
+            if not (block or made or inflater.eof):
+                raise ValueError(f"the file of object {object_id} is cut short")
+
+
+def _common_folder(git_folder: Path) -> Path:
+    """Return the folder that a linked work tree shares with its repository."""
+    try:
+        return git_folder / (git_folder / "commondir").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return git_folder

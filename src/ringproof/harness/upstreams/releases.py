@@ -1,86 +1,186 @@
-"""Releases on the package index as upstreams: the wheel, or otherwise the source archive."""
+"""Releases on the package index as upstreams: their wheels, which pip downloads into a cache.
+
+Only wheels are downloaded, because pip would run the build code of a source archive. A release
+without a wheel is read from a checkout of its repository.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.archives import Archive, cached
-from ringproof.harness.upstreams.sdists import SdistSource
-from ringproof.harness.upstreams.sdisttree import SdistTree
-from ringproof.harness.upstreams.tree import (
-    UpstreamError,
-    UpstreamTree,
-    UpstreamUnavailable,
-    WheelTree,
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable, WheelTree
+
+# Anchors need only source text, so a wheel for another Python version is accepted.
+_FALLBACK_PYTHONS = ("3.11", "3.12", "3.13")
+_FALLBACK_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64")
+_DOWNLOAD = (
+    *("download", "--no-deps", "--only-binary=:all:", "--no-input"),
+    *("--progress-bar", "off", "--timeout", "30", "--retries", "1"),
 )
-from ringproof.harness.upstreams.wheels import download_wheels
+_PIP_SECONDS = 600
+_UNREACHABLE = re.compile(
+    r"Retrying|NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"
+    r"|Temporary failure in name resolution|Network is unreachable|Could not fetch URL"
+)
+_NO_MATCH = "No matching distribution found"
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A wheel in the cache, and its hash."""
+
+    path: Path
+    sha256: str
 
 
 def open_release(
     package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
-) -> UpstreamTree:
-    """Open the files of a release; raises like `fetch_release`.
-
-    Raises:
-        UpstreamError: The archive cannot be read.
-    """
+) -> WheelTree:
+    """Open the files of a release; arguments and errors are those of `fetch_release`."""
     archive = fetch_release(package, version, cache=cache, accepted=accepted, offline=offline)
-    kind = WheelTree if archive.is_wheel else SdistTree
-    return kind(archive.path, f"pip:{package}=={version}", archive.sha256)
+    return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
 
 
 def fetch_release(
     package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
 ) -> Archive:
-    """Return the wheel or source archive of ``package==version`` from the cache or the index.
+    """Return the wheel of ``package==version`` from the cache or the index.
 
     Args:
-        accepted: Accepted SHA-256 values of either kind of file; any if empty.
+        accepted: Accepted SHA-256 values; any if empty.
         offline: Whether to use the cache only.
 
     Raises:
         UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
-        UpstreamError: No file has an accepted hash, or a file does not have the hash of the index.
-        InputError: The index does not have the release.
+        UpstreamError: No wheel has an accepted hash.
+        InputError: The index has no wheel of the release.
     """
     wanted = f"{package}=={version}"
     folder = cache / canonicalize_name(package) / version
     others: set[str] = set()
-    for archive in _archives(package, version, folder, accepted, others, offline):
+    downloads = () if offline else download_wheels(wanted, folder)
+    for archive in chain(_cached(folder), downloads):
         if not accepted or archive.sha256 in accepted:
             return archive
         others.add(archive.sha256)
     if offline:
         raise UpstreamUnavailable(f"{wanted} is not in the cache, and this is offline")
     if not others:
-        problem = "the package index has no such release, as wheel or source archive"
-        raise InputError("upstreams", wanted, problem, "correct the package or its version")
+        problem = "the package index has no such release as a wheel"
+        remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"
+        raise InputError("upstreams", wanted, problem, remedy)
     found = ", ".join(sorted(others))
     raise UpstreamError(f"{wanted} has SHA-256 {found}, not what the card says")
 
 
-def _archives(
-    package: str,
-    version: str,
-    folder: Path,
-    accepted: tuple[str, ...],
-    others: set[str],
-    offline: bool,
-) -> Iterator[Archive]:
-    """Yield candidates, best first, and add hashes of other files to ``others``."""
-    yield from cached(folder)
-    if offline:
-        return
-    yield from download_wheels(f"{package}=={version}", folder)
-    source = SdistSource(package, version)
-    for file in source.files():
-        if accepted and file.sha256 is not None and file.sha256 not in accepted:
-            others.add(file.sha256)
-            continue
-        archive = source.download(file, folder)
-        if archive is not None:
-            yield archive
+def _cached(folder: Path) -> Iterator[Archive]:
+    """Yield the wheels of one release whose hash is still the recorded one."""
+    for path in sorted(folder.glob("*.whl")):
+        record = path.with_name(f"{path.name}.sha256")
+        actual = sha256_of(path)
+        if record.is_file() and record.read_text("ascii", "replace").strip() == actual:
+            yield Archive(path, actual)
+
+
+def download_wheels(wanted: str, folder: Path) -> Iterator[Archive]:
+    """Yield the wheels of ``PACKAGE==VERSION`` for this Python and others, one download at a time.
+
+    Raises:
+        UpstreamUnavailable: The index cannot be reached.
+        InputError: The folder cannot be created.
+    """
+    make_folder(folder)
+    for python in (None, *_FALLBACK_PYTHONS):
+        wheel = _download(wanted, folder, python)
+        if wheel is not None:
+            yield wheel
+
+
+def _download(wanted: str, folder: Path, python: str | None) -> Archive | None:
+    """Run pip once; return ``None`` if the index has no wheel for this Python."""
+    arguments = list(_DOWNLOAD)
+    if python is not None:
+        arguments += ["--python-version", python]
+        for platform in _FALLBACK_PLATFORMS:
+            arguments += ["--platform", platform]
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+        failed, log = _run_pip([*arguments, "--dest", scratch, wanted])
+        wheels = sorted(Path(scratch).glob("*.whl"))
+        if not failed and wheels:
+            return _keep(wheels[0], folder)
+    log = log if failed else "pip reported success and left no wheel"
+    if _NO_MATCH in log and not _UNREACHABLE.search(log):
+        return None
+    raise UpstreamUnavailable(f"pip could not download {wanted}: {_reason(log)}")
+
+
+def _keep(download: Path, folder: Path) -> Archive:
+    """Move a downloaded file into the cache, after its hash, so that no file is without a hash."""
+    digest = sha256_of(download)
+    record = download.with_name(f"{download.name}.sha256")
+    record.write_text(f"{digest}\n", "ascii")
+    record.replace(folder / record.name)
+    return Archive(download.replace(folder / download.name), digest)
+
+
+def _run_pip(arguments: Sequence[str]) -> tuple[bool, str]:
+    """Run pip and return whether it failed, and its output."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_PIP_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True, f"ERROR: pip did not finish within {_PIP_SECONDS} s"
+    return done.returncode != 0, done.stdout
+
+
+def _reason(log: str) -> str:
+    """Return pip's last error, or the end of its traceback, on one line and without passwords."""
+    failures = _UNREACHABLE.findall(log)
+    if failures:
+        named = [name for name in failures if name.endswith(("Error", "Timeout", "unreachable"))]
+        return " ".join(["the package index cannot be reached", *(f"({n})" for n in named[:1])])
+    lines = log.splitlines() or ["no message"]
+    errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
+    return _CREDENTIALS.sub("", " ".join((errors or lines)[-1].split()))[:200]
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder in the cache.
+
+    Raises:
+        InputError: The folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+        raise InputError("--cache", folder, problem, "name a writable folder") from error
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -6,10 +6,15 @@ import re
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.folders import FolderTree, InstalledTree
 from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.submodules import SubmoduleSources
-from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
+from ringproof.harness.upstreams.tree import (
+    FolderTree,
+    InstalledTree,
+    UpstreamError,
+    UpstreamTree,
+    UpstreamUnavailable,
+)
 
 FORMS = "git:PATH@REF, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
 
@@ -33,8 +38,7 @@ def open_tree(
 
     Args:
         spec: One of `FORMS`. A git PATH is a bare or normal repository, and REF is a branch, tag,
-            remote branch or commit. A release is read from its wheel or otherwise from its source
-            archive.
+            remote branch or commit. A release is read from its wheel.
         cache: Folder of downloads.
         offline: Whether to use the cache only.
         submodules, name: Arguments for git; see `GitTree`.

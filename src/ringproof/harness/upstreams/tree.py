@@ -1,13 +1,17 @@
-"""Read-only access to the files of one upstream version."""
+"""Read-only access to the files of one upstream version: the interface, wheels and folders."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from ringproof.errors import InputError
+from ringproof.files import read_bounded, walk_files
 
 MAX_FILE_BYTES = 16_000_000
 """Maximum size of a source file."""
@@ -22,10 +26,7 @@ class UpstreamUnavailable(Exception):
 
 
 class UpstreamTree(Protocol):
-    """The files of one upstream version.
-
-    Implementations: `WheelTree`, `SdistTree`, `GitTree`, `FolderTree`, `InstalledTree`.
-    """
+    """The files of one upstream version."""
 
     @property
     def origin(self) -> str:
@@ -44,7 +45,14 @@ class UpstreamTree(Protocol):
         """
 
     def paths(self, under: str = "") -> Iterator[str]:
-        """Yield the files whose path starts with ``under``, in any order."""
+        """Yield the files whose path starts with ``under``, in any order, without links."""
+
+
+def refuse_escape(path: str) -> None:
+    """Raise `UpstreamError` for a path that could leave its root."""
+    parts = path.replace("\\", "/").split("/")
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise UpstreamError(f"{path!r} leaves the upstream's root")
 
 
 class WheelTree:
@@ -64,13 +72,7 @@ class WheelTree:
             self._zip = zipfile.ZipFile(wheel)
         except (zipfile.BadZipFile, OSError) as error:
             raise UpstreamError(f"{wheel.name} is not a readable wheel: {error}") from error
-        self._origin = origin
-        self.sha256 = sha256
-
-    @property
-    def origin(self) -> str:
-        """``pip:PACKAGE==VERSION#sha256=...``."""
-        return f"{self._origin}#sha256={self.sha256}"
+        self.origin = f"{origin}#sha256={sha256}"
 
     def read(self, path: str) -> bytes:
         """See `UpstreamTree.read`."""
@@ -95,7 +97,7 @@ class WheelTree:
         return data
 
     def paths(self, under: str = "") -> Iterator[str]:
-        """See `UpstreamTree.paths`; links are left out."""
+        """See `UpstreamTree.paths`."""
         files = (entry.filename for entry in self._zip.infolist() if not _is_link(entry))
         return (name for name in files if name.startswith(under))
 
@@ -104,8 +106,77 @@ def _is_link(entry: zipfile.ZipInfo) -> bool:
     return stat.S_ISLNK(entry.external_attr >> 16)
 
 
-def refuse_escape(path: str) -> None:
-    """Raise `UpstreamError` for a path that could leave its root."""
-    parts = path.replace("\\", "/").split("/")
-    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise UpstreamError(f"{path!r} leaves the upstream's root")
+class FolderTree:
+    """The files below a folder. Links inside it may only lead to places inside it.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise InputError("dir", root, "no such folder", "name the root of a checkout")
+        self._root = root.resolve()
+        self.origin = f"dir:{self._root.name}"
+
+    def read(self, path: str) -> bytes:
+        """See `UpstreamTree.read`."""
+        return _read(self._root, path)
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        """See `UpstreamTree.paths`; ``.git`` is left out."""
+        for file in walk_files(self._root, lambda name: name == ".git"):
+            path = file.relative_to(self._root).as_posix()
+            if path.startswith(under):
+                yield path
+
+
+class InstalledTree:
+    """The files that an installed distribution lists. Nothing in them is imported.
+
+    Raises:
+        InputError: The package is not installed here, or without files (editable).
+    """
+
+    def __init__(self, package: str) -> None:
+        try:
+            distribution = importlib.metadata.distribution(package)
+        except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+            problem = "is not installed in this environment"
+            raise InputError("installed", package, problem, "install it or use pip:") from error
+        files = (file.as_posix() for file in distribution.files or ())
+        self._listed = frozenset(file for file in files if not file.startswith(("/", "../")))
+        if not any(file.endswith(".py") for file in self._listed):
+            problem = "is installed without its files (editable, or no record of them)"
+            raise InputError("installed", package, problem, "name its folder with dir:")
+        self._root = Path(str(distribution.locate_file(""))).resolve()
+        self.origin = f"installed:{package}=={distribution.version}"
+
+    def read(self, path: str) -> bytes:
+        """See `UpstreamTree.read`. Files of other packages are not found."""
+        refuse_escape(path)
+        if path not in self._listed:
+            raise FileNotFoundError(path)
+        return _read(self._root, path)
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        """See `UpstreamTree.paths`."""
+        return (path for path in sorted(self._listed) if path.startswith(under))
+
+
+def _read(root: Path, path: str) -> bytes:
+    refuse_escape(path)
+    if "\0" in path:
+        raise FileNotFoundError(path)
+    try:
+        file = (root / path).resolve()
+        if not file.is_relative_to(root):
+            raise UpstreamError(f"{path!r} is a link that leaves the upstream's root")
+        if not file.is_file():
+            raise FileNotFoundError(path)
+        return read_bounded(file, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "a loop of links"
+        raise UpstreamError(f"{path}: cannot be read: {reason}") from error
