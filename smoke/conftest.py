@@ -21,6 +21,13 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 GPUS_FOR_ALL = torch.cuda.device_count() >= LARGEST_WORLD
 
 
+@pytest.fixture(scope="session", autouse=True)
+def imported_once() -> None:
+    """Start the server that forks ranks with the trainer imported: every later rank has it."""
+    with Cluster(1, ClusterOptions(preload=("ringproof.reference.training.trainer",))):
+        pass
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Eight ranks: NCCL where each can have a GPU of its own, otherwise gloo, in every case."""

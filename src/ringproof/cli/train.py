@@ -223,6 +223,7 @@ def train(
                 timeout_seconds=timeout,
                 log_sink=_sink(stream, quiet=quiet),
                 share_gpus=share_gpus,
+                preload=("ringproof.reference.training.trainer",),
             )
             result = _run(options, world, file, started, quiet=quiet)
     if json_path and (world is None or world[0] == 0):

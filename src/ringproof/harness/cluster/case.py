@@ -41,6 +41,8 @@ class ClusterOptions:
         log_sink: Function that receives each line that a rank writes.
         share_gpus: Whether NCCL ranks share GPUs if there are fewer GPUs than ranks. This is slow
             and only for tests; see ``gpus``.
+        preload: Modules to import once, before ranks are forked, instead of in every rank. Only
+            those of the first cluster of a process have an effect.
 
     Raises:
         InputError: The backend is unknown, there is no thread, the limit is not a positive number,
@@ -52,6 +54,7 @@ class ClusterOptions:
     timeout_seconds: float = 120.0
     log_sink: LogSink = forward_to_stderr
     share_gpus: bool = False
+    preload: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:

@@ -163,7 +163,7 @@ class Cluster:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([WORKER_MODULE])
+        context.set_forkserver_preload([WORKER_MODULE, *self.options.preload])
         with _environment(OMP_NUM_THREADS=str(self.options.threads)):
             for rank in range(self.world_size):
                 self._workers.append(_start_worker(context, rank, self.options.threads))
