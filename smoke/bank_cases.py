@@ -9,8 +9,7 @@ from unittest import mock
 
 from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.reference.graphs import bank
-from ringproof.reference.training.graph_options import GraphOptions
-from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.trainer import train
 from smoke.training_matrix import Series, Spread, options_of

@@ -25,10 +25,8 @@ from ringproof.reference.topology.context import ParallelContext, parallel_conte
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import check_agreement
-from ringproof.reference.training.data import read_data
-from ringproof.reference.training.documents import Documents, Tokens
+from ringproof.reference.training.data import Documents, Sampler, Tokens, read_data
 from ringproof.reference.training.routing import TokenNeeds, owned_documents, route
-from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
 
 BATCH = 12

@@ -10,7 +10,7 @@ from checks.training.steps import check_batches, foreign_rows
 from ringproof.errors import InputError
 from ringproof.harness.cluster import CaseOutcome, Cluster
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.documents import Tokens
+from ringproof.reference.training.data import Tokens
 from ringproof.reference.training.schedules import Schedule, StepPlan
 from smoke import routing_cases
 

@@ -12,7 +12,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster
-from ringproof.reference.training.graph_options import GraphOptions
+from ringproof.reference.training.options import GraphOptions
 from smoke import bank_cases
 from smoke.bank_cases import STATIC, bank_options, run
 from smoke.training_matrix import Spread

@@ -23,7 +23,7 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster
 from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.transformer_engine import is_installed
-from ringproof.reference.training.graph_options import GraphOptions
+from ringproof.reference.training.options import GraphOptions
 from smoke import bank_cases, graph_cases, graph_device_cases
 from smoke.bank_cases import STATIC, bank_options, run
 from smoke.conftest import needs_gpu

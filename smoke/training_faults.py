@@ -11,24 +11,24 @@ from unittest import mock
 import torch.distributed as dist
 from torch.nn import functional
 
-from ringproof.reference.training import gradients, sharded, stages
+from ringproof.reference.training import gradients, pipeline, sharded
 
 
 @contextmanager
 def broken(fault: str) -> Iterator[None]:
     """Something in the stages that is not as it should be, for a while."""
-    batch, pad = stages.StepState.batch, functional.pad
+    batch, pad = pipeline.StepState.batch, functional.pad
     with ExitStack() as changes:
         if fault == "stale-batch":  # only the last stage of two looks at labels
             changes.enter_context(
                 mock.patch.object(
-                    stages.StepState, "batch", lambda self, index: batch(self, max(0, index - 1))
+                    pipeline.StepState, "batch", lambda self, index: batch(self, max(0, index - 1))
                 )
             )
         if fault == "poisoned-padding":
             changes.enter_context(
                 mock.patch.object(
-                    stages.functional, "pad", lambda x, widths: pad(x, widths, value=math.nan)
+                    pipeline.functional, "pad", lambda x, widths: pad(x, widths, value=math.nan)
                 )
             )
         if fault == "fsdp-mean":

@@ -25,18 +25,19 @@ from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import gradients, sharded
-from ringproof.reference.training.microbatches import (
-    Runner,
-    evaluate_microbatches,
-    make_runner,
-    run_microbatches,
-)
-from ringproof.reference.training.optimizer import (
+from ringproof.reference.training.gradients import (
     learning_rate,
     make_optimiser,
     set_learning_rate,
 )
-from ringproof.reference.training.stages import Message, StageCall
+from ringproof.reference.training.pipeline import (
+    Message,
+    Runner,
+    StageCall,
+    evaluate_microbatches,
+    make_runner,
+    run_microbatches,
+)
 from smoke import training_faults
 from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
 

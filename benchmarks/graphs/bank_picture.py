@@ -19,8 +19,7 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.reference.graphs.replaying import Graphed
 from ringproof.reference.training import banks
-from ringproof.reference.training.graph_options import GraphOptions
-from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
 from smoke.training_matrix import Spread, options_of
 

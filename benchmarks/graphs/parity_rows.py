@@ -17,10 +17,8 @@ from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.replaying import Graphed
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load
-from ringproof.reference.training.graph_options import GraphOptions
-from ringproof.reference.training.graph_records import GraphsRecord
-from ringproof.reference.training.options import TrainOptions
-from ringproof.reference.training.records import Record, StepRecord
+from ringproof.reference.training.options import GraphOptions, TrainOptions
+from ringproof.reference.training.records import GraphsRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
 from smoke.training_matrix import Spread, options_of
 

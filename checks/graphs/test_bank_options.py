@@ -10,9 +10,8 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.packing.sequences import Capacity, pack
-from ringproof.reference.training.banks import check_slots, slots_of
-from ringproof.reference.training.graph_options import GraphOptions, microbatches_in_flight
-from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.banks import check_slots
+from ringproof.reference.training.options import GraphOptions, TrainOptions, microbatches_in_flight
 from ringproof.reference.training.schedules import Schedule, plan_digest, plan_step
 from smoke.training_matrix import LONGEST, Spread, options_of
 
@@ -88,8 +87,8 @@ def test_the_longest_sequence_is_refused_before_the_first_step() -> None:
     ("layout", "vpp", "slots"), [({}, 1, 1), ({"pp": 2}, 1, 2), ({"pp": 2}, 2, 4)]
 )
 def test_slots_are_what_the_pipeline_needs(layout: dict[str, int], vpp: int, slots: int) -> None:
-    assert slots_of(bank(Spread(layout, {"vpp": vpp}))) == slots
-    assert slots_of(bank(Spread(layout, {"vpp": vpp}), graph_slots=7)) == 7
+    assert bank(Spread(layout, {"vpp": vpp})).slots == slots
+    assert bank(Spread(layout, {"vpp": vpp}), graph_slots=7).slots == 7
 
 
 def test_fewer_microbatches_need_fewer_slots() -> None:

@@ -33,7 +33,7 @@ TENSORS_BELOW = (
 INTEGERS = (
     *(f"attention.{name}" for name in ("case", "heads", "names", "steps")),
     "model.config",
-    *(f"training.{name}" for name in ("data", "options", "records", "sampler", "schedules")),
+    *(f"training.{name}" for name in ("data", "options", "records", "schedules")),
 )
 
 

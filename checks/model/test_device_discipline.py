@@ -23,8 +23,7 @@ from ringproof.reference.model import rope
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.training import banks
-from ringproof.reference.training.graph_options import GraphOptions
-from ringproof.reference.training.options import KeepingOptions
+from ringproof.reference.training.options import GraphOptions, KeepingOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
 from smoke.bank_cases import bank_options

@@ -12,7 +12,7 @@ from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import (
     PADDING,
     check_capacity,
-    hollow,
+    padding_pack,
     row_arrays,
     to_capacity,
 )
@@ -75,7 +75,7 @@ def test_a_pack_over_capacity_is_refused(rows: int, entries: int, named: str) ->
 
 
 def test_a_hollow_pack_is_all_padding() -> None:
-    packed = hollow(Capacity(rows=24, entries=3))
+    packed = padding_pack(Capacity(rows=24, entries=3))
     assert (packed.tokens, packed.sequences, packed.padded_lengths) == (0, 0, (24, 0, 0))
     assert (row_arrays(packed, 2, "zigzag").sequences == PADDING).all()
 

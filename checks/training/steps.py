@@ -12,14 +12,16 @@ import numpy as np
 from ringproof.reference.model.batch import IGNORED, PackedBatch
 from ringproof.reference.planning import Group, Pipeline
 from ringproof.reference.planning.domain import divisors
-from ringproof.reference.training.documents import Tokens
-from ringproof.reference.training.routes import IdRows, owner, portions_by_owner
+from ringproof.reference.training.data import Tokens
 from ringproof.reference.training.routing import (
     BYTE,
+    IdRows,
     TokenNeeds,
     build_batches,
     outgoing_rows,
+    owner,
     place_rows,
+    portions_by_owner,
 )
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
 

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.training.data import read_data, split
-from ringproof.reference.training.documents import Documents, standard_library
-from ringproof.reference.training.language import SyntheticLanguage
+from ringproof.reference.training.data import (
+    Documents,
+    SyntheticLanguage,
+    read_data,
+    split,
+    standard_library,
+)
 
 
 def every(documents: Documents) -> list[bytes]:

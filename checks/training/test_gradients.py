@@ -11,17 +11,15 @@ import torch.distributed as dist
 from torch import nn
 
 from ringproof.reference.model.parameters import ParameterKind
-from ringproof.reference.training import optimizer
+from ringproof.reference.training import gradients
 from ringproof.reference.training.gradients import (
     ReductionGroups,
     TrainedParameter,
     clip_gradients,
     gradient_norm,
-    reduce_gradients,
-)
-from ringproof.reference.training.optimizer import (
     learning_rate,
     make_optimiser,
+    reduce_gradients,
     set_learning_rate,
 )
 
@@ -90,8 +88,8 @@ def test_only_matrices_decay() -> None:
 
 
 def test_learning_rate_rises_then_falls() -> None:
-    assert doctest.testmod(optimizer).attempted == 1
-    assert doctest.testmod(optimizer).failed == 0
+    assert doctest.testmod(gradients).attempted == 1
+    assert doctest.testmod(gradients).failed == 0
     rates = [learning_rate(s, steps=50, highest=3e-3, warmup_steps=5) for s in range(60)]
     assert rates[:5] == sorted(rates[:5])
     assert max(rates) == rates[4] == rates[5] == 3e-3

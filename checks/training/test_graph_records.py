@@ -18,9 +18,14 @@ from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.model.config import preset
 from ringproof.reference.planning.samples import parse_samples
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from ringproof.reference.training.bank_memory import RankHolding, graphs_record, holding_of
-from ringproof.reference.training.graph_records import GraphsRecord, GraphTotals, SizeMemory
-from ringproof.reference.training.records import RunRecord, json_line
+from ringproof.reference.training.banks import RankHolding, graphs_record, holding_of
+from ringproof.reference.training.records import (
+    GraphsRecord,
+    GraphTotals,
+    RunRecord,
+    SizeMemory,
+    json_line,
+)
 from smoke.model_batches import group_of_one
 
 SLOTS = 2

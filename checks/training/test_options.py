@@ -11,7 +11,6 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.fit import check_sizes
 from ringproof.reference.training.options import (
     BatchOptions,
     KeepingOptions,
@@ -19,6 +18,7 @@ from ringproof.reference.training.options import (
     OptimiserOptions,
     ParallelOptions,
     TrainOptions,
+    check_sizes,
 )
 
 

@@ -13,13 +13,16 @@ from torch import nn
 from torch.distributed.pipelining import schedules
 
 from ringproof.errors import InputError
-from ringproof.reference.training.microbatches import (
+from ringproof.reference.training.pipeline import (
     LoopRunner,
+    Message,
+    PipelinedStage,
+    StageCall,
+    StepState,
+    check_backend,
     evaluate_microbatches,
     run_microbatches,
 )
-from ringproof.reference.training.pipeline import check_backend
-from ringproof.reference.training.stages import Message, PipelinedStage, StageCall, StepState
 
 MESSAGE = Message(8, 3, torch.float64, torch.device("cpu"))
 

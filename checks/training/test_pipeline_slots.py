@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.training.graph_options import microbatches_in_flight
+from ringproof.reference.training.options import microbatches_in_flight
 from ringproof.reference.training.pipeline import PipelineRunner
 
 PIPELINES = [(pp, vpp) for pp in (2, 3, 4) for vpp in (1, 2, 3)]

@@ -27,10 +27,16 @@ from checks.training.steps import (
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import IGNORED
 from ringproof.reference.packing.maps import Rows, local_to_global, real_rows, sequence_positions
-from ringproof.reference.training import routes, routing
-from ringproof.reference.training.documents import Tokens
-from ringproof.reference.training.routes import IdRows, LocalRows, Portion
-from ringproof.reference.training.routing import TokenNeeds, outgoing_rows, totals
+from ringproof.reference.training import routing
+from ringproof.reference.training.data import Tokens
+from ringproof.reference.training.routing import (
+    IdRows,
+    LocalRows,
+    Portion,
+    TokenNeeds,
+    outgoing_rows,
+    totals,
+)
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_step
 
 steps = st.integers(0, 2**32).map(random_step)
@@ -162,12 +168,12 @@ def test_what_was_not_planned_is_refused() -> None:
 
 def wrong_order(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
     """The receiver lists what it needs the other way round."""
-    return tuple(found[::-1] for found in routes.portions_by_owner(step, rank))
+    return tuple(found[::-1] for found in routing.portions_by_owner(step, rank))
 
 
 def across_the_border(document: Tokens, positions: Rows, columns: range) -> IdRows:
     """The last token's row is followed by a neighbour's first one."""
-    return routes.followed(np.append(document, np.uint8(77)), positions, columns)
+    return followed(np.append(document, np.uint8(77)), positions, columns)
 
 
 def on_own_rows(document: Tokens, positions: Rows, columns: range) -> IdRows:
@@ -182,7 +188,7 @@ def no_end(rows: IdRows, local: LocalRows, needs: TokenNeeds) -> tuple[Any, Any]
     return build_columns(rows, longer, needs)
 
 
-build_columns = routing._columns
+build_columns, followed = routing._columns, routing.followed
 FAULTS = [
     (steps_module, "portions_by_owner", wrong_order),
     (routing, "followed", on_own_rows),

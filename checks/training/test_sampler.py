@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringproof.errors import InputError
-from ringproof.reference.training.sampler import Sampler
+from ringproof.reference.training.data import Sampler
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32 - 1))

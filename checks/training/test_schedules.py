@@ -15,8 +15,8 @@ from ringproof.errors import InputError
 from ringproof.reference.model.config import PRESETS
 from ringproof.reference.planning import Group, Microbatch, Pipeline
 from ringproof.reference.training.agreement import outliers
-from ringproof.reference.training.costs import MultiplyAdds
 from ringproof.reference.training.schedules import (
+    MultiplyAdds,
     Schedule,
     StepPlan,
     check_plan,

@@ -11,9 +11,9 @@ from unittest import mock
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.planning import Group, Microbatch
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.training import checkpoint, stages, trainer
+from ringproof.reference.training import checkpoint, pipeline, trainer
 from ringproof.reference.training.assembly import Assembly
-from ringproof.reference.training.sampler import Sampler
+from ringproof.reference.training.data import Sampler
 from ringproof.reference.training.schedules import Schedule, StepPlan
 from smoke.faults.seams import Site, assembled, planned
 
@@ -89,13 +89,13 @@ def last_stage_stops_early(site: Site) -> Any:
 
 
 def stage_is_one_behind(site: Site) -> Any:
-    batch = stages.StepState.batch
+    batch = pipeline.StepState.batch
     late = site.options.parallel.layout.coordinate("pp", site.rank.rank) == 1
 
-    def changed(self: stages.StepState, microbatch: int) -> PackedBatch:
+    def changed(self: pipeline.StepState, microbatch: int) -> PackedBatch:
         return batch(self, max(0, microbatch - 1) if late else microbatch)
 
-    return mock.patch.object(stages.StepState, "batch", changed)
+    return mock.patch.object(pipeline.StepState, "batch", changed)
 
 
 def optimiser_not_saved(site: Site) -> Any:

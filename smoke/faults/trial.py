@@ -31,10 +31,9 @@ from ringproof.reference.planning.validate import violations
 from ringproof.reference.training import trainer
 from ringproof.reference.training.assembly import make_schedule
 from ringproof.reference.training.checkpoint import LATEST
-from ringproof.reference.training.data import read_data
+from ringproof.reference.training.data import Sampler, read_data
 from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
-from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import StepPlan
 from smoke.faults.catalogue import FAULTS
 from smoke.faults.fault import PROOFS, Fault

@@ -19,7 +19,7 @@ from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import make_plan
-from ringproof.reference.training.graph_options import microbatches_in_flight
+from ringproof.reference.training.options import microbatches_in_flight
 
 _DRAWN, _SEED = "lognormal:", "seed="
 _UNITS = ("KiB", "MiB", "GiB", "TiB")

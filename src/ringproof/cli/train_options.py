@@ -10,9 +10,9 @@ from typing import Any
 
 from ringproof.errors import InputError
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.graph_options import GraphOptions
 from ringproof.reference.training.options import (
     BatchOptions,
+    GraphOptions,
     KeepingOptions,
     ModelOptions,
     OptimiserOptions,

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.attention.masks import RowTable
 from ringproof.reference.model.batch import Metadata, PackedBatch, Totals
-from ringproof.reference.packing.capacity import check_capacity, hollow, row_arrays
+from ringproof.reference.packing.capacity import check_capacity, padding_pack, row_arrays
 from ringproof.reference.packing.maps import Rows
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.topology.dynamic import ContextParallelGroup
@@ -105,7 +105,7 @@ def static_batch(like: PackedBatch) -> PackedBatch:
     """
     copies = {name: tensor.clone() for name, tensor in batch_tensors(like).items()}
     nothing = Totals(0, (0,) * len(like.totals.predictions))
-    packed = hollow(_metadata(like).capacity)
+    packed = padding_pack(_metadata(like).capacity)
     return with_tensors(replace(like, packed=packed, totals=nothing), copies)
 
 

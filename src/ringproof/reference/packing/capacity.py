@@ -107,7 +107,7 @@ def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
     )
 
 
-def hollow(capacity: Capacity) -> PackedSequences:
+def padding_pack(capacity: Capacity) -> PackedSequences:
     """A pack of that size without any sequence: one dummy, and unused entries."""
     return pack((), multiple=capacity.rows, tail="dummy", capacity=capacity)
 

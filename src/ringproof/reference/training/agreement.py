@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,14 +15,11 @@ Refusal = tuple[str, str | None, str, str]
 """The arguments of an ``InputError``, its value as text: what can be sent to other ranks."""
 
 
-@dataclass(frozen=True)
-class Raised:
+class Raised(NamedTuple):
     """Exception of one rank, in the form in which other ranks receive it.
 
-    Args:
-        rank: Rank in the world.
-        refusal: Fields of an ``InputError``; ``None`` for another exception.
-        text: Class and message of the exception.
+    ``refusal`` has the fields of an ``InputError`` and is ``None`` for another exception; ``text``
+    has class and message.
     """
 
     rank: int
@@ -48,7 +44,7 @@ def check_agreement(
         group: Ranks that have to agree. Use the world, since the pipeline stages and tensor
             parallel ranks of one microbatch are in different domains.
         what: Name of the digested value for the message, such as ``plan of step 7``.
-        device: Where the backend wants tensors; the CPU when ``None``.
+        device: Device of the backend's tensors; the CPU when ``None``.
 
     Raises:
         InputError: Some ranks differ from the majority. The message names them. Of two equally
@@ -75,11 +71,8 @@ def refuse_together(
 
     A collective. Without it, the other ranks would wait for a rank that has already ended.
 
-    Args:
-        function: Function to call. It may communicate only with ranks that fail in the same way, as
-            a capture does: its TP and CP peers run the same code on the same shapes.
-        group: Ranks that continue or fail together.
-        device: Where the backend wants tensors; the CPU when ``None``.
+    The function may communicate only with ranks that fail in the same way, as a capture does: its
+    TP and CP peers run the same code on the same shapes.
 
     Raises:
         InputError: The function raised it on some rank. If several ranks raised, the error of the

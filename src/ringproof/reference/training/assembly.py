@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from ringproof.reference.graphs.bank import GraphBank
-from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.stage import Stage, build_stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.planning import Pipeline as PipelineShape
@@ -24,26 +22,22 @@ from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.training.agreement import refuse_together, world
 from ringproof.reference.training.banks import graph_banks
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
-from ringproof.reference.training.costs import MultiplyAdds
-from ringproof.reference.training.data import DataSplit, read_data
-from ringproof.reference.training.documents import Documents
+from ringproof.reference.training.data import DataSplit, Documents, Sampler, read_data
 from ringproof.reference.training.gradients import (
     REDUCED_OVER,
     TENSOR,
     ReductionGroups,
     TrainedParameter,
+    make_optimiser,
     reduction_groups,
     trained_parameters,
 )
-from ringproof.reference.training.graph_records import GraphsRecord
-from ringproof.reference.training.microbatches import Runner, make_runner
-from ringproof.reference.training.optimizer import make_optimiser
 from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.pipeline import Message, Runner, StageCall, make_runner
+from ringproof.reference.training.records import GraphsRecord
 from ringproof.reference.training.routing import TokenNeeds
-from ringproof.reference.training.sampler import Sampler
-from ringproof.reference.training.schedules import Schedule, check_fit
+from ringproof.reference.training.schedules import MultiplyAdds, Schedule, check_fit
 from ringproof.reference.training.sharded import domain_mesh, reduce_with_last, shard_stage
-from ringproof.reference.training.stages import Message, StageCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +45,7 @@ class Assembly:
     """Everything that one rank holds in a run.
 
     Args:
-        options: Options of the run.
-        device: Device of this rank.
-        schedule: Settings from which steps are planned.
-        data: Documents to train on, and held-out ones.
-        sampler: Chooses the documents of each step.
-        groups: CP groups of every size.
-        reduction: Process groups over which gradients are summed.
-        runner: Runs microbatches through the stages of this rank.
-        parameters: Parameters of these stages.
-        optimiser: Optimizer of these parameters.
+        parameters: Parameters of the stages of this rank.
         needs: Tokens that this rank needs in a step.
         place: Prefix of this rank's keys in a checkpoint.
         banks: Graph banks of its stages; empty without CUDA graphs.
@@ -87,26 +72,13 @@ class Assembly:
         """Names of the losses, in the order in which they are reported."""
         config = self.options.model.config
         experts = any(kind.feed_forward == "experts" for kind in config.layers)
-        return (
-            "lm",
-            *(["mtp"] if config.mtp_depths else []),
-            *(["moe_auxiliary"] if experts else []),
-        )
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the run's checkpoints."""
-        return Path(self.options.keeping.save)
+        present = {"lm": True, "mtp": config.mtp_depths > 0, "moe_auxiliary": experts}
+        return tuple(name for name, is_there in present.items() if is_there)
 
     def state(self) -> TrainingState:
         """State of this rank that a checkpoint saves."""
-        return TrainingState(
-            self.parameters,
-            self.optimiser,
-            identity_of(self.options, self.data.training),
-            self.place,
-            self.device,
-        )
+        identity = identity_of(self.options, self.data.training)
+        return TrainingState(self.parameters, self.optimiser, identity, self.place, self.device)
 
 
 @contextmanager
@@ -114,11 +86,6 @@ def assembly(
     options: TrainOptions, device: torch.device, timeout: timedelta | None = None
 ) -> Iterator[Assembly]:
     """Build everything that one rank holds. A collective over the world.
-
-    Args:
-        options: Options of the run, the same on every rank.
-        device: Device of this rank.
-        timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
         InputError: The layout does not fill the world, or data, model and layout do not fit.
@@ -143,7 +110,14 @@ def assembly(
         reduction_groups(context, timeout=timeout) as reduction,
     ):
         stages = _stages(options, context, device)
-        needs = _needs(options, stages, device)
+        needs = TokenNeeds(
+            comm_type=parallel.comm_type,
+            depths=options.model.mtp,
+            embeds=stages[0].first,
+            predicts=stages[-1].last,
+            ids=np.min_scalar_type(options.model.config.vocabulary - 1),
+            device=device,
+        )
         with graph_banks(options, schedule, stages, groups, needs) as captured:
             runner = _runner(options, stages, captured.banks, groups, reduction, device=device)
             parameters = trained_parameters(stages)
@@ -239,17 +213,6 @@ def _stages(
     )
 
 
-def _needs(options: TrainOptions, stages: tuple[Stage, ...], device: torch.device) -> TokenNeeds:
-    return TokenNeeds(
-        comm_type=options.parallel.comm_type,
-        depths=options.model.mtp,
-        embeds=stages[0].first,
-        predicts=stages[-1].last,
-        ids=np.min_scalar_type(options.model.config.vocabulary - 1),
-        device=device,
-    )
-
-
 def _runner(
     options: TrainOptions,
     stages: tuple[Stage, ...],
@@ -259,8 +222,14 @@ def _runner(
     *,
     device: torch.device,
 ) -> Runner:
-    message = _message(options, options.model.config, device)
-    pipeline = reduction.pipeline
+    shards, pipeline = options.parallel.row_shards, reduction.pipeline
+    message = Message(
+        capacity=options.batch.max_tokens_per_rank // shards,
+        hidden=options.model.config.hidden,
+        dtype=getattr(torch, options.model.dtype),
+        device=device,
+        row_shards=shards,
+    )
     if not options.parallel.fully_sharded:
         of_stage = banks or (None,) * len(stages)
         unsharded = [StageCall(*pair) for pair in zip(stages, of_stage, strict=True)]
@@ -270,22 +239,10 @@ def _runner(
     return make_runner(calls, message, pipeline, [reduce_with_last(call) for call in calls])
 
 
-def _message(options: TrainOptions, config: ModelConfig, device: torch.device) -> Message:
-    shards = options.parallel.row_shards
-    return Message(
-        capacity=options.batch.max_tokens_per_rank // shards,
-        hidden=config.hidden,
-        dtype=getattr(torch, options.model.dtype),
-        device=device,
-        row_shards=shards,
-    )
-
-
 def identity_of(options: TrainOptions, documents: Documents) -> Identity:
     """Return the options that must not change when a run is resumed.
 
     These are all options except those for checkpoints and evaluation.
-
     The number of steps belongs to them because the learning rate depends on it. Options that decide
     how tokens are packed belong to them because packing changes the rounding of sums.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -11,33 +11,28 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
+from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.choose import choose_backend
 from ringproof.reference.graphs.estimate import check_fits, estimated_bytes, need_of
+from ringproof.reference.graphs.key import GraphKey
 from ringproof.reference.graphs.scopes import Part, parts_of
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import with_metadata
-from ringproof.reference.packing.capacity import RankCapacity, hollow
+from ringproof.reference.packing.capacity import padding_pack
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
 from ringproof.reference.training.agreement import refuse_together, world
-from ringproof.reference.training.bank_memory import graphs_record, holding_of
-from ringproof.reference.training.graph_options import microbatches_in_flight
-from ringproof.reference.training.graph_records import GraphsRecord
-from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.options import TrainOptions, microbatches_in_flight
+from ringproof.reference.training.records import GraphsRecord, SizeMemory
 from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import Schedule, StepPlan
 
 
 @dataclass(frozen=True)
 class CapturedBanks:
-    """The graph banks of a rank and their record.
-
-    Args:
-        banks: One bank for each stage of this rank; empty without ``--graphs bank``.
-        record: Record of all ranks; ``None`` without ``--graphs bank``.
-    """
+    """One bank for each stage of this rank, and the record of all ranks; empty without graphs."""
 
     banks: tuple[GraphBank, ...] = ()
     record: GraphsRecord | None = None
@@ -56,13 +51,6 @@ def graph_banks(
     A collective over the world. If one rank cannot capture, all ranks raise, so that no pipeline
     stage waits for it. Without ``--graphs bank`` nothing is captured.
 
-    Args:
-        options: Of the run.
-        schedule: Schedule of the run, which has the CP sizes and the capacity.
-        stages: Stages of this rank.
-        groups: CP groups of every size.
-        needs: Tokens that this rank needs in a step.
-
     Raises:
         InputError: The backend is not available here, a part cannot be captured, or the graphs do
             not fit in the memory that is free.
@@ -72,7 +60,15 @@ def graph_banks(
         return
     capacity, device = schedule.capacity, needs.device or torch.device("cpu")
     assert capacity is not None, "graphs have one, see TrainOptions"
-    made = _bank_options(options, capacity, device)
+    made = BankOptions(
+        backend=choose_backend(options.graphs.graph_backend, device),
+        slots=options.slots,
+        warm_up=options.graphs.graph_warmup,
+        shape=(capacity.rows // options.parallel.row_shards, options.model.config.hidden),
+        dtype=getattr(torch, options.model.dtype),
+        device=device,
+        overflow=options.graphs.graphs_overflow,
+    )
     with ExitStack() as stack:
         samples = [
             padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
@@ -97,49 +93,33 @@ def graph_banks(
         check_fits(need_of(needed, device), capacity.rows)
         started = time.perf_counter()
         banks = refuse_together(capture, world(), device=device)
-        yield CapturedBanks(banks, _record(options, made, schedule, banks, started=started))
+        stage = options.parallel.layout.coordinate("pp", dist.get_rank())
+        seconds = time.perf_counter() - started
+        own = holding_of(banks, made, schedule.sizes, stage=stage, seconds=seconds)
+        record = graphs_record(own, made.backend.name, options.graphs.graph_scope, made.slots)
+        yield CapturedBanks(banks, record)
 
 
-def _bank_options(
-    options: TrainOptions, capacity: RankCapacity, device: torch.device
-) -> BankOptions:
-    return BankOptions(
-        backend=choose_backend(options.graphs.graph_backend, device),
-        slots=slots_of(options),
-        warm_up=options.graphs.graph_warmup,
-        shape=(capacity.rows // options.parallel.row_shards, options.model.config.hidden),
-        dtype=getattr(torch, options.model.dtype),
-        device=device,
-        overflow=options.graphs.graphs_overflow,
+def padding_batch(
+    capacity: Capacity, group: ContextParallelGroup, needs: TokenNeeds, schedule: Schedule
+) -> PackedBatch:
+    """Return a microbatch of padding alone, which every layer accepts. Captures run on it."""
+    rows, device = capacity.rows // group.size, needs.device
+    nothing = torch.zeros(rows, dtype=torch.int64, device=device)
+    shape = (1 + needs.depths, rows)
+    batch = PackedBatch(
+        packed=padding_pack(capacity),
+        group=group,
+        comm_type=needs.comm_type,
+        partition=schedule.partition,
+        positions=nothing,
+        sequences=nothing,
+        real=nothing.bool(),
+        tokens=nothing if needs.embeds else None,
+        future=torch.full(shape, IGNORED, device=device) if needs.predicts else None,
+        totals=Totals(0, (0,) * (1 + needs.depths)),
     )
-
-
-def _record(
-    options: TrainOptions,
-    made: BankOptions,
-    schedule: Schedule,
-    banks: Sequence[GraphBank],
-    *,
-    started: float,
-) -> GraphsRecord:
-    """Return the record of the captures. A collective over the world."""
-    own = holding_of(
-        banks,
-        made,
-        schedule.sizes,
-        stage=options.parallel.layout.coordinate("pp", dist.get_rank()),
-        seconds=time.perf_counter() - started,
-    )
-    return graphs_record(own, made.backend.name, options.graphs.graph_scope, made.slots)
-
-
-def slots_of(options: TrainOptions) -> int:
-    """Return the number of microbatches that may be between forward and backward at a time."""
-    layout, vpp = options.parallel.layout, options.parallel.vpp
-    most = microbatches_in_flight(
-        options.batch.global_batch * vpp * layout.pp, pp=layout.pp, vpp=vpp
-    )
-    return options.graphs.graph_slots or most
+    return with_metadata(batch, capacity)
 
 
 def check_slots(options: TrainOptions, step: StepPlan) -> None:
@@ -152,34 +132,12 @@ def check_slots(options: TrainOptions, step: StepPlan) -> None:
     graphs, layout = options.graphs, options.parallel.layout
     if graphs.graphs != "bank" or graphs.graphs_overflow == "eager":
         return
-    count, slots = len(step.plan.microbatches), slots_of(options)
+    count = len(step.plan.microbatches)
     needed = microbatches_in_flight(count, pp=layout.pp, vpp=options.parallel.vpp)
-    if needed > slots:
+    if needed > options.slots:
         problem = f"a plan of {count} microbatches has {needed} in flight"
         remedy = "raise it, or use --graphs-overflow eager"
-        raise InputError("graph_slots", slots, problem, remedy)
-
-
-def padding_batch(
-    capacity: Capacity, group: ContextParallelGroup, needs: TokenNeeds, schedule: Schedule
-) -> PackedBatch:
-    """Return a microbatch of padding alone, which every layer accepts. Captures run on it."""
-    rows, device = capacity.rows // group.size, needs.device
-    nothing = torch.zeros(rows, dtype=torch.int64, device=device)
-    shape = (1 + needs.depths, rows)
-    batch = PackedBatch(
-        packed=hollow(capacity),
-        group=group,
-        comm_type=needs.comm_type,
-        partition=schedule.partition,
-        positions=nothing,
-        sequences=nothing,
-        real=nothing.bool(),
-        tokens=nothing if needs.embeds else None,
-        future=torch.full(shape, IGNORED, device=device) if needs.predicts else None,
-        totals=Totals(0, (0,) * (1 + needs.depths)),
-    )
-    return with_metadata(batch, capacity)
+        raise InputError("graph_slots", options.slots, problem, remedy)
 
 
 def replayed_in_step(
@@ -196,3 +154,88 @@ def replayed_in_step(
     dist.all_reduce(found)
     *replayed, eager = found.tolist()
     return dict(zip(sizes, replayed, strict=True)), eager
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankHolding:
+    """Memory of the graph banks of one rank.
+
+    Args:
+        stage: Pipeline rank.
+        entries: Number of entries in its banks.
+        seconds: Duration of their capture.
+        rows: Bytes of the static rows, which all CP sizes share.
+        memory: All other memory, by CP size.
+    """
+
+    stage: int
+    entries: int
+    seconds: float
+    rows: int
+    memory: Mapping[int, SizeMemory]
+
+    @property
+    def total(self) -> int:
+        """Sum of all bytes."""
+        return self.rows + sum(held.total for held in self.memory.values())
+
+
+def holding_of(
+    banks: Sequence[GraphBank],
+    options: BankOptions,
+    sizes: Sequence[int],
+    *,
+    stage: int,
+    seconds: float,
+) -> RankHolding:
+    """Count the memory of a rank's banks by CP size, each static tensor once."""
+    rows = options.shape[0] * options.shape[1] * options.dtype.itemsize
+    memories = [bank.memory for bank in banks]
+    parts = sum(len({(key.layer, key.slot) for key in memory}) for memory in memories)
+    return RankHolding(
+        stage=stage,
+        entries=sum(map(len, memories)),
+        seconds=seconds,
+        rows=parts * rows,
+        memory={size: _of_size(memories, size, rows) for size in sizes},
+    )
+
+
+def _of_size(
+    memories: Sequence[Mapping[GraphKey, GraphMemory]], size: int, rows: int
+) -> SizeMemory:
+    """Count the memory of one CP size.
+
+    The inputs of an entry are the rows of its part and the tensors of the microbatch, which all
+    parts share.
+    """
+    count = inputs = gradients = private = 0
+    for memory in memories:
+        entries = {key: held for key, held in memory.items() if key.cp_size == size}
+        count += len(entries)
+        inputs += sum({key.slot: held.inputs - rows for key, held in entries.items()}.values())
+        gradients += sum(held.gradients for held in entries.values())
+        private += sum(held.private for held in entries.values())
+    return SizeMemory(entries=count, inputs=inputs, gradients=gradients, private=private)
+
+
+def graphs_record(own: RankHolding, backend: str, scope: str, slots: int) -> GraphsRecord:
+    """Collect the record of all ranks. A collective over the world."""
+    found: list[RankHolding] = [own] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    rank = max(range(len(found)), key=lambda one: found[one].total)
+    stages = sorted({holding.stage for holding in found})
+    return GraphsRecord(
+        backend=backend,
+        scope=scope,
+        slots=slots,
+        entries=sum(holding.entries for holding in found),
+        entries_of_rank=max(holding.entries for holding in found),
+        capture_seconds=max(holding.seconds for holding in found),
+        rank=rank,
+        rows=found[rank].rows,
+        memory=found[rank].memory,
+        stage_bytes=tuple(
+            max(holding.total for holding in found if holding.stage == stage) for stage in stages
+        ),
+    )

@@ -95,14 +95,7 @@ def save(folder: Path, state: TrainingState, step: int) -> Path:
 def load(folder: Path, state: TrainingState) -> int:
     """Load the newest checkpoint into parameters, optimizer and random generators.
 
-    A collective over the world.
-
-    Args:
-        folder: See :func:`save`.
-        state: State of this rank, filled in place.
-
-    Returns:
-        The step with which the run continues.
+    A collective over the world. Returns the step with which the run continues.
 
     Raises:
         InputError: There is no checkpoint, it is damaged, or it was written by a run with other

@@ -1,4 +1,4 @@
-"""Sums over ranks after the microbatches of a step: gradients, their norm, and losses.
+"""What follows the microbatches of a step: sums over ranks, clipping, and AdamW.
 
 All reductions are sums. The loss of a microbatch is already divided by counts of the whole global
 batch, so a mean over ranks or microbatches would divide a second time.
@@ -6,6 +6,7 @@ batch, so a mean over ranks or microbatches would divide a second time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ REDUCED_OVER = (TENSOR, PIPELINE, DOMAIN)
 """Descriptions of the groups of the layout that a training uses."""
 EMBEDDING_GROUP = "EMBEDDING_GROUP"
 """Upstream's ``group_desc`` of the stages that share the embedding (Megatron-LM core_v0.16.1)."""
+BETAS = (0.9, 0.95)
+EPSILON = 1e-8
+FINAL_SHARE = 0.1
+"""Share of the highest learning rate that is left at the end of the cosine."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def trained_parameters(stages: Iterable[nn.Module]) -> tuple[TrainedParameter, ...]:
     """List the parameters of a rank's stages, in order.
 
-    Call it after sharding and before the first step.
-
-    Args:
-        stages: Modules whose ``kinds`` maps the name of each parameter to its kind.
+    Call it after sharding and before the first step. The ``kinds`` of a stage map the name of each
+    parameter to its kind.
     """
     return tuple(
         TrainedParameter(name, stage.kinds[name], parameter)
@@ -80,13 +83,10 @@ def trained_parameters(stages: Iterable[nn.Module]) -> tuple[TrainedParameter, .
 
 @dataclass(frozen=True)
 class ReductionGroups:
-    """Process groups over which sums are taken.
+    """Process groups over which sums are taken: TP, PP, and DP x CP ranks.
 
-    Args:
-        tensor: Tensor parallel ranks.
-        pipeline: Pipeline ranks.
-        domain: DP x CP ranks.
-        embedding: First and last pipeline rank; ``None`` on other stages and without a pipeline.
+    ``embedding`` has the first and last pipeline rank; it is ``None`` on other stages and without a
+    pipeline.
     """
 
     tensor: dist.ProcessGroup
@@ -102,10 +102,6 @@ def reduction_groups(
     """Create the embedding's group next to the context's groups, and destroy it on exit.
 
     A collective over the world. After an exception the group exists until the process ends.
-
-    Args:
-        context: Context with the groups of the TP, PP and DP-with-CP axes.
-        timeout: Timeout of the embedding group's collectives.
     """
     layout, embedding = context.layout, None
     for ranks in layout.groups(("pp",)) if layout.pp > 1 else ():
@@ -131,10 +127,8 @@ def reduce_gradients(parameters: Sequence[TrainedParameter], groups: ReductionGr
     that hold them, then partial gradients over the tensor parallel ranks, then all gradients over
     the domain, except those that FSDP has already summed.
 
-    Args:
-        parameters: Parameters of this rank, with the same names in the same order on all ranks of
-            its domain and tensor parallel group.
-        groups: See :class:`ReductionGroups`.
+    The parameters have the same names in the same order on all ranks of a domain and of a tensor
+    parallel group.
     """
     if groups.embedding is not None:
         shared = sorted((p for p in parameters if p.kind.shared), key=lambda p: p.name)
@@ -147,9 +141,7 @@ def reduce_gradients(parameters: Sequence[TrainedParameter], groups: ReductionGr
 def sum_in_place(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
     """Sum each tensor over a group in place, with one all-reduce for each dtype.
 
-    Args:
-        tensors: Tensors with the same shapes and dtypes in the same order on every rank.
-        group: Ranks to sum over. A group of one rank leaves the tensors unchanged.
+    The tensors have the same shapes and dtypes in the same order on every rank.
     """
     if group.size() == 1:
         return
@@ -191,13 +183,7 @@ def _counts(parameter: TrainedParameter, groups: ReductionGroups) -> bool:
 def clip_gradients(
     parameters: Sequence[TrainedParameter], norm: torch.Tensor, limit: float
 ) -> None:
-    """Scale gradients in place so that their global norm is at most the limit.
-
-    Args:
-        parameters: Parameters of this rank.
-        norm: Result of :func:`gradient_norm`.
-        limit: Largest norm; 0 leaves gradients unchanged.
-    """
+    """Scale gradients in place so that their global norm is at most the limit, unless it is 0."""
     if limit <= 0:
         return
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)  # the constant of torch's ``clip_grad_norm_``
@@ -214,14 +200,8 @@ def sum_losses(
 ) -> torch.Tensor:
     """Sum the parts of the losses that the ranks have computed.
 
-    A collective over the domain and the pipeline. Tensor parallel ranks have equal parts.
-
-    Args:
-        losses: Result of ``run_microbatches``.
-        names: Names of the losses, the same on every rank. A loss that this rank did not compute
-            counts as 0.
-        groups: See :class:`ReductionGroups`.
-        device: Device of the result.
+    A collective over the domain and the pipeline. Tensor parallel ranks have equal parts. The names
+    are the same on every rank; a loss that this rank did not compute counts as 0.
 
     Returns:
         ``[len(names)]`` float64.
@@ -232,3 +212,39 @@ def sum_losses(
         if group.size() > 1:
             dist.all_reduce(total, group=group)
     return total
+
+
+def make_optimiser(
+    parameters: Sequence[TrainedParameter], *, weight_decay: float
+) -> torch.optim.AdamW:
+    """Create AdamW for a rank's parameters. The learning rate is set before each step.
+
+    Only matrices decay. Vectors (norms, biases, Mamba's ``A`` and ``D``) do not.
+    """
+    matrices = [p.parameter for p in parameters if p.parameter.dim() > 1]
+    vectors = [p.parameter for p in parameters if p.parameter.dim() <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON)
+
+
+def learning_rate(step: int, *, steps: int, highest: float, warmup_steps: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then a cosine decay to a tenth.
+
+    Steps count from 0. The highest rate is reached in step ``warmup_steps - 1``.
+
+    >>> [round(learning_rate(s, steps=6, highest=1.0, warmup_steps=2), 3) for s in range(7)]
+    [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
+    """
+    if step < warmup_steps:
+        return highest * (step + 1) / warmup_steps
+    past = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+    return highest * (FINAL_SHARE + (1 - FINAL_SHARE) * (1 + math.cos(math.pi * past)) / 2)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate for the following steps."""
+    for group in optimiser.param_groups:
+        group["lr"] = value

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.names import COMM_TYPES, check_name
-from ringproof.reference.graphs.names import check_scope
+from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES, check_scope
 from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.planning.domain import choose_cp_sizes
+from ringproof.reference.topology.dynamic_catalogue import level_sizes
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.fit import check_sizes
-from ringproof.reference.training.graph_options import GraphOptions
 from ringproof.reference.training.schedules import SCHEDULES
 
 DTYPES = ("float64", "float32", "bfloat16")
+GRAPHS = ("off", "static", "bank")
+_OF_CAPACITY = ("graphs", "graph_rows", "graph_sequences", "graphs_overflow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class ParallelOptions:
 
     @property
     def domain(self) -> int:
-        """Ranks of one DPxCP domain."""
+        """Ranks of one DP x CP domain."""
         return self.layout.dp * self.layout.cp
 
     @property
@@ -137,7 +139,7 @@ class OptimiserOptions:
     """Optimizer and learning rate.
 
     Args:
-        steps: Of the whole run.
+        steps: Steps of the whole run.
         learning_rate: Highest learning rate.
         warmup_steps: Steps until the highest learning rate.
         weight_decay: Weight decay of matrices.
@@ -186,6 +188,57 @@ class KeepingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """CUDA graphs of a run.
+
+    Args:
+        graphs: ``off``; ``static`` for packs of fixed capacity without captures; ``bank`` for the
+            same computation with captured graphs.
+        graph_backend: Capture backend, one of ``graphs.names.NAMES``.
+        graph_scope: Part of the model that one graph captures; see ``graphs.scopes``.
+        graph_warmup: Number of runs before a capture.
+        graph_rows: Rows of a pack per rank; 0 for the maximum of a microbatch.
+        graph_sequences: Entries of a pack, the dummy included; 0 for enough for any pack.
+        graph_slots: Microbatches in flight; 0 for as many as the pipeline schedule needs.
+        graphs_overflow: What happens to a microbatch that does not fit: ``error`` or ``eager``.
+
+    Raises:
+        InputError: A name is unknown, a number is negative, or an option has no effect without
+            graphs.
+    """
+
+    graphs: str = "off"
+    graph_backend: str = "auto"
+    graph_scope: str = "layer"
+    graph_warmup: int = 3
+    graph_rows: int = 0
+    graph_sequences: int = 0
+    graph_slots: int = 0
+    graphs_overflow: str = "error"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("graphs", GRAPHS),
+            ("graph_backend", NAMES),
+            ("graph_scope", SCOPES),
+            ("graphs_overflow", OVERFLOWS),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(name, value, "unknown", f"use one of {', '.join(known)}")
+        for name in ("graph_warmup", "graph_rows", "graph_sequences", "graph_slots"):
+            if getattr(self, name) < 0:
+                raise InputError(name, getattr(self, name), "is negative", "give 0 or more")
+        for one in fields(self):
+            used = self.graphs == "bank" or one.name == "graphs"
+            used = used or (self.graphs == "static" and one.name in _OF_CAPACITY)
+            if not used and getattr(self, one.name) != one.default:
+                problem = f"has no effect with --graphs {self.graphs}"
+                remedy = "use static or bank" if one.name in _OF_CAPACITY else "use bank"
+                raise InputError(one.name, getattr(self, one.name), problem, remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """All options of a run.
 
@@ -203,7 +256,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.graphs.graphs == "bank":
             self._check_bank()
-        _ = self.capacity
+        _ = self.capacity  # raises if the rows cannot be divided
         chunks = self.parallel.layout.pp * self.parallel.vpp
         layers = len(self.model.config.layers)
         if chunks > layers:
@@ -236,6 +289,13 @@ class TrainOptions:
         entries = graphs.graph_sequences or self.batch.global_batch + 1
         return RankCapacity(rows, entries, graphs.graphs_overflow)
 
+    @property
+    def slots(self) -> int:
+        """Microbatches of a stage that may be between forward and backward at a time."""
+        layout, vpp = self.parallel.layout, self.parallel.vpp
+        most = self.batch.global_batch * vpp * layout.pp
+        return self.graphs.graph_slots or microbatches_in_flight(most, pp=layout.pp, vpp=vpp)
+
     def _check_bank(self) -> None:
         config, scope = self.model.config, self.graphs.graph_scope
         kinds = [kind.feed_forward for kind in config.layers]
@@ -258,10 +318,72 @@ class TrainOptions:
         sizes = choose_cp_sizes(self.batch.cp_sizes, self.parallel.domain)
         for size in self.batch.forced_sizes:
             if size not in sizes:
-                raise InputError(
-                    "forced_sizes", size, "is not a group size", f"choose from {sizes}"
-                )
+                remedy = f"choose from {sizes}"
+                raise InputError("forced_sizes", size, "is not a group size", remedy)
         return tuple(sorted(set(self.batch.forced_sizes))) or sizes
+
+
+def microbatches_in_flight(microbatches: int, *, pp: int, vpp: int) -> int:
+    """Return the largest number of microbatches between forward and backward in one pipeline chunk.
+
+    The number is 1 without a pipeline. Under 1F1B it is the number of stages, or that of
+    microbatches if they are fewer (GPipe). Under interleaved 1F1B it is twice the number of stages,
+    since the first chunk runs a second round before its first backward. With several chunks, the
+    number of microbatches has to be a multiple of ``pp``, as in plans.
+
+    >>> [microbatches_in_flight(9, pp=pp, vpp=vpp) for pp, vpp in ((1, 1), (4, 1), (3, 2))]
+    [1, 4, 6]
+    """
+    most = 1 if pp == 1 else pp if vpp == 1 else 2 * pp
+    return min(microbatches, most)
+
+
+def check_sizes(
+    config: ModelConfig,
+    sizes: Sequence[int],
+    *,
+    tp: int,
+    comm_type: str,
+    ranks_per_node: int,
+    field: str = "cp_sizes",
+) -> None:
+    """Refuse CP sizes that do not divide the heads of an all-to-all.
+
+    Without this check, such a size would fail in the first step that uses it, possibly after hours.
+    Attention exchanges heads under ``a2a`` and, inside a node, under ``a2a+p2p``. Mamba always
+    exchanges them over the whole group. The tensor parallel size divides the heads first.
+
+    Args:
+        config: The model.
+        sizes: CP sizes that may be used.
+        tp: Tensor parallel size.
+        comm_type: Communication type of attention.
+        ranks_per_node: Ranks of the domain in one node.
+        field: Name of the option that gave the sizes, for the message.
+
+    Raises:
+        InputError: A size does not fit. The message names the first one.
+    """
+    for size in sizes:
+        if comm_type in ("a2a", "a2a+p2p"):
+            inner = size if comm_type == "a2a" else level_sizes(size, ranks_per_node)[0]
+            for shape in (config.attention, config.latent):
+                _check_heads("attention", shape.heads if shape else 0, tp, (size, inner), field)
+        _check_heads("mamba", config.mamba.heads if config.mamba else 0, tp, (size, size), field)
+
+
+def _check_heads(part: str, heads: int, tp: int, sizes: tuple[int, int], field: str) -> None:
+    """Check one group size with the size of its all-to-all."""
+    size, exchanging = sizes
+    if heads % tp:
+        raise InputError("tp", tp, f"does not divide the {heads} {part} heads", "use a divisor")
+    if heads // tp % exchanging:
+        problem = (
+            f"the {heads // tp} {part} heads of a TP rank cannot be shared by "
+            f"{exchanging} ranks of its all-to-all"
+        )
+        fitting = [number for number in range(1, heads // tp + 1) if heads // tp % number == 0]
+        raise InputError(field, size, problem, f"allow only sizes such as {fitting}")
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -1,7 +1,9 @@
-"""Microbatches through pipeline stages, by the schedules of ``torch.distributed.pipelining``.
+"""Runs a step's microbatches through the stages of a rank, with or without a pipeline.
 
-torch decides the order of sends and receives: both ends of a message follow the same list of
-actions (1F1B, arXiv 2104.04473).
+:class:`LoopRunner` runs all stages on one rank. :class:`PipelineRunner` uses the schedules of
+``torch.distributed.pipelining``, in which both ends of a message follow the same list of actions
+(1F1B, arXiv 2104.04473). Both leave gradients in the parameters and return named losses, which
+`gradients` sums over ranks afterwards.
 
 Under Dynamic CP, microbatches differ from step to step. Their rows differ, so messages have a fixed
 capacity (see :class:`PipelinedStage`). Their CP groups differ, so a keyword tensor passes the index
@@ -11,7 +13,8 @@ one schedule is created and kept for each number that occurs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -25,20 +28,149 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     schedules,
 )
+from torch.nn import functional
 
 from ringproof.errors import InputError
+from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.training.stages import (
-    BeforeBackward,
-    Losses,
-    Message,
-    PipelinedStage,
-    StepState,
-    loss_dtype,
-)
+
+Losses = dict[str, torch.Tensor]
+"""This rank's part of each loss by name, detached and summed over microbatches."""
+
+BeforeBackward = Callable[[bool], None]
+"""Called before a stage's backward of each microbatch, with true before the last one."""
 
 KEPT_SCHEDULES = 8
 """Each has buffers for all its microbatches, so the oldest goes when another number comes up."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Format of messages from one stage to the next, which are rows of the residual stream.
+
+    Args:
+        capacity: Rows of a message: the maximum of a microbatch on a rank.
+        hidden: Hidden size.
+        dtype: Dtype of activations.
+        device: Device of the stages.
+        row_shards: Number of parts into which a rank's rows are divided before a stage: the TP size
+            under sequence parallelism, else 1.
+    """
+
+    capacity: int
+    hidden: int
+    dtype: torch.dtype
+    device: torch.device
+    row_shards: int = 1
+
+    def rows(self, batch: PackedBatch) -> int:
+        """Return the number of rows that a microbatch has without padding of the message.
+
+        Raises:
+            InputError: The row shards do not divide the rows, or the rows exceed the capacity.
+        """
+        if batch.rows % self.row_shards:
+            problem = f"{self.row_shards} tensor parallel ranks cannot share the rows evenly"
+            raise InputError("batch", batch.rows, problem, "pad packs to a multiple of their size")
+        rows = batch.rows // self.row_shards
+        if rows > self.capacity:
+            problem = f"a pipeline message holds {self.capacity} rows"
+            raise InputError("max_tokens_per_rank", rows, problem, "raise it to the longest pack")
+        return rows
+
+    def empty(self, rows: int, **options: Any) -> torch.Tensor:
+        """Allocate a tensor of that many rows."""
+        return torch.empty(
+            rows, self.hidden, **{"dtype": self.dtype, "device": self.device, **options}
+        )
+
+
+class StepState:
+    """Microbatches and losses of the running step, shared by the stages of a rank."""
+
+    def __init__(self) -> None:
+        self._batches: tuple[PackedBatch, ...] = ()
+        self.losses: Losses = {}
+
+    def begin(self, batches: Sequence[PackedBatch]) -> None:
+        """Start a step with no losses."""
+        self._batches = tuple(batches)
+        self.losses = {}
+
+    def batch(self, microbatch: int) -> PackedBatch:
+        """Return the microbatch of an index."""
+        return self._batches[microbatch]
+
+    def is_last(self, microbatch: int) -> bool:
+        """Return whether it is the last microbatch. Every schedule runs the backwards in order."""
+        return microbatch == len(self._batches) - 1
+
+    def add(self, losses: Mapping[str, torch.Tensor]) -> None:
+        """Add a stage's losses of one microbatch on the device, without synchronization."""
+        for name, value in losses.items():
+            past = self.losses.get(name)
+            self.losses[name] = value.detach() if past is None else past + value.detach()
+
+
+class StageCall(nn.Module):
+    """Calls a stage and returns tuple and dictionary instead of its ``StageOutput``.
+
+    FSDP2 registers its hooks on tensors in tuples and dictionaries, not on those in a dataclass.
+
+    Args:
+        stage: The stage.
+        bank: Graph bank, which gives each microbatch its slot; ``None`` without graphs.
+    """
+
+    def __init__(self, stage: nn.Module, bank: GraphBank | None = None) -> None:
+        super().__init__()
+        self.stage, self.bank = stage, bank
+
+    def forward(self, x: torch.Tensor, batch: PackedBatch) -> tuple[torch.Tensor, Losses]:
+        """Map rows or tokens to hidden rows, or to the loss on the last stage."""
+        output: Any = self.stage(x, batch if self.bank is None else self.bank.enter(batch))
+        return output.value, dict(output.losses)
+
+
+class LoopRunner:
+    """Runs all stages on this rank, one microbatch after the other.
+
+    Args:
+        calls: The stages in order, each a :class:`StageCall`.
+        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
+    """
+
+    def __init__(
+        self, calls: Sequence[nn.Module], before_backward: Sequence[BeforeBackward] = ()
+    ) -> None:
+        self._calls = tuple(calls)
+        self._before_backward = tuple(before_backward)
+        self._step_state = StepState()
+
+    def train(self, batches: Sequence[PackedBatch]) -> Losses:
+        """Run forward and backward of every microbatch. Gradients are added in the parameters."""
+        self._step_state.begin(batches)
+        for index, batch in enumerate(batches):
+            loss = self._forward(batch)
+            for before_backward in self._before_backward:
+                before_backward(self._step_state.is_last(index))
+            loss.backward()
+        return self._step_state.losses
+
+    def evaluate(self, batches: Sequence[PackedBatch]) -> Losses:
+        """Run the forward only."""
+        self._step_state.begin(batches)
+        with torch.no_grad():
+            for batch in batches:
+                self._forward(batch)
+        return self._step_state.losses
+
+    def _forward(self, batch: PackedBatch) -> torch.Tensor:
+        x = batch.tokens
+        for call in self._calls:
+            x, losses = call(x, batch)
+            self._step_state.add(losses)
+        return x
 
 
 class PipelineRunner:
@@ -48,10 +180,10 @@ class PipelineRunner:
     one stage per rank, and interleaved 1F1B with several.
 
     Args:
-        calls: This rank's stages in order, each a ``StageCall``.
+        calls: This rank's stages in order, each a :class:`StageCall`.
         message: Format of messages between stages, the same on all ranks.
         group: Pipeline ranks, in order; two or more.
-        before_backward: For each stage, or empty; see ``BeforeBackward``.
+        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
 
     Raises:
         InputError: This version of torch cannot run pipelines over the backend of the group.
@@ -77,11 +209,6 @@ class PipelineRunner:
         """Run forward and backward of every microbatch. Gradients are added in the parameters.
 
         A collective over the pipeline, with the same number of microbatches on each rank.
-
-        Args:
-            batches: This rank's part of each microbatch.
-
-            Returns:
 
         Raises:
             InputError: The number of microbatches does not suit an interleaved schedule, a stage
@@ -157,16 +284,9 @@ class PipelineRunner:
     ) -> PipelineStage:
         """Create a stage with given message shapes, so that torch does not run it to infer them."""
         first, last = chunk == 0, chunk == self._chunks - 1
-        message = torch.empty(
-            self._message.capacity,
-            self._message.hidden,
-            dtype=self._message.dtype,
-            device="meta",
-            requires_grad=True,
-        )
-        loss = torch.empty(
-            1, dtype=loss_dtype(self._message.dtype), device="meta", requires_grad=True
-        )
+        on_meta = {"device": "meta", "requires_grad": True}
+        message = self._message.empty(self._message.capacity, **on_meta)
+        loss = torch.empty(1, dtype=loss_dtype(self._message.dtype), **on_meta)
         stage = PipelinedStage(
             call,
             self._step_state,
@@ -184,6 +304,68 @@ class PipelineRunner:
             output_args=(loss if last else message,),
             group=self._group,
         )
+
+
+class PipelinedStage(nn.Module):
+    """A stage that receives and sends messages of fixed capacity.
+
+    A microbatch has fewer rows than a message. They are sliced from the received message and padded
+    with zeros for the sent message. Autograd does the reverse, so the other rows affect no result
+    and no gradient.
+
+    Args:
+        call: A :class:`StageCall`, sharded or not.
+        step_state: State of the running step.
+        message: Format of the messages.
+        first: Whether the input is tokens instead of a message.
+        last: Whether the output is a loss instead of a message.
+        before_backward: See :data:`BeforeBackward`.
+    """
+
+    def __init__(
+        self,
+        call: nn.Module,
+        step_state: StepState,
+        message: Message,
+        *,
+        first: bool,
+        last: bool,
+        before_backward: BeforeBackward | None = None,
+    ) -> None:
+        super().__init__()
+        self.call = call
+        self._step_state, self._message = step_state, message
+        self._first, self._last = first, last
+        self._before_backward = before_backward
+
+    def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> torch.Tensor:
+        """Run one microbatch.
+
+        Args:
+            received: Message ``[capacity, hidden]``; nothing on the first stage.
+            microbatch: Index in the step, ``[1]`` int64 on the CPU.
+
+        Returns:
+            A message, or the loss ``[1]``.
+        """
+        index = int(microbatch)
+        batch = self._step_state.batch(index)
+        rows = self._message.rows(batch)
+        value, losses = self.call(batch.tokens if self._first else received[0][:rows], batch)
+        self._step_state.add(losses)
+        if self._last:
+            sent = value.reshape(1).to(loss_dtype(self._message.dtype), copy=True)
+        else:
+            sent = functional.pad(value, (0, 0, 0, self._message.capacity - rows))
+        before_backward, last = self._before_backward, self._step_state.is_last(index)
+        if before_backward is not None and sent.requires_grad:
+            sent.register_hook(lambda _: before_backward(last))
+        return sent
+
+
+def loss_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which losses are summed, at least float32."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def check_backend(backend: str) -> None:
@@ -208,7 +390,7 @@ def _unscaled(kind: Any, stages: Any, microbatches: int) -> Any:
     and has no argument for it.
     """
     unscaled = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}
-    return kind(stages, microbatches, loss_fn=_pass_loss, **unscaled)
+    return kind(stages, microbatches, loss_fn=lambda loss, _: loss.sum(), **unscaled)
 
 
 def _check_interleaved(microbatches: int, ranks: int) -> None:
@@ -219,6 +401,52 @@ def _check_interleaved(microbatches: int, ranks: int) -> None:
         raise InputError("microbatches", microbatches, problem, f"plan a multiple of {ranks}")
 
 
-def _pass_loss(loss: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    """Return the output of the last stage, which is the loss."""
-    return loss.sum()
+Runner = LoopRunner | PipelineRunner
+"""Runs a rank's stages; made by :func:`make_runner`."""
+
+
+def make_runner(
+    calls: Sequence[nn.Module],
+    message: Message,
+    pipeline_group: dist.ProcessGroup | None,
+    before_backward: Sequence[BeforeBackward] = (),
+) -> Runner:
+    """Return a loop for one pipeline rank, and torch's schedules for several.
+
+    Args:
+        calls: This rank's stages in order, each a :class:`StageCall`; stage ``i`` is chunk
+            ``i * ranks + rank`` of the model.
+        message: Format of messages between pipeline ranks. The loop does not use it.
+        pipeline_group: Pipeline ranks; ``None`` for one rank.
+        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
+    """
+    if pipeline_group is None or pipeline_group.size() == 1:
+        return LoopRunner(calls, before_backward)
+    return PipelineRunner(calls, message, pipeline_group, before_backward)
+
+
+def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
+    """Run forward and backward of a step's microbatches.
+
+    A collective over the pipeline and over every CP group that a microbatch names. With FSDP also
+    over the domain, whose ranks must have the same number of microbatches.
+
+    Returns:
+        The parts of the losses that this rank's stages computed, by name, on the device; see
+        `gradients.sum_losses`. Gradients are added to those in the parameters.
+
+    Raises:
+        InputError: There is no microbatch; see also :meth:`PipelineRunner.train`.
+    """
+    return runner.train(_checked(batches))
+
+
+def evaluate_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
+    """Compute the losses without gradients; otherwise like :func:`run_microbatches`."""
+    return runner.evaluate(_checked(batches))
+
+
+def _checked(batches: Sequence[PackedBatch]) -> Sequence[PackedBatch]:
+    if not batches:
+        raise InputError("batches", 0, "a step has no microbatch", "give every rank at least one")
+    return batches

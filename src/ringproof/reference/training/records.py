@@ -1,28 +1,20 @@
-"""Records of a run: one per step, as JSON or as a line of text."""
+"""Records of a run, its steps, evaluations and CUDA graphs, as JSON or as a line of text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
-
-from ringproof.reference.training.graph_records import GraphsRecord, GraphTotals
 
 VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """First line of a log: options and environment of the run.
-
-    Args:
-        arguments: Options of the run.
-        world_size: Number of ranks.
-        environment: Versions, backend and device.
-    """
+    """First line of a log: options of the run, number of ranks, versions, backend and device."""
 
     arguments: Mapping[str, Any]
     world_size: int
@@ -89,40 +81,26 @@ class StepRecord:
                 [{"cp_size": size, "lengths": list(lengths)} for size, lengths in groups]
                 for groups in self.microbatches
             ],
-            "cp_histogram": {str(size): n for size, n in sorted(self.cp_histogram.items())},
-            "graph_replays": {str(size): n for size, n in sorted(self.graph_replays.items())},
+            "cp_histogram": _as_keys(self.cp_histogram),
+            "graph_replays": _as_keys(self.graph_replays),
             "tokens_per_second": self.tokens_per_second,
             "padding_fraction": self.padding_fraction,
         }
 
     def progress_line(self, steps: int) -> str:
-        """Return a line of progress.
-
-        Args:
-            steps: Of the whole run.
-        """
-        sizes = " ".join(f"{size}:{count}" for size, count in sorted(self.cp_histogram.items()))
+        """Return a line of progress; ``steps`` are those of the whole run."""
+        sizes, graphs = _counts(self.cp_histogram), ""
+        if self.graph_replays:
+            graphs = f"  graphs {_counts(self.graph_replays)} eager {self.graph_eager}"
         return (
             f"step {self.step:>{len(str(steps))}}/{steps}  loss {self.loss:.6f}  "
             f"grad norm {self.grad_norm:.4f}  {self.tokens_per_second:,.0f} tokens/s  "
             f"padding {self.padding_fraction:.0%}  microbatches {len(self.microbatches)}  "
-            f"CP {sizes}{self._graphs}"
+            f"CP {sizes}{graphs}"
         )
 
-    @property
-    def _graphs(self) -> str:
-        if not self.graph_replays:
-            return ""
-        counts = " ".join(f"{size}:{count}" for size, count in sorted(self.graph_replays.items()))
-        return f"  graphs {counts} eager {self.graph_eager}"
-
     def megatron_line(self, steps: int, now: datetime) -> str:
-        """Return the line that Megatron-LM's ``training_log`` prints.
-
-        Args:
-            steps: Of the whole run.
-            now: Time that the line shows.
-        """
+        """Return the line that Megatron-LM's ``training_log`` prints at a time."""
         fields = [
             f"iteration {self.step:8d}/{steps:8d}",
             f"consumed samples: {self.samples:12d}",
@@ -160,6 +138,150 @@ class EvaluationRecord:
             f"{_MEGATRON_NAMES.get(n, n)} value: {value:.6E} | " for n, value in self.losses.items()
         )
         return f" validation loss at iteration {self.step} | {parts}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeMemory:
+    """Memory in bytes of the graphs of one CP size on a rank, over all parts and slots.
+
+    Args:
+        entries: Number of entries.
+        inputs: Static tokens and metadata of the microbatches. Parts share them, so they are
+            counted once per slot.
+        gradients: Static gradients of the outputs of the parts.
+        private: Results, intermediates, and gradients of inputs and parameters: the growth of the
+            pool. On CUDA it is small if a larger size of the same slot was captured before. On the
+            tape sizes share only what one pass needs.
+    """
+
+    entries: int
+    inputs: int
+    gradients: int
+    private: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all bytes."""
+        return self.inputs + self.gradients + self.private
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain data, with the average of an entry."""
+        per_entry = self.total / self.entries if self.entries else 0.0
+        return {**asdict(self), "total": self.total, "per_entry": per_entry}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphsRecord:
+    """Record of the captures before the first step. It is the same on every rank.
+
+    An entry of a bank is a pair of graphs, forward and backward, of one part of the model in one
+    slot for one CP size.
+
+    Args:
+        backend: Name of the capture backend.
+        scope: Part of the model that one graph captures.
+        slots: Slots per stage of a rank.
+        entries: Entries on all ranks together.
+        entries_of_rank: Entries on the rank that has most.
+        capture_seconds: Capture time of the slowest rank, warm-up included.
+        rank: Rank that holds most bytes. ``rows`` and ``memory`` are those of this rank.
+        rows: Bytes of the static rows with which parts are called. All CP sizes share them.
+        memory: All other memory, by CP size.
+        stage_bytes: For each pipeline rank, the bytes of its rank that holds most.
+    """
+
+    backend: str
+    scope: str
+    slots: int
+    entries: int
+    entries_of_rank: int
+    capture_seconds: float
+    rank: int
+    rows: int
+    memory: Mapping[int, SizeMemory]
+    stage_bytes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes of the rank that holds most."""
+        return self.rows + sum(held.total for held in self.memory.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as plain data. Sizes are strings because they are keys in JSON."""
+        memory = {str(size): held.as_json() for size, held in sorted(self.memory.items())}
+        own = {**asdict(self), "memory": memory, "stage_bytes": list(self.stage_bytes)}
+        return {"kind": "graphs", **own, "cp_sizes": sorted(self.memory), "total": self.total}
+
+    def progress_line(self) -> str:
+        """Return a line of progress about the captures."""
+        sizes = " ".join(str(size) for size in sorted(self.memory))
+        parts = ", ".join(
+            f"CP {size} {_mebibytes(held.total)}" for size, held in sorted(self.memory.items())
+        )
+        stages = ""
+        if len(self.stage_bytes) > 1:
+            stages = f"  by stage {' '.join(map(_mebibytes, self.stage_bytes))}"
+        slots = "slot" if self.slots == 1 else "slots"
+        return (
+            f"graphs: {self.backend}, {self.scope}  CP {sizes}  {self.slots} {slots}  "
+            f"{self.entries_of_rank} entries a rank, {self.entries} in all  "
+            f"captured in {self.capture_seconds:.1f} s  "
+            f"{_mebibytes(self.total)} MiB on rank {self.rank} "
+            f"(rows {_mebibytes(self.rows)}, {parts}){stages}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphTotals:
+    """Number of replays in all steps of a run.
+
+    Args:
+        replays: By CP size, the number of passes of a microbatch through a stage with graphs, over
+            all ranks. A size that never occurred has 0. Evaluations are not counted.
+        eager: Number of passes without graphs, because no graph fits the microbatch.
+    """
+
+    replays: Mapping[int, int]
+    eager: int
+
+    @classmethod
+    def of_steps(
+        cls, sizes: Iterable[int], steps: Iterable[tuple[Mapping[int, int], int]]
+    ) -> GraphTotals:
+        """Sum the replays and eager passes of all steps, by captured CP size."""
+        replays, eager = dict.fromkeys(sizes, 0), 0
+        for replayed, without in steps:
+            eager += without
+            for size, count in replayed.items():
+                replays[size] = replays.get(size, 0) + count
+        return cls(replays=replays, eager=eager)
+
+    @property
+    def unused(self) -> tuple[int, ...]:
+        """Captured CP sizes that were never replayed."""
+        return tuple(size for size, count in sorted(self.replays.items()) if not count)
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as plain data."""
+        replays, unused = _as_keys(self.replays), list(self.unused)
+        return {"kind": "graph_totals", "replays": replays, "eager": self.eager, "unused": unused}
+
+    def progress_line(self) -> str:
+        """Return a line of progress, which names every CP size that was never replayed."""
+        unused = "".join(f"  CP size {size} was never replayed" for size in self.unused)
+        return f"graphs replayed: CP {_counts(self.replays)}  eager {self.eager}{unused}"
+
+
+def _counts(by_size: Mapping[int, int]) -> str:
+    return " ".join(f"{size}:{count}" for size, count in sorted(by_size.items()))
+
+
+def _as_keys(by_size: Mapping[int, int]) -> dict[str, int]:
+    return {str(size): count for size, count in sorted(by_size.items())}
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.1f}"
 
 
 Record = RunRecord | StepRecord | EvaluationRecord | GraphsRecord | GraphTotals

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from ringproof.errors import InputError
+from ringproof.reference.model.config import LayerKind, ModelConfig
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.packing.partition import check_partition
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
@@ -30,17 +34,27 @@ from ringproof.reference.planning import (
     Domain,
     Goal,
     Group,
+    Metrics,
+    Microbatch,
     Pipeline,
     Plan,
     make_plan,
     violations,
 )
 from ringproof.reference.planning.baselines import padded_plan, static_plan
+from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.training.forced import forced_plan
+from ringproof.reference.planning.simulate import group_times, simulate
 
 SCHEDULES = ("padded", "packed", "dynamic")
+RING_STEP_TOKENS = 16
+"""A step of the ring costs as much as so many tokens: an estimate, not measured. It only keeps
+short sequences from being spread over many ranks for nothing."""
+_MATRICES = MappingProxyType({"swiglu": 3, "squared-relu": 2})
 _DIGITS = 16
+
+Deal = list[list[list[int]]]
+"""Sequences by microbatch and group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +216,7 @@ def plan_step(
         lengths: Tokens of each sequence.
         schedule: Settings for planning.
         documents: Indices of the documents; their positions when ``None``.
-        names: Names of the documents for messages.
+        names: Names of the documents for messages; empty for numbers.
 
     Raises:
         InputError: There are no sequences, or one does not fit. The message names it.
@@ -230,7 +244,7 @@ def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
     Args:
         step: The plan.
         what: Name of the batch for the message.
-        multiple: Factor of which the number of microbatches must be a multiple.
+        multiple: Required divisor of the number of microbatches.
 
     Raises:
         InputError: The plan has a fault, of which the message names the first, or a pack exceeds
@@ -278,11 +292,6 @@ def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Dom
 def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) -> None:
     """Refuse sequences that no group can hold, by their names.
 
-    Args:
-        lengths: Tokens of each sequence.
-        schedule: Settings for planning.
-        names: Names of the documents for the message.
-
     Raises:
         InputError: A sequence, or the length to which all are padded, does not fit.
     """
@@ -300,3 +309,150 @@ def check_fit(lengths: IntArray, schedule: Schedule, names: Sequence[str] = ()) 
         name = names[first] if names else f"sequence {first}"
         remedy = "raise max_tokens_per_rank or the CP size, or lower max_sequence_length"
         raise InputError(name, int(lengths[first]), f"longer than {what}", remedy)
+
+
+@dataclass(frozen=True)
+class MultiplyAdds:
+    """Multiply-adds of the forward on one rank, as a ``CostModel`` of the planner.
+
+    The backward takes twice as many for every sequence, so it does not change the plan.
+
+    Args:
+        per_token: Multiply-adds of all matrix products with weights, per token.
+        per_pair: Multiply-adds of attention, per pair of a query and a visible key.
+    """
+
+    per_token: float
+    per_pair: float
+    unit: str = "multiply-adds per rank"
+    microbatch_overhead: float = 0.0
+
+    def cost(self, lengths: IntArray, size: int) -> FloatArray:
+        """See ``CostModel``: ``(L * per_token + L * L / 2 * per_pair) / size``."""
+        tokens = lengths.astype(np.float64)
+        return tokens * (self.per_token + tokens * (0.5 * self.per_pair)) / size
+
+    def group_overhead(self, size: int) -> float:
+        """See ``CostModel``."""
+        return RING_STEP_TOKENS * self.per_token * (size - 1)
+
+    @classmethod
+    def of_model(cls, config: ModelConfig) -> MultiplyAdds:
+        """Count the multiply-adds of a model, without norms, convolutions and softmax."""
+        head = config.hidden * config.vocabulary * (1 + config.mtp_depths)
+        mixers = [_mixer_costs(config, kind) for kind in config.layers]
+        dense = sum(_feed_forward_cost(config, kind) for kind in config.layers)
+        per_token = head + dense + sum(tokens for tokens, _ in mixers)
+        return cls(float(per_token), float(sum(pairs for _, pairs in mixers)))
+
+
+def _mixer_costs(config: ModelConfig, kind: LayerKind) -> tuple[int, int]:
+    """Return the multiply-adds of a mixer per token and per pair."""
+    hidden = config.hidden
+    if kind.mixer == "attention" and config.attention:
+        gqa = config.attention
+        projected = 2 * (gqa.heads + gqa.kv_heads) * gqa.head_width
+        return hidden * projected, 2 * gqa.heads * gqa.head_width
+    if kind.mixer == "latent" and config.latent:
+        mla = config.latent
+        key = mla.content_width + mla.rotary_width
+        down = mla.latent_width + mla.rotary_width
+        up = mla.latent_width * mla.heads * (mla.content_width + mla.value_width)
+        outer = mla.heads * (key + mla.value_width) + down
+        return hidden * outer + up, mla.heads * (key + mla.value_width)
+    if kind.mixer == "mamba" and config.mamba:
+        ssm = config.mamba
+        inner = ssm.heads * ssm.head_width
+        projected = 3 * inner + 2 * ssm.groups * ssm.state_width + ssm.heads
+        return hidden * projected + 2 * inner * ssm.state_width, 0
+    return 0, 0
+
+
+def _feed_forward_cost(config: ModelConfig, kind: LayerKind) -> int:
+    if kind.feed_forward == "experts" and config.experts:
+        moe = config.experts
+        return config.hidden * (3 * (moe.chosen * moe.width + moe.shared_width) + moe.experts)
+    return _MATRICES.get(kind.feed_forward or "", 0) * config.hidden * config.feed_forward
+
+
+def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: CostModel) -> Plan:
+    """Plan a step in which microbatch ``k`` has groups of ``sizes[k % len(sizes)]`` ranks.
+
+    This runs every size in one step, for comparisons. Sequences are assigned to the microbatches
+    in turn, so that every size is used, and within a microbatch to the emptiest group. A sequence
+    that does not fit goes to the next microbatch with room. There are as few microbatches as
+    possible, but at least one for each size. Groups without sequences are dummies. No lower bound
+    is computed.
+
+    Raises:
+        InputError: The domain does not have a size, or a sequence fits none of the groups.
+    """
+    started = time.perf_counter()
+    for size in sizes:
+        if size not in domain.cp_sizes:
+            remedy = f"choose from {domain.cp_sizes}"
+            raise InputError("forced_sizes", size, "is not a group size of the domain", remedy)
+    multiple = domain.microbatch_multiple
+    count = -(-len(sizes) // multiple) * multiple
+    most = count + len(sizes) * (len(lengths) + multiple)
+    dealt = None
+    while dealt is None and count <= most:
+        dealt = _deal(lengths, domain, [sizes[k % len(sizes)] for k in range(count)])
+        count += multiple
+    if dealt is None:
+        problem = "hold not every sequence"
+        raise InputError("forced_sizes", tuple(sizes), problem, "force a larger size, too")
+    microbatches = []
+    for k, held in enumerate(dealt):
+        size = sizes[k % len(sizes)]
+        groups = [Group(place * size, size, tuple(own)) for place, own in enumerate(held)]
+        microbatches.append(Microbatch(tuple(groups)))
+    metrics = _forced_metrics(lengths, microbatches, domain, model, started)
+    ascending = tuple(sorted(set(sizes)))
+    budget = domain.max_tokens_per_rank
+    return Plan(
+        domain.ranks, budget, ascending, tuple(lengths.tolist()), tuple(microbatches), metrics
+    )
+
+
+def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:
+    """Assign sequences to microbatches and groups; ``None`` if one does not fit."""
+    count = len(sizes)
+    rows = [domain.rank_tokens(lengths, size).tolist() for size in sizes]
+    filled = [[0] * (domain.ranks // size) for size in sizes]
+    dealt: Deal = [[[] for _ in held] for held in filled]
+    for sequence in range(len(lengths)):
+        for turn in range(count):
+            k = (sequence + turn) % count
+            group = int(np.argmin(filled[k]))
+            if filled[k][group] + rows[k][sequence] <= domain.max_tokens_per_rank:
+                break
+        else:
+            return None
+        filled[k][group] += rows[k][sequence]
+        dealt[k][group].append(sequence)
+    return dealt
+
+
+def _forced_metrics(
+    lengths: IntArray,
+    microbatches: Sequence[Microbatch],
+    domain: Domain,
+    model: CostModel,
+    started: float,
+) -> Metrics:
+    held, histogram = 0, Counter[int]()
+    for group in (group for microbatch in microbatches for group in microbatch.groups):
+        own = lengths[list(group.sequences)]
+        held += int(domain.rank_tokens(own, group.size).sum()) * group.size
+        histogram[group.size] += len(own)
+    times, overhead = group_times(microbatches, lengths, model), float(model.microbatch_overhead)
+    makespan = simulate(microbatches, times, domain.ranks, Goal(), overhead).makespan
+    return Metrics(
+        unit=model.unit,
+        makespan=makespan,
+        lower_bound=0.0,
+        padding_fraction=1 - int(lengths.sum()) / held,
+        cp_histogram=dict(sorted((+histogram).items())),
+        planning_seconds=time.perf_counter() - started,
+    )

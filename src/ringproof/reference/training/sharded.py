@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ringproof.errors import InputError
-from ringproof.reference.training.stages import BeforeBackward, StageCall
+from ringproof.reference.training.pipeline import BeforeBackward, StageCall
 
 
 def domain_mesh(domain: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
@@ -34,11 +34,6 @@ def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh)
 
     Parameters are freed after the forward and gathered again for the backward, since in a pipeline
     other microbatches run between the two.
-
-    Args:
-        stage: Stage with full parameters (of its TP rank), which become ``DTensor`` shards.
-        layers: Modules of the stage that are gathered one at a time.
-        mesh: Result of :func:`domain_mesh`.
 
     Returns:
         The stage for ``make_runner``, to be used with :func:`reduce_with_last`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,25 +27,26 @@ from ringproof.reference.training import checkpoint
 from ringproof.reference.training.agreement import check_agreement, refuse_together, world
 from ringproof.reference.training.assembly import Assembly, assembly
 from ringproof.reference.training.banks import check_slots, replayed_in_step
-from ringproof.reference.training.documents import Documents
+from ringproof.reference.training.data import Documents, Sampler
 from ringproof.reference.training.gradients import (
     clip_gradients,
     gradient_norm,
+    learning_rate,
     reduce_gradients,
+    set_learning_rate,
     sum_losses,
 )
-from ringproof.reference.training.graph_records import GraphsRecord, GraphTotals
-from ringproof.reference.training.microbatches import evaluate_microbatches, run_microbatches
-from ringproof.reference.training.optimizer import learning_rate, set_learning_rate
 from ringproof.reference.training.options import TrainOptions
+from ringproof.reference.training.pipeline import evaluate_microbatches, run_microbatches
 from ringproof.reference.training.records import (
     EvaluationRecord,
+    GraphsRecord,
+    GraphTotals,
     Record,
     RunRecord,
     StepRecord,
 )
 from ringproof.reference.training.routing import owned_documents, route
-from ringproof.reference.training.sampler import Sampler
 from ringproof.reference.training.schedules import StepPlan, check_plan, plan_digest, plan_step
 
 Report = Callable[[Record], None]
@@ -60,8 +61,6 @@ class Summary:
         first_loss, last_loss: Loss of the first and of the last step of this run.
         tokens_per_second: Median over the steps.
         resumed_at: Steps done before this run was resumed; 0 for a new run.
-        graphs: Record of the captures; ``None`` without ``--graphs bank``.
-        graph_totals: Number of replays.
     """
 
     steps: int
@@ -86,23 +85,17 @@ def train(
     *,
     timeout: timedelta | None = None,
 ) -> Summary:
-    """Run the training. A collective over the world.
-
-    Args:
-        options: Options of the run, the same on every rank.
-        device: Device of this rank.
-        report: Function that is called with each record on every rank.
-        timeout: Timeout of each collective; the backend's default when ``None``.
+    """Run the training, and report each record on every rank. A collective over the world.
 
     Raises:
         InputError: Options, data or checkpoint cannot be used, ranks do not agree on a plan, or a
-            loss or gradient norm is no finite number. Such a step is reported, but no checkpoint
-            takes the place of the last sound one.
+            loss or gradient norm is not finite. Such a step is reported, but not saved.
     """
     if options.keeping.save and not options.keeping.resume:
         checkpoint.check_unused(Path(options.keeping.save))
+    folder, every = Path(options.keeping.save), options.keeping.save_every
     with assembly(options, device, timeout) as parts:
-        start = _start(parts)
+        start = checkpoint.load(folder, parts.state()) if options.keeping.resume else 0
         report(_run_record(options, device))
         if parts.graphs is not None:
             report(parts.graphs)
@@ -113,8 +106,9 @@ def train(
             check_finite(records[-1])
             if _due(step + 1, options.keeping.evaluate_every):
                 report(evaluate(parts, step + 1))
-            if _saves_after(options, step + 1):
-                checkpoint.save(parts.checkpoints, parts.state(), step + 1)
+            last = step + 1 == options.optimiser.steps
+            if options.keeping.save and (last or _due(step + 1, every)):
+                checkpoint.save(folder, parts.state(), step + 1)
         totals = _graph_totals(parts, records)
         if totals is not None:
             report(totals)
@@ -122,11 +116,7 @@ def train(
 
 
 def train_step(parts: Assembly, step: int) -> StepRecord:
-    """Run one optimizer step. The record is the same on every rank.
-
-    Args:
-        parts: Of this rank.
-        step: From 0.
+    """Run one optimizer step, counted from 0. The record is the same on every rank.
 
     Raises:
         InputError: A sequence does not fit, or ranks do not agree on the plan.
@@ -164,7 +154,7 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
 
 
 def check_finite(record: StepRecord) -> None:
-    """Refuse to go on with parameters that are lost; all ranks have the same numbers.
+    """Refuse to continue with parameters that are lost; all ranks have the same numbers.
 
     Raises:
         InputError: Loss or gradient norm is infinite or NaN.
@@ -179,10 +169,6 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     """Compute the objective on held-out documents, which are the same in each evaluation.
 
     The result is the mean over global batches, each divided by its own count of valid tokens.
-
-    Args:
-        parts: Of this rank.
-        step: Step of the record.
     """
     documents, count = parts.data.evaluation, parts.options.keeping.evaluate_batches
     sampler = Sampler(
@@ -206,12 +192,6 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
 
 def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: str) -> StepPlan:
     """Plan a global batch on each rank, and check that all ranks have the same plan.
-
-    Args:
-        parts: Of this rank.
-        documents: Documents to which the indices refer.
-        indices: Documents of the batch.
-        what: Name of the batch for the message.
 
     Raises:
         InputError: A document does not fit, the plan is not legal, or ranks have different plans,
@@ -261,33 +241,19 @@ def _step_optimiser(parts: Assembly, step: int) -> float:
     return rate
 
 
-def _start(parts: Assembly) -> int:
-    """Return the first step: 0, or the one after the newest checkpoint."""
-    if not parts.options.keeping.resume:
-        return 0
-    return checkpoint.load(parts.checkpoints, parts.state())
-
-
 def _due(done: int, every: int) -> bool:
     return every > 0 and done % every == 0
 
 
-def _saves_after(options: TrainOptions, done: int) -> bool:
-    keeping = options.keeping
-    last = done == options.optimiser.steps
-    return bool(keeping.save) and (last or _due(done, keeping.save_every))
-
-
 def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
-    environment: Mapping[str, str] = {
+    environment = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "backend": dist.get_backend(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
-    return RunRecord(
-        arguments=asdict(options), world_size=dist.get_world_size(), environment=environment
-    )
+    ranks = dist.get_world_size()
+    return RunRecord(arguments=asdict(options), world_size=ranks, environment=environment)
 
 
 def _graph_totals(parts: Assembly, records: list[StepRecord]) -> GraphTotals | None:
