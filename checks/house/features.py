@@ -113,7 +113,7 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.reference.training.options import GRAPHS
     from ringproof.reference.training.schedules import SCHEDULES
     from ringproof.rehearsal.conform.cases import chosen
-    from ringproof.rehearsal.faults.table import FAULTS
+    from ringproof.rehearsal.faults.trials import FAULTS
 
     yield "format of a training log", FORMATS
     yield "generated block", KINDS

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.conform import cases, known, page, result, table
-from ringproof.rehearsal.conform.comparing import judge
-from ringproof.rehearsal.conform.models import DATA, MODELS
+from ringproof.rehearsal.conform import cases, page, result, table
+from ringproof.rehearsal.conform.cases import DATA, MODELS
 from ringproof.rehearsal.conform.result import Status
-from ringproof.rehearsal.conform.running import LIBRARY, training
+from ringproof.rehearsal.conform.running import LIBRARY, judge, training
 from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace
 from ringproof.rehearsal.running import Failure, Outcome
 
@@ -160,13 +159,13 @@ def test_page_and_known_results_are_those_of_the_records() -> None:
     assert found
     remedy = "run python -m ringproof.rehearsal.conform.page"
     assert page.page(found) == (ROOT / page.PAGE).read_text(), remedy
-    shipped = {one.name: one for one in known.shipped()}
+    shipped = {one.name: one for one in result.shipped()}
     assert {one.name for one in found} == set(shipped), remedy
 
 
 def test_against_fails_only_where_a_case_agreed_before() -> None:
     record = page.records(ROOT / page.RECORDS)[0]
-    (same,) = (one for one in known.shipped() if one.name == record.name)
+    (same,) = (one for one in result.shipped() if one.name == record.name)
     assert table.failing(record, same) == []
     agreed = next(case for case in record.cases if case.status is Status.AGREES)
     broken = result.CaseResult(agreed.id, Status.REFUSED)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.rehearsal.conform import cases, known
+from ringproof.rehearsal.conform import cases, result
 from ringproof.rehearsal.conform.cases import Case
 from ringproof.rehearsal.conform.running import Matrix
 from ringproof.rehearsal.fixtures import Stage
@@ -19,7 +19,7 @@ REF = "d48bd6be0a"
 STEPS = 5
 RECORDED = {
     name: case
-    for one in known.shipped()
+    for one in result.shipped()
     if one.name == f"dev {REF}"
     for name, case in one.cases.items()
 }

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ringproof.rehearsal.faults import engine as planted
-from ringproof.rehearsal.faults.table import FAULTS
-from ringproof.rehearsal.faults.trials import Trials
+from ringproof.rehearsal.faults.trials import FAULTS, Trials
 from ringproof.rehearsal.fixtures import Stage
 
 CASES = "checks.rehearsal.fault_cases:train_with"

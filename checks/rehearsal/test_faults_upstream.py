@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.faults import judging
-from ringproof.rehearsal.faults.programs import SCRIPT
-from ringproof.rehearsal.faults.upstream import DEFECTS, Defect
+from ringproof.rehearsal.faults import trials
+from ringproof.rehearsal.faults.programs import DEFECTS, SCRIPT, Defect
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Program
 
@@ -42,5 +41,5 @@ def test_defect(stage: Stage, defect: Any) -> None:
 def _differs(stage: Stage, defect: Defect, run: Any) -> None:
     upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
     expected = stage.run(Program(upstream, SCRIPT, defect.expected, 1))
-    assert judging.compare(run, expected).by == "norm"
-    assert judging.largest(run, expected)["norm"] > 1e-5
+    assert trials.compare(run, expected).by == "norm"
+    assert trials.largest(run, expected)["norm"] > 1e-5

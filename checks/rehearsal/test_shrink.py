@@ -9,8 +9,8 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
+from ringproof.rehearsal.small.model import hybrid, listed, stages
 from ringproof.rehearsal.small.options import DROPPED, HALF, HARDWARE, QUANTIZED
-from ringproof.rehearsal.small.patterns import hybrid, listed, stages
 from ringproof.rehearsal.small.shrink import Small, shrink
 
 MODEL = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32

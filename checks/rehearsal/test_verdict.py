@@ -10,7 +10,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.loading import load_card
-from ringproof.rehearsal.faults import judging
+from ringproof.rehearsal.faults import trials
 from ringproof.rehearsal.program import Iteration, RankError, RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 from ringproof.rehearsal.verdict import agreement
@@ -146,5 +146,5 @@ def test_other_messages_find_none(message: str) -> None:
     (run(*LOSSES[:4], evaluation=5.0), "loss", 5),
 ])  # fmt: skip
 def test_a_planted_defect_shows_where_it_parts_first(other: Outcome, by: str, step: int) -> None:
-    seen = judging.compare(other, run(*LOSSES, evaluation=5.0))
+    seen = trials.compare(other, run(*LOSSES, evaluation=5.0))
     assert (seen.by, seen.step) == (by, step)

@@ -124,11 +124,7 @@ def evaluated(iterator: Any) -> str:
 
 def sanitized(wrapper: Any) -> dict[str, str]:
     """What the rerun state machine says to the wrapper and to an iterator of its own, by mode."""
-    from megatron.core.rerun_state_machine import (
-        RerunDataIterator,
-        RerunMode,
-        RerunStateMachine,
-    )
+    from megatron.core.rerun_state_machine import RerunDataIterator, RerunMode, RerunStateMachine
 
     found = {}
     for mode in (RerunMode.VALIDATE_RESULTS, RerunMode.DISABLED):

@@ -16,11 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 100
 
 
-def measure(
-    module: str,
-    *arguments: str,
-    seconds: float = TIMEOUT_SECONDS,
-) -> dict[str, Any]:
+def measure(module: str, *arguments: str, seconds: float = TIMEOUT_SECONDS) -> dict[str, Any]:
     """Run a module of this repository in a fresh interpreter; the JSON on its last line.
 
     Args:

@@ -66,8 +66,7 @@ def unusable(lengths, domain):
 
 
 @pytest.mark.parametrize(
-    ("length", "size"),
-    [(1, 1), (1024, 1), (1025, 2), (2048, 2), (2049, 4), (4096, 4), (4097, 8)],
+    ("length", "size"), [(1, 1), (1024, 1), (1025, 2), (2048, 2), (2049, 4), (4096, 4), (4097, 8)]
 )
 def test_size_is_the_next_power_of_two(length, size):
     assert BalancedCPScheduler(BUDGET, Domain(8)).gpus_needed(length) == size

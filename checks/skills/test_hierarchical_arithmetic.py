@@ -121,12 +121,7 @@ def table_row(comm_type, sizes):
 
 @pytest.mark.parametrize(
     ("comm_type", "sizes"),
-    [
-        ("p2p", (1, 16)),
-        ("a2a+p2p", (2, 8)),
-        ("a2a+p2p", (4, 4)),
-        ("a2a+p2p", (8, 2)),
-    ],
+    [("p2p", (1, 16)), ("a2a+p2p", (2, 8)), ("a2a+p2p", (4, 4)), ("a2a+p2p", (8, 2))],
 )
 def test_worked_table_of_the_reference(comm_type, sizes, record_property):
     row = table_row(comm_type, sizes)

@@ -17,10 +17,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.transformer_layer import (
-    TransformerLayer,
-    TransformerLayerSubmodules,
-)
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 from checks.skills.fresh_process import REPOSITORY
@@ -99,10 +96,7 @@ def test_config_accepts_what_cannot_work(comm_type, sizes):
 
 @pytest.mark.parametrize(
     ("comm_type", "message"),
-    [
-        (["p2p"], "Length of cp_comm_type"),
-        (("a2a+p2p",), "Unsupported communication type"),
-    ],
+    [(["p2p"], "Length of cp_comm_type"), (("a2a+p2p",), "Unsupported communication type")],
 )
 def test_config_checks_only_list_length_and_value_type(comm_type, message):
     with pytest.raises(AssertionError, match=message):

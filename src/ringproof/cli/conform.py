@@ -17,7 +17,7 @@ from ringproof.cli.rehearse import check_outputs
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.conform.known import Known
+    from ringproof.rehearsal.conform.result import Known
 
 TABLE_WIDTH = 160
 EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-tp2-sp"
@@ -63,7 +63,7 @@ def conform(
     Exits with 1 where a case differs from its reference, takes another path than it asks for, or
     hangs. An error of upstream is a result, not a failure.
     """
-    from ringproof.rehearsal.conform import cases, known, result, table
+    from ringproof.rehearsal.conform import cases, result, table
 
     wanted = cases.chosen(case or (), group or ())
     if listed:
@@ -89,7 +89,7 @@ def conform(
     if json_path != "-":
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
-        table.print_record(record, known.shipped(), wide)
+        table.print_record(record, result.shipped(), wide)
     if other is not None:
         typer.echo(table.against(record, other), err=True)
     failed = table.failing(record, other)
@@ -100,7 +100,7 @@ def conform(
 
 def _known(name: str) -> Known:
     """The known upstream with this name, its short name or its commit."""
-    from ringproof.rehearsal.conform.known import shipped
+    from ringproof.rehearsal.conform.result import shipped
 
     for one in shipped():
         if name in (one.name, one.short, *one.name.split()):

@@ -68,8 +68,7 @@ HtmlOption = Annotated[
     str, typer.Option(metavar="PATH", help="Write the result as one page; - is stdout.")
 ]
 KeepOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME."),
+    Path | None, typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME.")
 ]
 SkillsOption = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Skills whose pitfalls explain messages.")

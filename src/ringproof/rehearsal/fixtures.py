@@ -30,12 +30,7 @@ CALLING = str(Path(__file__).parent / "rank" / "calling.py")
 
 
 class RanksFailed(AssertionError):
-    """A run that was expected to end well did not.
-
-    Args:
-        failure: How.
-        log: End of the failing rank's log.
-    """
+    """A run that was expected to end well did not."""
 
     def __init__(self, failure: Failure, log: str) -> None:
         self.failure = failure
@@ -47,8 +42,6 @@ class Stage:
 
     Args:
         given: Repositories by ``OWNER/NAME``, as specs.
-        folder: For logs and reports.
-        servers: Run the programs.
     """
 
     def __init__(self, given: Mapping[str, str], folder: Path, servers: Servers) -> None:

@@ -1,11 +1,11 @@
-"""What is rehearsed, and what its ranks report: plain data, the same in memory and as JSON."""
+"""A program that is rehearsed, and what its ranks report: plain data, the same as JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 
@@ -17,7 +17,6 @@ class Upstream:
         megatron: Folder that holds ``megatron`` and, in a checkout, the training scripts.
         megatron_name: The version or commit, for people.
         engine: Folder that holds ``transformer_engine``.
-        engine_version: What ``transformer_engine.__version__`` says.
         helpers: Megatron's compiled dataset helpers, built outside the checkout; ``None`` where
             the package brings its own.
         extra: Further folders that are imported from, such as Megatron-Bridge's ``src``.
@@ -41,11 +40,7 @@ class Program:
     """One training program on some ranks.
 
     Attributes:
-        upstream: Code that runs.
         script: Name of the script in the Megatron folder, or a path to one.
-        arguments: Its command line.
-        ranks: World size.
-        environment: Variables that the launch sets.
         dtype: Dtype besides bfloat16 in which Transformer Engine's attention may run.
         faults: Planted defects, ``module:function`` each, called in every rank before the script.
         same_weights: Whether weights are drawn by their global place, so that every layout of
@@ -56,7 +51,7 @@ class Program:
     script: str
     arguments: tuple[str, ...]
     ranks: int
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    environment: Mapping[str, str] = field(default_factory=dict)
     dtype: str = "float32"
     faults: tuple[str, ...] = ()
     same_weights: bool = True
@@ -112,21 +107,15 @@ class AttentionCall:
     @property
     def size(self) -> int:
         """Ranks that share the sequence."""
-        product = 1
-        for size in self.sizes:
-            product *= size
-        return product
+        return math.prod(self.sizes)
 
 
 @dataclass(frozen=True)
 class GroupTraffic:
-    """What one rank contributed to one group by one operation.
+    """What one rank contributed to one process group by one function of ``torch.distributed``.
 
     Attributes:
         group: Description of the process group.
-        ranks: Its ranks.
-        operation: Function of ``torch.distributed``.
-        calls: Number of calls.
         bytes: Bytes that this rank sent or contributed.
     """
 
@@ -174,7 +163,6 @@ class GraphCapture:
         kernels: Stand-ins of compiled kernels among them.
         transfers: Operations of process groups among them.
         bytes: Memory that the capture allocated, without reuse.
-        replays: How often it ran.
     """
 
     pool: int
@@ -191,11 +179,8 @@ class RankError:
     """The exception that ended a rank.
 
     Attributes:
-        type: Its class.
-        message: Its text.
         place: ``FILE:LINE`` of the innermost upstream frame, relative to the upstream folder.
         symbol: The symbol that no stand-in implements; empty for upstream's own errors.
-        traceback: All of it.
     """
 
     type: str
@@ -210,13 +195,9 @@ class RankReport:
     """What one rank did.
 
     Attributes:
-        rank: Which.
         error: Why it ended early; ``None`` when it ran through.
-        iterations: Training steps.
         evaluations: Losses of each evaluation, by name.
         attention: Attention calls in order.
-        traffic: By group and operation.
-        races: By what happened and where.
         graphs: CUDA graphs in the order of their captures.
         seconds: From its start to its end.
         results: What a script handed over (see `ringproof.rehearsal.rank.handing`).
@@ -232,27 +213,3 @@ class RankReport:
     graphs: tuple[GraphCapture, ...] = ()
     seconds: float = 0.0
     results: Any = None
-
-
-def report_from_json(data: Mapping[str, Any]) -> RankReport:
-    """Build a report from what `dataclasses.asdict` made of it."""
-    error = data["error"]
-    return RankReport(
-        rank=data["rank"],
-        error=None if error is None else RankError(**error),
-        iterations=tuple(Iteration(**item) for item in data["iterations"]),
-        evaluations=tuple(data["evaluations"]),
-        attention=tuple(_call_from_json(item) for item in data["attention"]),
-        traffic=tuple(
-            GroupTraffic(**{**item, "ranks": tuple(item["ranks"])}) for item in data["traffic"]
-        ),
-        races=tuple(SendRace(**item) for item in data["races"]),
-        graphs=tuple(GraphCapture(**item) for item in data["graphs"]),
-        seconds=data["seconds"],
-        results=data["results"],
-    )
-
-
-def _call_from_json(data: Mapping[str, Any]) -> AttentionCall:
-    ranks = tuple(tuple(level) for level in data["ranks"])
-    return AttentionCall(**{**data, "sizes": tuple(data["sizes"]), "ranks": ranks})

@@ -42,18 +42,11 @@ class Request:
     """What is to be rehearsed, and how.
 
     Attributes:
-        launch: The launch as read.
         megatron: Megatron-LM, as `open_upstream` takes it.
         engine: Transformer Engine, as `open_upstream` takes it; ``None`` for the newest release.
         against: Another Megatron-LM, or ``FLAG=VALUE``; empty for nothing.
-        folder: Folder for logs and reports.
-        cache: Folder for downloads and unpacked upstream code.
         skills: Folder of skills whose pitfalls are searched; ``None`` for none.
-        iterations: Number of training steps.
-        dtype: Precision of the programs.
-        max_ranks: Largest world size of the programs.
         timeout: Longest time of one program, in seconds.
-        offline: Whether nothing may be downloaded.
     """
 
     launch: Launch
@@ -83,7 +76,6 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     """Run a launch in small, and its variant where one is asked for.
 
     Args:
-        request: What to run.
         progress: Called with a phase and a line of text now and then.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import random
@@ -20,29 +19,24 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 import psutil
+from pydantic import TypeAdapter
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.program import (
-    Program,
-    RankError,
-    RankReport,
-    SendRace,
-    Upstream,
-    report_from_json,
-)
+from ringproof.rehearsal.program import Program, RankError, RankReport, SendRace, Upstream
 from ringproof.rehearsal.rank import board
 
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
 STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
 STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
-PREPARE_SECONDS = 120.0
 LOG_TAIL = 4000
 PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Variables that decide what upstream does come from the launch, not from the caller's shell.
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
 # What Megatron asks of a launch with TP or CP on the GPU whose properties it sees.
 ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+
+UPSTREAM, PROGRAM, REPORT = TypeAdapter(Upstream), TypeAdapter(Program), TypeAdapter(RankReport)
 
 Progress = Callable[[str], None]
 
@@ -53,8 +47,6 @@ class Failure:
 
     Attributes:
         kind: ``raised``, ``died``, ``hung`` or ``timeout``.
-        rank: The rank that failed first.
-        message: What it said, or how it ended.
         place: ``FILE:LINE`` in upstream, where known.
         symbol: The symbol that no stand-in implements, if that was the reason.
         waiting: What each unfinished rank waited for, by rank.
@@ -77,7 +69,6 @@ class Outcome:
         failure: ``None`` when every rank ran through.
         seconds: Wall-clock time from the forks to the last report.
         memory_bytes: Highest sum of the ranks' own (not shared) memory that was seen.
-        folder: Where logs and reports are.
     """
 
     ranks: tuple[RankReport, ...]
@@ -125,11 +116,8 @@ class Server:
     """An interpreter that has imported an upstream and forks ranks; a context manager.
 
     Args:
-        upstream: Code to import.
         script: Script whose imports are made before the first fork; empty for none.
         environment: Variables that upstream may read while it is imported.
-        dtype: See `Program`.
-        log: File for what the imports print.
 
     Raises:
         UpstreamFails: Upstream cannot be imported.
@@ -146,7 +134,7 @@ class Server:
     ) -> None:
         self._upstream = upstream
         self._setup = {
-            "upstream": _plain(dataclasses.asdict(upstream)),
+            "upstream": UPSTREAM.dump_python(upstream, mode="json"),
             "preload": script,
             "dtype": dtype,
         }
@@ -227,10 +215,7 @@ class Server:
         """Run a program on its ranks and wait for all of them.
 
         Args:
-            program: Program to run; it belongs to this server's upstream.
-            folder: Where logs and reports go; made if missing.
             limit_seconds: After which the run is ended.
-            progress: Called with a line now and then.
 
         Raises:
             InputError: The program belongs to another upstream.
@@ -245,15 +230,8 @@ class Server:
             stale.unlink()
         request = {
             "folder": str(folder),
-            "ranks": program.ranks,
             "port": _free_port(),
-            "program": {
-                "script": program.script,
-                "arguments": list(program.arguments),
-                "environment": dict(program.environment),
-                "faults": list(program.faults),
-                "same_weights": program.same_weights,
-            },
+            "program": PROGRAM.dump_python(program, mode="json"),
         }
         pids = self._ask(request)["pids"]
         roots = program.upstream.roots
@@ -267,11 +245,7 @@ class Server:
 
 
 class Servers(contextlib.ExitStack):
-    """Servers that start when they are needed; a context manager that ends all of them.
-
-    Args:
-        folder: For the logs of their imports; made if missing.
-    """
+    """Servers that start when they are needed; a context manager that ends all of them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -294,25 +268,12 @@ class Servers(contextlib.ExitStack):
 
 
 class UpstreamFails(RuntimeError):
-    """Upstream cannot be imported.
-
-    Args:
-        error: What its import raised.
-    """
+    """Upstream cannot be imported."""
 
     def __init__(self, error: RankError) -> None:
         self.error = error
         where = f" at {error.place}" if error.place else ""
         super().__init__(f"upstream cannot be imported: {error.type}: {error.message}{where}")
-
-
-def _plain(value: Any) -> Any:
-    """Paths as text, for JSON."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _free_port() -> int:
@@ -425,7 +386,7 @@ class _Watch:
 
     def _report(self, rank: int) -> RankReport | None:
         path = self._folder / f"rank-{rank}.json"
-        return report_from_json(json.loads(path.read_text())) if path.is_file() else None
+        return REPORT.validate_python(json.loads(path.read_text())) if path.is_file() else None
 
     def _reports(self) -> Iterator[RankReport]:
         for rank in self._pids:

@@ -46,8 +46,6 @@ def open_upstream(
         megatron: A folder, a wheel, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
         engine: A wheel, a folder, ``git:PATH@REF``, ``pip:transformer-engine==VERSION``; ``None``
             for the newest release on the package index.
-        cache: Where downloads and unpacked trees are kept.
-        offline: Use the cache only.
         option: Where the user named Megatron, for messages.
 
     Raises:
@@ -148,9 +146,7 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     """Write a tree's files below the cache once, whole or not at all, and return the folder.
 
     Args:
-        tree: Any upstream.
         parts: Folders that are written; files at the root always are.
-        cache: Where.
     """
     parts = tuple(parts)
     key = hashlib.sha256("\n".join((tree.origin, *parts)).encode()).hexdigest()[:20]

@@ -3,10 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.conform.models import DATA, MODELS
+
+GPT = "pretrain_gpt.py"
+HYBRID = "pretrain_hybrid.py"
+
+BASE = (
+    "--hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 "
+    "--micro-batch-size 1 --global-batch-size 8 --lr 1e-3 --min-lr 1e-3 --normalization RMSNorm "
+    "--swiglu --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --transformer-impl transformer_engine "
+    "--make-vocab-size-divisible-by 128 --num-workers 0 --attention-dropout 0 --hidden-dropout 0 "
+    "--log-interval 1 --eval-interval 1000 --eval-iters 1 --split 90,10,0"
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a case trains."""
+
+    arguments: str
+    script: str = GPT
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples that a case trains on.
+
+    Attributes:
+        arguments: Options that select them; ``{folder}`` is where data files lie.
+        reference: Options of the run on one rank only.
+        conversations: Whether the files are conversations, which a stand-in of the packages
+            ``datasets`` and ``transformers`` reads.
+    """
+
+    arguments: str
+    reference: str = ""
+    conversations: bool = False
+
+
+MODELS = MappingProxyType({
+    "dense": Model("--num-layers 2"),
+    "deep": Model("--num-layers 4"),
+    "gqa": Model("--num-layers 2 --group-query-attention --num-query-groups 2"),
+    "one-group": Model("--num-layers 2 --group-query-attention --num-query-groups 1"),
+    "window": Model("--num-layers 2 --window-size 32,0"),
+    "mla": Model(
+        "--num-layers 2 --multi-latent-attention --kv-lora-rank 16 --q-lora-rank 32 "
+        "--qk-head-dim 16 --qk-pos-emb-head-dim 8 --v-head-dim 16 --no-rope-fusion"
+    ),
+    "moe": Model(
+        "--num-layers 2 --num-experts 4 --moe-router-topk 2 --moe-grouped-gemm "
+        "--moe-router-load-balancing-type none --moe-token-dispatcher-type alltoall "
+        "--moe-ffn-hidden-size 64"
+    ),
+    "moe-aux": Model(
+        "--num-layers 2 --num-experts 4 --moe-router-topk 2 --moe-grouped-gemm "
+        "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2 "
+        "--moe-token-dispatcher-type alltoall --moe-ffn-hidden-size 64"
+    ),
+    "mtp": Model("--num-layers 2 --mtp-num-layers 1"),
+    "hybrid": Model(
+        "--hybrid-layer-pattern M*M- --mamba-state-dim 16 --mamba-head-dim 16 "
+        "--mamba-num-groups 4 --mamba-num-heads 8",
+        HYBRID,
+    ),
+})  # fmt: skip
+
+_VARLEN = (
+    '{"mode":"distribution","type":"lognormal","min_seq_len":8,"max_seq_len":128,'
+    '"mean_seq_len":48,"lognormal_sigma":0.9}'
+)
+_MOCK = "--tokenizer-type NullTokenizer --vocab-size 255 --mock-data"
+_PACKED = "--calculate-per-token-loss --null-tokenizer-pad-id 0"
+
+DATA = MappingProxyType({
+    "plain": Data(_MOCK),
+    "per-token": Data(f"{_MOCK} --calculate-per-token-loss"),
+    "varlen": Data(
+        f"{_MOCK} {_PACKED} --use-varlen-dataset --varlen-mock-dataset-config-json {_VARLEN}",
+        "--sequence-packing-scheduler dp_balanced --max-seqlen-per-dp-cp-rank 128",
+    ),
+    "sft-mock": Data(
+        f"{_MOCK} {_PACKED} --sft --sft-mock-dataset-config-json {_VARLEN}",
+        "--sequence-packing-scheduler dp_balanced --max-seqlen-per-dp-cp-rank 128",
+    ),
+    "sft": Data(
+        "--no-create-attention-mask-in-dataloader "
+        "--calculate-per-token-loss --sft --sft-tokenizer-prompt-format default "
+        "--tokenizer-type SFTTokenizer --tokenizer-model rehearsal --vocab-size 255 "
+        "--data-path {folder}/conversations.jsonl",
+        conversations=True,
+    ),
+})  # fmt: skip
 
 TOLERANCE = 2e-6  # of losses in float32, relative; see docs/conformance.md
 BFLOAT16_TOLERANCE = 5e-3
@@ -21,7 +114,7 @@ DYNAMIC = (
     "--max-seqlen-per-dp-cp-rank 64"
 )
 BALANCED = "--sequence-packing-scheduler dp_balanced --max-seqlen-per-dp-cp-rank {share}"
-HYBRID = "--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64"
+HYBRID_CP = "--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64"
 NO_RERUN = "--rerun-mode disabled"  # what it validates by default cannot hold hybrid CP's iterator
 
 
@@ -32,7 +125,6 @@ class Case:
     Attributes:
         id: Its name, for people and for ``--case``.
         group: Section of the table.
-        ranks: World size.
         model: Key of `MODELS`.
         data: Key of `DATA`.
         arguments: Options that the reference on one rank does not have.
@@ -46,10 +138,10 @@ class Case:
     id: str
     group: str
     ranks: int
-    model: str
-    data: str
     arguments: str
     path: tuple[str, ...]
+    model: str = "dense"
+    data: str = "plain"
     both: str = ""
     tolerance: float = TOLERANCE
     evaluates: bool = False
@@ -66,14 +158,13 @@ def _cp(size: int, comm: str = "p2p") -> str:
 
 
 def _static(
-    name: str, ranks: int, size: int, comm: str = "p2p", *, model: str = "dense",
-    data: str = "plain", more: str = "", both: str = "", tolerance: float = TOLERANCE,
-    evaluates: bool = False,
+    name: str, ranks: int, size: int, comm: str = "p2p", *, data: str = "plain", more: str = "",
+    **fields: Any,
 ) -> Case:  # fmt: skip
     path = f"{comm}:2x{size // 2}" if comm == "a2a+p2p" else f"{comm}:{size}"
     arguments = f"{_cp(size, comm)} {more}".strip()
-    group = {"plain": "static", "per-token": "static"}.get(data, "static packed")
-    return Case(name, group, ranks, model, data, arguments, (path,), both, tolerance, evaluates)
+    group = "static" if data in ("plain", "per-token") else "static packed"
+    return Case(name, group, ranks, arguments, (path,), data=data, **fields)
 
 
 TP2 = "--tensor-model-parallel-size 2"
@@ -118,9 +209,9 @@ STATIC = (
     _static("static-p2p-eval", 2, 2, both=EVAL, evaluates=True),
     _static("static-p2p-per-token", 4, 2, data="per-token"),
     _static("static-p2p-bf16", 2, 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
-    replace(_static("static-p2p-megatron-fsdp", 4, 2, more=MEGATRON_FSDP), connections=8),
-    replace(_static("static-p2p-torch-fsdp2", 4, 2, more=TORCH_FSDP), connections=8),
-    Case("static-hcp-without-sizes", "static", 4, "dense", "plain",
+    _static("static-p2p-megatron-fsdp", 4, 2, more=MEGATRON_FSDP, connections=8),
+    _static("static-p2p-torch-fsdp2", 4, 2, more=TORCH_FSDP, connections=8),
+    Case("static-hcp-without-sizes", "static", 4,
          "--context-parallel-size 4 --cp-comm-type a2a+p2p", ("a2a+p2p:2x2",)),
 )  # fmt: skip
 
@@ -148,13 +239,11 @@ PACKED = (
 
 
 def _dynamic(
-    name: str, ranks: int, *paths: str, model: str = "dense", data: str = "varlen",
-    more: str = "", both: str = "", tolerance: float = TOLERANCE, evaluates: bool = False,
-) -> Case:  # fmt: skip
-    return Case(
-        f"dynamic-cp-{name}", "dynamic", ranks, model, data, f"{DYNAMIC} {more}".strip(),
-        paths or ("p2p:2",), both, tolerance, evaluates,
-    )  # fmt: skip
+    name: str, ranks: int, *paths: str, data: str = "varlen", more: str = "", **fields: Any
+) -> Case:
+    arguments = f"{DYNAMIC} {more}".strip()
+    path = paths or ("p2p:2",)
+    return Case(f"dynamic-cp-{name}", "dynamic", ranks, arguments, path, data=data, **fields)
 
 
 DYNAMIC_CASES = (
@@ -183,16 +272,14 @@ DYNAMIC_CASES = (
     _dynamic("pad-max", 4, more="--pad-packed-seq-alignment max"),
     _dynamic("sft-mock", 2, data="sft-mock"),
     _dynamic("bf16", 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
-    replace(_dynamic("megatron-fsdp", 2, more=MEGATRON_FSDP), connections=8),
+    _dynamic("megatron-fsdp", 2, more=MEGATRON_FSDP, connections=8),
 )  # fmt: skip
 
 
-def _hybrid(
-    name: str, ranks: int, more: str = "", model: str = "dense", both: str = "",
-    evaluates: bool = False,
-) -> Case:  # fmt: skip
-    return Case(f"hybrid-cp-{name}", "hybrid", ranks, model, "sft",
-                f"{HYBRID} {more}".strip(), ("p2p:2",), both, evaluates=evaluates)  # fmt: skip
+def _hybrid(name: str, ranks: int, more: str = "", **fields: Any) -> Case:
+    arguments = f"{HYBRID_CP} {more}".strip()
+    path = ("p2p:2",)
+    return Case(f"hybrid-cp-{name}", "hybrid", ranks, arguments, path, data="sft", **fields)
 
 
 HYBRID_CASES = (
@@ -201,9 +288,9 @@ HYBRID_CASES = (
     _hybrid("4", 4, NO_RERUN),
     _hybrid("4-of-cp2", 4, f"{NO_RERUN} {_cp(2)}"),
     _hybrid("tp2-sp", 4, f"{NO_RERUN} {SP}"),
-    _hybrid("pp2", 4, f"{NO_RERUN} {PP2}", "deep"),
-    _hybrid("moe-ep2", 2, f"{NO_RERUN} {EP2}", "moe"),
-    _hybrid("mla", 2, NO_RERUN, "mla"),
+    _hybrid("pp2", 4, f"{NO_RERUN} {PP2}", model="deep"),
+    _hybrid("moe-ep2", 2, f"{NO_RERUN} {EP2}", model="moe"),
+    _hybrid("mla", 2, NO_RERUN, model="mla"),
     _hybrid("eval", 2, NO_RERUN, both=EVAL, evaluates=True),
 )
 
@@ -215,7 +302,6 @@ def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
 
     Args:
         ids: Identifiers of cases.
-        groups: Names of groups; without ids and groups all cases are returned.
 
     Raises:
         InputError: There is no such case or group.
@@ -233,10 +319,3 @@ def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
         for case in CASES
         if case.id in wanted or case.group in sections or not (wanted or sections)
     )
-
-
-def check_matrix() -> None:
-    """Raise `ValueError` where the matrix names a model or data that does not exist."""
-    for case in CASES:
-        if case.model not in MODELS or case.data not in DATA:
-            raise ValueError(f"{case.id} names {case.model} or {case.data}, which do not exist")

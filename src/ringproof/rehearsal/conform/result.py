@@ -1,19 +1,24 @@
-"""What became of each case, and of a whole matrix: plain data, the same in memory and as JSON."""
+"""Verdicts on the cases of a matrix, as values and as JSON, and those of known upstreams."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from ringproof.errors import InputError
 
 FORMAT = 1
+FILE = "known.json"  # results of known upstreams, which are shipped with the package
+ORDER = ("megatron-core", "core_r", "main", "dev", "pull request")
 
 
 class Status(str, Enum):
@@ -44,7 +49,6 @@ MEANINGS = MappingProxyType(
     }
 )
 
-
 #: What a table says in a cell.
 LABELS = MappingProxyType(
     {
@@ -68,21 +72,14 @@ class CaseResult:
     """What became of one case.
 
     Attributes:
-        id: Identifier of the case.
-        status: Verdict.
-        message: Error of upstream, or what parts from the reference; empty where all is well.
+        message: Error of upstream, or the difference from the reference; empty where all is well.
         place: ``FILE:LINE`` upstream of an error.
         symbol: Symbol without a stand-in.
         rank: Rank that failed first; -1 for none.
         loss_difference: Largest relative difference of a loss over the steps; ``None`` where
-            nothing was compared.
-        norm_difference: The same of gradient norms.
-        evaluation_difference: The same of losses of evaluations.
+            nothing was compared. The other differences are those of gradient norms and evaluations.
         since: First step outside the tolerance; 0 for none.
-        tolerance: Limit of the differences.
         path: Attention paths that were seen, as ``TYPE:SIZE``.
-        iterations: Training steps of the case.
-        seconds: Wall-clock time.
     """
 
     id: str
@@ -113,13 +110,7 @@ class Record:
 
     Attributes:
         name: Short name of the upstream: ``dev d48bd6be0a``.
-        megatron: Origin of Megatron.
-        engine: Version of Transformer Engine.
-        torch: Version of torch.
-        ringproof: Version of this package.
         dtype: Dtype of the programs, unless a case says otherwise.
-        iterations: Training steps of each case.
-        seconds: Wall-clock time of all cases and references.
         cases: Results in the order of the matrix.
     """
 
@@ -133,28 +124,35 @@ class Record:
     seconds: float
     cases: tuple[CaseResult, ...]
 
-    def by_id(self) -> dict[str, CaseResult]:
-        """Results by case."""
-        return {case.id: case for case in self.cases}
+
+@dataclass(frozen=True)
+class Known:
+    """Results of one upstream that are shipped with the package.
+
+    Attributes:
+        name: ``dev d48bd6be0a``, with the version of Transformer Engine where several were run.
+        cases: By id, with the verdict, the largest difference, the message and its place.
+    """
+
+    name: str
+    engine: str
+    iterations: int
+    cases: Mapping[str, CaseResult]
+
+    @property
+    def short(self) -> str:
+        """A name for the head of a column."""
+        return column_name(self.name, self.engine)
 
 
 def as_json(record: Record) -> dict[str, Any]:
     """Return what `from_json` reads."""
-    data = dataclasses.asdict(record)
-    for case in data["cases"]:
-        case["status"] = case["status"].value
-        case["path"] = list(case["path"])
-    return {"format": FORMAT, **data}
+    return {"format": FORMAT, **dataclasses.asdict(record)}
 
 
-def from_json(data: Mapping[str, Any]) -> Record:
+def from_json(data: object) -> Record:
     """Build a record from what `as_json` made of it."""
-    fields = {key: value for key, value in data.items() if key not in ("format", "cases")}
-    cases = tuple(
-        CaseResult(**{**case, "status": Status(case["status"]), "path": tuple(case["path"])})
-        for case in data["cases"]
-    )
-    return Record(**fields, cases=cases)
+    return TypeAdapter(Record).validate_python(data)
 
 
 def read(path: Path, field: str) -> Record:
@@ -165,6 +163,57 @@ def read(path: Path, field: str) -> Record:
     """
     try:
         return from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         problem = f"is not a record of ringproof conform ({type(error).__name__})"
         raise InputError(field, path, problem, "write one with --json") from error
+
+
+def column_name(name: str, engine: str) -> str:
+    """Return a short name for the head of a column: ``dev``, ``0.19``, ``#5618``."""
+    words = name.replace("core_r", "").replace("pull request ", "#").split()
+    short = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
+    return f"{short}, TE {engine}" if ", TE " in name else short
+
+
+def place_in_table(record: Record) -> tuple[int, str]:
+    """Sort key: releases, then branches, then pull requests."""
+    start = [number for number, prefix in enumerate(ORDER) if record.name.startswith(prefix)]
+    return (start[0] if start else len(ORDER), record.name)
+
+
+def collect(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return what is shipped of records."""
+    return [
+        {
+            "name": record.name,
+            "engine": record.engine,
+            "iterations": record.iterations,
+            "cases": {case.id: _kept(case) for case in record.cases},
+        }
+        for record in records
+    ]
+
+
+def _kept(case: CaseResult) -> list[Any]:
+    difference = case.largest_difference
+    rounded = None if difference is None else float(f"{difference:.1e}")
+    return [case.status.value, rounded, case.message, case.place]
+
+
+def shipped() -> tuple[Known, ...]:
+    """Return the results that came with this package, none where it has none."""
+    file = resources.files(__package__).joinpath(FILE)
+    if not file.is_file():
+        return ()
+    return tuple(
+        Known(
+            **{**one, "cases": {name: _known(name, *kept) for name, kept in one["cases"].items()}}
+        )
+        for one in json.loads(file.read_text())
+    )
+
+
+def _known(
+    name: str, status: str, difference: float | None, message: str, place: str
+) -> CaseResult:
+    return CaseResult(name, Status(status), message, place, loss_difference=difference)

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import math
+import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from ringproof import __version__
-from ringproof.rehearsal.conform import comparing, conversations
-from ringproof.rehearsal.conform.cases import Case
-from ringproof.rehearsal.conform.models import BASE, DATA, GPT, HYBRID, MODELS
+from ringproof.rehearsal.conform import conversations
+from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
+from ringproof.rehearsal.running import Failure, Outcome, Servers, UpstreamFails
+from ringproof.rehearsal.verdict.agreement import Pair, pairs
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
 CONVERSATIONS = f"{conversations.__name__}:install"
 LIMIT_SECONDS = 240.0
+NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
+ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)
+NO_PACKAGE = ("ModuleNotFoundError", "ImportError", "AttributeError: module 'torch")
+MESSAGE_LENGTH = 300
 PORT_TAKEN = "EADDRINUSE"  # another program was faster than the ranks
 SPECS = MappingProxyType({
     HYBRID: "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec",
@@ -39,9 +45,6 @@ class Training:
     """A command line without its number of ranks: what case and reference are looked up by.
 
     Attributes:
-        script: Program, relative to the checkout or a path.
-        arguments: Its options.
-        ranks: World size.
         preparations: Functions called in every rank before the program.
         connections: ``CUDA_DEVICE_MAX_CONNECTIONS``.
     """
@@ -68,15 +71,7 @@ def script_of(upstream: Upstream, name: str) -> str | None:
 def training(
     case: Case, script: str, iterations: int, folder: Path, *, reference: bool = False
 ) -> Training:
-    """Return the command line of a case, or of the reference it is compared with.
-
-    Args:
-        case: Which.
-        script: What `script_of` found.
-        iterations: Training steps.
-        folder: Where data files lie.
-        reference: Whether the run on one rank is meant.
-    """
+    """Return the command line of a case, or of the reference it is compared with."""
     data = DATA[case.data]
     own = data.reference if reference else case.arguments
     text = " ".join((
@@ -103,10 +98,7 @@ class Matrix:
     """Cases of one upstream, with references kept between them.
 
     Args:
-        upstream: Code that runs.
-        folder: For data, logs and reports.
         run: Runs a program, given the script whose imports are shared.
-        iterations: Training steps of each case.
         dtype: ``float32``; ``float64`` only for packages without programs, which our own script
             trains.
     """
@@ -127,12 +119,7 @@ class Matrix:
         conversations.write(folder / "conversations.jsonl")
 
     def run(self, case: Case, faults: tuple[str, ...] = ()) -> CaseResult:
-        """Run a case, and its reference if that has not run yet.
-
-        Args:
-            case: Which.
-            faults: Planted defects of the case's own run, as `Program` has them.
-        """
+        """Run a case, and its reference if that has not run yet."""
         script = script_of(self._upstream, MODELS[case.model].script)
         if script is None:
             message = f"there is no {MODELS[case.model].script}"
@@ -148,7 +135,7 @@ class Matrix:
             status = Status.CANNOT_RUN if symbol else Status.REFUSED
             message = f"{error.error.type}: {error.error.message}"
             return CaseResult(case.id, status, message, error.error.place, symbol)
-        return comparing.judge(case, outcome, reference, self._iterations)
+        return judge(case, outcome, reference, self._iterations)
 
     def _reference(self, case: Case, script: str) -> Outcome:
         key = training(case, script, self._iterations, self._folder, reference=True)
@@ -180,16 +167,7 @@ def run_matrix(
     name: str = "",
     progress: Progress | None = None,
 ) -> Record:
-    """Run cases one after the other; one that hangs or fails does not stop the others.
-
-    Args:
-        upstream: Code that runs.
-        cases: Which.
-        folder: For data, logs and reports.
-        iterations: Training steps of each case.
-        name: Name of the upstream for people; its origin unless given.
-        progress: Called with a line for each case.
-    """
+    """Run cases one after the other; one that hangs or fails does not stop the others."""
     started = time.monotonic()
     results = []
     with Servers(folder) as servers:
@@ -223,3 +201,95 @@ def _line(number: int, total: int, result: CaseResult) -> str:
         f"[{number:2}/{total}] {result.id:28} {result.seconds:5.1f} s  "
         f"{result.status.value}{detail}{message}"
     )
+
+
+def judge(case: Case, outcome: Outcome, reference: Outcome | None, iterations: int) -> CaseResult:
+    """Return the verdict on a case.
+
+    Args:
+        reference: What became of the same training on one rank; ``None`` if it did not run.
+    """
+    base = CaseResult(
+        case.id, Status.STARTS, tolerance=case.tolerance, path=paths_of(outcome),
+        iterations=len(outcome.losses), seconds=round(outcome.seconds, 1),
+    )  # fmt: skip
+    if outcome.failure is not None:
+        return _failed(base, outcome, outcome.failure)
+    if len(outcome.losses) < iterations:
+        message = f"{len(outcome.losses)} of {iterations} steps have losses"
+        return replace(base, status=Status.DIFFERS, message=message)
+    if reference is None:
+        return replace(base, message="no reference")
+    if reference.failure is not None:
+        return replace(base, message=f"the reference fails: {_short(reference.failure.message)}")
+    return _compared(base, case, outcome, reference)
+
+
+def paths_of(outcome: Outcome) -> tuple[str, ...]:
+    """Return the attention paths of a run as ``TYPE:SIZE``, without the local ones."""
+    found = {
+        f"{call.comm_type}:{'x'.join(map(str, call.sizes))}"
+        for report in outcome.ranks
+        for call in report.attention
+        if call.comm_type != "none"
+    }
+    return tuple(sorted(found))
+
+
+def _failed(base: CaseResult, outcome: Outcome, failure: Failure) -> CaseResult:
+    message, status = failure.message, Status.REFUSED
+    if message.startswith("SystemExit"):
+        log = (outcome.folder / f"rank-{failure.rank}.log").read_text(errors="replace")
+        found = ARGUMENT_ERROR.findall(log)
+        message = found[-1].strip() if found else message
+    if any(sign in message for sign in NO_OPTION):
+        status = Status.NOT_OFFERED
+    elif failure.symbol or message.startswith(NO_PACKAGE):
+        status = Status.CANNOT_RUN
+    elif failure.kind in ("hung", "timeout"):
+        status = Status.HUNG
+    return replace(
+        base, status=status, message=_short(message), place=failure.place, symbol=failure.symbol,
+        rank=failure.rank,
+    )  # fmt: skip
+
+
+def _short(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ".join(lines)[:MESSAGE_LENGTH]
+
+
+def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome) -> CaseResult:
+    found = tuple(pairs(outcome, reference))
+    losses, norms = _by_step(found, "loss"), _by_step(found, "norm")
+    evaluations = _by_step(found, "evaluation") if case.evaluates else {}
+    if case.evaluates and not evaluations:
+        evaluations = {0: math.inf}
+    compared = replace(
+        base,
+        loss_difference=max(losses.values()),
+        norm_difference=max(norms.values(), default=None),
+        evaluation_difference=max(evaluations.values(), default=None),
+    )
+    both = (*losses.items(), *norms.items())
+    outside = [step for step, value in both if value > case.tolerance]
+    if outside or any(value > case.tolerance for value in evaluations.values()):
+        return replace(compared, status=Status.DIFFERS, since=min(outside, default=0))
+    missing = [path for path in case.path if path not in base.path]
+    if missing:
+        seen = ", ".join(base.path) or "no communication"
+        message = f"{' and '.join(missing)} did not run; seen: {seen}"
+        return replace(compared, status=Status.OTHER_PATH, message=message)
+    if outcome.races:
+        message = "; ".join(map(str, outcome.races))
+        return replace(compared, status=Status.RACES, message=message)
+    return replace(compared, status=Status.AGREES)
+
+
+def _by_step(found: Iterable[Pair], kind: str) -> dict[int, float]:
+    """Largest difference of each step; a loss that one run lacks is not compared beside others."""
+    steps: dict[int, list[float]] = {}
+    for pair in found:
+        if pair.kind == kind:
+            steps.setdefault(pair.step, []).extend([pair.relative] if pair.complete else [])
+    return {step: max(values, default=math.inf) for step, values in steps.items()}

@@ -11,8 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.conform.known import Known
-from ringproof.rehearsal.conform.result import LABELS, MEANINGS, WORSE, CaseResult, Record, Status
+from ringproof.rehearsal.conform.result import (
+    LABELS,
+    MEANINGS,
+    WORSE,
+    CaseResult,
+    Known,
+    Record,
+    Status,
+)
 
 STYLES = MappingProxyType(
     {

@@ -17,8 +17,7 @@ from typing import Any
 from ringproof.cli.cache import default_cache
 from ringproof.rehearsal.faults import programs
 from ringproof.rehearsal.faults.removing import REMOVED
-from ringproof.rehearsal.faults.table import FAULTS, Fault
-from ringproof.rehearsal.faults.trials import Trials
+from ringproof.rehearsal.faults.trials import FAULTS, Fault, Trials
 from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream
@@ -32,40 +31,29 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if {name: record.get(name) for name in heading} != heading:
         record = {**heading, what: []}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Servers(Path(folder)) as servers,
-    ):
+    done = {entry["name"] for entry in record[what]}
+    with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
 
         def run(program: Program) -> Outcome:
             return servers.run(program, programs.SCRIPT, Path(folder) / "run", limit_seconds=120)
 
-        trials = Trials(run, upstream)
-        todo = _planted(trials) if what == "planted" else _removed(trials)
-        done = {entry["name"] for entry in record[what]}
-        for name, ask in todo:
+        for name, ask in _todo(what, Trials(run, upstream)):
             if name not in done:
                 record[what].append({"name": name, **ask()})
                 path.write_text(json.dumps(record, indent=1) + "\n")
                 print(name, record[what][-1]["seen"], flush=True)
 
 
-Asked = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
-
-
-def _planted(trials: Trials) -> Asked:
-    for fault in FAULTS:
-        yield fault.name, partial(_trial, trials, fault)
+def _todo(what: str, trials: Trials) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    if what == "planted":
+        yield from ((fault.name, partial(_trial, trials, fault)) for fault in FAULTS)
+        return
+    for training, symbols in REMOVED:
+        yield from ((symbol, partial(_removal, trials, training, symbol)) for symbol in symbols)
 
 
 def _trial(trials: Trials, fault: Fault) -> dict[str, Any]:
-    return trials.trial(fault).record()
-
-
-def _removed(trials: Trials) -> Asked:
-    for training, symbols in REMOVED:
-        for symbol in symbols:
-            yield symbol, partial(_removal, trials, training, symbol)
+    return dataclasses.asdict(trials.trial(fault))
 
 
 def _removal(trials: Trials, training: str, symbol: str) -> dict[str, Any]:

@@ -41,12 +41,7 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
 
 
 def around(target: str, call: Callable[..., Any]) -> None:
-    """Put a function that gets the original as its first argument in the place of one of upstream.
-
-    Args:
-        target: See `swap`.
-        call: Called with the original and then with the arguments of each call.
-    """
+    """Wrap a function of upstream: ``call`` gets the original and then a call's arguments."""
     swap(target, lambda original: lambda *given, **named: call(original, *given, **named))
 
 
@@ -62,7 +57,6 @@ def with_argument(name: str, change: Callable[[Any], Any]) -> Callable[[Any], An
 
     Args:
         name: Parameter, whether it is given by name or by place; its default counts as given.
-        change: From the value given to the value that is passed on.
     """
 
     def make(original: Any) -> Any:

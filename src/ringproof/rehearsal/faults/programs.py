@@ -1,4 +1,8 @@
-"""Small training programs of Megatron-LM's dev branch that planted defects run in."""
+"""Small training programs of Megatron-LM's dev branch, and defects of upstream that they show.
+
+The defects were found at d48bd6be0a with Transformer Engine 2.20.2. One that is mended upstream
+makes its test fail, and then leaves this table. ``docs/upstream-defects.md`` has the causes.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +58,6 @@ class Training:
     """A training program, and the one that it must agree with.
 
     Attributes:
-        ranks: World size.
-        arguments: Command line of ``pretrain_gpt.py``.
         reference: Name of the training that has the same losses; empty for a reference.
     """
 
@@ -96,12 +98,60 @@ TRAININGS = MappingProxyType({
 
 
 def program(upstream: Upstream, name: str, faults: tuple[str, ...] = ()) -> Program:
-    """Return a training of `TRAININGS` as a program.
-
-    Args:
-        upstream: A checkout that has ``--dynamic-context-parallel``.
-        name: Key of `TRAININGS`.
-        faults: Planted defects, ``module:function`` each.
-    """
+    """Return a training of `TRAININGS` as a program."""
     training = TRAININGS[name]
     return Program(upstream, SCRIPT, training.arguments, training.ranks, faults=faults)
+
+
+SFT = ("--sft", "--calculate-per-token-loss")
+HALVES = ("--context-parallel-size", "2")
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One defect of upstream.
+
+    Attributes:
+        message: Part of the error that ends the program; empty where it runs through.
+        expected: Arguments of a program on one rank that must have the same losses; empty where
+            none is compared.
+        path: CP type that every attention call with communication takes in place of the one asked
+            for; empty where the path is right.
+    """
+
+    name: str
+    ranks: int
+    arguments: tuple[str, ...]
+    message: str = ""
+    expected: tuple[str, ...] = ()
+    path: str = ""
+
+
+def _with_value(arguments: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
+    at = arguments.index(option)
+    return (*arguments[:at], *arguments[at + 2 :], option, value)
+
+
+SIX = _with_value(MODEL, "--global-batch-size", "12")
+DEFECTS = (
+    Defect("mtp-per-token-loss", 2, (*MODEL, *PACKED, *DYNAMIC, "128", *MTP),
+           expected=(*MODEL, *PACKED, *STATIC, "256", *MTP)),
+    Defect("mtp-packing", 1, (*MODEL, *PACKED, *STATIC, "512", *MTP),
+           expected=(*MODEL, *PACKED, *STATIC, "256", *MTP)),
+    Defect("mtp-static-cp", 2, (*MODEL, *MTP, *HALVES), expected=(*MODEL, *MTP)),
+    Defect("dynamic-a2a-p2p", 4, (*MODEL, *PACKED, *DYNAMIC, "64", *HIERARCHICAL),
+           message="CP implementation a2a+p2p requires cp_group"),
+    Defect("domain-of-six", 6, (*SIX, *PACKED, *DYNAMIC, "96"), message="KeyError: 4"),
+    Defect("domain-of-six-rounded-up", 6, (*SIX, *PACKED, *DYNAMIC, "64"),
+           message="Sequence length 264 requires CP size 8, but only 6 DPxCP ranks are available"),
+    Defect("comm-type-ignored", 4,
+           (*MODEL, *PACKED, *DYNAMIC, "64", "--cp-comm-type", "a2a"), path="p2p"),
+    Defect("no-evaluation", 1,
+           (*_with_value(MODEL, "--eval-iters", "0"), *PACKED, *STATIC, "256"),
+           message="no sample to consume"),
+    Defect("pad-token", 2, (*MODEL, *SFT, *DYNAMIC, "128"), message="index out of range in self"),
+    Defect("sft-without-scheduler", 2, (*MODEL, *SFT, *HALVES),
+           message="incompatible function arguments: cu_seqlens is None"),
+    Defect("nan-without-save", 1, _with_value(MODEL, "--lr", "1e30"),
+           message="expected str, bytes or os.PathLike object, not NoneType"),
+)  # fmt: skip

@@ -68,9 +68,6 @@ def __getattr__(name: str) -> Callable[[], None]:
 def remove(symbol: str) -> None:
     """Remove a stand-in.
 
-    Args:
-        symbol: Dotted name, as upstream calls it.
-
     Raises:
         AttributeError: There is no stand-in of that name.
     """
@@ -78,7 +75,8 @@ def remove(symbol: str) -> None:
 
     module_name, _, name = symbol.rpartition(".")
     if name in ("fused_attn_fwd", "fused_attn_bwd"):
-        _restore_upstream(name)
+        # Upstream's own Python calls the extension's kernel, which has no stand-in.
+        swap(f"transformer_engine.pytorch.cpp_extensions.fused_attn:{name}", inspect.unwrap)
         return
     module = sys.modules[EXTENSION] if module_name == EXTENSION else import_module(module_name)
     stand_in = vars(module)[name]
@@ -89,12 +87,3 @@ def remove(symbol: str) -> None:
         package = getattr(other, "__name__", "").split(".")[0]
         if package in ("megatron", "transformer_engine", "torch"):
             replace(other, stand_in, refusal)
-
-
-def _restore_upstream(name: str) -> None:
-    """Put upstream's own Python back, which calls the extension's kernel."""
-    source = f"{_FUSED}:{name}"
-    swap(source, inspect.unwrap)
-
-
-_FUSED = "transformer_engine.pytorch.cpp_extensions.fused_attn"

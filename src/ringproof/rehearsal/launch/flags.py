@@ -22,18 +22,12 @@ class Flags:
 
     An option owns the words that follow it up to the next option. Words before the first option
     and words after a bare ``--`` are free: they belong to no option and are always kept.
-
-    Attributes:
-        words: The command line, one word per item.
     """
 
     words: tuple[str, ...]
 
     def get(self, name: str) -> tuple[str, ...] | None:
         """Return the values of an option's last occurrence.
-
-        Args:
-            name: Option with its dashes, for example ``--seq-length``.
 
         Returns:
             ``None`` where the option does not occur, ``()`` where it takes no value.
@@ -59,10 +53,6 @@ class Flags:
 
     def integer(self, name: str, default: int) -> int:
         """Return an option's value as an integer.
-
-        Args:
-            name: Option with its dashes.
-            default: Result where the option does not occur.
 
         Raises:
             InputError: The option has no value, or one that is not an integer.

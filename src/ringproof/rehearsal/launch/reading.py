@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -14,10 +14,9 @@ from ruamel.yaml.error import YAMLError
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags, is_option
-from ringproof.rehearsal.launch.launchers import NOT_LAUNCHING, Found, find
 from ringproof.rehearsal.launch.shell.expand import END, UNSET, Mark, marks, readable, unset
 from ringproof.rehearsal.launch.shell.follow import Command, Followed, follow
-from ringproof.rehearsal.small.options import ENVIRONMENT, value_may_be_unknown
+from ringproof.rehearsal.small.options import DROPPED, ENVIRONMENT
 
 CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
@@ -37,6 +36,22 @@ CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
         "multimodal-llava": "pretrain_vlm.py",
     }
 )
+TORCHRUN = ("torchrun", "ft_launcher")
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")
+REFUSED = ("deepspeed", "accelerate", "ray", "mpirun", "mpiexec", "horovodrun", "colossalai")
+SHELLS = ("bash", "sh", "zsh")
+SLURM = ("srun", "sbatch")
+#: Commands whose words are text, and never a launch.
+NOT_LAUNCHING = re.compile(
+    "echo|printf|cat|tee|which|command|pip3?|kill|pkill|pgrep|grep|sed|awk|logger|mkdir|rm|cp|mv|ln"
+    "|ls|cd|touch|chmod|test|export|curl|wget|tar|git|apt-get|module|conda|trap|ps"
+)
+FLAGS = (
+    "--standalone", "--no-python", "--module", "-m", "--run-path", "--use-env",
+    "--virtual-local-rank",
+)  # fmt: skip
+PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+TRAINING = re.compile(r"(pre)?train\w*\.py|finetune\w*\.py|sft\w*\.py")
 
 
 @dataclass(frozen=True)
@@ -46,9 +61,6 @@ class Launch:
     Attributes:
         script: Path of the training script as written.
         arguments: Command line of the script, after expansion.
-        environment: Variables that the launch exports or puts before the command.
-        nodes: Number of nodes.
-        ranks_per_node: Number of ranks on each node.
         source: File, with the line where known, for messages.
         notes: Sentences about what was not read, for example a sourced file.
     """
@@ -70,10 +82,6 @@ class Launch:
 def read_launch(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
     """Read a launch from a file: a shell script, or one of upstream's test cases.
 
-    Args:
-        path: The file.
-        sets: Variables by name; see `read_script`.
-
     Raises:
         InputError: The file cannot be read, or holds no launch that can be known.
     """
@@ -86,7 +94,6 @@ def read_script(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> L
     """Read the training launch of a shell script; nothing of it is executed.
 
     Args:
-        path: The script.
         sets: Variables by name, which win over the script's own assignments. ``1``, ``2`` and so
             on are its arguments; ``RINGPROOF_LAUNCH`` chooses one of several launches, from 1.
 
@@ -123,7 +130,6 @@ def read_command(
     Args:
         words: For example ``torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 2``, with or
             without ``NAME=value`` before it.
-        environment: Variables that the command receives.
 
     Raises:
         InputError: The command launches no training, or its launcher is not known.
@@ -145,10 +151,6 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
 
     The script follows from the folder of the test, and the number of ranks from its name where it
     names one (``dp8``), otherwise it is 8.
-
-    Args:
-        path: Its ``model_config.yaml``.
-        sets: Values of the variables that the file refers to.
 
     Raises:
         InputError: The file is not such a test, or does not train.
@@ -188,12 +190,10 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as problem:
+    except (OSError, UnicodeDecodeError) as error:
+        problem = "cannot be read" if isinstance(error, OSError) else "is not text"
         remedy = "give a shell script or a model_config.yaml"
-        raise InputError(str(path), None, "the file cannot be read", remedy) from problem
-    except UnicodeDecodeError as problem:
-        remedy = "give a shell script or a model_config.yaml"
-        raise InputError(str(path), None, "the file is not text", remedy) from problem
+        raise InputError(str(path), None, f"the file {problem}", remedy) from error
 
 
 # -- scripts ------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def _split(text: str) -> list[str]:
 def _launches(followed: Followed, source: str) -> list[tuple[Command, Found]]:
     launches = []
     for command in followed.commands:
-        if not command.words or PurePosixPath(command.words[0]).name in NOT_LAUNCHING:
+        if not _may_launch(command):
             continue
         found = find(command.words, command.environment, f"{source}:{command.line}")
         if found is not None:
@@ -238,6 +238,11 @@ def _launches(followed: Followed, source: str) -> list[tuple[Command, Found]]:
             launches.append((command, Found(command.words, 0, 0)))
     certain = [launch for launch in launches if launch[1].nodes]
     return certain or launches
+
+
+def _may_launch(command: Command) -> bool:
+    name = PurePosixPath(command.words[0]).name if command.words else "echo"
+    return NOT_LAUNCHING.fullmatch(name) is None
 
 
 def _chosen(
@@ -313,7 +318,7 @@ def _known(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
         alone = word.startswith(UNSET) and readable(word) == found[0].text
         if alone and not (known and known[-1] == option):
             notes.append(f"{found[0].name} is not set and was taken as empty")
-        elif value_may_be_unknown(name):
+        elif name in DROPPED:  # a rehearsal replaces it or leaves it out, whatever its value
             known.append(readable(word))
         else:
             raise _needed(found[0], (readable(name).split() or ["an argument"])[0], source)
@@ -371,3 +376,163 @@ def _case_words(name: str, value: str) -> list[str]:
     if re.fullmatch(r"\([^)]+\)", trimmed) or re.search(r"[ |()]", trimmed):
         return [name, *_split(f'"{trimmed}"')]
     return [name, *_split(trimmed)]
+
+
+# -- launchers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launch among the words of a command.
+
+    Attributes:
+        unknown: A size that is not known, with its option; ``None`` where all are.
+        environment: Variables that the words themselves set.
+    """
+
+    words: tuple[str, ...]
+    nodes: int
+    ranks_per_node: int
+    unknown: tuple[Mark, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def find(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    source: str,
+    slurm: tuple[str, str] | None = None,
+) -> Found | None:
+    """Find a training launch in the words of a command.
+
+    Args:
+        slurm: Nodes and tasks per node of the srun around the command, empty where not given.
+
+    Returns:
+        ``None`` where the command launches no training.
+
+    Raises:
+        InputError: The launcher is not supported, or a size is not a number.
+    """
+    slurm = _slurm(words) or slurm
+    for index, word in enumerate(words):
+        name = PurePosixPath(readable(word)).name
+        following = words[index + 1 :]
+        if name in REFUSED and index <= 1 and any(".py" in word for word in following):
+            remedy = "give the torchrun line that starts the same ranks"
+            raise InputError(source, name, "this launcher is not known", remedy)
+        if name == "env":
+            given = {match[1]: match[2] for w in following if (match := ASSIGNED.fullmatch(w))}
+            found = find(following, {**environment, **given}, source, slurm)
+            return None if found is None else replace(found, environment=MappingProxyType(given))
+        if name in TORCHRUN:
+            return _torchrun(following, source)
+        if name in SHELLS and "-c" in following[:3]:
+            scripts = following[following.index("-c") + 1 :]
+            return _inside(scripts[0], environment, source, slurm) if scripts else None
+        if PYTHON.fullmatch(name):
+            found = _python(following, environment, source, slurm)
+            if found is not None:
+                return found
+    return None
+
+
+def _inside(
+    script: str, environment: Mapping[str, str], source: str, slurm: tuple[str, str] | None
+) -> Found | None:
+    for command in follow(script, source, dict(environment)).commands:
+        if _may_launch(command):
+            found = find(command.words, command.environment, source, slurm)
+            if found is not None:
+                given = {**command.environment, **found.environment}
+                return replace(found, environment=MappingProxyType(given))
+    return None
+
+
+def _torchrun(words: Sequence[str], source: str) -> Found | None:
+    """Read torchrun's own options, the script and its arguments."""
+    sizes = {"--nnodes": "1", "--nproc-per-node": "1"}
+    index, module = 0, False
+    while index < len(words) and words[index].startswith("-"):
+        name, equals, value = words[index].partition("=")
+        name = name.replace("_", "-")
+        module = module or name in ("-m", "--module")
+        if name not in FLAGS and not equals:
+            index += 1
+            value = words[index] if index < len(words) else ""
+        if name in sizes:
+            sizes[name] = value
+        index += 1
+    if index >= len(words):
+        return None
+    if module:
+        remedy = "give the path of the training script"
+        raise InputError(source, words[index], "a module is launched, not a script", remedy)
+    rest = tuple(words[index:])
+    if PYTHON.fullmatch(PurePosixPath(rest[0]).name):  # --no-python python script.py
+        rest = rest[1:]
+    for name, value in sizes.items():
+        if found := marks(value):
+            return Found(rest, 1, 1, (found[0], name))
+    nodes = _count(sizes["--nnodes"].rpartition(":")[2], "--nnodes", source)
+    return Found(rest, nodes, _count(sizes["--nproc-per-node"], "--nproc-per-node", source))
+
+
+def _python(
+    words: Sequence[str], environment: Mapping[str, str], source: str, slurm: tuple[str, str] | None
+) -> Found | None:
+    rest = list(words)
+    while rest and (rest[0] == "" or rest[0].startswith("-")):
+        if rest[0] == "-m":
+            launches = len(rest) > 1 and rest[1] in MODULES
+            return _torchrun(rest[2:], source) if launches else None
+        rest = rest[2 if rest[0] in ("-W", "-X") else 1 :]
+    if not rest or not TRAINING.fullmatch(PurePosixPath(readable(rest[0])).name):
+        return None
+    if slurm is not None:
+        return _tasks(tuple(rest), environment, source, slurm)
+    world = environment.get("WORLD_SIZE", "1")
+    if marks(world):
+        return Found(tuple(rest), 1, 1, (marks(world)[0], "WORLD_SIZE"))
+    return Found(tuple(rest), 1, _count(world, "WORLD_SIZE", source))
+
+
+def _slurm(words: Sequence[str]) -> tuple[str, str] | None:
+    """Number of nodes and of tasks on each, as srun's own options say; empty where they do not."""
+    if not words or PurePosixPath(words[0]).name not in SLURM:
+        return None
+    found = {"nodes": "", "ntasks": "", "ntasks-per-node": ""}
+    short = {"-N": "nodes", "-n": "ntasks"}
+    for index, word in enumerate(words[1:], 1):
+        name, equals, value = word.partition("=")
+        key = short.get(name, name.removeprefix("--"))
+        if key in found and name.startswith("-"):
+            found[key] = value if equals else next(iter(words[index + 1 : index + 2]), "")
+    nodes, tasks, each = found["nodes"], found["ntasks"], found["ntasks-per-node"]
+    if not each and tasks.isdigit():
+        count = int(nodes) if nodes.isdigit() else 1
+        return str(count), str(max(int(tasks) // count, 1))
+    return nodes, each
+
+
+def _tasks(
+    words: tuple[str, ...], environment: Mapping[str, str], source: str, slurm: tuple[str, str]
+) -> Found:
+    """Return a launch whose ranks are Slurm's tasks."""
+    nodes = slurm[0] or environment.get("SLURM_NNODES", "1")
+    tasks = slurm[1] or environment.get("SLURM_NTASKS_PER_NODE", "")
+    for value, name in ((nodes, "--nodes"), (tasks, "--ntasks-per-node")):
+        if found := marks(value):
+            return Found(words, 1, 1, (found[0], name))
+    if not tasks:
+        remedy = "give --set SLURM_NNODES=NUMBER --set SLURM_NTASKS_PER_NODE=NUMBER"
+        raise InputError(source, None, "the number of Slurm's tasks is not known", remedy)
+    return Found(
+        words, _count(nodes, "--nodes", source), _count(tasks, "--ntasks-per-node", source)
+    )
+
+
+def _count(text: str, name: str, source: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(f"{source}: {name}", text, "this is not a number", "give a number")
+    return int(text)

@@ -128,12 +128,7 @@ def _model(options: argparse.Namespace, config: TransformerConfig, stage: int | 
 
 
 class WideOptimizer:
-    """Gradient descent in float64, which megatron-core's optimizers refuse.
-
-    Args:
-        model: Chunks whose gradients their wrapper has reduced.
-        rate: Learning rate.
-    """
+    """Gradient descent in float64, which megatron-core's optimizers refuse."""
 
     def __init__(self, model: list[Any], rate: float) -> None:
         self._parameters = [p for chunk in model for p in chunk.parameters() if p.requires_grad]

@@ -10,11 +10,7 @@ TEXT_BYTES = 1016
 
 
 class Board:
-    """The writing side, held by one rank.
-
-    Args:
-        path: The file; made anew.
-    """
+    """The writing side, held by one rank."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(COUNTER_BYTES + TEXT_BYTES))

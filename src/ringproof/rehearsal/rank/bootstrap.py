@@ -11,9 +11,8 @@ import sys
 import time
 import traceback
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import typing_extensions
 
 from ringproof.rehearsal.program import (
     GroupTraffic,
+    Program,
     RankError,
     RankReport,
     SendRace,
@@ -46,17 +46,9 @@ MAX_DEVICES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """One rank's place in a run.
-
-    Attributes:
-        rank: Which.
-        world: Number of ranks.
-        port: Port of the rendezvous on the loopback.
-        folder: Where its board, its log and its report go.
-    """
+    """One rank of a run, the loopback's port of the rendezvous, and the folder of its files."""
 
     rank: int
-    world: int
     port: int
     folder: Path
 
@@ -84,35 +76,27 @@ def preload(upstream: Upstream, script: str) -> None:
     runpy.run_path(str(upstream.megatron / script), run_name=PRELOADED)
 
 
-def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
-    """Run a script as one rank and write ``rank-N.json``; return whether it ran through.
-
-    Args:
-        upstream: What was prepared.
-        program: ``script``, ``arguments``, ``environment``, ``faults`` and ``same_weights`` of a
-            `Program`.
-        seat: Which rank.
-    """
+def run(program: Program, seat: Seat) -> bool:
+    """Run a script as one rank and write ``rank-N.json``; return whether it ran through."""
     started = time.perf_counter()
     _enter(program, seat)
     probe, traffic = Probe(), communication.Traffic()
     board = Board(seat.folder / f"rank-{seat.rank}.board")
-    error = None
+    roots, error = program.upstream.roots, None
     results = handing.Results(step=probe.step, evaluation=probe.evaluations.append)
     try:
         communication.install(traffic, board)
         probe.watch_attention()
         handing.open_for(results)
-        for fault in program["faults"]:
+        for fault in program.faults:
             module, _, name = fault.partition(":")
             getattr(importlib.import_module(module), name)()
         _watch_training(probe, program)
-        script = str(upstream.megatron / program["script"])
-        sys.argv = [program["script"], *program["arguments"]]
-        runpy.run_path(script, run_name="__main__")
+        sys.argv = [program.script, *program.arguments]
+        runpy.run_path(str(program.upstream.megatron / program.script), run_name="__main__")
     except BaseException as raised:  # a report is written whatever ended the script
         if not (isinstance(raised, SystemExit) and raised.code in (None, 0)):
-            error = describe(raised, upstream.roots)
+            error = describe(raised, roots)
             traceback.print_exc()
     report = RankReport(
         rank=seat.rank,
@@ -121,7 +105,7 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
         evaluations=tuple(probe.evaluations),
         attention=tuple(probe.attention),
         traffic=_traffic(traffic),
-        races=_races(traffic, upstream.roots),
+        races=_races(traffic, roots),
         graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
         results=results.value,
@@ -130,34 +114,34 @@ def run(upstream: Upstream, program: Mapping[str, Any], seat: Seat) -> bool:
     return error is None
 
 
-def _enter(program: Mapping[str, Any], seat: Seat) -> None:
-    """Take a seat: variables as torchrun sets them, output into the rank's log."""
+def _enter(program: Program, seat: Seat) -> None:
+    """Set the variables that torchrun sets, and send output to the rank's log."""
     log = os.open(seat.folder / f"rank-{seat.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(program["environment"])
+    os.environ.update(program.environment)
     os.environ.update(
         RANK=str(seat.rank),
         LOCAL_RANK=str(seat.rank),
-        WORLD_SIZE=str(seat.world),
-        LOCAL_WORLD_SIZE=str(seat.world),
+        WORLD_SIZE=str(program.ranks),
+        LOCAL_WORLD_SIZE=str(program.ranks),
         GROUP_RANK="0",
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(seat.port),
         OMP_NUM_THREADS="1",
     )
     torch.set_num_threads(1)
-    torch.cuda.device_count = lambda: seat.world
+    torch.cuda.device_count = lambda: program.ranks
 
 
-def _watch_training(probe: Probe, program: Mapping[str, Any]) -> None:
+def _watch_training(probe: Probe, program: Program) -> None:
     """Watch the training loop that the script has imported: Megatron's or Bridge's."""
     training: Any = sys.modules.get("megatron.training.training")
     if training is not None:
         probe.watch_training(training, training)
-        if program["same_weights"]:
+        if program.same_weights:
             training.get_model = weights.wrap_get_model(training.get_model)
             weights.wrap_builders()
     loop = sys.modules.get("megatron.bridge.training.train")
@@ -168,34 +152,29 @@ def _watch_training(probe: Probe, program: Mapping[str, Any]) -> None:
 def describe(raised: BaseException, roots: Sequence[Path]) -> RankError:
     """Describe an exception by the innermost frame that is upstream's."""
     place = ""
-    for root, path, line in _frames(raised.__traceback__, roots):
-        place = f"{path.relative_to(root)}:{line}"
+    for frame, line in traceback.walk_tb(raised.__traceback__):
+        path = frame.f_code.co_filename
+        if any(Path(path).is_relative_to(root) for root in roots):
+            place = _relative(f"{path}:{line}", roots)
     text = "".join(traceback.format_exception(raised))
     symbol = raised.symbol if isinstance(raised, StandInMissing) else ""
-    message = _parser_message(raised) or str(raised)
+    message = (isinstance(raised, SystemExit) and _parser_message(raised)) or str(raised)
     return RankError(type(raised).__name__, message, place, symbol, text)
 
 
-def _parser_message(raised: BaseException) -> str:
-    """What argparse printed before it exited; empty for other exceptions."""
-    trace = raised.__traceback__ if isinstance(raised, SystemExit) else None
-    while trace is not None:
-        code = trace.tb_frame.f_code
+def _parser_message(raised: SystemExit) -> str:
+    """Return what argparse printed before it exited."""
+    for frame, _ in traceback.walk_tb(raised.__traceback__):
+        code = frame.f_code
         if code.co_name == "error" and Path(code.co_filename).name == "argparse.py":
-            return str(trace.tb_frame.f_locals.get("message", ""))
-        trace = trace.tb_next
+            return str(frame.f_locals.get("message", ""))
     return ""
 
 
-def _frames(
-    trace: TracebackType | None, roots: Sequence[Path]
-) -> typing.Iterator[tuple[Path, Path, int]]:
-    while trace is not None:
-        path = Path(trace.tb_frame.f_code.co_filename)
-        for root in roots:
-            if path.is_relative_to(root):
-                yield root, path, trace.tb_lineno
-        trace = trace.tb_next
+def _relative(place: str, roots: Sequence[Path]) -> str:
+    """Return ``FILE:LINE`` relative to the upstream folder that holds the file."""
+    root = next((root for root in roots if Path(place).is_relative_to(root)), None)
+    return place if root is None else str(Path(place).relative_to(root))
 
 
 def _traffic(traffic: communication.Traffic) -> tuple[GroupTraffic, ...]:
@@ -208,13 +187,8 @@ def _traffic(traffic: communication.Traffic) -> tuple[GroupTraffic, ...]:
 
 
 def _races(traffic: communication.Traffic, roots: Sequence[Path]) -> tuple[SendRace, ...]:
-    def shorter(place: str) -> str:
-        path = Path(place)
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        return place if root is None else str(path.relative_to(root))
-
     return tuple(
-        SendRace(change, shorter(sent), shorter(waited), count)
+        SendRace(change, _relative(sent, roots), _relative(waited, roots), count)
         for (change, sent, waited), count in traffic.races.items()
     )
 

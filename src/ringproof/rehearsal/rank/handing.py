@@ -14,13 +14,7 @@ MODULE = "ringproof_results"
 
 @dataclass
 class Results:
-    """What one rank hands over.
-
-    Attributes:
-        value: Anything that JSON can hold.
-        step: Takes the losses and the gradient norm of a training step.
-        evaluation: Takes the losses of an evaluation.
-    """
+    """What one rank hands over."""
 
     value: Any = None
     step: Callable[[Mapping[str, float], float | None], None] | None = None

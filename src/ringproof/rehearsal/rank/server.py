@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringproof.rehearsal.program import Upstream
+from pydantic import TypeAdapter
+
+from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.rank import bootstrap
 
 PR_SET_PDEATHSIG = 1
@@ -36,7 +38,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what imports print is not an answer
     setup = json.loads(sys.stdin.readline())
-    upstream = Upstream(**{**setup["upstream"], **_paths(setup["upstream"])})
+    upstream = TypeAdapter(Upstream).validate_python(setup["upstream"])
     error = _prepared(upstream, setup)
     print(json.dumps({"error": error}), file=answers, flush=True)
     if error is not None:
@@ -46,16 +48,9 @@ def main() -> None:
         if "reap" in request:
             answer: dict[str, Any] = {"ended": _reap(request["reap"])}
         else:
-            answer = {"pids": _start(upstream, request)}
+            program = TypeAdapter(Program).validate_python(request["program"])
+            answer = {"pids": _start(program, request)}
         print(json.dumps(answer), file=answers, flush=True)
-
-
-def _paths(upstream: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: upstream[name] for name in ("megatron", "engine", "helpers")}
-    paths: dict[str, Any] = {
-        name: None if path is None else Path(path) for name, path in given.items()
-    }
-    return {**paths, "extra": tuple(map(Path, upstream["extra"]))}
 
 
 def _prepared(upstream: Upstream, setup: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -70,18 +65,18 @@ def _prepared(upstream: Upstream, setup: Mapping[str, Any]) -> dict[str, Any] | 
     return None
 
 
-def _start(upstream: Upstream, request: Mapping[str, Any]) -> list[int]:
+def _start(program: Program, request: Mapping[str, Any]) -> list[int]:
     folder = Path(request["folder"])
     started = []
-    for rank in range(request["ranks"]):
-        seat = bootstrap.Seat(rank, request["ranks"], request["port"], folder)
+    for rank in range(program.ranks):
+        seat = bootstrap.Seat(rank, request["port"], folder)
         pid = os.fork()
         if pid == 0:
             end_with_parent()
             os.setpgid(0, 0)
             status = 1
             with contextlib.suppress(BaseException):
-                status = 0 if bootstrap.run(upstream, request["program"], seat) else 1
+                status = 0 if bootstrap.run(program, seat) else 1
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

@@ -31,11 +31,6 @@ def shrink_lengths(draft: Draft, before: Layout, after: Layout) -> tuple[int, in
 
     A length that does not divide by what CP and TP need keeps its remainder.
 
-    Args:
-        draft: Command line to change.
-        before: Layout of the launch.
-        after: Layout of the rehearsal.
-
     Returns:
         Sequence length before and after.
     """
@@ -95,11 +90,6 @@ def _shrink_budget(draft: Draft, before: Layout, after: Layout, lengths: tuple[i
 def shrink_batch(draft: Draft, before: Layout, after: Layout) -> int:
     """Shrink batch sizes; the number of microbatches keeps what pipelines need.
 
-    Args:
-        draft: Command line to change.
-        before: Layout of the launch.
-        after: Layout of the rehearsal.
-
     Returns:
         The global batch size.
     """
@@ -143,13 +133,7 @@ def _packs(draft: Draft) -> bool:
 
 
 def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
-    """Shrink the number of steps and the learning-rate schedule.
-
-    Args:
-        draft: Command line to change.
-        iterations: Training steps.
-        batch: Global batch size.
-    """
+    """Shrink the number of steps and the learning-rate schedule."""
     real = draft.number("--train-iters", 0)
     if draft.flags.has("--train-samples"):
         draft.put("--train-samples", iterations * batch, STEPS)
@@ -179,12 +163,7 @@ def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
 
 
 def mock_data(draft: Draft, lengths: tuple[int, int]) -> None:
-    """Put mock data of the same kind in the place of real data.
-
-    Args:
-        draft: Command line to change.
-        lengths: Sequence length before and after.
-    """
+    """Put mock data of the same kind in the place of real data."""
     flags = draft.flags
     was_mock = flags.has("--mock-data")
     draft.drop([name for name, why in DROPPED.items() if why == DATA and name not in SET], DATA)

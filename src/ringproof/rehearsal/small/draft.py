@@ -13,10 +13,8 @@ class Change:
     """One difference between a launch and its rehearsal.
 
     Attributes:
-        what: What was changed, for example ``--num-layers``.
         before: Value in the launch; empty where it had none.
         after: Value in the rehearsal; empty where it was left out.
-        hides: A sentence about what this change can hide.
     """
 
     what: str
@@ -30,9 +28,7 @@ class Draft:
     """A command line and the changes made to it.
 
     Attributes:
-        flags: The command line as it is now.
         options: Names of the options that this upstream knows.
-        changes: In the order made.
     """
 
     flags: Flags
@@ -83,10 +79,8 @@ def stepped(value: int, unit: int, target: int) -> int:
     """Return a smaller value with the same remainder by ``unit``.
 
     Args:
-        value: Positive.
         unit: What the value should be, or is not, divisible by.
         target: Size near which the result lies; values up to it stay as they are.
-
     >>> stepped(8192, 16, 256), stepped(8200, 16, 256), stepped(100, 16, 256)
     (256, 264, 100)
     """

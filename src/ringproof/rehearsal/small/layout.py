@@ -26,14 +26,8 @@ class Layout:
     """Sizes of a layout of ranks.
 
     Attributes:
-        world: World size.
-        tensor: TP.
-        pipeline: PP.
         context: CP as given.
-        expert: EP.
-        expert_tensor: TP of experts.
         dynamic: Whether CP sizes are chosen at run time.
-        sequence_parallel: Whether TP shards sequences.
     """
 
     world: int
@@ -84,10 +78,6 @@ class Layout:
 def layout(flags: Flags, world: int) -> Layout:
     """Read a layout from a command line.
 
-    Args:
-        flags: The command line.
-        world: World size.
-
     Raises:
         InputError: A size is not a positive integer.
     """
@@ -122,11 +112,6 @@ def shrink_layout(draft: Draft, before: Layout, max_ranks: int) -> Layout:
 
     DP shrinks first, to 2. Where the ranks are still more than ``max_ranks``, EP shrinks, then
     TP, then PP, and last DP to 1. A world size that does not divide stays one that does not.
-
-    Args:
-        draft: Command line to change.
-        before: Layout of the launch.
-        max_ranks: Largest world size.
 
     Raises:
         InputError: No smaller layout fits.

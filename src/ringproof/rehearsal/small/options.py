@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,6 +9,10 @@ FILES = "What depends on files and hosts: checkpoints that are loaded and saved,
 WATCHING = "Nothing of the path: logging, timing and profiling."
 ENDING = "What depends on when and how a run stops, and on manual garbage collection."
 DATA = "What depends on real data: tokens, lengths of documents, blends and splits."
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
@@ -102,10 +105,8 @@ DROPPED = _table(
 )
 
 #: Options of reduced precision, which a rehearsal on CPUs leaves out.
-QUANTIZED = frozenset(
-    re.findall(
-        r"\S+",
-        """
+QUANTIZED = _words(
+    """
     --disable-fp8-wgrad --keep-fp8-transpose-cache --fp8-output-proj --fp8-format --fp8-recipe
     --fp8-margin --fp8-interval --fp8-amax-history-len
     --fp8-amax-compute-algo --no-fp8-wgrad --fp8-param-gather --fp8-param
@@ -114,24 +115,18 @@ QUANTIZED = frozenset(
     --fp4-param --fp4-param-gather --fp8-quantizer-factory --fp4-quantizer-factory
     --reuse-grad-buf-for-mxfp8-param-ag --te-precision-config-file --kitchen-config-file
     --kitchen-recipe-number --moe-router-padding-for-fp8 --moe-router-padding-for-quantization
-
-    """,
-    )
+    """
 )
 
 #: Options that only bfloat16 or float16 training takes, besides the dtype itself.
-HALF = frozenset(
-    re.findall(
-        r"\S+",
-        """
+HALF = _words(
+    """
     --bf16 --fp16 --grad-reduce-in-bf16 --loss-scale --initial-loss-scale --min-loss-scale
     --loss-scale-window --hysteresis --fp32-residual-connection --fp16-lm-cross-entropy
     --accumulate-allreduce-grads-in-fp32 --main-grads-dtype --main-params-dtype --exp-avg-dtype
     --exp-avg-sq-dtype --use-precision-aware-optimizer --megatron-fsdp-grad-comm-dtype
     --megatron-fsdp-main-grads-dtype --megatron-fsdp-main-params-dtype
-
-    """,
-    )
+    """
 )
 
 #: Prefixes of variables that decide the path and are handed on.
@@ -145,20 +140,12 @@ ENVIRONMENT = (
 )
 
 #: Options that need what a machine without GPUs does not have.
-HARDWARE = frozenset(
-    re.findall(
-        r"\S+",
-        """
+HARDWARE = _words(
+    """
     --tp-comm-overlap --tp-comm-overlap-cfg --tp-comm-bootstrap-backend --disable-tp-comm-overlap-ag
     --disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad --disable-tp-comm-bulk-dgrad
     --disable-tp-comm-bulk-wgrad --use-sharp --sharp-enabled-group --nccl-ub --use-nccl-ub
     --disable-symmetric-registration --fsdp-manual-registration --high-priority-stream-groups
     --nccl-communicator-config-path --local-rank
-    """,
-    )
+    """
 )
-
-
-def value_may_be_unknown(option: str) -> bool:
-    """Return whether a rehearsal replaces or leaves out an option whatever its value."""
-    return option in DROPPED

@@ -36,10 +36,6 @@ def reference(small: Small, options: Collection[str]) -> Small:
     longer fit. A budget of packed tokens is multiplied by the ranks that shared it. Sequence
     parallelism of ``pretrain_vlm.py`` is off, because upstream cannot run it without CP.
 
-    Args:
-        small: The rehearsal.
-        options: Names of the options that this upstream knows.
-
     Raises:
         InputError: A size is not an integer.
     """

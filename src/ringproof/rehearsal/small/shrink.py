@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
@@ -43,12 +42,8 @@ class Small:
 
     Attributes:
         script: Path of the training script in the Megatron folder.
-        arguments: Its command line.
         environment: Variables that decide the path.
-        ranks: World size.
-        changes: What differs from the launch.
         feature: ``dynamic-cp``, ``a2a+p2p``, ``p2p``, ``a2a``, ``all_gather`` or ``none``.
-        dtype: ``float32`` or ``bfloat16``.
     """
 
     script: str
@@ -75,11 +70,7 @@ def shrink(
     shrink, with what they are divided by kept, so that a launch that upstream refuses is refused.
 
     Args:
-        launch: As read.
         options: Names of the options that this upstream knows.
-        max_ranks: Largest world size.
-        iterations: Training steps.
-        dtype: ``float32`` or ``bfloat16``.
 
     Raises:
         InputError: The launch cannot be made that small, or a size is not an integer.
@@ -109,7 +100,7 @@ def shrink(
     return Small(
         script=_script(launch.script),
         arguments=draft.flags.words,
-        environment=MappingProxyType(environment),
+        environment=environment,
         ranks=after.world,
         changes=tuple(draft.changes),
         feature=feature(draft.flags),
@@ -119,9 +110,6 @@ def shrink(
 
 def feature(flags: Flags) -> str:
     """Return which kind of context parallelism a command line asks for.
-
-    Args:
-        flags: The command line.
 
     Raises:
         InputError: The context-parallel size is not an integer.

@@ -39,7 +39,6 @@ class Span:
     """Where one sequence is: its slot in a batch, or its rows in a packed tensor.
 
     Attributes:
-        index: Number of the sequence.
         start: First row in a packed tensor, 0 otherwise.
         length: Rows that are not padding.
     """

@@ -75,7 +75,6 @@ class Traffic:
     """What a rank contributed to each group.
 
     Attributes:
-        calls: Number of calls by group and operation.
         bytes: Bytes that this rank sent or contributed, by group and operation.
         races: Tensors that were ``released`` or ``overwritten`` between their ``isend`` and the
             wait for it, by that word and the two places upstream. On a GPU such a send may read
@@ -99,12 +98,7 @@ def _bytes(value: object) -> int:
 
 
 class Sent:
-    """A tensor that is being sent: keeps its memory, and notes what upstream does to it.
-
-    Args:
-        tensor: What ``isend`` was given.
-        races: Where a race is counted.
-    """
+    """A tensor that is being sent: keeps its memory, and notes what upstream does to it."""
 
     def __init__(self, tensor: Tensor, races: Counter[tuple[str, str, str]]) -> None:
         self._tensor, self._races, self._place = tensor, races, upstream_place()
@@ -274,11 +268,7 @@ def _watched(
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """NCCL's sum of scaled inputs, which gloo does not have.
-
-    Attributes:
-        factor: What each rank multiplies its input by.
-    """
+    """NCCL's sum of scaled inputs, which gloo does not have."""
 
     factor: Any
 

@@ -37,14 +37,7 @@ TYPE_NAMES = types.MappingProxyType({
 
 @dataclass(frozen=True)
 class Gpu:
-    """The GPU whose properties upstream sees.
-
-    Attributes:
-        name: Product name.
-        capability: Compute capability, major and minor.
-        memory_bytes: Total memory.
-        multiprocessors: Number of streaming multiprocessors.
-    """
+    """The GPU whose properties upstream sees."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     capability: tuple[int, int] = (9, 0)
@@ -201,12 +194,7 @@ def _answers(value: Any) -> Callable[..., Any]:
 
 
 def install(gpu: Gpu, devices: int) -> None:
-    """Put the CPU in the place of ``devices`` GPUs, for the rest of this process.
-
-    Args:
-        gpu: Properties that upstream sees.
-        devices: Number of devices on this host.
-    """
+    """Put the CPU in the place of ``devices`` GPUs, for the rest of this process."""
     _replace_cuda(gpu, devices)
     _map_device_arguments()
     _answer_as_cuda_tensors()

@@ -29,9 +29,6 @@ class _Anything:
     """What a compiler's decorators, types and constants are on a machine without it.
 
     A call with a tensor is not part of an import, and raises `StandInMissing`.
-
-    Args:
-        name: Dotted name, for messages.
     """
 
     def __init__(self, name: object = "", *_: object, **__: object) -> None:
@@ -59,12 +56,7 @@ class _Anything:
 
 
 class _Kernel:
-    """A function that a compiler's decorator was given; to launch or call it is refused.
-
-    Args:
-        decorator: Dotted name of the decorator.
-        function: What it decorates.
-    """
+    """A function that a compiler's decorator was given; to launch or call it is refused."""
 
     def __init__(self, decorator: str, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -118,7 +110,6 @@ def install(
     """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
 
     Args:
-        root: Folder that holds the package ``transformer_engine``.
         version: What ``transformer_engine.__version__`` says.
         dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
         wrap: Put around each kernel's stand-in.

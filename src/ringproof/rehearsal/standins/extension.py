@@ -105,7 +105,6 @@ def build(*, has_short_backend: bool, wrap: Wrap = unwrapped) -> Extension:
 
     Args:
         has_short_backend: Whether upstream's Python names the backend for up to 512 tokens.
-        wrap: Put around each kernel.
     """
     backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
     module: Any = Extension(NAME)

@@ -16,7 +16,6 @@ class StandInMissing(RuntimeError):
     Args:
         symbol: Dotted name of the symbol; or the message of another one, to which upstream has
             added where it was (it makes such an error anew from its text alone).
-        place: ``FILE:LINE`` of the call.
     """
 
     def __init__(self, symbol: str, place: str = "") -> None:

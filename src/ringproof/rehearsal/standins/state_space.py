@@ -147,8 +147,6 @@ class RMSNorm(torch.nn.Module):
     """Normalise groups of channels, with a gate before or after.
 
     Args:
-        hidden_size: Number of channels.
-        eps: Added to the mean square.
         group_size: Channels of a group; ``None`` for all.
         norm_before_gate: Whether the gate comes after the norm.
     """

@@ -15,7 +15,6 @@ from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.cards.model import Pitfall
 from ringproof.rehearsal.program import RankReport
 from ringproof.rehearsal.running import Failure, Outcome
-from ringproof.rehearsal.verdict.differences import GRAD_NORM, pairs
 
 NOT_EVALUATED = (
     " Evaluation losses are not compared: with --sft upstream averages the means of microbatches, "
@@ -32,13 +31,7 @@ SKILL_OF_FEATURE: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far two runs may differ and still count as equal.
-
-    Attributes:
-        loss: Largest relative difference of a loss.
-        grad_norm: Largest relative difference of a gradient norm.
-        reason: Where the numbers come from.
-    """
+    """How far two runs may differ and still count as equal."""
 
     loss: float
     grad_norm: float
@@ -66,14 +59,7 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
 
 @dataclass(frozen=True)
 class KnownPitfall:
-    """A pitfall of a skill's card that an error message matches.
-
-    Attributes:
-        skill: Name of the skill.
-        id: Identifier of the pitfall in the card.
-        cause: Why it happens.
-        remedy: What to do about it.
-    """
+    """A pitfall of a skill's card that an error message matches."""
 
     skill: str
     id: str
@@ -89,11 +75,7 @@ class Refusal:
         kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``import`` where upstream cannot be
             imported.
         rank: Rank that failed first; ``None`` where no rank was started.
-        message: Type and text of the exception, or how the rank ended.
-        file: Upstream file, relative to the upstream folder; empty where unknown.
-        line: Line in it; ``None`` where unknown.
         symbol: Symbol that no stand-in implements; empty for upstream's own errors.
-        iteration: Number of training steps that were finished before.
         waiting: Collective and group that each unfinished rank waited in, by rank.
         pitfalls: Pitfalls of the cards that match the message, the best first.
     """
@@ -114,12 +96,8 @@ class Difference:
     """One number of a run beside the same number of its reference.
 
     Attributes:
-        name: Name of the loss, or ``grad norm``.
         iteration: Training step, from 1; 0 for an evaluation.
-        value: Number of the run.
-        reference: Number of the reference.
         relative: Relative difference, infinite where only one of them is finite.
-        tolerance: Largest relative difference that counts as equal.
     """
 
     name: str
@@ -141,9 +119,6 @@ class Agreement:
 
     Attributes:
         agrees: ``None`` where there is nothing to compare with.
-        reason: Why, in one sentence.
-        differences: All compared numbers, by step.
-        tolerance: What counts as equal.
     """
 
     agrees: bool | None
@@ -197,9 +172,7 @@ def find_pitfalls(
     """Return the pitfalls of the cards whose symptom matches an error message.
 
     Args:
-        message: Type and text of the exception.
         traceback: Its traceback, which decides where the message has no text.
-        skills: Folder of the skills; ``None`` for no search.
         feature: Context parallel feature of the launch; its skill comes first among equals.
     """
     if skills is None:
@@ -223,9 +196,6 @@ def compare(
     """Compare the losses and gradient norms of a run with those of its reference.
 
     Args:
-        outcome: The run.
-        reference: A run of the same data without the feature.
-        dtype: Precision of both, which decides the tolerance.
         evaluated: Whether losses of evaluations count. They do not where upstream averages the
             means of microbatches, which depend on how sequences are packed.
 
@@ -315,3 +285,58 @@ def _named_in(traceback: str, symptom: str) -> bool:
 def _plain(text: str) -> str:
     """Return a text without quotes and with single spaces, for comparison."""
     return " ".join(re.sub("[`'\"…]|\\.\\.\\.|,(?=\\s|$)|[!.](?=\\s|$)", " ", text).split())
+
+
+GRAD_NORM = "grad norm"
+SMALL = 1e-12  # below which a difference is taken absolutely
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One number of two runs.
+
+    Attributes:
+        kind: ``loss``, ``norm`` or ``evaluation``.
+        step: Training step, or index of the evaluation, from 1.
+        value: Number of the run; ``None`` where it has none.
+    """
+
+    kind: str
+    name: str
+    step: int
+    value: float | None
+    reference: float | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether both runs have the number."""
+        return self.value is not None and self.reference is not None
+
+    @property
+    def relative(self) -> float:
+        """Relative difference; infinite where a number is missing or not finite."""
+        if self.value is None or self.reference is None:
+            return math.inf
+        if not (math.isfinite(self.value) and math.isfinite(self.reference)):
+            return math.inf
+        difference = abs(self.value - self.reference)
+        return difference if difference < SMALL else difference / max(abs(self.reference), SMALL)
+
+
+def pairs(run: Outcome, reference: Outcome) -> Iterator[Pair]:
+    """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
+    for step in sorted(run.losses.keys() | reference.losses.keys()):
+        yield from _named("loss", step, run.losses.get(step, {}), reference.losses.get(step, {}))
+        norms = run.grad_norms.get(step), reference.grad_norms.get(step)
+        if norms != (None, None):
+            yield Pair("norm", GRAD_NORM, step, *norms)
+    for index in range(max(len(run.evaluations), len(reference.evaluations))):
+        held = [one.evaluations[index : index + 1] for one in (run, reference)]
+        yield from _named("evaluation", index + 1, *(dict(*losses) for losses in held))
+
+
+def _named(
+    kind: str, step: int, mine: Mapping[str, float], other: Mapping[str, float]
+) -> Iterator[Pair]:
+    for name in sorted(mine.keys() | other.keys()):
+        yield Pair(kind, name, step, mine.get(name), other.get(name))

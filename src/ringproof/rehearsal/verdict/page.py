@@ -31,8 +31,6 @@ class Cell:
     Attributes:
         x, y, height: Place in the picture.
         size: Ranks of the whole group; 0 where the rank takes no part.
-        shade: Index of the colour.
-        title: What the cell shows, in words.
     """
 
     x: float
@@ -48,10 +46,6 @@ class Picture:
     """Ranks by microbatch.
 
     Attributes:
-        width, height: Size of the picture.
-        ranks: Label and vertical place of each rank.
-        steps: Label and horizontal place of each training step.
-        cells: What is drawn.
         sizes: CP size and colour of each size in the picture.
         left_out: Number of microbatches that are not drawn.
     """
@@ -70,12 +64,8 @@ class Plot:
     """Curves of one number over the training steps.
 
     Attributes:
-        name: What is drawn.
         said: The largest difference in words.
-        curves: Class and points of each curve.
         marks: Place of each point of the curves by class.
-        axis: Labels of the vertical axis with their places.
-        steps: Labels of the horizontal axis with their places.
         tolerance: Place of the tolerance; ``None`` outside of the picture.
     """
 
@@ -97,12 +87,7 @@ def page(rehearsal: Rehearsal) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        numbers=numbers,
-        size=size,
-        relative=_relative,
-        number=_number,
-    )
+    environment.filters.update(numbers=numbers, size=size, relative=_relative, number=_number)
     return environment.get_template("rehearsal.html.j2").render(
         rehearsal=rehearsal,
         variants=[

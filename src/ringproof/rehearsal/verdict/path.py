@@ -26,8 +26,6 @@ class Asked:
     """What a command line says about context parallelism.
 
     Attributes:
-        dynamic: Whether Dynamic (hybrid) context parallelism is switched on.
-        size: Context parallel size.
         comm_types: Communication types: one for all layers, or one for each layer.
         levels: Sizes of the two levels of ``a2a+p2p``; empty where none are given.
     """
@@ -66,13 +64,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class PathCount:
-    """Attention calls of the same kind.
-
-    Attributes:
-        comm_type: Communication type that Transformer Engine received.
-        sizes: Size of the CP group, or of each level.
-        calls: Number of calls.
-    """
+    """Attention calls of the same kind."""
 
     comm_type: str
     sizes: tuple[int, ...]
@@ -88,8 +80,6 @@ class Share:
 
     Attributes:
         ranks: All ranks of the group.
-        comm_type: Communication type.
-        sizes: Size of the group, or of each level.
         tokens: Query tokens of each rank, in the order of ``ranks``, padding included.
     """
 
@@ -104,8 +94,6 @@ class Microbatch:
     """How the ranks were grouped in one microbatch of training.
 
     Attributes:
-        iteration: Training step, from 1.
-        number: Index within the step, from 0.
         shares: Groups of ranks; a rank that did not take part is in none.
     """
 
@@ -119,8 +107,6 @@ class GroupUse:
     """What a process group carried.
 
     Attributes:
-        group: Description of the process group.
-        ranks: Its ranks.
         operations: Number of calls by operation, summed over the ranks.
         bytes: Bytes that the ranks sent or contributed, summed over the ranks.
     """
@@ -136,15 +122,9 @@ class PathTaken:
     """What the attention calls and the process groups of a run show.
 
     Attributes:
-        asked: What the command line asks for.
         total: Attention calls of training by kind.
-        by_layer: The same for each layer.
-        by_rank: The same for each rank.
-        evaluation: Attention calls of evaluations by kind.
-        recomputed: Attention calls that recompute a forward pass, by kind.
         microbatches: Groups of ranks in each microbatch of training.
         cp_sizes: Number of groups in microbatches of training, by CP size.
-        groups: Process groups that carried anything, the most bytes first.
         tokens: Tokens of each rank in training, padding included, counted in its first layer.
         idle_ranks: Ranks without attention calls or with far fewer tokens than the others.
         departures: Sentences that say where the path is not the one asked for.
@@ -193,8 +173,6 @@ def read_path(
     """Summarise the attention calls and the traffic of a run's ranks.
 
     Args:
-        arguments: Command line of the program that ran.
-        reports: Reports of its ranks.
         finished: Whether the run reached its end. The calls of one that did not are judged, and
             missing ones are not.
     """
@@ -404,10 +382,7 @@ def _ran(call: AttentionCall) -> str:
 
 
 def _remarks(
-    asked: Asked,
-    training: Sequence[AttentionCall],
-    tokens: Mapping[int, int],
-    idle: Sequence[int],
+    asked: Asked, training: Sequence[AttentionCall], tokens: Mapping[int, int], idle: Sequence[int]
 ) -> Iterator[str]:
     sizes = {call.size for call in training}
     if asked.dynamic and len(sizes) == 1 and sizes != {1}:

@@ -11,12 +11,7 @@ from typing import Any
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
-from ringproof.rehearsal.verdict.agreement import (
-    Agreement,
-    Difference,
-    Refusal,
-)
-from ringproof.rehearsal.verdict.differences import GRAD_NORM
+from ringproof.rehearsal.verdict.agreement import GRAD_NORM, Agreement, Difference, Refusal
 from ringproof.rehearsal.verdict.path import PathCount, PathTaken
 
 VERSION = 1
@@ -49,20 +44,12 @@ class Variant:
     """One launch with one upstream, as it was rehearsed.
 
     Attributes:
-        name: Short name for headings.
         source: File, or command line, that the launch was read from.
-        script: Training script.
         ranks: World size of the launch.
-        megatron: Version or commit of Megatron-LM.
-        engine: Version of Transformer Engine.
-        dtype: Precision.
         small: Program that ran; ``None`` where upstream could not be imported.
         reference: Program without context parallelism; ``None`` where none was needed or made.
         outcome: What became of the program; ``None`` where none was started.
-        reference_outcome: What became of the reference.
         refusal: Why the program did not run to its end; ``None`` where it did.
-        path: Path that it took.
-        agreement: Comparison with the reference.
         notes: Sentences about the launch that its reader could not follow.
     """
 
@@ -137,8 +124,6 @@ class Rehearsal:
     """One or two variants, rehearsed.
 
     Attributes:
-        main: The launch as given.
-        against: The variant that it is compared with; ``None`` without one.
         between: Losses and gradient norms of ``main`` against those of ``against``; ``None``
             where one of them has none.
         seconds: Wall-clock time of everything, downloads and imports included.

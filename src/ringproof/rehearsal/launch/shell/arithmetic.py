@@ -50,10 +50,6 @@ class NotKnown(Exception):
 def calculate(expression: str, look_up: Callable[[str], str]) -> int:
     """Evaluate an arithmetic expression in which parameters are already expanded.
 
-    Args:
-        expression: For example ``(4 + 3) / 4 * SIZE``.
-        look_up: Returns the text of a variable.
-
     Raises:
         NotKnown: An operator is not supported, a value is not a number, or it divides by zero.
 

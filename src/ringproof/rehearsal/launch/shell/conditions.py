@@ -44,8 +44,6 @@ class Test:
     """One test, read from left to right.
 
     Args:
-        tokens: Words between the brackets.
-        scope: Known variables.
         patterns: Whether the right side of ``==`` is a pattern, as in ``[[ ]]``.
     """
 

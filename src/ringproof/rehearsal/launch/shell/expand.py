@@ -40,7 +40,6 @@ class Mark:
     """A value that is not known.
 
     Attributes:
-        text: The value as it is written.
         name: The variable that holds it; empty where none does.
     """
 
@@ -86,12 +85,7 @@ def readable(text: str) -> str:
 
 
 def without_marks(script: str) -> tuple[str, dict[str, str]]:
-    """Return a script in which variables stand for unknown values, and those variables.
-
-    Args:
-        script: Text of a command that was itself made by an expansion, for ``eval`` and
-            ``bash -c``.
-    """
+    """Return a script in which variables stand for unknown values, and those variables."""
     held: dict[str, str] = {}
 
     def put(found: re.Match[str]) -> str:
@@ -107,9 +101,7 @@ class Scope:
     """What a place in a script knows.
 
     Attributes:
-        variables: Values by name; arrays are tuples.
         positional: Arguments of the script or of the function.
-        source: Name of the script.
         folder: Folder of the script; empty where it has none.
         assign: Sets a variable, for ``${X:=value}``.
     """
@@ -147,12 +139,7 @@ class Scope:
 
 
 def fields(word: Word, scope: Scope) -> list[str]:
-    """Expand a word into the arguments that it becomes, none, one or several.
-
-    Args:
-        word: As parsed.
-        scope: Known variables.
-    """
+    """Expand a word into the arguments that it becomes, none, one or several."""
     found: list[str] = []
     current: str | None = None
     for piece, quoted in _pieces(word, scope):

@@ -49,8 +49,6 @@ class Command:
 
     Attributes:
         words: Its words, expanded; unknown values are marked (see `shell_expand`).
-        environment: Variables that it receives.
-        line: Where it stands.
         condition: The condition under which it runs, where that is not known; otherwise empty.
     """
 
@@ -65,9 +63,7 @@ class Followed:
     """What a script would do.
 
     Attributes:
-        commands: In order.
         notes: Sentences about what was not read.
-        scope: Variables at its end.
         exit_line: Line of the ``exit`` that ended it; 0 where it ran to its end.
     """
 
@@ -93,8 +89,6 @@ def follow(
     beside this one that it sources.
 
     Args:
-        script: Its text.
-        source: Its name, for messages.
         sets: Variables, which win over the script's own assignments; positional parameters are
             named ``1``, ``2`` and so on.
         folder: Where sourced scripts are looked for.

@@ -34,10 +34,6 @@ DECLARING = ("declare", "typeset", "local", "export", "readonly")
 def parse(text: str, source: str) -> tuple[Node, ...]:
     """Parse a script.
 
-    Args:
-        text: The script.
-        source: Its name, for messages.
-
     Raises:
         InputError: The text is not a shell script, or uses grammar that is not supported.
     """
@@ -62,12 +58,7 @@ def words_of(text: str, source: str, *, quoted: bool = False) -> Word:
 
 
 class WordParser:
-    """A recursive-descent parser over the characters of a script.
-
-    Args:
-        text: The script.
-        source: Its name, for messages.
-    """
+    """A recursive-descent parser over the characters of a script."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source, self.at = text, source, 0

@@ -19,9 +19,7 @@ class Expansion:
 
     Attributes:
         kind: ``parameter``, ``arithmetic`` or ``command``.
-        body: Text between the braces or parentheses.
         source: Text as written, for messages.
-        quoted: Whether it stands between double quotes.
     """
 
     kind: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,11 +14,13 @@ import torch
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
 from ringproof.rehearsal.program import GraphCapture
-from ringproof.rehearsal.standins.graphs import allocator
-from ringproof.rehearsal.standins.graphs.generators import DeviceGenerator
-from ringproof.rehearsal.standins.graphs.kernels import as_one_operation
-from ringproof.rehearsal.standins.graphs.memory import AliasedPool, refer
-from ringproof.rehearsal.standins.graphs.recording import Capture, DeviceRecorder, counts
+from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
+from ringproof.rehearsal.standins.graphs.recording import (
+    Capture,
+    DeviceRecorder,
+    as_one_operation,
+    counts,
+)
 from ringproof.rehearsal.standins.guard import missing
 
 PoolId = tuple[int, int]
@@ -38,15 +39,11 @@ class Tapes:
 
     Attributes:
         uses: Graphs in the order of their captures.
-        realism: What replays do where a device's behaviour is undefined.
-        capture: The capture that runs.
-        rewinds: Calls of the allocator's private interfaces, which do nothing here.
     """
 
     uses: list[GraphCapture] = field(default_factory=list)
     realism: Realism = field(default_factory=Realism)
     capture: Capture | None = None
-    rewinds: Counter[str] = field(default_factory=Counter)
     _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
     _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -194,11 +191,7 @@ class GraphContext:
 
 
 def install(devices: int) -> Tapes:
-    """Put the tape in the place of CUDA graphs, for the rest of this process.
-
-    Args:
-        devices: Number of devices on this host.
-    """
+    """Put the tape in the place of CUDA graphs, for the rest of this process."""
     tapes = Tapes()
     torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = type(
         "CUDAGraph", (Graph,), {"tapes": tapes}
@@ -213,7 +206,7 @@ def install(devices: int) -> Tapes:
     record = functools.partial(tapes.run_or_record, "switch of a generator's state")
     torch.cuda.default_generators = (DeviceGenerator(record),) * devices
     torch.as_tensor = _with_references(tapes, torch.as_tensor)
-    tapes.rewinds = allocator.install(tapes.new_id)
+    install_allocator(tapes.new_id)
     for name in ALLOCATOR:
         if not hasattr(torch._C, name):
             setattr(torch._C, name, missing(f"torch._C.{name}"))
@@ -247,3 +240,74 @@ def _with_references(tapes: Tapes, as_tensor: Callable[..., Any]) -> Callable[..
         return as_tensor(data, *arguments, **named)
 
     return call
+
+
+Record = Callable[[Callable[[], None]], None]
+
+
+class GeneratorState(torch.Generator):
+    """A state that a generator can be switched to."""
+
+    def clone_state(self) -> GeneratorState:
+        """Return another state with the same content."""
+        return _state(self.get_state())
+
+    def graphsafe_get_state(self) -> GeneratorState:
+        """Return the state itself."""
+        return self
+
+
+def _state(content: torch.Tensor) -> GeneratorState:
+    found = GeneratorState()
+    found.set_state(content)
+    return found
+
+
+class DeviceGenerator(torch.Generator):
+    """The default generator of a device: the CPU's, with states that can be switched."""
+
+    def __new__(cls, record: Record) -> Any:
+        """Make a generator whose own numbers nobody draws."""
+        return super().__new__(cls)
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._current = _state(torch.get_rng_state())
+
+    def get_state(self) -> torch.Tensor:
+        """Return the content of the current state."""
+        return torch.default_generator.get_state()
+
+    def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
+        """Change the content of the current state."""
+        torch.default_generator.set_state(new_state)
+        return self
+
+    def manual_seed(self, seed: int) -> DeviceGenerator:
+        """Seed the current state."""
+        torch.default_generator.manual_seed(seed)
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed."""
+        return torch.default_generator.initial_seed()
+
+    def clone_state(self) -> GeneratorState:
+        """Return a new state with the content of the current one."""
+        return _state(self.get_state())
+
+    def graphsafe_get_state(self) -> GeneratorState:
+        """Return the current state."""
+        self._current.set_state(self.get_state())
+        return self._current
+
+    def graphsafe_set_state(self, new_state: GeneratorState) -> DeviceGenerator:
+        """Switch to another state; in a capture, at each replay."""
+
+        def switch() -> None:
+            self._current.set_state(self.get_state())
+            torch.default_generator.set_state(new_state.get_state())
+            self._current = new_state
+
+        self._record(switch)
+        return self

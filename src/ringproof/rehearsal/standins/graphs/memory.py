@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 
 from ringproof.reference.graphs.tape.memory import Block, TapePool
 
@@ -33,20 +34,17 @@ class AliasedPool(TapePool):
         alias = self._aliases.get(tensor.untyped_storage()._cdata)
         return None if alias is None else alias[0]
 
-    def block_at(self, pointer: int) -> Block | None:
-        """The block of the pool's own memory that holds an address."""
+    def alias(self, tensor: torch.Tensor, pointer: int) -> bool:
+        """Note a tensor at an address as a raw reference, if the pool's own memory holds it."""
         for block in self:
             if block.storage is not None and block.start <= pointer < block.start + block.bytes:
-                return block
-        return None
-
-    def add_alias(self, tensor: torch.Tensor, block: Block) -> None:
-        """Note that a tensor is a raw reference into a block."""
-        storage = tensor.untyped_storage()
-        self._aliases[storage._cdata] = (block, StorageWeakRef(storage))
+                storage = tensor.untyped_storage()
+                self._aliases[storage._cdata] = (block, StorageWeakRef(storage))
+                return True
+        return False
 
 
-def tensor_at(pointer: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _tensor_at(pointer: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """Return a contiguous tensor over the bytes at an address, which it does not keep alive."""
     count = math.prod(shape)
     if count == 0:
@@ -59,14 +57,63 @@ def refer(pools: Iterator[AliasedPool], reference: Any) -> torch.Tensor:
     """Return the tensor of an object that has ``data_ptr``, ``dtype`` and ``shape`` only.
 
     Args:
-        pools: Pools in one of which the address may lie.
         reference: Upstream's weak reference.
     """
     pointer = int(reference.data_ptr())
-    tensor = tensor_at(pointer, reference.dtype, tuple(reference.shape))
+    tensor = _tensor_at(pointer, reference.dtype, tuple(reference.shape))
     for pool in pools:
-        block = pool.block_at(pointer)
-        if block is not None:
-            pool.add_alias(tensor, block)
+        if pool.alias(tensor, pointer):
             break
     return tensor
+
+
+REWINDING = (
+    "_cuda_getCheckpointState", "_cuda_setCheckpointPoolState", "_free_And_Remove_DeleterFn",
+    "_accelerator_setAllocatorSettings",
+)  # fmt: skip
+
+
+class MemPool:
+    """``torch.cuda.MemPool``: a handle and no blocks."""
+
+    new_id: Callable[[], tuple[int, int]]
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.id = type(self).new_id()
+
+    def snapshot(self, include_traces: bool = True) -> list[Any]:
+        """Return the segments of the pool: none."""
+        return []
+
+    def use_count(self) -> int:
+        """Return the number of users of the pool."""
+        return 1
+
+
+class Zeroed(TorchFunctionMode):
+    """Zeros in new memory of a pool, whose lengths a stand-in may read during a capture."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Fill what is allocated empty."""
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if getattr(func, "__name__", "") == "empty" else made
+
+
+def install_allocator(new_id: Callable[[], tuple[int, int]]) -> None:
+    """Accept what upstream asks of the caching allocator, and do nothing.
+
+    Transformer Engine's pull request 3353 rewinds the allocator between the branches of one slot,
+    so that branches of which only one runs take the same memory. The tape has no allocator: every
+    branch keeps memory of its own. A rehearsal does not show that memory which is shared on a
+    device is never read by the wrong branch.
+    """
+    torch.cuda.MemPool = type("MemPool", (MemPool,), {"new_id": staticmethod(new_id)})
+    torch.cuda.use_mem_pool = lambda *_, **__: Zeroed()
+    torch.cuda.memory.get_allocator_backend = lambda: "native"
+    torch.cuda.get_allocator_backend = torch.cuda.memory.get_allocator_backend
+    for name in REWINDING:
+        setattr(torch._C, name, lambda *_, **__: None)
+    torch._C._cuda_checkPoolLiveAllocations = lambda *_: True
+    torch._C._has_Standard_Deleter = lambda *_: True

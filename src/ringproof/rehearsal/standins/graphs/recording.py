@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,6 @@ from ringproof.reference.graphs.tape.recorder import Recorder
 from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
 from ringproof.reference.graphs.tape.source import name_of, place
 from ringproof.reference.graphs.tape.transfers import Touch
-from ringproof.rehearsal.standins.graphs.kernels import NAMESPACE, Kernel
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool
 
 
@@ -157,13 +157,7 @@ def without_modes() -> Iterator[None]:
 
 
 class Capture:
-    """A capture from its begin to its end.
-
-    Args:
-        name: For messages.
-        pool: Memory of the graph.
-        realism: What a replay does where a device's behaviour is undefined.
-    """
+    """A capture from its begin to its end."""
 
     def __init__(self, name: str, pool: AliasedPool, realism: Realism) -> None:
         self._pool = pool
@@ -195,3 +189,44 @@ def counts(operations: Iterable[Operation]) -> tuple[int, int, int]:
     """Return the numbers of operations, of kernels' stand-ins and of transfers among them."""
     spaces = [operation.function.namespace for operation in operations]
     return len(spaces), spaces.count(NAMESPACE), spaces.count("c10d")
+
+
+NAMESPACE = "kernel"
+
+
+class Kernel:
+    """What the tape calls in a replay, with the names that it asks operations for."""
+
+    namespace = NAMESPACE
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
+        self._function = function
+
+    def name(self) -> str:
+        """Return the symbol."""
+        return self._name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run the stand-in."""
+        return self._function(*arguments, **named)
+
+
+def as_one_operation(
+    name: str, function: Callable[..., Any], recorder: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Return a function that is recorded as one operation while a capture runs.
+
+    Args:
+        recorder: Returns the recorder of the capture that runs, ``None`` if none does.
+    """
+    kernel = Kernel(name, function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        active = recorder()
+        if active is None:
+            return function(*arguments, **named)
+        return active.record_kernel(kernel, arguments, named)
+
+    return call
