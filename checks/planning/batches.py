@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ringproof.reference.planning.calibrate import counts, make_table, rates_of
 from ringproof.reference.planning.domain import Domain, choose_cp_sizes, divisors
+from ringproof.reference.planning.samples import Measurement
+from ringproof.reference.planning.timing import StepCost
 
 IntArray = npt.NDArray[np.int64]
 
@@ -28,6 +31,18 @@ class Mixed:
 
     def group_overhead(self, size: int) -> float:
         return 500.0 * (size - 1)
+
+
+def seconds(model: StepCost, length: int, size: int) -> float:
+    """The time of one sequence alone in a microbatch, by the cost model itself."""
+    cost = float(model.cost(np.array([length]), size)[0])
+    return cost + model.group_overhead(size) + model.microbatch_overhead
+
+
+def predicted(sample: Measurement, model: StepCost, rest_seconds: float = 0.0) -> float:
+    """The time of a measurement by the counts that calibration fits."""
+    rates = np.append(rates_of(model.machine)[:-1], rest_seconds)
+    return float((counts(make_table([sample]), model, rates) @ rates)[0])
 
 
 def lognormal(seed: int, count: int, *, longest: int = 8192, sigma: float = 1.5) -> IntArray:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from checks.planning.batches import predicted, seconds
 from ringproof.errors import InputError
 from ringproof.reference.attention.measure import measure_attention
 from ringproof.reference.planning.calibrate import (
@@ -18,7 +19,6 @@ from ringproof.reference.planning.calibrate import (
     independent,
     machine_of,
     nonnegative,
-    predicted,
     rates_of,
 )
 from ringproof.reference.planning.hardware import A100, H100, hardware_from_json
@@ -37,14 +37,10 @@ TRUE = replace(
     intra_latency_seconds=5e-6,
     inter_latency_seconds=50e-6,
 )
+MODEL = StepCost(shape=LLAMA3_8B, machine=TRUE)
+START = StepCost(shape=LLAMA3_8B, machine=H100)
 LENGTHS = (512, 2048, 8192, 32768, 131072)
 SIZES = (1, 2, 4, 8, 16)
-
-
-def seconds(model, length, size):
-    """By the cost model itself, not by the basis that is fitted."""
-    cost = float(model.cost(np.array([length]), size)[0])
-    return cost + model.group_overhead(size) + model.microbatch_overhead
 
 
 def measured(model, lengths=LENGTHS, sizes=SIZES, noise=0.0, seed=0):
@@ -75,7 +71,7 @@ def test_the_basis_says_what_the_cost_model_says(comm_type):
 
 
 def test_what_was_put_in_comes_out():
-    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    found = fit(measured(MODEL), START)
     assert found.kept == ()
     assert found.mean_absolute_error < 1e-3
     machine = found.apply(H100)
@@ -88,7 +84,7 @@ def test_what_was_put_in_comes_out():
 def test_exposed_communication_comes_out_too(comm_type):
     shape = replace(LLAMA3_8B, kv_heads=32)
     model = StepCost(shape=shape, machine=TRUE, comm_type=comm_type)
-    found = fit(measured(model), shape, H100, model=model)
+    found = fit(measured(model), replace(model, machine=H100))
     told = {"intra_bytes_per_second", "inter_bytes_per_second", "inter_latency_seconds"}
     assert told <= dict(found.fitted).keys()
     for name in told:
@@ -98,22 +94,20 @@ def test_exposed_communication_comes_out_too(comm_type):
 
 
 def test_noise_of_three_percent_is_survived():
-    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
     lengths = np.unique(np.geomspace(256, 262144, 24).astype(int)).tolist()
-    found = fit(measured(model, lengths, noise=0.03), LLAMA3_8B, H100)
+    found = fit(measured(MODEL, lengths, noise=0.03), START)
     machine = found.apply(H100)
     assert machine.attention_share == pytest.approx(0.45, rel=0.05)
     assert machine.linear_share == pytest.approx(0.5, rel=0.05)
     assert 0.01 < found.mean_absolute_error < 0.05
-    before = StepCost(shape=LLAMA3_8B, machine=H100)
-    worse = [abs(predicted(row.sample, before) / row.sample.seconds - 1) for row in found.rows]
+    worse = [abs(predicted(row.sample, START) / row.sample.seconds - 1) for row in found.rows]
     assert np.mean(worse) > 3 * found.mean_absolute_error
 
 
 def test_one_rank_says_nothing_of_links():
     """And short rows cost like other work: their share stays the preset's, and is said to."""
-    samples = measured(StepCost(shape=LLAMA3_8B, machine=TRUE), sizes=(1,))
-    found = fit(samples, LLAMA3_8B, H100)
+    samples = measured(MODEL, sizes=(1,))
+    found = fit(samples, START)
     assert [name for name, _ in found.fitted] == [
         "attention_share",
         "linear_share",
@@ -128,19 +122,19 @@ def test_attention_alone_tells_its_short_rows():
     attention = StepCost(shape=LLAMA3_8B, machine=replace(TRUE, layer_launch_seconds=0))
     nothing = replace(LLAMA3_8B, vocabulary=0, ffn=1)
     rest = StepCost(shape=nothing, machine=attention.machine)
-    linear = 3 * nothing.linear_flops_per_token / (989.4e12 * 0.5)
+    linear = 3 * (nothing.layer_flops_per_token + nothing.head_flops_per_token) / (989.4e12 * 0.5)
     samples = [
         Sample(length, 1, seconds(rest, length, 1) - linear * length, attention_only=True)
         for length in LENGTHS
     ]
-    found = fit(samples, LLAMA3_8B, H100)
+    found = fit(samples, START)
     assert dict(found.fitted) == pytest.approx(
         {"attention_share": 0.45, "attention_half_rows": 900}, rel=1e-6
     )
 
 
 def test_it_can_be_written_and_read():
-    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    found = fit(measured(MODEL), START)
     data = json.loads(json.dumps(found.as_json()))
     assert calibration_from_json(data) == found
     lines = "\n".join(json.dumps(measurement_json(row.sample)) for row in found.rows)
@@ -158,17 +152,16 @@ def test_it_can_be_written_and_read():
 
 def test_a_calibration_belongs_to_its_peak():
     """Shares of one peak, taken of another, would be another machine."""
-    found = fit(measured(StepCost(shape=LLAMA3_8B, machine=TRUE)), LLAMA3_8B, H100)
+    found = fit(measured(MODEL), START)
     with pytest.raises(InputError, match="was fitted to a peak"):
         found.apply(A100)
 
 
 def test_what_is_found_has_the_error_that_noise_gives_it():
     """Over many noisy measurements, the scatter of what is found is the error that is stated."""
-    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
     lengths = np.unique(np.geomspace(256, 262144, 24).astype(int)).tolist()
     found = [
-        fit(measured(model, lengths, sizes=(1,), noise=0.03, seed=seed), LLAMA3_8B, H100)
+        fit(measured(MODEL, lengths, sizes=(1,), noise=0.03, seed=seed), START)
         for seed in range(20)
     ]
     for name in ("attention_share", "linear_share"):
@@ -180,14 +173,13 @@ def test_what_is_found_has_the_error_that_noise_gives_it():
 
 def refused(samples):
     with pytest.raises(InputError) as caught:
-        fit(samples, LLAMA3_8B, H100)
+        fit(samples, START)
     return str(caught.value)
 
 
 def test_what_tells_nothing_is_refused():
-    model = StepCost(shape=LLAMA3_8B, machine=TRUE)
-    good = measured(model, sizes=(1,))
-    assert fit(good, LLAMA3_8B, H100)
+    good = measured(MODEL, sizes=(1,))
+    assert fit(good, START)
     assert "fewer than 3 different lengths" in refused([])
     assert "fewer than 3 different lengths" in refused([*good[:2], *good[:2], *good[:2]])
     assert "3 unknowns need at least 4 samples" in refused(good[:3])
@@ -270,8 +262,8 @@ def test_attention_of_this_machine_can_be_timed():
 
 def test_what_is_predicted_is_what_the_calibrated_machine_says():
     """Also where short rows keep their number: their rate follows that of attention."""
-    samples = measured(StepCost(shape=LLAMA3_8B, machine=TRUE), sizes=(1,), noise=0.02)
-    found = fit(samples, LLAMA3_8B, H100)
+    samples = measured(MODEL, sizes=(1,), noise=0.02)
+    found = fit(samples, START)
     assert "attention_half_rows" in found.kept
     model = StepCost(shape=LLAMA3_8B, machine=found.apply(H100))
     for row in found.rows:
@@ -281,12 +273,12 @@ def test_what_is_predicted_is_what_the_calibrated_machine_says():
 
 def test_noise_does_not_turn_into_rates():
     """Of a machine that is the preset's, nothing but the main rates is found anew."""
-    samples = measured(StepCost(shape=LLAMA3_8B, machine=H100), noise=0.03)
-    found = fit(samples, LLAMA3_8B, H100)
+    samples = measured(START, noise=0.03)
+    found = fit(samples, START)
     machine = found.apply(H100)
     for name in ("intra_bytes_per_second", "inter_bytes_per_second", "attention_half_rows"):
         assert getattr(machine, name) == pytest.approx(getattr(H100, name), rel=0.3), name
     assert len(found.kept) >= 4
     slower = replace(H100, inter_bytes_per_second=H100.inter_bytes_per_second / 3)
-    other = fit(measured(StepCost(shape=LLAMA3_8B, machine=slower), noise=0.03), LLAMA3_8B, H100)
+    other = fit(measured(StepCost(shape=LLAMA3_8B, machine=slower), noise=0.03), START)
     assert "inter_bytes_per_second" in dict(other.fitted), "a real difference is found"

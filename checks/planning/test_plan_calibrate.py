@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from checks.planning.batches import seconds
 from checks.planning.plan_run import plan, plan_json
 
 
 def samples(scale: float) -> str:
-    from ringproof.reference.planning.calibrate import predicted
     from ringproof.reference.planning.hardware import hardware
-    from ringproof.reference.planning.samples import Sample
     from ringproof.reference.planning.shapes import model_shape
     from ringproof.reference.planning.timing import StepCost
 
@@ -22,8 +21,8 @@ def samples(scale: float) -> str:
     lines = []
     for length in (512, 1024, 2048, 4096, 8192, 16384):
         for size in (1, 2, 4, 8, 16):
-            seconds = scale * predicted(Sample(length, size, 1.0), model)
-            lines.append(json.dumps({"length": length, "cp_size": size, "seconds": seconds}))
+            taken = scale * seconds(model, length, size)
+            lines.append(json.dumps({"length": length, "cp_size": size, "seconds": taken}))
     return "\n".join(lines)
 
 
@@ -55,7 +54,7 @@ def test_calibrate_refuses_what_is_no_measurement(tmp_path: Path) -> None:
 
 def test_attention_can_be_measured_here() -> None:
     pytest.importorskip("torch")
-    from ringproof.cli.plan_measure import measured
+    from ringproof.cli.plan_calibrate import measured
     from ringproof.reference.planning.hardware import hardware
     from ringproof.reference.planning.shapes import ModelShape
     from ringproof.reference.planning.timing import StepCost

@@ -308,5 +308,5 @@ def test_json_and_html_are_one_file_however_it_is_spelled(tmp_path: Path) -> Non
 
 
 def test_an_unknown_target_is_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringproof.cli.plan._planned", None)
+    monkeypatch.setattr("ringproof.cli.plan_result.plan_result", None)
     assert "--target: is unknown" in plan(*BASIC, "--target", "r0.1").err

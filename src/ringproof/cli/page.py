@@ -39,3 +39,17 @@ def embedded(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Fill a template of ``cli/pages``; every value is escaped unless the template says not to."""
+    from jinja2 import PackageLoader, StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment
+
+    environment = SandboxedEnvironment(
+        loader=PackageLoader("ringproof.cli", "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(**values)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli import plan_calibrate, plan_sweep
 from ringproof.cli.output import write_json
-from ringproof.cli.plan_options import JsonOption, TensorOption, need_numpy, with_batch_options
 from ringproof.errors import InputError
-
-if TYPE_CHECKING:
-    from ringproof.cli.plan_result import Result
-    from ringproof.cli.plan_setup import PlanOptions
 
 app = typer.Typer(
     help="Plan a batch: microbatches, CP groups and the gain over static CP.",
@@ -27,104 +25,215 @@ EXAMPLE = (
     "Example: ringproof plan --lengths lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512 "
     "--ranks 16 --max-tokens-per-rank 2048 --html plan.html"
 )
+SWEEP_EXAMPLE = (
+    "Example: ringproof plan sweep --lengths lengths.csv --ranks 24 "
+    "--max-tokens-per-rank 2048,4096 --cp-sizes pow2 --cp-sizes divisors --comm p2p,a2a"
+)
+CALIBRATE_EXAMPLE = (
+    "Example: ringproof plan calibrate samples.jsonl --model llama3-8b --hardware h200 "
+    "--json calibration.json; then ringproof plan ... --calibration calibration.json"
+)
 MAX_PLAN_BYTES = 1024 * 1024 * 1024
 
 
-MaxTokensPerRankOption = Annotated[
+def _option(metavar: str, text: str, *names: str) -> Any:
+    """An option with a value: its placeholder, its help, and its names."""
+    return typer.Option(*names, metavar=metavar, help=text)
+
+
+_Model = Annotated[
+    str,
+    _option(
+        "PRESET|FILE",
+        "Model whose cost is computed: a preset such as llama3-8b (the default), or a JSON file.",
+    ),
+]
+_Hardware = Annotated[
+    str,
+    _option(
+        "PRESET|FILE",
+        "Hardware whose speed is assumed: a100, h100 (the default), h200, b200, gb200, or a JSON "
+        "file.",
+    ),
+]
+_InnerSize = Annotated[
+    int | None, _option("N", "Number of ranks that exchange heads under --comm a2a+p2p.")
+]
+_Tensor = Annotated[
+    int, _option("N", "Tensor parallel size. A rank stands for that many GPUs of a node.")
+]
+_Json = Annotated[
+    str,
+    _option(
+        "PATH", "Write the result as JSON to this file. - writes it to standard output.", "--json"
+    ),
+]
+_Lengths = Annotated[
+    str,
+    _option(
+        "FILE|DIST",
+        "Lengths of the sequences: a file (text, CSV, JSON, JSON lines, NPY or Parquet; - is "
+        "standard input), a distribution such as "
+        "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0, or the files of a folder "
+        "such as folder:PATH,glob=*.py,bytes-per-token=3.6.",
+    ),
+]
+_Column = Annotated[str, _option("NAME", "Column or key that holds the lengths in the file.")]
+_Ranks = Annotated[
+    int | None, _option("G", "Number of ranks: data parallel size times context parallel size.")
+]
+_MinCp = Annotated[int, _option("N", "Smallest CP group size that may be used.")]
+_MicrobatchMultiple = Annotated[
     int | None,
-    typer.Option(
-        metavar="C",
-        help="Largest number of tokens on a rank in one microbatch, padding included.",
+    _option(
+        "M",
+        "Make the number of microbatches a multiple of M. With --vpp, M is a multiple of --pp, "
+        "and --pp is the default.",
     ),
 ]
-CpSizesOption = Annotated[
-    str,
-    typer.Option(
-        metavar="pow2|divisors|LIST",
-        help="CP group sizes: pow2, divisors, or a list such as 1,2,3.",
-    ),
-]
-CommOption = Annotated[
-    str,
-    typer.Option(
-        metavar="TYPE",
-        help="Communication type: p2p (the default), all_gather, a2a or a2a+p2p.",
-    ),
-]
-StaticCpOption = Annotated[
+_MaxSequences = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="CP size of the static baselines. The default is the smallest size that can "
-        "hold every "
-        "sequence.",
-    ),
+    _option("N", "Largest number of sequences in one group, for example a CUDA graph's capacity."),
 ]
-BatchesOption = Annotated[
-    int,
-    typer.Option(
-        metavar="K", help="Draw K batches and size the graphs for the largest (with --graphs)."
-    ),
-]
-HtmlOption = Annotated[
+_Objective = Annotated[
     str,
-    typer.Option(
-        metavar="PATH",
-        help="Write a page with pictures to this file. - writes it to standard output.",
+    _option(
+        "sync|async",
+        "With sync, a microbatch ends for all ranks together. With async, only the ranks of a "
+        "group wait for each other.",
     ),
 ]
+_Stages = Annotated[int, _option("N", "Number of pipeline stages.")]
+_Virtual = Annotated[int, _option("N", "Number of virtual stages on each pipeline stage.")]
+_Cost = Annotated[
+    str,
+    _option(
+        "full|attention-only",
+        "Cost measure. full counts computation, communication and launches. attention-only is "
+        "upstream's measure, squared length over group size, and has no price for communication.",
+    ),
+]
+_CalibrationFile = Annotated[
+    str, _option("FILE", "Use the rates that `ringproof plan calibrate` wrote to this file.")
+]
+_Graphs = Annotated[
+    bool,
+    typer.Option(
+        "--graphs",
+        help="Also compute what CUDA graphs need: capacity, slots, padding and bytes.",
+    ),
+]
+_Target = Annotated[
+    str,
+    _option(
+        "dev|pr5618|main",
+        "Version of Megatron-LM whose flags are printed: dev, pull request 5618 (with graphs), or "
+        "main and the releases.",
+    ),
+]
+
+
+def _batch_options(
+    *,
+    lengths: _Lengths = "",
+    column: _Column = "",
+    ranks: _Ranks = None,
+    min_cp: _MinCp = 1,
+    microbatch_multiple: _MicrobatchMultiple = None,
+    max_sequences: _MaxSequences = None,
+    objective: _Objective = "sync",
+    pp: _Stages = 1,
+    vpp: _Virtual = 1,
+    tp: _Tensor = 1,
+    cost: _Cost = "full",
+    model: _Model = "",
+    hardware: _Hardware = "",
+    calibration: _CalibrationFile = "",
+    inner_size: _InnerSize = None,
+    graphs: _Graphs = False,
+    target: _Target = "dev",
+) -> None:
+    """Declare the options; see `_with_batch_options`."""
+
+
+def _with_batch_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the options that describe a batch and its machine before a command's own.
+
+    The command finds them among the parameters of its context, where `PlanOptions.of` takes them.
+    """
+    shared = inspect.signature(_batch_options, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+    context, *rest = own.parameters.values()
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(**{name: given[name] for name in own.parameters})
+
+    together = [context.replace(kind=context.KEYWORD_ONLY), *shared.values(), *rest]
+    vars(run)["__signature__"] = own.replace(parameters=together)  # what typer reads
+    run.__annotations__ = {item.name: item.annotation for item in together}
+    return run
+
+
+def _need_numpy() -> None:
+    """Refuse to go on without numpy, which planning needs and the rest does not."""
+    if importlib.util.find_spec("numpy") is None:
+        remedy = "install ringproof[reference], or numpy alone"
+        raise InputError("ringproof plan", None, "needs the package numpy", remedy)
 
 
 @app.callback(invoke_without_command=True, epilog=EXAMPLE)
-@with_batch_options
+@_with_batch_options
 def plan(
     context: typer.Context,
     *,
-    max_tokens_per_rank: MaxTokensPerRankOption = None,
-    cp_sizes: CpSizesOption = "pow2",
-    comm: CommOption = "",
-    static_cp: StaticCpOption = None,
-    batches: BatchesOption = 1,
-    json_path: JsonOption = "",
-    html: HtmlOption = "",
+    max_tokens_per_rank: Annotated[
+        int | None,
+        _option("C", "Largest number of tokens on a rank in one microbatch, padding included."),
+    ] = None,
+    cp_sizes: Annotated[
+        str,
+        _option("pow2|divisors|LIST", "CP group sizes: pow2, divisors, or a list such as 1,2,3."),
+    ] = "pow2",
+    comm: Annotated[
+        str,
+        _option("TYPE", "Communication type: p2p (the default), all_gather, a2a or a2a+p2p."),
+    ] = "",
+    static_cp: Annotated[
+        int | None,
+        _option(
+            "N",
+            "CP size of the static baselines. The default is the smallest size that can hold "
+            "every sequence.",
+        ),
+    ] = None,
+    batches: Annotated[
+        int, _option("K", "Draw K batches and size the graphs for the largest (with --graphs).")
+    ] = 1,
+    json_path: _Json = "",
+    html: Annotated[
+        str,
+        _option("PATH", "Write a page with pictures to this file. - writes it to standard output."),
+    ] = "",
     megatron_flags: Annotated[
         bool, typer.Option("--megatron-flags", help="Also print the flags of Megatron-LM.")
     ] = False,
 ) -> None:
     """Plan one global batch, and compare it with static packing and with padding."""
-    given = [item.name for item in context.command.params if _given(context, item.name or "")]
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if context.invoked_subcommand is not None:
         if given:
+            option = "--json" if given[0] == "json_path" else f"--{given[0].replace('_', '-')}"
             problem = f"stands before {context.invoked_subcommand}"
-            raise InputError(_option(str(given[0])), None, problem, "write it behind")
+            raise InputError(option, None, problem, "write it behind")
         return
     if not given:
         typer.echo(context.get_help())
         raise typer.Exit
-    need_numpy()
-    from ringproof.cli.plan_flags import check_target
-    from ringproof.cli.plan_setup import PlanOptions
-
+    _need_numpy()
     _refuse_one_place(json_path, html)
-    quiet = "-" in (json_path, html)
-    options, target = PlanOptions.of(context.params), context.params["target"]
-    check_target(target)
-    result = _planned(options)
-    flags = _flags(result, target) if megatron_flags or target != "dev" else []
-    _write(result, json_path, html)
-    if not quiet:
-        _print(result)
-    for line in flags:
-        typer.echo(line, err=quiet)
-
-
-def _option(name: str) -> str:
-    return f"--{'json' if name == 'json_path' else name.replace('_', '-')}"
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    _plan(context.params, json_path, html, megatron_flags)
 
 
 def _refuse_one_place(json_path: str, html: str) -> None:
@@ -135,40 +244,31 @@ def _refuse_one_place(json_path: str, html: str) -> None:
         raise InputError("--html", html, "is where --json writes", "name another file")
 
 
-def _planned(options: PlanOptions) -> Result:
+def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
+    """Plan, and write what was asked for."""
+    from ringproof.cli.page import write_page
+    from ringproof.cli.plan_flags import check_target
+    from ringproof.cli.plan_page import page
     from ringproof.cli.plan_result import plan_result
-    from ringproof.cli.plan_setup import as_options
+    from ringproof.cli.plan_setup import PlanOptions, as_options
+    from ringproof.cli.plan_text import print_result
 
+    options, target = PlanOptions.of(given), given["target"]
+    check_target(target)
     options.refuse_contradictions()
     with as_options():
         options.goal()
-        return plan_result(options, options.read())
-
-
-def _flags(result: Result, target: str) -> list[str]:
-    from ringproof.cli.plan_flags import megatron_flags
-    from ringproof.cli.plan_result import wanted
-
-    made = wanted(result.options, result.domain, result.lengths, graphs=result.graphs)
-    return megatron_flags(made, target)
-
-
-def _write(result: Result, json_path: str, html: str) -> None:
-    from ringproof.cli.page import write_page
-    from ringproof.cli.plan_page import page
-
+        result = plan_result(options, options.read())
+    flags = result.flags(target) if show_flags or target != "dev" else []
     if json_path:
         write_json(result.as_json(), json_path)
     if html:
         write_page(page(result), html)
-
-
-def _print(result: Result) -> None:
-    from rich.console import Console
-
-    from ringproof.cli.plan_text import print_result
-
-    print_result(result, Console())
+    quiet = "-" in (json_path, html)
+    if not quiet:
+        print_result(result)
+    for line in flags:
+        typer.echo(line, err=quiet)
 
 
 @app.command(epilog="Example: ringproof plan validate plan.json")
@@ -178,27 +278,22 @@ def validate(
     ],
     *,
     microbatch_multiple: Annotated[
-        int,
-        typer.Option(
-            metavar="M",
-            help="Require a number of microbatches that is a multiple of M.",
-        ),
+        int, _option("M", "Require a number of microbatches that is a multiple of M.")
     ] = 1,
     max_sequences: Annotated[
-        int | None, typer.Option(metavar="N", help="Require at most N sequences in each group.")
+        int | None, _option("N", "Require at most N sequences in each group.")
     ] = None,
-    tp: TensorOption = 1,
-    json_path: JsonOption = "",
+    tp: _Tensor = 1,
+    json_path: _Json = "",
 ) -> None:
     """Check a plan, whoever made it. The check shares no code with the planner.
 
     The exit code is 1 if the plan breaks a rule, and 2 if the file is not a plan.
     """
-    need_numpy()
-    from ringproof.cli.plan_graphs_check import capacity_violations
+    _need_numpy()
     from ringproof.cli.plan_setup import as_options, parse_json, read_bytes
     from ringproof.reference.planning.domain import ZIGZAG_CHUNKS
-    from ringproof.reference.planning.validate import violations
+    from ringproof.reference.planning.validate import capacity_violations, violations
 
     counts = {"--microbatch-multiple": microbatch_multiple, "--tp": tp}
     counts["--max-sequences"] = 1 if max_sequences is None else max_sequences
@@ -206,29 +301,119 @@ def validate(
         if value < 1:
             raise InputError(name, value, "is less than 1", "give 1 or more")
     data = parse_json(read_bytes(path, "PLAN.json", MAX_PLAN_BYTES), path, "PLAN.json")
+    rows = ZIGZAG_CHUNKS * tp
     with as_options():
         found = violations(
-            data,
-            rank_multiple=ZIGZAG_CHUNKS * tp,
-            multiple=microbatch_multiple,
-            max_sequences=max_sequences,
+            data, rank_multiple=rows, multiple=microbatch_multiple, max_sequences=max_sequences
         )
-        found = found or capacity_violations(data, rank_multiple=ZIGZAG_CHUNKS * tp)
+        found = found or capacity_violations(data, rank_multiple=rows)
     if json_path:
         write_json({"version": 1, "valid": not found, "violations": found}, json_path)
     if json_path != "-":
-        for line in found or [_described(data)]:
+        described = (
+            f"valid: {len(data['lengths']):,} sequences in {len(data['microbatches']):,} "
+            f"microbatches on {data['ranks']:,} ranks"
+        )
+        for line in found or [described]:
             typer.echo(line)
     if found:
         raise typer.Exit(1)
 
 
-app.command("sweep", epilog=plan_sweep.EXAMPLE)(plan_sweep.sweep)
-app.command("calibrate", epilog=plan_calibrate.EXAMPLE)(plan_calibrate.calibrate)
+@app.command(epilog=SWEEP_EXAMPLE)
+@_with_batch_options
+def sweep(
+    context: typer.Context,
+    *,
+    budgets: Annotated[
+        str,
+        _option(
+            "C,C,...",
+            "Token budgets per rank to try, separated by commas.",
+            "--max-tokens-per-rank",
+        ),
+    ] = "",
+    size_sets: Annotated[
+        list[str] | None,
+        _option(
+            "SET",
+            "Set of CP group sizes to try: pow2, divisors or a list. The option may be repeated; "
+            "pow2 and divisors are tried when it is not given.",
+            "--cp-sizes",
+        ),
+    ] = None,
+    comm_types: Annotated[
+        str,
+        _option(
+            "TYPE,...",
+            "Communication types to try, separated by commas: p2p,all_gather,a2a,a2a+p2p.",
+            "--comm",
+        ),
+    ] = "",
+    json_path: _Json = "",
+) -> None:
+    """Plan one batch at many settings, and recommend one.
+
+    The fastest setting is recommended. Of settings within 1% of it, the one with the smallest
+    budget is taken, because it needs the least memory.
+    """
+    _need_numpy()
+    from ringproof.cli.plan_sweep import run
+
+    run(context.params, budgets, size_sets, comm_types, json_path)
 
 
-def _described(data: dict[str, Any]) -> str:
-    return (
-        f"valid: {len(data['lengths']):,} sequences in {len(data['microbatches']):,} microbatches "
-        f"on {data['ranks']:,} ranks"
-    )
+@app.command(epilog=CALIBRATE_EXAMPLE)
+def calibrate(
+    samples: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SAMPLES]",
+            help="File of JSON lines, - for standard input. A line is the forward and backward of "
+            'one sequence, {"length": 8192, "cp_size": 2, "seconds": 0.012}, or a step of a log, '
+            '{"step_seconds": 0.81, "plan": {...}}. A step may have "microbatches": '
+            '[[{"cp_size": 2, "lengths": [8192, 512]}, ...], ...] in place of the plan. Other '
+            "records are skipped.",
+        ),
+    ] = "",
+    *,
+    measure: Annotated[
+        str,
+        _option(
+            "LENGTHS",
+            "Measure attention on this machine instead, at lengths such as 512,1024,2048,4096 "
+            "(needs torch).",
+        ),
+    ] = "",
+    skip: Annotated[
+        int, _option("N", "Leave out the first N steps, in which kernels are compiled.")
+    ] = 0,
+    model: _Model = "",
+    hardware: _Hardware = "",
+    comm: Annotated[str, _option("TYPE", "Communication type of the measured run.")] = "p2p",
+    inner_size: _InnerSize = None,
+    tp: _Tensor = 1,
+    json_path: _Json = "",
+) -> None:
+    """Fit the rates of a machine to measurements; other rates keep their preset values.
+
+    Steps have to come from a run without pipeline stages. Every microbatch is assumed to end for
+    all ranks together. The part of a step that no plan changes (gradient reduction, optimiser) is
+    fitted as well.
+    """
+    _need_numpy()
+    from ringproof.cli.plan_calibrate import run
+    from ringproof.cli.plan_setup import PlanOptions
+
+    if bool(samples) == bool(measure):
+        problem = "and --measure are both given" if samples else "is missing"
+        raise InputError("SAMPLES", None, problem, "give a file, or --measure LENGTHS")
+    if skip < 0 or (skip and measure):
+        raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
+    options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
+    result, lines = run(options, comm, samples or measure, skip if samples else None)
+    if json_path:
+        write_json(result.as_json(), json_path)
+    if json_path != "-":
+        for line in lines:
+            typer.echo(line)

@@ -2,109 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-import typer
-
-from ringproof.cli.output import write_json
-from ringproof.cli.plan_options import (
-    HardwareOption,
-    InnerOption,
-    JsonOption,
-    ModelOption,
-    TensorOption,
-    need_numpy,
-)
+from ringproof.cli.plan_setup import PlanOptions, as_options, read_bytes
 from ringproof.errors import InputError
+from ringproof.reference.planning.calibrate import Calibration, fit
+from ringproof.reference.planning.lengths import plain
+from ringproof.reference.planning.samples import Measurement, Sample, parse_samples
+from ringproof.reference.planning.timing import StepCost
 
-if TYPE_CHECKING:
-    from ringproof.reference.planning.calibrate import Calibration, Row
-    from ringproof.reference.planning.samples import Measurement
-    from ringproof.reference.planning.timing import StepCost
-
-EXAMPLE = (
-    "Example: ringproof plan calibrate samples.jsonl --model llama3-8b --hardware h200 "
-    "--json calibration.json; then ringproof plan ... --calibration calibration.json"
-)
 _MAX_BYTES = 256 * 1024 * 1024
+_MOST_LENGTHS = 32
 _SHOWN = 40
 _UNSURE = 0.2
+"""Relative standard error above which a note asks for more measurements."""
 
 
-MeasureOption = Annotated[
-    str,
-    typer.Option(
-        metavar="LENGTHS",
-        help="Measure attention on this machine instead, at lengths such as 512,1024,2048,4096 "
-        "(needs torch).",
-    ),
-]
-SkipOption = Annotated[
-    int,
-    typer.Option(metavar="N", help="Leave out the first N steps, in which kernels are compiled."),
-]
-SamplesOption = Annotated[
-    str,
-    typer.Argument(
-        metavar="[SAMPLES]",
-        help="File of JSON lines, - for standard input. A line is the forward and backward of "
-        'one sequence, {"length": 8192, "cp_size": 2, "seconds": 0.012}, or a step of a log, '
-        '{"step_seconds": 0.81, "plan": {...}}. A step may have "microbatches": '
-        '[[{"cp_size": 2, '
-        '"lengths": [8192, 512]}, ...], ...] in place of the plan. Other records are skipped.',
-    ),
-]
+def run(
+    options: PlanOptions, comm: str, source: str, skip: int | None
+) -> tuple[Calibration, Iterator[str]]:
+    """Fit measurements, and describe the result line by line.
 
+    Args:
+        options: Model, hardware and parallel sizes of the measured run.
+        comm: Its communication type.
+        source: File of measurements; lengths to measure where ``skip`` is ``None``.
+        skip: Number of steps to leave out.
 
-def calibrate(
-    samples: SamplesOption = "",
-    *,
-    measure: MeasureOption = "",
-    skip: SkipOption = 0,
-    model: ModelOption = "",
-    hardware: HardwareOption = "",
-    comm: Annotated[
-        str, typer.Option(metavar="TYPE", help="Communication type of the measured run.")
-    ] = "p2p",
-    inner_size: InnerOption = None,
-    tp: TensorOption = 1,
-    json_path: JsonOption = "",
-) -> None:
-    """Fit the rates of a machine to measurements; other rates keep their preset values.
-
-    Steps have to come from a run without pipeline stages. Every microbatch is assumed to end for
-    all ranks together. The part of a step that no plan changes (gradient reduction, optimiser) is
-    fitted as well.
+    Raises:
+        InputError: Measurements that cannot be read or fitted.
     """
-    need_numpy()
-    from ringproof.cli.plan_setup import PlanOptions, as_options
-    from ringproof.reference.planning.calibrate import fit
-    from ringproof.reference.planning.timing import StepCost
-
-    if bool(samples) == bool(measure):
-        problem = "and --measure are both given" if samples else "is missing"
-        raise InputError("SAMPLES", None, problem, "give a file, or --measure LENGTHS")
-    if skip < 0 or (skip and measure):
-        raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
-    options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
     with as_options():
-        setting = options.cost_model(comm)
-        if not isinstance(setting, StepCost):
-            raise AssertionError("full cost is the default")
-        found = _measured(measure, setting) if measure else _read(samples, skip)
-        result = fit(found, setting.shape, setting.machine, model=setting)
-    if json_path:
-        write_json(result.as_json(), json_path)
-    if json_path != "-":
-        for line in (*_lines(result), *_notes(result, setting, measure)):
-            typer.echo(line)
+        setting = options.step_cost(comm)
+        found = measured(_lengths(source), setting) if skip is None else _read(source, skip)
+        result = fit(found, setting)
+    return result, _lines(result, setting, measured_here=skip is None)
 
 
-def _lines(result: Calibration) -> Iterator[str]:
+def _lines(result: Calibration, setting: StepCost, *, measured_here: bool) -> Iterator[str]:
     yield f"{'length':>12} {'cp':>4} {'measured ms':>12} {'predicted ms':>12} {'error':>7}"
     for row in result.rows[:_SHOWN]:
-        yield _line(row)
+        what = f"{'step':>12} {'':>4}"
+        if isinstance(row.sample, Sample):
+            what = f"{row.sample.length:>12} {row.sample.cp_size:>4}"
+        times = f"{1e3 * row.sample.seconds:>12.3f} {1e3 * row.predicted_seconds:>12.3f}"
+        yield f"{what} {times} {row.error:>+7.1%}"
     if len(result.rows) > _SHOWN:
         yield f"… {len(result.rows) - _SHOWN:,} more; --json has all"
     yield f"mean absolute error: {result.mean_absolute_error:.1%}"
@@ -115,33 +58,17 @@ def _lines(result: Calibration) -> Iterator[str]:
     if result.rest_seconds:
         yield f"fitted: {1e3 * result.rest_seconds:.4g} ms of each step that no plan changes"
     yield f"kept: {', '.join(result.kept) or 'nothing'}"
-
-
-def _line(row: Row) -> str:
-    from ringproof.reference.planning.samples import Sample
-
-    what = f"{'step':>12} {'':>4}"
-    if isinstance(row.sample, Sample):
-        what = f"{row.sample.length:>12} {row.sample.cp_size:>4}"
-    times = f"{1e3 * row.sample.seconds:>12.3f} {1e3 * row.predicted_seconds:>12.3f}"
-    return f"{what} {times} {row.error:>+7.1%}"
-
-
-def _notes(result: Calibration, setting: StepCost, measure: str) -> Iterator[str]:
     unsure = [name for name, error in result.errors if error > _UNSURE]
     if unsure:
         yield f"note: measure more, the scatter leaves open: {', '.join(unsure)}"
-    if measure:
-        from ringproof.cli.plan_measure import device
+    if measured_here:
+        import torch
 
-        yield f"note: measured on {device()}; what is kept is that of {setting.machine.name}"
+        device = "a GPU, in bf16" if torch.cuda.is_available() else "the CPU, in fp32"
+        yield f"note: measured on {device}; what is kept is that of {setting.machine.name}"
 
 
 def _read(path: str, skip: int) -> tuple[Measurement, ...]:
-    from ringproof.cli.plan_setup import read_bytes
-    from ringproof.reference.planning.lengths import plain
-    from ringproof.reference.planning.samples import parse_samples
-
     content = read_bytes(path, "SAMPLES", _MAX_BYTES)
     source = "standard input" if path == "-" else plain(path)
     try:
@@ -154,11 +81,36 @@ def _read(path: str, skip: int) -> tuple[Measurement, ...]:
     return found
 
 
-def _measured(text: str, setting: StepCost) -> tuple[Measurement, ...]:
-    from ringproof.cli.plan_measure import measured
-
+def _lengths(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
         remedy = "write positive numbers such as 512,1024,2048"
         raise InputError("--measure", text, "is not a list of lengths", remedy)
-    return measured(tuple(map(int, parts)), setting)
+    if len(parts) > _MOST_LENGTHS:
+        raise InputError("--measure", len(parts), f"over {_MOST_LENGTHS} lengths", "give fewer")
+    return list(map(int, parts))
+
+
+def measured(lengths: Sequence[int], setting: StepCost) -> tuple[Sample, ...]:
+    """Time causal attention, forward and backward, at some lengths on one device.
+
+    See `ringproof.reference.attention.measure`. Nothing is learnt of links and other work.
+
+    Raises:
+        InputError: torch is not installed, a length is too long, or the memory does not suffice.
+    """
+    try:
+        from ringproof.reference.attention.measure import measure_attention
+    except ImportError as error:
+        remedy = "install torch, or give SAMPLES"
+        raise InputError("--measure", None, "needs the package torch", remedy) from error
+    heads = setting.shape.heads // setting.tp
+    try:
+        return measure_attention(
+            replace(setting.shape, heads=heads, kv_heads=setting.kv_heads), lengths
+        )
+    except InputError as error:
+        raise InputError("--measure", error.value, error.problem, error.remedy) from error
+    except (RuntimeError, MemoryError) as error:
+        problem = "attention failed: " + str(error).split("\n", 1)[0][:120]
+        raise InputError("--measure", max(lengths), problem, "give shorter lengths") from error

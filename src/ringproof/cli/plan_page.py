@@ -1,92 +1,69 @@
-"""A plan as one page: ranks by time, before and after. It needs nothing but the file itself."""
+"""A plan as one page that needs nothing but the file itself: ranks by time, before and after."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from string import Template
 from typing import Any
 
-from ringproof.cli.page import asset, embedded
-from ringproof.cli.plan_flags import megatron_flags
+from ringproof.cli.page import asset, embedded, rendered
 from ringproof.cli.plan_graphs import graph_lines
-from ringproof.cli.plan_result import Result, idle_fraction, wanted
+from ringproof.cli.plan_result import Result, idle_fraction
 from ringproof.cli.plan_text import amount
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.simulate import Block, Timeline
 
-_ANCHORS = ((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50))
-_LAST = (150, 60, 140)
+_ANCHORS = (
+    *((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50)),
+    (150, 60, 140),
+)
+"""Colours of the smallest to the largest size, from blue over green to red."""
 _DARK_INK, _LIGHT_INK = "#10151a", "#ffffff"
-_Part = tuple[str, Plan, Timeline]
 _FAR = 4.0
 """A baseline this much slower than the plan is folded: it would squeeze the other pictures."""
 
 
 def page(result: Result) -> str:
-    """The page's text. Everything that came from outside is escaped."""
-    parts = _parts(result)
-    drawings = [drawing(line, result.lengths.values, sizes(result)) for _, _, line in parts]
-    title = f"Dynamic CP plan: {len(result.lengths):,} sequences on {result.plan.ranks:,} ranks"
-    return Template(asset("plan.html")).substitute(
-        title=html.escape(title),
+    """The page's text. Everything that came from outside is escaped by the template."""
+    static = {size for item in result.baselines for size in item.plan.cp_sizes}
+    sizes = sorted(static.union(result.plan.metrics.cp_histogram))
+    colours = {size: _colour(place, len(sizes)) for place, size in enumerate(sizes)}
+    parts = [("dynamic", result.plan, result.line)]
+    parts += [(item.name, item.plan, item.line) for item in result.baselines]
+    drawings = [drawing(line, result.lengths.values, sizes) for _, _, line in parts]
+    graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
+    return rendered(
+        "plan.html",
+        title=f"Dynamic CP plan: {len(result.lengths):,} sequences on {result.plan.ranks:,} ranks",
         style=asset("plan.css"),
         script=asset("plan.js"),
-        lead=html.escape(plain(f"{result.lengths.source}; {result.setting}")),
-        numbers="\n".join(_numbers(result)),
-        legend="\n".join(_legend(result)),
-        panels="\n".join(_panels(result, parts, drawings)),
-        remarks=html.escape("".join(f" {plain(remark)}" for remark in _remarks(result))),
-        histogram="\n".join(_histogram(result)),
-        heads="".join(f"<th>{name}</th>" for name, _, _ in parts),
-        compared="\n".join(_compared(parts)),
-        graphs="\n".join(_graphs(result)),
+        lead=plain(f"{result.lengths.source}; {result.setting}"),
+        numbers=list(_numbers(result)),
+        colours={size: _hex(colour) for size, colour in colours.items()},
+        panels=[_panel(result, *part, drawn) for part, drawn in zip(parts, drawings, strict=True)],
+        remarks="".join(f" {plain(remark)}" for remark in _remarks(result)),
+        histogram=result.plan.metrics.cp_histogram,
+        graphs=list(graphs),
         target="pull request 5618" if result.graphs else "dev",
-        flags=html.escape("\n".join(_flags(result))),
-        data=embedded(_data(result, drawings)),
+        flags="\n".join(result.flags("pr5618" if result.graphs else "dev")),
+        data=embedded(_data(result, colours, drawings)),
     )
 
 
-def sizes(result: Result) -> tuple[int, ...]:
-    """Group sizes of the plan and its baselines."""
-    baselines = (size for item in result.baselines for size in item.plan.cp_sizes)
-    return tuple(sorted({*result.plan.metrics.cp_histogram, *baselines}))
-
-
-def _flags(result: Result) -> list[str]:
-    made = wanted(result.options, result.domain, result.lengths, graphs=result.graphs)
-    return megatron_flags(made, "pr5618" if result.graphs else "dev")
-
-
-def _graphs(result: Result) -> Iterator[str]:
-    """What graphs have to hold, if that was asked for."""
-    if result.graphs is None:
-        return
-    yield '<section class="graphs">\n<h2>CUDA graphs</h2>\n<dl>'
-    for name, value in graph_lines(result.options, result.graphs):
-        yield f"<dt>{name.removeprefix('graph ')}</dt><dd>{html.escape(value)}</dd>"
-    yield "</dl>\n</section>"
-
-
-def _parts(result: Result) -> list[_Part]:
-    others = [(item.name, item.plan, item.line) for item in result.baselines]
-    return [("dynamic", result.plan, result.line), *others]
-
-
-def _data(result: Result, drawings: Sequence[Drawing]) -> dict[str, Any]:
-    used = sizes(result)
-    colours = [_colour(place, len(used)) for place in range(len(used))]
+def _data(
+    result: Result, colours: dict[int, tuple[int, ...]], drawings: Sequence[Drawing]
+) -> dict[str, Any]:
+    """What the script draws."""
     return {
         "ranks": result.plan.ranks,
         "seconds": result.plan.metrics.unit == "seconds",
         "together": result.options.objective == "sync",
-        "sizes": used,
-        "colours": [_hex(colour) for colour in colours],
-        "inks": [_LIGHT_INK if _luminance(colour) < 130 else _DARK_INK for colour in colours],
+        "sizes": list(colours),
+        "colours": [_hex(colour) for colour in colours.values()],
+        "inks": [_ink(*colour) for colour in colours.values()],
         "panels": [
             {"end": item.end, "until": item.until, "ends": item.ends, "blocks": item.blocks}
             for item in drawings
@@ -94,96 +71,73 @@ def _data(result: Result, drawings: Sequence[Drawing]) -> dict[str, Any]:
     }
 
 
-def _colour(place: int, count: int) -> tuple[int, int, int]:
-    """Colour of the ``place``-th of ``count`` sizes, from blue over green to red."""
-    anchors = (*_ANCHORS, _LAST)
-    at = place * (len(anchors) - 1) / max(1, count - 1)
-    low = min(int(at), len(anchors) - 2)
-    mixed = [
-        round(one + (other - one) * (at - low))
-        for one, other in zip(anchors[low], anchors[low + 1], strict=True)
-    ]
-    return mixed[0], mixed[1], mixed[2]
+def _colour(place: int, count: int) -> tuple[int, ...]:
+    """Colour of the ``place``-th of ``count`` sizes."""
+    at = place * (len(_ANCHORS) - 1) / max(1, count - 1)
+    low = min(int(at), len(_ANCHORS) - 2)
+    pairs = zip(_ANCHORS[low], _ANCHORS[low + 1], strict=True)
+    return tuple(round(one + (other - one) * (at - low)) for one, other in pairs)
 
 
-def _hex(colour: tuple[int, int, int]) -> str:
+def _hex(colour: tuple[int, ...]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def _luminance(colour: tuple[int, int, int]) -> float:
-    return 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+def _ink(red: int, green: int, blue: int) -> str:
+    """Light letters on dark colours, by luminance."""
+    return _LIGHT_INK if 0.299 * red + 0.587 * green + 0.114 * blue < 130 else _DARK_INK
 
 
-def _numbers(result: Result) -> Iterator[str]:
+def _numbers(result: Result) -> Iterator[tuple[str, str, str]]:
+    """Names, values and remarks of the large numbers."""
     metrics = result.plan.metrics
     total = f"{int(result.lengths.values.sum()):,} tokens"
     # Long units would burst the large type.
     counted = metrics.unit != "seconds"
     how = f"{metrics.unit}, {result.options.objective}" if counted else result.options.objective
-    yield _number("Iteration", _value(metrics.makespan, metrics.unit), how)
+    yield "Iteration", _value(metrics.makespan, metrics.unit), how
     bound = f"certified {_value(metrics.lower_bound, metrics.unit)}"
-    yield _number("Ratio to bound", f"{metrics.ratio:.4f}", bound)
+    yield "Ratio to bound", f"{metrics.ratio:.4f}", bound
     for baseline, gain in result.gains():
         remark = f"CP {baseline.cp_size}, {len(baseline.plan.microbatches):,} microbatches"
-        yield _number(f"Against {baseline.name}", f"{gain:.2f} times", remark)
+        yield f"Against {baseline.name}", f"{gain:.2f} times", remark
     if result.reduction:
-        gains = ", ".join(f"{gain:.2f}" for _, gain in result.reduced_gains())
+        gains = ", ".join(f"{gain:.2f}" for _, gain in result.gains(result.reduction))
         reduced = amount(result.reduction, metrics.unit)
-        yield _number("Gradients", reduced, f"to reduce, if nothing hides it: then {gains} times")
-    yield _number("Microbatches", f"{len(result.plan.microbatches):,}", total)
-    yield _number("Idle", f"{idle_fraction(result.plan, result.line):.1%}", "of the ranks' time")
-    yield _number("Padding", f"{metrics.padding_fraction:.2%}", "of the tokens in groups")
-    yield _number("Planned in", f"{1e3 * metrics.planning_seconds:.1f} ms", "reading left out")
+        yield "Gradients", reduced, f"to reduce, if nothing hides it: then {gains} times"
+    yield "Microbatches", f"{len(result.plan.microbatches):,}", total
+    yield "Idle", f"{idle_fraction(result.plan, result.line):.1%}", "of the ranks' time"
+    yield "Padding", f"{metrics.padding_fraction:.2%}", "of the tokens in groups"
+    yield "Planned in", f"{1e3 * metrics.planning_seconds:.1f} ms", "reading left out"
 
 
 def _value(value: float, unit: str) -> str:
     return amount(value, unit) if unit == "seconds" else f"{value:.4g}"
 
 
-def _number(name: str, value: str, remark: str) -> str:
-    name, value, remark = map(html.escape, (name, value, remark))
-    return f"<div><dt>{name}</dt><dd>{value}<small>{remark}</small></dd></div>"
-
-
-def _legend(result: Result) -> Iterator[str]:
-    used = sizes(result)
-    for place, size in enumerate(used):
-        colour = _hex(_colour(place, len(used)))
-        yield f'<li><span class="swatch" style="background:{colour}"></span>CP {size}</li>'
-
-
-def _panels(result: Result, parts: Sequence[_Part], drawings: Sequence[Drawing]) -> Iterator[str]:
-    for (name, plan, line), drawn in zip(parts, drawings, strict=True):
-        said = ", ".join(_facts(plan, line, drawn))
-        heading = (
-            f"<h2>{html.escape(_titled(name, result))} <small>{html.escape(said)}</small></h2>"
-        )
-        label = html.escape(f"{name}: ranks by time; {said}")
-        canvas = f'<canvas tabindex="0" role="img" aria-label="{label}"></canvas>'
-        if name not in ("dynamic", "static"):
-            near = name == "padded" and line.ends[-1] <= _FAR * result.line.ends[-1]
-            opened = " open" if near else ""
-            yield f'<details class="panel"{opened}><summary>{heading}</summary>{canvas}</details>'
-        else:
-            yield f'<section class="panel">{heading}{canvas}</section>'
-
-
-def _facts(plan: Plan, line: Timeline, drawn: Drawing) -> Iterator[str]:
-    yield amount(plan.metrics.makespan, plan.metrics.unit)
-    yield f"{len(plan.microbatches):,} microbatches"
-    yield f"{idle_fraction(plan, line):.1%} idle"
-    yield f"{plan.metrics.padding_fraction:.1%} padding"
-    if drawn.ranks_per_row > 1:
-        yield f"groups below {drawn.ranks_per_row} ranks drawn together with their mean time"
-    if drawn.cut:
-        yield f"only the first {len(drawn.ends):,} microbatches drawn"
-
-
-def _titled(name: str, result: Result) -> str:
+def _panel(result: Result, name: str, plan: Plan, line: Timeline, drawn: Drawing) -> dict[str, Any]:
+    """What the page says of a plan, by its picture and in the table."""
+    found: dict[str, Any] = {
+        "name": name,
+        "title": "Dynamic CP",
+        "folded": name not in ("dynamic", "static"),
+        "near": name == "padded" and line.ends[-1] <= _FAR * result.line.ends[-1],
+        "iteration": amount(plan.metrics.makespan, plan.metrics.unit),
+        "microbatches": f"{len(plan.microbatches):,}",
+        "idle": f"{idle_fraction(plan, line):.1%}",
+        "padding": f"{plan.metrics.padding_fraction:.1%}",
+    }
     for baseline in result.baselines:
         if baseline.name == name:
-            return f"{name.capitalize()}: CP {baseline.cp_size}, {baseline.dealing}"
-    return "Dynamic CP"
+            found["title"] = f"{name.capitalize()}: CP {baseline.cp_size}, {baseline.dealing}"
+    facts = [found["iteration"], f"{found['microbatches']} microbatches"]
+    facts += [f"{found['idle']} idle", f"{found['padding']} padding"]
+    if drawn.ranks_per_row > 1:
+        rows = drawn.ranks_per_row
+        facts.append(f"groups below {rows} ranks drawn together with their mean time")
+    if drawn.cut:
+        facts.append(f"only the first {len(drawn.ends):,} microbatches drawn")
+    return {**found, "facts": ", ".join(facts)}
 
 
 def _remarks(result: Result) -> Iterator[str]:
@@ -192,31 +146,6 @@ def _remarks(result: Result) -> Iterator[str]:
     yield from result.lengths.notes
     if result.warning:
         yield f"Warning: {result.warning}."
-
-
-def _histogram(result: Result) -> Iterator[str]:
-    counts = result.plan.metrics.cp_histogram
-    used, most = sizes(result), max(counts.values())
-    for size, count in counts.items():
-        colour = _hex(_colour(used.index(size), len(used)))
-        style = f"width:{100 * count / most:.1f}%;background:{colour}"
-        meter = f'<div class="meter" style="{style}"></div>'
-        yield f"<tr><th>{size}</th><td>{count:,}</td><td>{meter}</td></tr>"
-
-
-def _compared(parts: Sequence[_Part]) -> Iterator[str]:
-    for name in ("iteration", "microbatches", "idle", "padding"):
-        cells = "".join(f"<td>{html.escape(_said(name, *part[1:]))}</td>" for part in parts)
-        yield f"<tr><th>{name}</th>{cells}</tr>"
-
-
-def _said(name: str, plan: Plan, line: Timeline) -> str:
-    if name == "iteration":
-        return amount(plan.metrics.makespan, plan.metrics.unit)
-    if name == "microbatches":
-        return f"{len(plan.microbatches):,}"
-    fraction = plan.metrics.padding_fraction if name == "padding" else idle_fraction(plan, line)
-    return f"{fraction:.1%}"
 
 
 MAX_BLOCKS = 24_000
@@ -232,9 +161,9 @@ class Drawing:
     Attributes:
         blocks: Per rectangle: microbatch, first rank, ranks, start, end, index of its size,
             sequences, tokens, the first sequences as (id, length), groups in it.
-        ends: When each drawn microbatch has ended.
-        end: When the last one has, drawn or not.
-        until: What comes later is not all drawn; `end` where everything is.
+        ends: End of each drawn microbatch.
+        end: End of the last microbatch, drawn or not.
+        until: Time after which not everything is drawn; `end` where everything is.
         ranks_per_row: Groups of fewer ranks are drawn together.
         cut: Whether microbatches are left out.
     """

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ringproof.cli.plan_flags import Wanted
+from ringproof.cli.plan_flags import Wanted, megatron_flags
 from ringproof.cli.plan_graphs import batches_capacity, graphs_json
 from ringproof.cli.plan_setup import (
     DEFAULT_COMM,
     DEFAULT_HARDWARE,
     DEFAULT_MODEL,
     PlanOptions,
+    sizes_that_hold,
     static_size,
 )
 from ringproof.errors import InputError
@@ -121,17 +122,16 @@ class Result:
             data["graphs"] = graphs_json(self.options, self.graphs)
         return data
 
-    def gains(self) -> Iterator[tuple[Baseline, float]]:
-        """How many times longer each baseline takes."""
-        for baseline in self.baselines:
-            makespan = self.plan.metrics.makespan
-            yield baseline, baseline.plan.metrics.makespan / makespan if makespan else 1.0
+    def flags(self, target: str) -> list[str]:
+        """Flags of Megatron-LM for this plan; see `megatron_flags`."""
+        made = wanted(self.options, self.domain, self.lengths, graphs=self.graphs)
+        return megatron_flags(made, target)
 
-    def reduced_gains(self) -> Iterator[tuple[Baseline, float]]:
-        """The same, with the reduction of the gradients added to both."""
+    def gains(self, added: float = 0.0) -> Iterator[tuple[Baseline, float]]:
+        """How many times longer each baseline takes, with some time added to it and to the plan."""
         for baseline in self.baselines:
-            both = (baseline.plan.metrics.makespan, self.plan.metrics.makespan)
-            whole, own = (makespan + self.reduction for makespan in both)
+            whole = baseline.plan.metrics.makespan + added
+            own = self.plan.metrics.makespan + added
             yield baseline, whole / own if own else 1.0
 
 
@@ -147,11 +147,10 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
     Raises:
         InputError: Options that contradict, or a batch that does not fit.
     """
-    budget = options.max_tokens_per_rank
-    if budget is None:
+    if options.max_tokens_per_rank is None:
         remedy = "say how many tokens the memory of one rank allows"
         raise InputError("--max-tokens-per-rank", None, "is missing", remedy)
-    domain = options.domain(budget, options.cp_sizes)
+    domain = options.domain(options.max_tokens_per_rank, options.cp_sizes)
     model, goal = options.cost_model(options.comm or DEFAULT_COMM), options.goal()
     lengths.refuse_longer(domain.longest)
     plan = make_plan(lengths.values, domain, model, goal)
@@ -181,8 +180,7 @@ def _baselines(
     if len(values) <= MOST_COMPARED:
         plan = static_plan(values, domain, size, model, goal, dealing="sorted")
         yield static("sorted", "sorted", plan)
-        rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
-        enough = [one for one in domain.cp_sizes if one * rows >= values.max()]
+        enough = sizes_that_hold(domain, int(values.max()))
         _, dealing, plan = best_static_plan(values, domain, enough, model, goal)
         yield static("best", dealing, plan)
     padded = padded_plan(values, domain, size, model, goal)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.cli.lengths import read_lengths
@@ -16,42 +17,31 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
-from ringproof.reference.planning.hardware import (
-    PRESETS,
-    Hardware,
-    hardware,
-    hardware_from_json,
-)
+from ringproof.reference.planning.hardware import Hardware, hardware, hardware_from_json
 from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain
 from ringproof.reference.planning.planner import MAX_SEQUENCES
-from ringproof.reference.planning.shapes import SHAPES, ModelShape, model_shape, shape_from_json
+from ringproof.reference.planning.shapes import ModelShape, model_shape, shape_from_json
 from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.timing import StepCost
 
 DEFAULT_MODEL, DEFAULT_HARDWARE, DEFAULT_COMM = "llama3-8b", "h100", "p2p"
 _ONLY_FULL = ("model", "hardware", "comm", "inner_size", "calibration")
-# More is a slip of the finger, and would be simulated step by step.
-_MOST = (
-    ("ranks", MAX_RANKS),
-    ("max_tokens_per_rank", MAX_LENGTH),
-    ("max_sequences", MAX_SEQUENCES),
-    ("tp", 1024),
-    ("pp", 1024),
-    ("vpp", 128),
-    ("microbatch_multiple", 65_536),
-    ("batches", 1000),
+_MOST = MappingProxyType(
+    {
+        "ranks": MAX_RANKS,
+        "max_tokens_per_rank": MAX_LENGTH,
+        "max_sequences": MAX_SEQUENCES,
+        "tp": 1024,
+        "pp": 1024,
+        "vpp": 128,
+        "microbatch_multiple": 65_536,
+        "batches": 1000,
+    }
 )
+"""Larger values are slips: no run has them, and stages and batches are simulated one by one."""
 _MOST_STEPS = 1 << 17
 """Steps of the shortest possible iteration, over all stages; a simulation walks through each."""
 _MAX_BYTES = 4 * 1024 * 1024
-# Fields as the planner names them, and their options.
-_OPTIONS = frozenset(
-    {
-        *("ranks", "max_tokens_per_rank", "cp_sizes", "cp-sizes", "min-cp", "max_sequences"),
-        *("microbatch_multiple", "objective", "pp", "vpp", "tp", "static-cp", "inner-size"),
-        *("comm-type", "model", "hardware", "calibration"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -100,10 +90,9 @@ class PlanOptions:
         for name in _ONLY_FULL if self.cost == "attention-only" else ():
             if getattr(self, name):
                 problem = "has no meaning under --cost attention-only"
-                raise InputError(
-                    _spelled(name), plain(str(getattr(self, name))), problem, "drop it"
-                )
-        for name, most in _MOST:
+                value = plain(str(getattr(self, name)))
+                raise InputError(_spelled(name), value, problem, "drop it")
+        for name, most in _MOST.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 problem = f"is not between 1 and {most:,}"
@@ -140,25 +129,28 @@ class PlanOptions:
 
     def cost_model(self, comm: str) -> CostModel:
         """The cost model with a type of communication."""
-        if self.cost == "attention-only":
-            return AttentionOnly()
+        return AttentionOnly() if self.cost == "attention-only" else self.step_cost(comm)
+
+    def step_cost(self, comm: str) -> StepCost:
+        """The model of time; under a2a+p2p the ranks of a node exchange, as far as heads allow."""
         shape, machine = self.shape(), self.machine()
         inner = 1 if self.inner_size is None else self.inner_size
         if comm == "a2a+p2p" and self.inner_size is None:
-            inner = exchanging(shape, machine, self.tp)
+            node = max(1, machine.gpus_per_node // self.tp)
+            inner = math.gcd(node, -(-shape.kv_heads // self.tp))
         return StepCost(shape=shape, machine=machine, comm_type=comm, inner_size=inner, tp=self.tp)
 
     def shape(self) -> ModelShape:
         """The model: a preset or a file."""
         name = self.model or DEFAULT_MODEL
-        if name not in {preset.name for preset in SHAPES} and Path(name).suffix == ".json":
+        if Path(name).suffix == ".json":
             return shape_from_json(read_json(name, "--model"))
         return model_shape(name)
 
     def machine(self) -> Hardware:
         """The hardware: a preset or a file, with what was calibrated."""
         name = self.hardware or DEFAULT_HARDWARE
-        if name not in {preset.name for preset in PRESETS} and Path(name).suffix == ".json":
+        if Path(name).suffix == ".json":
             machine = hardware_from_json(read_json(name, "--hardware"))
         else:
             machine = hardware(name)
@@ -177,19 +169,19 @@ class PlanOptions:
         return read_lengths(self.lengths, column=self.column, stdin=sys.stdin.buffer)
 
 
-def exchanging(shape: ModelShape, machine: Hardware, tp: int) -> int:
-    """Ranks that exchange under a2a+p2p: as many of a node as its key/value heads allow."""
-    return math.gcd(max(1, machine.gpus_per_node // tp), -(-shape.kv_heads // tp))
+def sizes_that_hold(domain: Domain, longest: int) -> tuple[int, ...]:
+    """Group sizes whose token budget holds a sequence."""
+    rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
+    return tuple(size for size in domain.cp_sizes if size * rows >= longest)
 
 
 def static_size(options: PlanOptions, domain: Domain, longest: int) -> int:
-    """CP size of the baselines: what was asked for, else the smallest that holds every sequence.
+    """CP size of the baselines: the one asked for, or the smallest that holds every sequence.
 
     Raises:
-        InputError: What was asked for is no size of the domain, or too small.
+        InputError: The size asked for is not one of the domain, or it is too small.
     """
-    rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
-    enough = tuple(size for size in domain.cp_sizes if size * rows >= longest)
+    enough = sizes_that_hold(domain, longest)
     asked = options.static_cp
     if asked is None:
         return enough[0]
@@ -207,7 +199,9 @@ def as_options() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        field = error.field if error.field not in _OPTIONS else _spelled(error.field)
+        names = {"comm_type", *(field.name for field in fields(PlanOptions))}
+        known = error.field.replace("-", "_") in names
+        field = _spelled(error.field) if known else error.field
         raise InputError(field, error.value, error.problem, error.remedy) from error
 
 
@@ -217,19 +211,15 @@ def _spelled(name: str) -> str:
 
 
 def read_json(path: str, field: str) -> Any:
-    """A small JSON file.
-
-    Raises:
-        InputError: It cannot be read, or is not JSON.
-    """
+    """Read a small JSON file; raises as `parse_json` and `read_bytes`."""
     return parse_json(read_bytes(path, field, _MAX_BYTES), path, field)
 
 
 def parse_json(content: bytes, path: str, field: str) -> Any:
-    """JSON of a file.
+    """Parse the JSON of a file.
 
     Raises:
-        InputError: It is none; says where.
+        InputError: It is not JSON; names the line.
     """
     try:
         return json.loads(content.decode("utf-8-sig"))
@@ -241,10 +231,10 @@ def parse_json(content: bytes, path: str, field: str) -> Any:
 
 
 def read_bytes(path: str, field: str, most: int) -> bytes:
-    """Content of a file, or of standard input for ``-``.
+    """Read a file, or standard input for ``-``.
 
     Raises:
-        InputError: It cannot be read, or is too large.
+        InputError: It cannot be read, or it is too large.
     """
     try:
         if path == "-":

@@ -1,110 +1,91 @@
-"""``ringproof plan sweep``: which budget, group sizes and communication?"""
+"""``ringproof plan sweep``: compare budgets, group sizes and communication types."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
 from ringproof.cli.output import write_json
-from ringproof.cli.plan_options import JsonOption, need_numpy, with_batch_options
+from ringproof.cli.plan_flags import check_target, megatron_flags
+from ringproof.cli.plan_graphs import plan_capacity
+from ringproof.cli.plan_result import wanted
+from ringproof.cli.plan_setup import PlanOptions, as_options
+from ringproof.cli.plan_text import amount
 from ringproof.errors import InputError
+from ringproof.reference.graphs.sizing import GraphCapacity
+from ringproof.reference.planning.costs import CostModel
+from ringproof.reference.planning.domain import Domain, choose_cp_sizes
+from ringproof.reference.planning.plan import Plan
+from ringproof.reference.planning.sweep import Outcome, Setting, recommend, sweep
+from ringproof.reference.planning.timing import COMM_TYPES
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ringproof.cli.plan_setup import PlanOptions
-    from ringproof.reference.graphs.sizing import GraphCapacity
-    from ringproof.reference.planning.domain import Domain
-    from ringproof.reference.planning.lengths import Lengths
-    from ringproof.reference.planning.sweep import Outcome, Setting
-
-    _Graphs = Mapping[int, GraphCapacity]
-
-EXAMPLE = (
-    "Example: ringproof plan sweep --lengths lengths.csv --ranks 24 "
-    "--max-tokens-per-rank 2048,4096 --cp-sizes pow2 --cp-sizes divisors --comm p2p,a2a"
-)
-ALL_COMM = "p2p,all_gather,a2a,a2a+p2p"
 _SHOWN = 20
+_HEADS = ("", "tokens/rank", "CP sizes", "comm", "makespan", "ratio", "microbatches", "Megatron")
+_GRAPH_HEADS = ("graph sequences", "graph rows")
+
+Chosen = tuple[Outcome | None, Outcome | None]
+"""The recommended setting, and the one recommended for Megatron-LM."""
+Graphs = Mapping[int, GraphCapacity]
+"""What graphs have to hold, by the place of the setting; empty without ``--graphs``."""
 
 
-@with_batch_options
-def sweep(
-    context: typer.Context,
-    *,
-    budgets: Annotated[
-        str,
-        typer.Option(
-            "--max-tokens-per-rank",
-            metavar="C,C,...",
-            help="Token budgets per rank to try, separated by commas.",
-        ),
-    ] = "",
-    size_sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cp-sizes",
-            metavar="SET",
-            help="Set of CP group sizes to try: pow2, divisors or a list. The option may be "
-            "repeated; "
-            "pow2 and divisors are tried when it is not given.",
-        ),
-    ] = None,
-    comm_types: Annotated[
-        str,
-        typer.Option(
-            "--comm",
-            metavar="TYPE,...",
-            help=f"Communication types to try, separated by commas: {ALL_COMM}.",
-        ),
-    ] = "",
-    json_path: JsonOption = "",
+def run(
+    given: Mapping[str, Any],
+    budgets: str,
+    size_sets: list[str] | None,
+    comm_types: str,
+    json_path: str,
 ) -> None:
-    """Plan one batch at many settings, and recommend one.
+    """Plan the batch at every setting, and write the comparison.
 
-    The fastest setting is recommended. Of settings within 1% of it, the one with the smallest
-    budget is taken, because it needs the least memory.
+    Raises:
+        InputError: Options that contradict, or no setting that is possible.
     """
-    need_numpy()
-    from ringproof.cli.plan_flags import check_target
-    from ringproof.cli.plan_setup import PlanOptions, as_options
-    from ringproof.reference.planning.sweep import recommend
-    from ringproof.reference.planning.sweep import sweep as run
-
-    options = PlanOptions.of({**context.params, "comm": comm_types})
-    target = context.params["target"]
+    options, target = PlanOptions.of({**given, "comm": comm_types}), given["target"]
     check_target(target)
     options.refuse_contradictions()
     with as_options():
-        goal, found = options.goal(), _settings(options, budgets, size_sets, comm_types)
-        read = options.read()
-        outcomes = run(read.values, found, lambda setting: _build(options, setting), goal)
-    best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
+        goal, settings = options.goal(), _settings(options, budgets, size_sets, comm_types)
+        lengths = options.read()
+        outcomes = sweep(lengths.values, settings, lambda setting: _build(options, setting), goal)
+    chosen = recommend(outcomes), recommend(outcomes, upstream=True)
     graphs = _graphs(options, outcomes)
-    flags = _flags(options, read, usable, target, graphs)
+    flags, usable = ["# no setting of this sweep is one of Megatron-LM's"], chosen[1]
+    if usable is not None and usable.domain is not None:
+        comm, sized = usable.setting.comm_type, graphs.get(usable.place)
+        flags = megatron_flags(wanted(options, usable.domain, lengths, comm, sized), target)
     if json_path:
-        write_json(_data(read, outcomes, (best, usable), flags, graphs), json_path)
+        best, usable_place = (None if one is None else one.place for one in chosen)
+        data = {
+            "version": 1,
+            "sequences": len(lengths),
+            "tokens": int(lengths.values.sum()),
+            "settings": [_setting_data(one, graphs.get(one.place)) for one in outcomes],
+            "recommended": best,
+            "recommended_for_megatron": usable_place,
+            "megatron_flags": flags,
+        }
+        write_json(data, json_path)
     if json_path != "-":
-        _print(outcomes, (best, usable), flags, graphs)
+        for line in (*_table(outcomes, chosen, graphs), "", *_recommended(*chosen), *flags):
+            typer.echo(line)
 
 
 def _settings(
     options: PlanOptions, budgets: str, size_sets: list[str] | None, comm_types: str
 ) -> list[Setting]:
     """All combinations, the preferred ones first; sets of sizes that are the same only once."""
-    from ringproof.reference.planning.domain import choose_cp_sizes
-    from ringproof.reference.planning.sweep import Setting
-    from ringproof.reference.planning.traffic import COMM_TYPES
-
     sets: dict[tuple[int, ...], str] = {}
     for spec in size_sets or ("pow2", "divisors"):
         sets.setdefault(choose_cp_sizes(spec, options.ranks or 0, options.min_cp), spec)
-    types = [name.strip() for name in (comm_types or ALL_COMM).split(",")]
+    types = [name.strip() for name in (comm_types or ",".join(COMM_TYPES)).split(",")]
     for name in types:
         if name not in COMM_TYPES:
-            raise InputError("--comm", name, "is unknown", f"choose from {ALL_COMM}")
+            remedy = f"choose from {','.join(COMM_TYPES)}"
+            raise InputError("--comm", name, "is unknown", remedy)
     if options.inner_size is not None and "a2a+p2p" not in types:
         raise InputError("--inner-size", options.inner_size, "is for a2a+p2p", "leave it out")
     if options.cost == "attention-only":
@@ -118,10 +99,10 @@ def _settings(
 
 
 def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str) -> str:
-    """For a2a, the sizes that hand out whole heads, where the user left the choice to us."""
+    """For a2a, the sizes that divide the heads, unless the user listed the sizes."""
     if comm != "a2a" or spec not in ("pow2", "divisors"):
         return spec
-    heads = getattr(replace(options, inner_size=None).cost_model("p2p"), "kv_heads", 1)
+    heads = replace(options, inner_size=None).step_cost("p2p").kv_heads
     return ",".join(str(size) for size in sizes if heads % size == 0) or spec
 
 
@@ -133,54 +114,18 @@ def _budgets(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, Any]:
+def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, CostModel]:
     domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
     if setting.comm_type != "a2a+p2p":
         options = replace(options, inner_size=None)
     return domain, options.cost_model(setting.comm_type)
 
 
-def _graphs(options: PlanOptions, outcomes: tuple[Outcome, ...]) -> _Graphs:
-    """What graphs have to hold, by the place of each setting that is possible."""
-    if not options.graphs:
-        return {}
-    from ringproof.cli.plan_graphs import plan_capacity
-
+def _graphs(options: PlanOptions, outcomes: Sequence[Outcome]) -> Graphs:
     return {
         item.place: plan_capacity(options, item.plan, item.domain)
         for item in outcomes
-        if item.plan is not None and item.domain is not None
-    }
-
-
-def _flags(
-    options: PlanOptions, lengths: Lengths, usable: Outcome | None, target: str, graphs: _Graphs
-) -> list[str]:
-    from ringproof.cli.plan_flags import megatron_flags
-    from ringproof.cli.plan_result import wanted
-
-    if usable is None or usable.domain is None:
-        return ["# no setting of this sweep is one of Megatron-LM's"]
-    comm, sized = usable.setting.comm_type, graphs.get(usable.place)
-    return megatron_flags(wanted(options, usable.domain, lengths, comm, sized), target)
-
-
-def _data(
-    lengths: Lengths,
-    outcomes: tuple[Outcome, ...],
-    chosen: tuple[Outcome | None, Outcome | None],
-    flags: list[str],
-    graphs: _Graphs,
-) -> dict[str, Any]:
-    best, usable = (None if outcome is None else outcome.place for outcome in chosen)
-    return {
-        "version": 1,
-        "sequences": len(lengths),
-        "tokens": int(lengths.values.sum()),
-        "settings": [_setting_data(outcome, graphs.get(outcome.place)) for outcome in outcomes],
-        "recommended": best,
-        "recommended_for_megatron": usable,
-        "megatron_flags": flags,
+        if options.graphs and item.plan is not None and item.domain is not None
     }
 
 
@@ -193,28 +138,66 @@ def _setting_data(outcome: Outcome, graphs: GraphCapacity | None) -> dict[str, A
     }
     if plan is None:
         return {**data, "problem": outcome.problem}
-    sized = {} if graphs is None else {"graphs": graphs.as_json()}
-    return {
-        **data,
-        "megatron": outcome.upstream,
-        "microbatches": len(plan.microbatches),
-        "metrics": plan.as_json()["metrics"],
-        **sized,
-    }
+    data |= {"megatron": outcome.upstream, "microbatches": len(plan.microbatches)}
+    data["metrics"] = plan.as_json()["metrics"]
+    return data if graphs is None else {**data, "graphs": graphs.as_json()}
 
 
-def _print(
-    outcomes: tuple[Outcome, ...],
-    chosen: tuple[Outcome | None, Outcome | None],
-    flags: list[str],
-    graphs: _Graphs,
-) -> None:
-    from ringproof.cli.plan_sweep_text import recommended, table
+def _table(outcomes: Sequence[Outcome], chosen: Chosen, graphs: Graphs) -> Iterator[str]:
+    """One line per setting, the fastest first; what is impossible comes last, with its reason."""
+    done = sorted(
+        ((outcome.plan, outcome) for outcome in outcomes if outcome.plan is not None),
+        key=lambda item: (item[0].metrics.makespan, item[1].place),
+    )
+    chosen_places = {outcome.place for outcome in chosen if outcome is not None}
+    shown = [
+        _row(plan, outcome, "*" if outcome.place in chosen_places else "", graphs)
+        for rank, (plan, outcome) in enumerate(done)
+        if rank < _SHOWN or outcome.place in chosen_places
+    ]
+    rows = [_HEADS + (_GRAPH_HEADS if graphs else ()), *shown]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if graphs:
+        yield "makespans are without the rows that a capacity adds: the last column"
+    if len(done) > len(shown):
+        yield f"… {len(done) - len(shown)} slower ones; --json has all"
+    for outcome in outcomes:
+        if outcome.plan is None:
+            yield f"impossible: {_named(outcome)}: {outcome.problem}"
 
-    for line in table(outcomes, chosen, _SHOWN, graphs):
-        typer.echo(line)
-    typer.echo("")
-    for line in recommended(*chosen):
-        typer.echo(line)
-    for line in flags:
-        typer.echo(line)
+
+def _row(plan: Plan, outcome: Outcome, mark: str, graphs: Graphs) -> tuple[str, ...]:
+    metrics, setting = plan.metrics, outcome.setting
+    row = (
+        mark,
+        f"{setting.max_tokens_per_rank:,}",
+        setting.cp_sizes,
+        setting.comm_type or "-",
+        amount(metrics.makespan, metrics.unit),
+        f"{metrics.ratio:.4f}",
+        f"{len(plan.microbatches):,}",
+        "yes" if outcome.upstream else "no",
+    )
+    if outcome.place not in graphs:
+        return row
+    found = graphs[outcome.place]
+    return (*row, f"{found.entries:,}", f"{found.times_the_rows:.2f} times")
+
+
+def _recommended(best: Outcome | None, usable: Outcome | None) -> Iterator[str]:
+    """The recommendation in words."""
+    if best is None or best.plan is None:
+        return
+    metrics = best.plan.metrics
+    yield f"recommended: {_named(best)}: {amount(metrics.makespan, metrics.unit)}"
+    if usable is not None and usable.plan is not None and usable.place != best.place:
+        slower = usable.plan.metrics.makespan / metrics.makespan
+        yield f"for Megatron-LM: {_named(usable)}: {slower:.2f} times as long"
+
+
+def _named(outcome: Outcome) -> str:
+    setting = outcome.setting
+    comm = f", {setting.comm_type}" if setting.comm_type else ""
+    return f"{setting.max_tokens_per_rank:,} tokens per rank, CP sizes {setting.cp_sizes}{comm}"

@@ -28,8 +28,9 @@ def amount(value: float, unit: str) -> str:
     return f"{value / factor:.4g} {name}"
 
 
-def print_result(result: Result, console: Console) -> None:
+def print_result(result: Result) -> None:
     """Print a plan's numbers and the picture of its first microbatches."""
+    console = Console()
     graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
     for name, value in itertools.chain(summary(result), graphs):
         line = Text(f"{name:<16}", "dim")
@@ -62,7 +63,9 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
             f"microbatches, {other.padding_fraction:.1%} padding)",
         )
     if result.reduction:
-        gains = ", ".join(f"{gain:.2f} against {one.name}" for one, gain in result.reduced_gains())
+        gains = ", ".join(
+            f"{gain:.2f} against {one.name}" for one, gain in result.gains(result.reduction)
+        )
         reduced = amount(result.reduction, metrics.unit)
         yield "gradients", f"{reduced} to reduce them where nothing hides it: then {gains}"
     yield (

@@ -1,22 +1,21 @@
-"""Rates of a machine from measurements: non-negative least squares on relative errors.
+"""Fit the rates of a machine to measurements, by non-negative least squares on relative errors.
 
 A measurement is the time of one sequence on one group, or of a whole step of a trainer with the
-plan it followed. What the measurements cannot tell apart from what was found before (with CP size
-1 alone, nothing is known of links; and short rows cost like other work), and what they do not
-contradict at its preset, keeps that and is reported as kept. Which part of a ring is exposed, and
-which group of a microbatch is the longest, depends on the rates, so the fit is repeated with the
-rates it found until that no longer changes, from several starts, and the best is taken.
+plan it followed. A rate keeps its preset where the measurements cannot tell it apart from what was
+found before (CP size 1 alone says nothing of links), and where they do not contradict the preset.
+Which part of a ring is exposed, and which group of a microbatch is the longest, depends on the
+rates, so the fit is repeated with the rates it found until that no longer changes, from several
+starts, and the best is taken.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.costs import FloatArray
@@ -29,9 +28,7 @@ from ringproof.reference.planning.samples import (
     measurement_from_json,
     measurement_json,
 )
-from ringproof.reference.planning.shapes import ModelShape
-from ringproof.reference.planning.timing import StepCost, exchanged
-from ringproof.reference.planning.traffic import BACKWARD_RING, Layout
+from ringproof.reference.planning.timing import Prices, StepCost
 
 UNKNOWNS = (
     "attention_share",
@@ -43,29 +40,20 @@ UNKNOWNS = (
     "intra_latency_seconds",
     "inter_latency_seconds",
 )
-"""Fields of `Hardware`, in the order of the rates."""
+"""Fields of `Hardware`, in the order of `Prices`, which are the rates that are fitted."""
 ATTENTION, LINEAR, SHORT, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE = range(len(UNKNOWNS))
 REST = len(UNKNOWNS)
-"""The last rate: seconds of a step that no plan changes. No field of `Hardware`."""
+"""The last rate: seconds of a step that no plan changes. It is not a field of `Hardware`."""
 RATES = len(UNKNOWNS) + 1
 ORDER = (ATTENTION, LINEAR, SHORT, REST, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE)
 """Order in which unknowns are taken. One that depends linearly on those before keeps its value."""
+_DIVIDES = np.isin(np.arange(RATES), (ATTENTION, LINEAR, NEAR, FAR))
+_LINKS = np.isin(np.arange(RATES), (NEAR, FAR))
 
 
 def rates_of(machine: Hardware) -> FloatArray:
-    """Seconds per operation, byte, message and layer; the linear unknowns."""
-    attention = 1 / (machine.peak_flops_per_second * machine.attention_share)
-    rates = np.empty(RATES)
-    rates[ATTENTION] = attention
-    rates[SHORT] = attention * machine.attention_half_rows
-    rates[LINEAR] = 1 / (machine.peak_flops_per_second * machine.linear_share)
-    rates[LAUNCH] = machine.layer_launch_seconds
-    rates[NEAR] = 1 / machine.intra_bytes_per_second
-    rates[FAR] = 1 / machine.inter_bytes_per_second
-    rates[NEAR_MESSAGE] = machine.intra_latency_seconds
-    rates[FAR_MESSAGE] = machine.inter_latency_seconds
-    rates[REST] = 0.0
-    return rates
+    """Seconds per operation, byte, message and layer, shape ``(RATES,)``."""
+    return np.array([*astuple(Prices.of(machine))[1:], 0.0])
 
 
 def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
@@ -74,18 +62,14 @@ def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
     Raises:
         InputError: A rate that no machine can have: a share above the peak.
     """
+    values = rates.astype(float).tolist()
     peak = machine.peak_flops_per_second
-    return replace(
-        machine,
-        attention_share=float(1 / (peak * rates[ATTENTION])),
-        attention_half_rows=float(rates[SHORT] / rates[ATTENTION]),
-        linear_share=float(1 / (peak * rates[LINEAR])),
-        layer_launch_seconds=float(rates[LAUNCH]),
-        intra_bytes_per_second=float(1 / rates[NEAR]),
-        inter_bytes_per_second=float(1 / rates[FAR]),
-        intra_latency_seconds=float(rates[NEAR_MESSAGE]),
-        inter_latency_seconds=float(rates[FAR_MESSAGE]),
-    )
+    for index in (ATTENTION, LINEAR):
+        values[index] = 1 / (peak * values[index])
+    for index in (NEAR, FAR):
+        values[index] = 1 / values[index]
+    values[SHORT] = float(rates[SHORT] / rates[ATTENTION])
+    return replace(machine, **dict(zip(UNKNOWNS, values, strict=False)))
 
 
 @dataclass(frozen=True)
@@ -93,14 +77,14 @@ class Table:
     """Measurements as arrays. A group is a load; loads and microbatches are numbered in order.
 
     Attributes:
-        by_size: Per group size: its loads, where each begins, and the lengths in them.
+        by_size: Per group size its loads, and the load and length of each of its sequences.
         microbatch_of: Microbatch of each load.
         measurement_of: Measurement of each microbatch.
         whole: Per measurement, 1 unless only attention was timed.
         rest: Per measurement, 1 for a whole step of a trainer.
     """
 
-    by_size: tuple[tuple[int, IntArray, IntArray, FloatArray], ...]
+    by_size: tuple[tuple[int, IntArray, IntArray, IntArray], ...]
     microbatch_of: IntArray
     measurement_of: IntArray
     whole: FloatArray
@@ -109,18 +93,25 @@ class Table:
 
 def make_table(measurements: Sequence[Measurement]) -> Table:
     """Flatten measurements; a microbatch without any sequence gets an empty load."""
-    loads: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    loads: dict[int, list[tuple[int, int]]] = {}
+    places: dict[int, list[int]] = {}
     microbatch_of: list[int] = []
     measurement_of: list[int] = []
     for place, item in enumerate(measurements):
         for microbatch in item.microbatches:
             for size, lengths in microbatch or ((1, ()),):
-                loads.setdefault(size, []).append((len(microbatch_of), lengths))
+                load = len(microbatch_of)
+                places.setdefault(size, []).append(load)
+                loads.setdefault(size, []).extend((load, length) for length in lengths)
                 microbatch_of.append(len(measurement_of))
             measurement_of.append(place)
     only = [isinstance(item, Sample) and item.attention_only for item in measurements]
+    by_size = []
+    for size in sorted(places):
+        owner, lengths = np.array(loads[size], np.int64).reshape(-1, 2).T
+        by_size.append((size, np.array(places[size], np.int64), owner, lengths))
     return Table(
-        tuple((size, *_flat(found)) for size, found in sorted(loads.items())),
+        tuple(by_size),
         np.array(microbatch_of, np.int64),
         np.array(measurement_of, np.int64),
         1.0 - np.array(only, np.float64),
@@ -128,24 +119,23 @@ def make_table(measurements: Sequence[Measurement]) -> Table:
     )
 
 
-def _flat(loads: list[tuple[int, tuple[int, ...]]]) -> tuple[IntArray, IntArray, FloatArray]:
-    owner = [place for place, lengths in loads for _ in lengths]
-    lengths = [length for _, lengths in loads for length in lengths]
-    places = np.array([place for place, _ in loads], np.int64)
-    return places, np.array(owner, np.int64), np.array(lengths, np.float64)
-
-
 def counts(table: Table, model: StepCost, rates: FloatArray) -> FloatArray:
-    """How often each measurement spends each rate, shape ``(measurements, RATES)``."""
+    """How often each measurement spends each rate, shape ``(measurements, RATES)``.
+
+    The cost model is evaluated with a unit vector as the price of each unit of work.
+    """
+
+    def longer(one: FloatArray, other: FloatArray) -> FloatArray:
+        return np.where(rates @ one >= rates @ other, one, other)
+
+    units = Prices(longer, *np.eye(RATES)[:REST, :, None])
     loads = np.zeros((len(table.microbatch_of), RATES))
     for size, places, owner, lengths in table.by_size:
-        np.add.at(loads, owner, _sequences(lengths, size, model, rates))
-        loads[places] += _messages(size, model)
-    seconds = loads @ rates
-    order = np.lexsort((seconds, table.microbatch_of))
+        np.add.at(loads, owner, model.sequences(lengths, size, units).T)
+        loads[places] += model.group(size, units)[:, 0]
+    order = np.lexsort((loads @ rates, table.microbatch_of))
     last = np.flatnonzero(np.diff(table.microbatch_of[order], append=-1))
-    microbatches = loads[order[last]]  # the longest group of each
-    microbatches[:, LAUNCH] += model.shape.layers * (4 / 3 if model.recompute else 1.0)
+    microbatches = loads[order[last]] + model.microbatch(units)[:, 0]  # the longest group of each
     found = np.zeros((len(table.whole), RATES))
     np.add.at(found, table.measurement_of, microbatches)
     found[:, [LINEAR, LAUNCH]] *= table.whole[:, None]
@@ -153,61 +143,8 @@ def counts(table: Table, model: StepCost, rates: FloatArray) -> FloatArray:
     return found
 
 
-def _messages(size: int, model: StepCost) -> FloatArray:
-    """What a group spends whatever is in it."""
-    how, found = model.layout(size), np.zeros(RATES)
-    forward = how.forward_messages * (2 if model.recompute else 1)
-    message = NEAR_MESSAGE if model.inside(size) else FAR_MESSAGE
-    found[message] = (forward + how.backward_messages) * model.shape.attention_layers
-    return found
-
-
-def _sequences(lengths: FloatArray, size: int, model: StepCost, rates: FloatArray) -> FloatArray:
-    """What each sequence adds to a group, shape ``(sequences, RATES)``."""
-    how = model.layout(size)
-    attention = np.zeros((len(lengths), RATES))
-    attention[:, ATTENTION] = lengths * lengths / size * model.attention_flops_factor
-    attention[:, SHORT] = lengths / how.row_share * model.attention_flops_factor
-    forward = _pass(attention, lengths, (model, how, 1), rates)
-    backward = _pass(
-        attention * model.attention_backward, lengths, (model, how, BACKWARD_RING), rates
-    )
-    times = 2 if model.recompute else 1
-    found = (times * forward + backward) * model.shape.attention_layers
-    found[:, LINEAR] += lengths / size * model.linear_flops
-    return found
-
-
-def _pass(
-    attention: FloatArray,
-    lengths: FloatArray,
-    setting: tuple[StepCost, Layout, int],
-    rates: FloatArray,
-) -> FloatArray:
-    """One layer and direction."""
-    model, how, times = setting
-    share = lengths / how.size
-    message = np.zeros_like(attention)
-    message[:, NEAR if model.inside(how.size) else FAR] = share * model.kv_bytes * times
-    step = attention / how.ring
-    found = step + (how.ring - 1) * _longer(step, message, rates)
-    if how.gathers:
-        found = found + message * (how.size - 1)
-    if how.inner > 1:
-        near, far = np.zeros_like(attention), np.zeros_like(attention)
-        moved = share * (model.q_and_out_bytes + model.kv_bytes)
-        parts = exchanged(model.node_ranks, how.inner)
-        near[:, NEAR], far[:, FAR] = moved * parts[0], moved * parts[1]
-        found = found + _longer(near, far, rates)
-    return found
-
-
-def _longer(one: FloatArray, other: FloatArray, rates: FloatArray) -> FloatArray:
-    return np.where((one @ rates >= other @ rates)[:, None], one, other)
-
-
 _RESIDUAL = 1e-3
-"""A column is its own when this part of it is not a sum of the columns before it."""
+"""A column is independent when this part of it is not a sum of the columns before it."""
 
 
 def independent(matrix: FloatArray) -> tuple[int, ...]:
@@ -329,11 +266,13 @@ def calibration_from_json(data: Any) -> Calibration:
     Raises:
         InputError: Something else.
     """
+    rows = []
     try:
-        rows = tuple(
-            Row(measurement_from_json(item, "samples"), float(item["predicted_seconds"]))
-            for item in data["samples"]
-        )
+        for item in data["samples"]:
+            measurement = measurement_from_json(item, "samples")
+            if measurement is None:
+                raise InputError("samples", None, "is not a measurement", "correct it")
+            rows.append(Row(measurement, float(item["predicted_seconds"])))
         fitted, errors = (
             tuple((str(name), float(value)) for name, value in data[key].items())
             for key in ("fitted", "errors")
@@ -347,14 +286,17 @@ def calibration_from_json(data: Any) -> Calibration:
         raise InputError("calibration", None, "is not a calibration", "fit it anew") from None
     if version != 1 or not rows or {*kept, *dict(fitted)} != set(UNKNOWNS):
         raise InputError("calibration", version, "is not a calibration of version 1", "fit it anew")
-    return Calibration(peak, fitted, errors, kept, rest, rows)
+    return Calibration(peak, fitted, errors, kept, rest, tuple(rows))
 
 
 LEAST_LENGTHS = 3
+"""Fewer lengths do not tell squares, multiples and constants apart."""
 _ROUNDS = 30
+"""Rounds after which a fit that still changes is given up; its best round counts."""
 _STARTS = (1.0, 0.03, 0.3, 3.0, 30.0)
 """Times the preset's seconds per byte: from links that hide everything to links that hide none."""
 _SAME = 1e-9
+"""Relative change of the rates below which a fit has settled."""
 MAX_SAMPLES, MAX_SEQUENCES = 20_000, 200_000
 """Limits on the measurements, which are fitted in about a minute."""
 _NEWS = 4.0
@@ -364,37 +306,32 @@ _EXACT = 1e-18
 """Squared relative error that rounding explains."""
 
 
-def fit(
-    samples: Sequence[Measurement],
-    shape: ModelShape,
-    machine: Hardware,
-    *,
-    model: StepCost | None = None,
-) -> Calibration:
+def fit(samples: Sequence[Measurement], model: StepCost) -> Calibration:
     """Fit what the measurements tell.
 
     Args:
         samples: Measurements of one model on one machine.
-        shape: The model.
-        machine: Where the fit starts, and what keeps what is not fitted; its peak is taken as is.
-        model: Communication type, tensor parallel size and recomputation of the measurement;
-            ring, 1 and none where not given. Its shape and machine are not used.
+        model: The model and how it ran. Its machine is where the fit starts; its peak, and every
+            rate that is not fitted, are kept.
 
     Raises:
         InputError: Too few measurements, too few different lengths, or times that do not grow with
             the square of the length or exceed the machine's peak.
     """
-    setting = replace(model or StepCost(shape=shape, machine=machine), shape=shape, machine=machine)
-    _check(samples, setting)
+    _check(samples, model)
+    machine = model.machine
     seconds = np.array([sample.seconds for sample in samples])
-    task = _Task(make_table(samples), seconds, setting, rates_of(machine))
-    tries = [_settled(task, _guess(task.start, factor), frozenset(ORDER)) for factor in _STARTS]
+    task = _Task(make_table(samples), seconds, model, rates_of(machine))
+    tries = [
+        _settled(task, task.start * np.where(_LINKS, factor, 1.0), frozenset(ORDER))
+        for factor in _STARTS
+    ]
     best = _without_doubtful(task, min(tries, key=lambda item: item.squares))
     fitted = machine_of(_bounded(best.rates, best.found, task.start), machine)
     names = tuple(UNKNOWNS[index] for index in best.found if index != REST)
-    rates = _with_rest(rates_of(fitted), float(best.rates[REST]))
+    rates = np.append(rates_of(fitted)[:REST], best.rates[REST])
     errors = _errors(task, replace(best, rates=rates))
-    predictions = counts(task.table, setting, rates) @ rates
+    predictions = counts(task.table, model, rates) @ rates
     return Calibration(
         machine.peak_flops_per_second,
         tuple((name, float(getattr(fitted, name))) for name in names),
@@ -428,10 +365,6 @@ class _Fit:
     rates: FloatArray
 
 
-def _guess(start: FloatArray, factor: float) -> FloatArray:
-    return start * np.where(_links(), factor, 1.0)
-
-
 def _settled(task: _Task, rates: FloatArray, allowed: frozenset[int]) -> _Fit:
     """Fit until what is exposed no longer changes; the best of all rounds."""
     best: _Fit | None = None
@@ -450,7 +383,8 @@ def _settled(task: _Task, rates: FloatArray, allowed: frozenset[int]) -> _Fit:
 def _without_doubtful(task: _Task, best: _Fit) -> _Fit:
     """Give back its preset to every unknown that the measurements do not contradict there.
 
-    The least certain ones first. Else noise would turn into rates: a link a thousand times as fast.
+    The least certain ones come first. Otherwise noise would turn into rates, such as a link that is
+    a thousand times as fast.
     """
     errors = _errors(task, best)
     doubtful = [index for index in best.found if index not in (ATTENTION, LINEAR)]
@@ -460,17 +394,6 @@ def _without_doubtful(task: _Task, best: _Fit) -> _Fit:
         if other.squares <= best.squares * (1 + _NEWS / freedom) + _EXACT * len(task.seconds):
             best = other
     return best
-
-
-def predicted(sample: Measurement, model: StepCost, rest_seconds: float = 0.0) -> float:
-    """What the model says of a measurement; of a step, with the seconds that no plan changes."""
-    rates = _with_rest(rates_of(model.machine), rest_seconds)
-    return float((counts(make_table([sample]), model, rates) @ rates)[0])
-
-
-def _with_rest(rates: FloatArray, rest_seconds: float) -> FloatArray:
-    """The rates with another time of a step beside its microbatches."""
-    return np.append(rates[:REST], rest_seconds)
 
 
 def _solved(
@@ -521,15 +444,7 @@ def _bounded(rates: FloatArray, found: Iterable[int], start: FloatArray) -> Floa
             problem = f"times do not grow with the {grows}, so there is no {name}"
             raise InputError("samples", None, problem, "measure longer sequences, more often")
     # A link whose traffic never shows is faster than can be told: a thousand times the preset.
-    return np.where(rates > 0, rates, np.where(_divides(), start / 1000, 0.0))
-
-
-def _divides() -> npt.NDArray[np.bool_]:
-    return np.array([*(name.endswith(("share", "bytes_per_second")) for name in UNKNOWNS), False])
-
-
-def _links() -> npt.NDArray[np.bool_]:
-    return np.array([*(name.endswith("bytes_per_second") for name in UNKNOWNS), False])
+    return np.where(rates > 0, rates, np.where(_DIVIDES, start / 1000, 0.0))
 
 
 def _check(samples: Sequence[Measurement], model: StepCost) -> None:

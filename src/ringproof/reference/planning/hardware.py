@@ -26,11 +26,11 @@ Shares of the peak are estimates, to be replaced by calibration:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.presets import from_fields, named
 
 GIGABIT_BYTES = 1e9 / 8
 _LEAST, _MOST = 1e-30, 1e30
@@ -41,7 +41,7 @@ class Hardware:
     """A GPU and its links.
 
     Attributes:
-        name: What it is called.
+        name: Name for messages.
         peak_flops_per_second: Dense bf16.
         attention_share: Part of the peak that attention reaches on long rows, both passes.
         attention_half_rows: Rows per call at which attention reaches half of that.
@@ -54,7 +54,7 @@ class Hardware:
             is in it.
 
     Raises:
-        InputError: A value that is not a number above 0 (or too far from 1 to compute with), or a
+        InputError: A value that is not a number above 0, or too far from 1 to compute with, or a
             share above 1.
     """
 
@@ -73,41 +73,29 @@ class Hardware:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InputError("hardware.name", self.name, "is not text", "correct it")
-        for name in NUMBERS:
-            _check_number(name, getattr(self, name), zero=name in MAY_BE_ZERO)
-        for name in ("attention_share", "linear_share"):
-            if getattr(self, name) > 1:
-                problem = "is more than the peak"
-                remedy = "raise peak_flops_per_second or lower it"
-                raise InputError(f"hardware.{name}", getattr(self, name), problem, remedy)
+        for item in fields(self):
+            if item.name != "name":
+                _check_number(item.name, getattr(self, item.name))
         if self.gpus_per_node != int(self.gpus_per_node):
             problem = "is not a whole number"
             raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
         object.__setattr__(self, "gpus_per_node", int(self.gpus_per_node))  # 8.0 in JSON
 
     def as_json(self) -> dict[str, Any]:
-        """All fields; `hardware_from_json` reads them back."""
+        """All fields, as `hardware_from_json` reads them."""
         return asdict(self)
 
 
-NUMBERS = tuple(item.name for item in fields(Hardware) if item.name != "name")
-MAY_BE_ZERO = frozenset(
-    {
-        "attention_half_rows",
-        "intra_latency_seconds",
-        "inter_latency_seconds",
-        "layer_launch_seconds",
-    }
-)
-
-
-def _check_number(name: str, value: object, *, zero: bool) -> None:
+def _check_number(name: str, value: object) -> None:
+    zero = name.endswith(("half_rows", "latency_seconds", "launch_seconds"))
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
     # Finite numbers near a float's end would turn sums of times into infinity.
-    if _LEAST <= number <= _MOST or (zero and number == 0):
-        return
-    problem = f"is not a number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
-    raise InputError(f"hardware.{name}", value, problem, "correct it")
+    if not (_LEAST <= number <= _MOST or (zero and number == 0)):
+        problem = f"is not a number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
+        raise InputError(f"hardware.{name}", value, problem, "correct it")
+    if name.endswith("share") and number > 1:
+        remedy = "raise peak_flops_per_second or lower it"
+        raise InputError(f"hardware.{name}", value, "is more than the peak", remedy)
 
 
 H100 = Hardware(
@@ -153,28 +141,13 @@ def hardware(name: str) -> Hardware:
     Raises:
         InputError: There is none.
     """
-    for preset in PRESETS:
-        if preset.name == name:
-            return preset
-    known = ", ".join(preset.name for preset in PRESETS)
-    remedy = f"use one of {known}, or a file with every field for custom"
-    raise InputError("hardware", name, "unknown hardware", remedy)
+    return named(PRESETS, name, "hardware", "a file with every field for custom")
 
 
 def hardware_from_json(data: Any) -> Hardware:
-    """Hardware from all its fields; a name may be left out, and is ``custom`` then.
+    """Hardware from all its fields; the name may be left out.
 
     Raises:
-        InputError: No object, or a field that is missing, unknown or out of range.
+        InputError: Not an object, or a field that is missing, unknown or out of range.
     """
-    if not isinstance(data, Mapping):
-        remedy = f"write an object with {', '.join(NUMBERS)}"
-        raise InputError("hardware", type(data).__name__, "is not a JSON object", remedy)
-    unknown = sorted(map(str, set(data) - {*NUMBERS, "name"}))
-    if unknown:
-        problem = "unknown field"
-        raise InputError(f"hardware.{unknown[0]}", None, problem, f"use {', '.join(NUMBERS)}")
-    for name in NUMBERS:
-        if name not in data:
-            raise InputError(f"hardware.{name}", None, "is missing", "give every field")
-    return Hardware(**{"name": "custom", **data})
+    return from_fields(Hardware, data, "hardware")

@@ -145,9 +145,8 @@ def lognormal(options: str) -> Lengths:
             raise InputError(plain(source), f"{value:g}", f"{name} is less than 1", "raise it")
     for name in ("n", "seed", "min", "max"):
         if not given.get(name, 0.0).is_integer():
-            raise InputError(
-                plain(source), given[name], f"{name} is not a whole number", "round it"
-            )
+            problem = f"{name} is not a whole number"
+            raise InputError(plain(source), given[name], problem, "round it")
     if least > most:
         raise InputError(plain(source), None, f"min {least:.0f} is over max {most:.0f}", "swap")
     if sigma > _MOST_SIGMA:
@@ -155,9 +154,8 @@ def lognormal(options: str) -> Lengths:
     if seed >= 2**32:
         raise InputError(plain(source), f"{seed:.0f}", "seed is over 2**32 - 1", "lower it")
     refuse_count(int(count), source)
-    drawn = np.random.RandomState(int(seed)).lognormal(
-        math.log(mean) - sigma**2 / 2, sigma, int(count)
-    )
+    center = math.log(mean) - sigma**2 / 2
+    drawn = np.random.RandomState(int(seed)).lognormal(center, sigma, int(count))
     return make_lengths(np.clip(drawn, least, most).astype(np.int64), source)
 
 
@@ -209,25 +207,20 @@ def folder(options: str) -> Lengths:
         names.append(str(path))
         values.append(min(tokens, int(most)))
         refuse_count(len(values), source)
-    notes = [_note(kind, skipped[kind], most) for kind in _NOTED if skipped[kind]]
+    said = {kind: f"{skipped[kind]:,} {kind} files or folders left out" for kind in _NOTED}
+    said["links"] = f"{skipped['links']:,} links left out"
+    said["cut"] = f"{skipped['cut']:,} documents cut to {most:,.0f} tokens"
+    notes = [said[kind] for kind in _NOTED if skipped[kind]]
     if not values:
-        said = f" ({'; '.join(notes)})" if notes else ""
-        raise InputError(plain(source), None, f"no file matches{said}", "check PATH and glob=")
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise InputError(plain(source), None, f"no file matches{why}", "check PATH and glob=")
     return make_lengths(values, source, names=names, notes=notes)
-
-
-def _note(kind: str, count: int, most: float) -> str:
-    if kind == "cut":
-        return f"{count:,} documents cut to {most:,.0f} tokens"
-    what = "links" if kind == "links" else f"{kind} files or folders"
-    return f"{count:,} {what} left out"
 
 
 def _positive(text: str, name: str, source: str) -> float:
     if not _NUMBER.fullmatch(text) or float(text) <= 0:
-        raise InputError(
-            plain(source), plain(text), f"{name} is not a positive number", "correct it"
-        )
+        problem = f"{name} is not a positive number"
+        raise InputError(plain(source), plain(text), problem, "correct it")
     return float(text)
 
 

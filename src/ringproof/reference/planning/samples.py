@@ -64,13 +64,13 @@ def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Me
     * ``{"step_seconds": 0.81, "microbatches": [[{"cp_size": 2, "lengths": [8192, 512]}, ...],
       ...]}``: the same, with lengths in place of a plan's ids
 
-    A step's ``planning_seconds``, where it has them, are taken off. Other records of a log, such
-    as evaluations, have no seconds and are passed over.
+    A step's ``planning_seconds``, where it has them, are subtracted. Other records of a log, such
+    as evaluations, have no seconds and are skipped.
 
     Args:
         text: The lines.
         source: Their file, for messages.
-        skip: So many steps at the beginning are left out: a trainer's first ones compile.
+        skip: Number of steps to leave out at the beginning: a trainer's first ones compile.
 
     Raises:
         InputError: A line that is not a measurement; names it.
@@ -80,23 +80,18 @@ def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Me
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        measurement = _parsed(_object(line, f"{source}:{number}"), f"{source}:{number}")
+        where, remedy = f"{source}:{number}", "write one object per line"
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError(where, line, "is not JSON", remedy) from None
+        if not isinstance(data, Mapping):
+            raise InputError(where, line, "is not a JSON object", remedy)
+        measurement = measurement_from_json(data, where)
         steps += isinstance(measurement, Step)
         if measurement is not None and not (isinstance(measurement, Step) and steps <= skip):
             found.append(measurement)
     return tuple(found)
-
-
-def measurement_from_json(data: Any, where: str) -> Measurement:
-    """What `measurement_json` wrote.
-
-    Raises:
-        InputError: Something else.
-    """
-    found = _parsed(data, where) if isinstance(data, Mapping) else None
-    if found is None:
-        raise InputError(where, None, "is not a measurement", "correct it")
-    return found
 
 
 def measurement_json(item: Measurement) -> dict[str, Any]:
@@ -111,20 +106,17 @@ def measurement_json(item: Measurement) -> dict[str, Any]:
     return {**data, "attention_only": True} if item.attention_only else data
 
 
-def _object(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        raise InputError(where, line, "is not JSON", "write one object per line") from None
-    if not isinstance(data, Mapping):
-        raise InputError(where, line, "is not a JSON object", "write one object per line")
-    return data
+def measurement_from_json(data: Mapping[str, Any], where: str) -> Measurement | None:
+    """The measurement of a record; ``None`` for a record of something else.
 
-
-def _parsed(data: Mapping[str, Any], where: str) -> Measurement | None:
-    """The measurement of a record; ``None`` for a record of something else."""
+    Raises:
+        InputError: A measurement with a field that is missing or has another form.
+    """
     if "step_seconds" in data:
-        return _step(data, where)
+        seconds = _seconds(data, "step_seconds", where)
+        if "planning_seconds" in data:
+            seconds -= _seconds(data, "planning_seconds", where)
+        return Step(_microbatches(data, where), seconds)
     if not {"length", "cp_size", "seconds"} & set(data):
         return None
     only = data.get("attention_only", False)
@@ -132,49 +124,43 @@ def _parsed(data: Mapping[str, Any], where: str) -> Measurement | None:
         problem = "is neither true nor false"
         raise InputError(f"{where}: attention_only", only, problem, "correct it")
     length, size = (_whole(data.get(name), f"{where}: {name}") for name in ("length", "cp_size"))
-    return Sample(length, size, _seconds(data.get("seconds"), f"{where}: seconds"), only)
+    return Sample(length, size, _seconds(data, "seconds", where), only)
 
 
-def _step(data: Mapping[str, Any], where: str) -> Step:
-    seconds = _seconds(data["step_seconds"], f"{where}: step_seconds")
-    if "planning_seconds" in data:
-        seconds -= _seconds(data["planning_seconds"], f"{where}: planning_seconds")
-    plan, microbatches = data.get("plan"), data.get("microbatches")
-    if not isinstance(plan, Mapping) and not isinstance(microbatches, list):
+def _microbatches(data: Mapping[str, Any], where: str) -> Microbatches:
+    plan, listed = data.get("plan"), data.get("microbatches")
+    if not isinstance(plan, Mapping) and not isinstance(listed, list):
         problem = "the step does not say which lengths ran on which CP size"
         raise InputError(where, None, problem, "log its plan, or microbatches with their lengths")
     try:
-        found = _of_plan(plan) if isinstance(plan, Mapping) else _of_groups(microbatches)
+        if isinstance(plan, Mapping):
+            if plan["version"] != VERSION:
+                raise KeyError
+            found = [
+                [
+                    (len(group["ranks"]), [plan["lengths"][index] for index in group["sequences"]])
+                    for group in microbatch["groups"]
+                    if group["sequences"]
+                ]
+                for microbatch in plan["microbatches"]
+            ]
+        else:
+            found = [
+                [(group["cp_size"], group["lengths"]) for group in one] for one in listed or ()
+            ]
+        return tuple(
+            tuple(
+                (
+                    _whole(size, f"{where}: cp_size"),
+                    tuple(_whole(length, f"{where}: lengths") for length in lengths),
+                )
+                for size, lengths in microbatch
+            )
+            for microbatch in found
+        )
     except (TypeError, KeyError, IndexError, AttributeError):
         name = "plan" if isinstance(plan, Mapping) else "microbatches"
         raise InputError(f"{where}: {name}", None, "has another form", "see --help") from None
-    for microbatch in found:
-        for size, lengths in microbatch:
-            _whole(size, f"{where}: cp_size")
-            for length in lengths:
-                _whole(length, f"{where}: lengths")
-    return Step(found, seconds)
-
-
-def _of_plan(plan: Mapping[str, Any]) -> Microbatches:
-    if plan["version"] != VERSION:
-        raise KeyError
-    lengths = plan["lengths"]
-    return tuple(
-        tuple(
-            (len(group["ranks"]), tuple(lengths[index] for index in group["sequences"]))
-            for group in microbatch["groups"]
-            if group["sequences"]
-        )
-        for microbatch in plan["microbatches"]
-    )
-
-
-def _of_groups(microbatches: Any) -> Microbatches:
-    return tuple(
-        tuple((group["cp_size"], tuple(group["lengths"])) for group in microbatch)
-        for microbatch in microbatches
-    )
 
 
 def _whole(value: Any, where: str) -> int:
@@ -183,7 +169,8 @@ def _whole(value: Any, where: str) -> int:
     raise InputError(where, value, "is not a whole number", "correct it")
 
 
-def _seconds(value: Any, where: str) -> float:
+def _seconds(data: Mapping[str, Any], name: str, where: str) -> float:
+    value = data.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
         return float(value)
-    raise InputError(where, value, "is not a number of seconds", "correct it")
+    raise InputError(f"{where}: {name}", value, "is not a number of seconds", "correct it")

@@ -20,11 +20,11 @@ named in the table) and, for the hybrid and the example, NVIDIA's recipes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.presets import from_fields, named
 
 ITEM_BYTES = 2
 """bf16."""
@@ -36,6 +36,7 @@ MAY_BE_ZERO = frozenset(
     }
 )
 _MOST = 10**15
+_NO_TEXT = "name is not text, or gated is neither true nor false"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class ModelShape:
     """A model, as far as its time per token depends on it.
 
     Attributes:
-        name: What it is called.
+        name: Name for messages.
         parameters: All weights, experts that a token does not visit included; their gradients
             are what the gradient reduction moves.
         layers: All layers: what is launched one after the other.
@@ -90,20 +91,15 @@ class ModelShape:
     experts: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("v_head_dim", "attention_layers", "ffn_layers"):
+        defaults = {"v_head_dim": "head_dim", "attention_layers": "layers", "ffn_layers": "layers"}
+        for name, other in defaults.items():
             if not getattr(self, name):
-                other = "head_dim" if name == "v_head_dim" else "layers"
                 object.__setattr__(self, name, getattr(self, other))
         for item in fields(self):
             if item.name not in ("name", "gated"):
-                _at_least(item.name, getattr(self, item.name), 0 if item.name in MAY_BE_ZERO else 1)
+                _check_count(item.name, getattr(self, item.name))
         if not isinstance(self.name, str) or not isinstance(self.gated, bool):
-            raise InputError(
-                "model",
-                self.name,
-                "name is not text, or gated is neither true nor false",
-                "correct it",
-            )
+            raise InputError("model", self.name, _NO_TEXT, "correct it")
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
             count = getattr(self, name)
             if not 0 <= count <= self.layers:
@@ -153,11 +149,6 @@ class ModelShape:
         return 2 * self.hidden * self.vocabulary
 
     @property
-    def linear_flops_per_token(self) -> int:
-        """Forward, everything but attention itself."""
-        return self.layer_flops_per_token + self.head_flops_per_token
-
-    @property
     def q_bytes_per_token(self) -> int:
         """Queries of one layer, all heads, in bf16."""
         return self.heads * self.head_dim * ITEM_BYTES
@@ -173,7 +164,8 @@ class ModelShape:
         return self.heads * self.v_head_dim * ITEM_BYTES
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _check_count(name: str, value: object) -> None:
+    least = 0 if name in MAY_BE_ZERO else 1
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
         problem = f"is not a whole number from {least} to {_MOST:.0e}"
         raise InputError(f"model.{name}", value, problem, "correct it")
@@ -290,28 +282,13 @@ def model_shape(name: str) -> ModelShape:
     Raises:
         InputError: There is none.
     """
-    for shape in SHAPES:
-        if shape.name == name:
-            return shape
-    known = ", ".join(shape.name for shape in SHAPES)
-    remedy = f"use one of {known}, or a JSON file with the fields of a model"
-    raise InputError("model", name, "unknown model", remedy)
+    return named(SHAPES, name, "model", "a JSON file with the fields of a model")
 
 
 def shape_from_json(data: Any) -> ModelShape:
-    """A model from the fields of `ModelShape`; what has a default there may be left out.
+    """A model from the fields of `ModelShape`; those with a default may be left out.
 
     Raises:
-        InputError: No object, or a field that is missing, unknown or out of range.
+        InputError: Not an object, or a field that is missing, unknown or out of range.
     """
-    known = [item.name for item in fields(ModelShape)]
-    if not isinstance(data, Mapping):
-        remedy = f"write an object with {', '.join(known)}"
-        raise InputError("model", type(data).__name__, "is not a JSON object", remedy)
-    for name in data:
-        if name not in known:
-            raise InputError(f"model.{name}", None, "unknown field", f"use {', '.join(known)}")
-    for item in fields(ModelShape):
-        if item.name not in ("name", *data) and item.default is MISSING:
-            raise InputError(f"model.{item.name}", None, "is missing", "give it")
-    return ModelShape(**{"name": "custom", **data})
+    return from_fields(ModelShape, data, "model")

@@ -1,4 +1,4 @@
-"""Compute how long a sequence keeps the ranks of a group busy, in seconds.
+"""The time that a sequence keeps the ranks of a group busy, from a model's shape and a machine.
 
 Per layer, ``s`` tokens on ``d`` ranks, ``H`` query heads per rank of head dimensions ``D`` (q, k)
 and ``V`` (v):
@@ -12,22 +12,36 @@ and ``V`` (v):
 
 Source of the counts and the 2.5: FlashAttention-2 (arXiv 2307.08691), section 4.1. With
 ``rows = w * s / d`` the rate turns attention into ``s^2 / d + s * half / w``, times a constant:
-what short rows lose does not shrink with more ranks, so splitting a short sequence wastes them.
-That is why dynamic CP pays.
+what short rows lose does not shrink with more ranks.
 
-A ring is overlapped with attention step by step, and costs what its messages take longer than the
-steps. Exchanges and gathering stand alone. Latencies belong to the group (`group_overhead`), what
-a layer costs whatever is in it to the microbatch. Not counted: communication of tensor and expert
-parallelism, and of recurrent layers.
+With the byte counts Q, KV (keys and values) and O of a rank's share, a layer moves over
+``C = a * p`` ranks:
 
-Every operation is one of + - * / and maximum, rounds monotonically and increases with the length;
-so the sum does, too, to the last bit, and is the same on every machine.
+    type         exchange over a     ring over p, per step   gathered over C    a    p
+    p2p          -                   KV                      -                  1    C
+    all_gather   -                   -                       (C - 1) * KV       1    1
+    a2a          Q + KV + O          -                       -                  C    1
+    a2a+p2p      Q + KV + O          KV                      -                  a    p
+
+An exchange sends ``(a - 1) / a`` of what it exchanges and a ring passes on ``p - 1`` times. The
+backward exchanges as much again, passes on twice as much (k, v and their gradients) and gathers
+twice. Source: Transformer Engine's ``context_parallel.py``; counted message by message in
+``checks/skills/test_hierarchical_arithmetic.py``.
+
+A ring overlaps with attention step by step, and costs what its messages take longer than the steps.
+Exchanges and gathering are not hidden. Not counted: communication of tensor and expert parallelism,
+and of recurrent layers.
+
+Every operation is one of + - * / and maximum, rounds monotonically and increases with the length,
+so the time does, too, to the last bit, and is the same on every machine.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +50,96 @@ from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.shapes import ModelShape
-from ringproof.reference.planning.traffic import BACKWARD_RING, COMM_TYPES, Layout, layout
 
+COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
+BACKWARD_RING = 2
+"""The ring carries k and v, and behind them dk and dv."""
+EXCHANGED_TENSORS = 4
+"""q, k, v before attention, its output after; in the backward their gradients."""
 LINEAR_BACKWARD = 2.0
 GRADIENT_BYTES = 4
 """Gradients are accumulated and reduced in fp32."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a group communicates.
+
+    Attributes:
+        size: Ranks of the group.
+        inner: Ranks that exchange sequence for heads; 1 for none.
+        ring: Ranks of each ring; 1 for none.
+        gathers: Whether keys and values are gathered.
+    """
+
+    size: int
+    inner: int
+    ring: int
+    gathers: bool
+
+    @property
+    def row_share(self) -> float:
+        """Rows of one attention call, as a multiple of a rank's share of the sequence.
+
+        An exchange leaves a rank with ``inner`` shares of fewer heads. Gathering calls attention
+        once for each of the two zigzag chunks.
+        """
+        return 0.5 if self.gathers else float(self.inner)
+
+    def messages(self, recompute: bool) -> int:
+        """Messages of one layer, forward and backward, that follow one after the other.
+
+        These are a ring's steps, an exchange's tensors and a gathering's hops. In the backward a
+        ring sends once more, because the gradients follow one step behind k and v.
+        """
+        exchanged = EXCHANGED_TENSORS if self.inner > 1 else 0
+        hops = self.size - 1 if self.gathers else 0
+        forward = exchanged + self.ring - 1 + hops
+        backward = exchanged + (self.ring if self.ring > 1 else 0) + 2 * hops
+        return forward * (2 if recompute else 1) + backward
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The price of each unit of work, in seconds.
+
+    A fit uses unit vectors of shape ``(rates, 1)`` instead, which turns times into counts.
+
+    Attributes:
+        longer: The longer one of two times, by sequence.
+        attention: One operation of attention on long rows.
+        linear: One operation of everything else.
+        short: What short rows add to an operation of attention, times the rows of the call.
+        launch: The launches of a layer, forward and backward.
+        near, far: One byte inside a node, and between nodes.
+        near_message, far_message: One message.
+    """
+
+    longer: Callable[[Any, Any], Any]
+    attention: Any
+    linear: Any
+    short: Any
+    launch: Any
+    near: Any
+    far: Any
+    near_message: Any
+    far_message: Any
+
+    @classmethod
+    def of(cls, machine: Hardware) -> Prices:
+        """The seconds of a machine."""
+        attention = 1 / (machine.peak_flops_per_second * machine.attention_share)
+        return cls(
+            longer=np.maximum,
+            attention=attention,
+            linear=1 / (machine.peak_flops_per_second * machine.linear_share),
+            short=attention * machine.attention_half_rows,
+            launch=machine.layer_launch_seconds,
+            near=1 / machine.intra_bytes_per_second,
+            far=1 / machine.inter_bytes_per_second,
+            near_message=machine.intra_latency_seconds,
+            far_message=machine.inter_latency_seconds,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +180,15 @@ class StepCost:
         if self.comm_type == "a2a+p2p" and self.inner_size == 1:
             problem = "a2a+p2p needs the number of ranks that exchange"
             raise InputError("inner-size", None, problem, "give 2 or more, or use p2p")
-        if self.tp < 1 or self.shape.heads % self.tp:
-            problem = f"does not divide the {self.shape.heads} heads"
-            raise InputError("tp", self.tp, problem, "choose a divisor")
-        if self.machine.gpus_per_node % self.tp:
-            problem = f"does not divide the {self.machine.gpus_per_node} GPUs of a node"
-            raise InputError("tp", self.tp, problem, "choose a divisor")
+        heads, gpus = f"{self.shape.heads} heads", f"{self.machine.gpus_per_node} GPUs of a node"
+        for count, what in ((self.shape.heads, heads), (self.machine.gpus_per_node, gpus)):
+            if self.tp < 1 or count % self.tp:
+                raise InputError("tp", self.tp, f"does not divide the {what}", "choose a divisor")
 
     @property
     def unit(self) -> str:
         """See `CostModel`."""
         return "seconds"
-
-    @property
-    def microbatch_overhead(self) -> float:
-        """See `CostModel`; a recomputed forward is launched again, a third of the whole."""
-        times = 4 / 3 if self.recompute else 1.0
-        return self.shape.layers * self.machine.layer_launch_seconds * times
 
     @property
     def node_ranks(self) -> int:
@@ -110,101 +201,99 @@ class StepCost:
         return -(-self.shape.kv_heads // self.tp)
 
     def layout(self, size: int) -> Layout:
-        """How a group of that size communicates."""
-        return layout(self.comm_type, size, self.kv_heads, self.inner_size)
+        """How a group of that size communicates.
+
+        Under ``a2a+p2p`` a group that is not a multiple of the exchanging ranks exchanges over the
+        largest common divisor.
+
+        Raises:
+            InputError: The exchanging ranks do not divide the key/value heads, which Transformer
+                Engine requires.
+        """
+        inner = {"a2a": size, "a2a+p2p": math.gcd(size, self.inner_size)}.get(self.comm_type, 1)
+        if self.kv_heads % inner:
+            problem = (
+                f"{inner} ranks cannot share {self.kv_heads} key/value heads equally, "
+                "and Transformer Engine refuses that"
+            )
+            remedy = "choose group sizes that divide the heads, or p2p"
+            raise InputError("comm-type", self.comm_type, problem, remedy)
+        ring = {"p2p": size, "a2a+p2p": size // inner}.get(self.comm_type, 1)
+        return Layout(size, inner, ring, self.comm_type == "all_gather" and size > 1)
 
     def inside(self, size: int) -> bool:
         """Whether every aligned group of that size stays inside a node."""
         return self.node_ranks % size == 0
 
+    @property
+    def microbatch_overhead(self) -> float:
+        """See `CostModel`."""
+        return float(self.microbatch(Prices.of(self.machine)))
+
     def cost(self, lengths: IntArray, size: int) -> FloatArray:
         """See `CostModel.cost`."""
-        tokens = lengths.astype(np.float64)
-        how = self.layout(size)
-        attention = self._attention(tokens, how)
-        forward = self._layer(attention, tokens, how, 1)
-        backward = self._layer(attention * self.attention_backward, tokens, how, BACKWARD_RING)
-        passes = forward + backward + (forward if self.recompute else 0.0)
-        return passes * self.shape.attention_layers + tokens * (self._linear_seconds / size)
+        found: FloatArray = self.sequences(lengths, size, Prices.of(self.machine))
+        return found
 
     def group_overhead(self, size: int) -> float:
         """See `CostModel.group_overhead`."""
+        return float(self.group(size, Prices.of(self.machine)))
+
+    def microbatch(self, prices: Prices) -> Any:
+        """The price of a microbatch's launches; a recomputed forward is launched again, a third."""
+        return prices.launch * (self.shape.layers * (4 / 3 if self.recompute else 1.0))
+
+    def group(self, size: int, prices: Prices) -> Any:
+        """The price of a group's messages, however long they are."""
+        messages = self.shape.attention_layers * self.layout(size).messages(self.recompute)
+        return (prices.near_message if self.inside(size) else prices.far_message) * messages
+
+    def sequences(self, lengths: IntArray, size: int, prices: Prices) -> Any:
+        """The price of each sequence on a group; the last dimension is that of ``lengths``."""
+        tokens = lengths.astype(np.float64)
         how = self.layout(size)
-        forward, backward = how.forward_messages, how.backward_messages
-        messages = forward * (2 if self.recompute else 1) + backward
-        near, far = self.machine.intra_latency_seconds, self.machine.inter_latency_seconds
-        return self.shape.attention_layers * messages * (near if self.inside(size) else far)
-
-    @property
-    def attention_flops_factor(self) -> float:
-        """``H * (D + V)`` of one rank: times ``s^2`` it is one layer's forward."""
-        return self.shape.heads / self.tp * (self.shape.head_dim + self.shape.v_head_dim)
-
-    @property
-    def attention_backward(self) -> float:
-        """Operations backward over those forward: the scores again and the gradients of q and k
-        have width D, those of the weights and of v width V."""
+        flops = self.shape.heads / self.tp * (self.shape.head_dim + self.shape.v_head_dim)
+        attention = (tokens * tokens / size * flops) * prices.attention
+        attention = attention + (tokens / how.row_share * flops) * prices.short
+        # The scores again and the gradients of q and k have width D, those of weights and v V.
         qk, v = self.shape.head_dim, self.shape.v_head_dim
-        return (3 * qk + 2 * v) / (qk + v)
+        forward = self._layer(attention, tokens, how, 1, prices)
+        backward_attention = attention * ((3 * qk + 2 * v) / (qk + v))
+        backward = self._layer(backward_attention, tokens, how, BACKWARD_RING, prices)
+        passes = forward + backward + (forward if self.recompute else 0.0)
+        linear = (tokens / size * self._linear_flops) * prices.linear
+        return passes * self.shape.attention_layers + linear
 
     @property
-    def linear_flops(self) -> float:
+    def _linear_flops(self) -> float:
         """Operations per token and rank, forward, backward and recomputation."""
         layers, head = self.shape.layer_flops_per_token, self.shape.head_flops_per_token
         times = 1 + LINEAR_BACKWARD
         return (layers * (times + (1 if self.recompute else 0)) + head * times) / self.tp
 
-    @property
-    def q_and_out_bytes(self) -> float:
-        """Per token and rank."""
-        return (self.shape.q_bytes_per_token + self.shape.out_bytes_per_token) / self.tp
-
-    @property
-    def kv_bytes(self) -> float:
-        """Per token and rank."""
-        return self.shape.kv_bytes_per_token / self.shape.kv_heads * self.kv_heads
-
-    @property
-    def _linear_seconds(self) -> float:
-        rate = self.machine.peak_flops_per_second * self.machine.linear_share
-        return self.linear_flops / rate
-
-    def _attention(self, tokens: FloatArray, how: Layout) -> FloatArray:
-        """Forward, one layer, without communication."""
-        rate = self.machine.peak_flops_per_second * self.machine.attention_share
-        short = self.machine.attention_half_rows / how.row_share
-        done = tokens * tokens / how.size + tokens * short
-        return done * (self.attention_flops_factor / rate)
-
     def _layer(
-        self, attention: FloatArray, tokens: FloatArray, how: Layout, times: int
-    ) -> FloatArray:
+        self, attention: Any, tokens: FloatArray, how: Layout, times: int, prices: Prices
+    ) -> Any:
         """One layer and direction; the ring, or the gathering, moves kv ``times`` times."""
         share = tokens / how.size
-        near, far = self.machine.intra_bytes_per_second, self.machine.inter_bytes_per_second
-        step = attention / how.ring
-        message = share * (self.kv_bytes * times / (near if self.inside(how.size) else far))
-        found = step
+        kv_bytes = self.shape.kv_bytes_per_token / self.shape.kv_heads * self.kv_heads
+        link = prices.near if self.inside(how.size) else prices.far
+        message = share * (kv_bytes * times) * link
+        found = attention / how.ring
         if how.ring > 1:
-            found = step + np.maximum(step, message) * (how.ring - 1)
+            found = found + prices.longer(found, message) * (how.ring - 1)
         if how.gathers:
             found = found + message * (how.size - 1)
-        if how.inner > 1:
-            found = found + share * self._exchange_seconds(how.inner)
+        if how.inner > 1:  # to the own node and to others at the same time
+            near, far = exchanged(self.node_ranks, how.inner)
+            q_and_out = self.shape.q_bytes_per_token + self.shape.out_bytes_per_token
+            moved = share * (q_and_out / self.tp + kv_bytes)
+            found = found + prices.longer(moved * near * prices.near, moved * far * prices.far)
         return found
-
-    def _exchange_seconds(self, inner: int) -> float:
-        """Per token of a rank's share: to its own node and to others at the same time."""
-        near, far = exchanged(self.node_ranks, inner)
-        moved = self.q_and_out_bytes + self.kv_bytes
-        return max(
-            moved * near / self.machine.intra_bytes_per_second,
-            moved * far / self.machine.inter_bytes_per_second,
-        )
 
 
 def exchanged(node_ranks: int, inner: int) -> tuple[float, float]:
-    """Which parts of what is exchanged stay in the node and leave it.
+    """The parts of what is exchanged that stay in the node and that leave it.
 
     Of aligned ranks, as many share a node as the largest common divisor says.
 

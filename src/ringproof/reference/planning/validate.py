@@ -6,14 +6,48 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringproof.errors import InputError
 
 _MOST_PROBLEMS = 20
-_LARGEST = 1e300
 _ROUNDING = 1e-9
 """What a sum of floating-point numbers may differ by."""
+_Positive = Annotated[int, Field(ge=1)]
+_Number = Annotated[float, Field(ge=-1e300, le=1e300)]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Group(_Form):
+    ranks: Annotated[list[int], Field(min_length=1)]
+    sequences: list[int]
+
+
+class _Microbatch(_Form):
+    groups: list[_Group]
+
+
+class _Metrics(_Form):
+    makespan: _Number = 0.0
+    lower_bound: _Number = 0.0
+    ratio: _Number = 0.0
+    padding_fraction: _Number = 0.0
+    cp_histogram: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Plan(_Form):
+    version: Literal[1]
+    ranks: _Positive
+    max_tokens_per_rank: _Positive
+    cp_sizes: list[int]
+    lengths: list[int]
+    microbatches: list[_Microbatch]
+    metrics: _Metrics = Field(default_factory=_Metrics)
 
 
 def violations(
@@ -36,17 +70,18 @@ def violations(
     """
     _check_form(plan)
     problems = itertools.chain(
-        _header_problems(plan),
-        _crowded(plan, max_sequences),
-        _group_and_rank_problems(plan, rank_multiple),
+        _header_problems(plan, multiple),
+        _group_problems(plan, rank_multiple, max_sequences),
+        _rank_problems(plan),
         _sequence_problems(plan),
-        _count_problems(plan, multiple),
         _metrics_problems(plan),
     )
     return list(itertools.islice(problems, _MOST_PROBLEMS))
 
 
-def _header_problems(plan: Mapping[str, Any]) -> Iterator[str]:
+def _header_problems(plan: Mapping[str, Any], multiple: int) -> Iterator[str]:
+    if len(plan["microbatches"]) % multiple:
+        yield f"{len(plan['microbatches'])} microbatches are not a multiple of {multiple}"
     if not plan["lengths"]:
         yield "the plan has no sequences"
     for sequence, length in enumerate(plan["lengths"]):
@@ -58,36 +93,35 @@ def _header_problems(plan: Mapping[str, Any]) -> Iterator[str]:
             yield f"cp_sizes: {size} does not divide the domain of {plan['ranks']} ranks"
 
 
-def _group_and_rank_problems(plan: Mapping[str, Any], rank_multiple: int) -> Iterator[str]:
+def _groups(plan: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every group, with its place for messages."""
     for number, microbatch in enumerate(plan["microbatches"]):
         for index, group in enumerate(microbatch["groups"]):
-            where = f"microbatches[{number}].groups[{index}]"
-            yield from _group_problems(plan, group, where, rank_multiple)
-        yield from _rank_problems(microbatch["groups"], plan["ranks"], f"microbatches[{number}]")
+            yield f"microbatches[{number}].groups[{index}]", group
+
+
+def _rows(plan: Mapping[str, Any], group: Mapping[str, Any], rank_multiple: int) -> int:
+    """Padded rows on a rank of a group; sequences that do not exist have none."""
+    chunk, lengths = len(group["ranks"]) * rank_multiple, plan["lengths"]
+    return sum(
+        (lengths[sequence] + chunk - 1) // chunk * rank_multiple
+        for sequence in group["sequences"]
+        if 0 <= sequence < len(lengths)
+    )
 
 
 def _sequence_problems(plan: Mapping[str, Any]) -> Iterator[str]:
-    placed = Counter(
-        sequence
-        for microbatch in plan["microbatches"]
-        for group in microbatch["groups"]
-        for sequence in group["sequences"]
-    )
+    placed = Counter(sequence for _, group in _groups(plan) for sequence in group["sequences"])
     for sequence in range(len(plan["lengths"])):
         if placed[sequence] != 1:
             yield f"sequence {sequence} is in the plan {placed[sequence]} times"
-
-
-def _count_problems(plan: Mapping[str, Any], multiple: int) -> Iterator[str]:
-    if len(plan["microbatches"]) % multiple:
-        yield f"{len(plan['microbatches'])} microbatches are not a multiple of {multiple}"
 
 
 def _metrics_problems(plan: Mapping[str, Any]) -> Iterator[str]:
     """Metrics may be left out; those that are there have to agree with each other and the plan."""
     metrics = plan.get("metrics", {})
     counts: Counter[str] = Counter()
-    for group in (group for item in plan["microbatches"] for group in item["groups"]):
+    for _, group in _groups(plan):
         counts[str(len(group["ranks"]))] += len(group["sequences"])
     said = {size: n for size, n in metrics.get("cp_histogram", counts).items() if n}
     if said != dict(+counts):
@@ -102,105 +136,109 @@ def _metrics_problems(plan: Mapping[str, Any]) -> Iterator[str]:
             yield f"metrics.ratio: {metrics['ratio']} is not {makespan / bound}"
 
 
-def _crowded(plan: Mapping[str, Any], most: int | None) -> Iterator[str]:
+def _rank_problems(plan: Mapping[str, Any]) -> Iterator[str]:
     for number, microbatch in enumerate(plan["microbatches"]):
-        for index, group in enumerate(microbatch["groups"]):
-            held = len(group["sequences"])
-            if most is not None and held > most:
-                where = f"microbatches[{number}].groups[{index}]"
-                yield f"{where}: {held} sequences, more than {most}"
-
-
-def _rank_problems(groups: list[Any], ranks: int, where: str) -> Iterator[str]:
-    owners: dict[int, int] = {}
-    for index, group in enumerate(groups):
-        for rank in group["ranks"]:
+        where, owners = f"microbatches[{number}]", dict[int, int]()
+        held = (
+            (i, rank) for i, group in enumerate(microbatch["groups"]) for rank in group["ranks"]
+        )
+        for index, rank in held:
             if rank in owners:
                 yield f"{where}: rank {rank} is in groups[{owners[rank]}] and groups[{index}]"
             owners[rank] = index
-    # Gaps, not ranks: a plan may claim more ranks than anybody could count.
-    known = sorted({-1, ranks, *(rank for rank in owners if 0 <= rank < ranks)})
-    for before, after in itertools.pairwise(known):
-        if after - before == 2:
-            yield f"{where}: rank {before + 1} is in no group"
-        elif after - before > 2:
-            yield f"{where}: ranks {before + 1} to {after - 1} are in no group"
+        # Gaps, not ranks: a plan may claim more ranks than anybody could count.
+        known = sorted({-1, plan["ranks"], *(rank for rank in owners if 0 <= rank < plan["ranks"])})
+        for before, after in itertools.pairwise(known):
+            if after - before == 2:
+                yield f"{where}: rank {before + 1} is in no group"
+            elif after - before > 2:
+                yield f"{where}: ranks {before + 1} to {after - 1} are in no group"
 
 
-def _group_problems(
-    plan: Mapping[str, Any], group: Mapping[str, Any], where: str, rank_multiple: int
+def _group_problems(plan: Mapping[str, Any], rank_multiple: int, most: int | None) -> Iterator[str]:
+    for where, group in _groups(plan):
+        ranks, sequences = group["ranks"], group["sequences"]
+        size, rows = len(ranks), _rows(plan, group, rank_multiple)
+        if most is not None and len(sequences) > most:
+            yield f"{where}: {len(sequences)} sequences, more than {most}"
+        if ranks != list(range(ranks[0], ranks[0] + size)):
+            yield f"{where}: its ranks are not consecutive"
+        if ranks[0] % size:
+            yield f"{where}: starts at rank {ranks[0]}, which is not a multiple of its size {size}"
+        if not (ranks[0] >= 0 and ranks[-1] < plan["ranks"]):
+            yield f"{where}: rank outside the domain of {plan['ranks']}"
+        if size not in plan["cp_sizes"]:
+            yield f"{where}: {size} is not one of the sizes {plan['cp_sizes']}"
+        if not sequences and group.get("dummy") is not True:
+            yield f"{where}: is empty and not declared a dummy"
+        if sequences and group.get("dummy"):
+            yield f"{where}: is declared a dummy and has sequences"
+        for sequence in sequences:
+            if not 0 <= sequence < len(plan["lengths"]):
+                yield f"{where}: there is no sequence {sequence}"
+        if rows > plan["max_tokens_per_rank"]:
+            yield f"{where}: {rows} tokens per rank, more than {plan['max_tokens_per_rank']}"
+
+
+def capacity_violations(plan: Mapping[str, Any], *, rank_multiple: int) -> list[str]:
+    """List why graphs of the capacity under ``graphs`` could not replay a plan; empty if they can.
+
+    Args:
+        plan: A legal plan.
+        rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
+
+    Raises:
+        InputError: The key ``graphs`` does not have the form in which it is written.
+    """
+    if "graphs" not in plan:
+        return []
+    graphs = plan["graphs"]
+    sizes = graphs.get("groups") if isinstance(graphs, Mapping) else None
+    if not isinstance(sizes, Mapping) or not all(map(str.isdecimal, sizes)):
+        raise InputError("graphs.groups", None, "is not an object of CP sizes", "plan it anew")
+    for name in ("rows_per_rank", "thd_max_packed_sequences", "microbatches", "slots"):
+        value = graphs.get(name)
+        if type(value) is not int or value < 1:
+            raise InputError(f"graphs.{name}", value, "is not a positive number", "plan it")
+    found = (*_shape_problems(plan, graphs), *_pack_problems(plan, graphs, rank_multiple))
+    return list(found[:_MOST_PROBLEMS])
+
+
+def _shape_problems(plan: Mapping[str, Any], graphs: Mapping[str, Any]) -> Iterator[str]:
+    captured = sorted(map(int, graphs["groups"]))
+    if captured != sorted(plan["cp_sizes"]):
+        yield f"graphs.groups: CP sizes {captured}, but the plan has {sorted(plan['cp_sizes'])}"
+    if graphs["microbatches"] < len(plan["microbatches"]):
+        most = len(plan["microbatches"])
+        yield f"graphs.microbatches: {graphs['microbatches']}, but the plan has {most}"
+    if graphs["rows_per_rank"] > plan["max_tokens_per_rank"]:
+        budget = plan["max_tokens_per_rank"]
+        yield f"graphs.rows_per_rank: {graphs['rows_per_rank']}, more than the budget {budget}"
+    if graphs["slots"] > graphs["microbatches"]:
+        yield f"graphs.slots: {graphs['slots']} for {graphs['microbatches']} microbatches"
+
+
+def _pack_problems(
+    plan: Mapping[str, Any], graphs: Mapping[str, Any], rank_multiple: int
 ) -> Iterator[str]:
-    ranks, sequences = group["ranks"], group["sequences"]
-    size = len(ranks)
-    if ranks != list(range(ranks[0], ranks[0] + size)):
-        yield f"{where}: its ranks are not consecutive"
-    if ranks[0] % size:
-        yield f"{where}: starts at rank {ranks[0]}, which is not a multiple of its size {size}"
-    if not (ranks[0] >= 0 and ranks[-1] < plan["ranks"]):
-        yield f"{where}: rank outside the domain of {plan['ranks']}"
-    if size not in plan["cp_sizes"]:
-        yield f"{where}: {size} is not one of the sizes {plan['cp_sizes']}"
-    if not sequences and group.get("dummy") is not True:
-        yield f"{where}: is empty and not declared a dummy"
-    if sequences and group.get("dummy"):
-        yield f"{where}: is declared a dummy and has sequences"
-    rows = 0
-    for sequence in sequences:
-        if not 0 <= sequence < len(plan["lengths"]):
-            yield f"{where}: there is no sequence {sequence}"
-        else:
-            chunk = size * rank_multiple
-            rows += (plan["lengths"][sequence] + chunk - 1) // chunk * rank_multiple
-    if rows > plan["max_tokens_per_rank"]:
-        yield f"{where}: {rows} tokens per rank, more than {plan['max_tokens_per_rank']}"
+    rows, entries = graphs["rows_per_rank"], graphs["thd_max_packed_sequences"]
+    for where, group in _groups(plan):
+        sequences = group["sequences"]
+        used = _rows(plan, group, rank_multiple)
+        if len(sequences) + 1 > entries:
+            yield f"{where}: {len(sequences)} sequences and a dummy in {entries} entries"
+        if used > rows:
+            yield f"{where}: {used} rows on a rank, graphs have {rows}"
 
 
 def _check_form(plan: Mapping[str, Any]) -> None:
     if not isinstance(plan, Mapping):
         raise InputError("plan", type(plan).__name__, "is not a JSON object", "give a plan's JSON")
-    if plan.get("version") != 1 or plan["version"] is True:
-        raise InputError("version", plan.get("version"), "is not 1", "write the plan anew")
-    for name in ("ranks", "max_tokens_per_rank"):
-        if not _is_count(plan.get(name)) or plan[name] < 1:
-            raise InputError(name, plan.get(name), "is not a positive number", "correct it")
-    for name in ("cp_sizes", "lengths"):
-        if not isinstance(plan.get(name), list) or not all(map(_is_count, plan[name])):
-            raise InputError(name, None, "is not a list of numbers", "correct it")
-    _check_metrics(plan.get("metrics", {}))
-    microbatches = plan.get("microbatches")
-    if not isinstance(microbatches, list):
-        raise InputError("microbatches", None, "is not a list", "correct it")
-    for number, microbatch in enumerate(microbatches):
-        groups = microbatch.get("groups") if isinstance(microbatch, dict) else None
-        if not isinstance(groups, list) or not all(map(_is_group, groups)):
-            problem = "needs `groups`, each with a list of ranks and one of sequences"
-            raise InputError(f"microbatches[{number}]", None, problem, "correct it")
-
-
-def _check_metrics(metrics: object) -> None:
-    if not isinstance(metrics, dict):
-        raise InputError("metrics", None, "is not a JSON object", "correct it or leave it out")
-    for name in ("makespan", "lower_bound", "ratio", "padding_fraction"):
-        if name in metrics and not _is_number(metrics[name]):
-            raise InputError(f"metrics.{name}", metrics[name], "is not a number", "correct it")
-    if not isinstance(metrics.get("cp_histogram", {}), dict):
-        raise InputError("metrics.cp_histogram", None, "is not a JSON object", "correct it")
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= _LARGEST  # also: neither infinite nor NaN
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_group(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    ranks, sequences = value.get("ranks"), value.get("sequences")
-    if not isinstance(ranks, list) or not isinstance(sequences, list) or not ranks:
-        return False
-    return all(map(_is_count, ranks)) and all(map(_is_count, sequences))
+    try:
+        _Plan.model_validate(plan)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        value = None if isinstance(first["input"], (dict, list)) else first["input"]
+        problem = first["msg"].replace("Input should be", "is not")
+        raise InputError("".join(parts)[1:], value, problem, "correct it") from None
