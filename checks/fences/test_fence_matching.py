@@ -56,6 +56,11 @@ def test_dots_in_a_line_may_stand_for_several() -> None:
     assert place("def check(...) -> None:\n    if config.size < 1:", 7, 9).status == "changed"
 
 
+def test_what_stands_around_dots_does_not_overlap() -> None:
+    assert place("x = ab...ba", 1, 1, "x = abba\n").status == "exact"
+    assert place("x = ab...ba", 1, 1, "x = aba\n").status != "exact"
+
+
 def test_dots_that_are_code_are_found_as_such() -> None:
     code = "class A:\n    def f(self): ...\n    ...\n    x = 1\n"
     assert outcome(place("class A:\n    def f(self): ...\n    ...", 2, 4, code)) == ("moved", 1, 3)
@@ -93,6 +98,11 @@ def test_a_fence_that_quotes_nothing_says_so() -> None:
         found = place(quote, 9, 10)
         assert (found.status, found.quoted) == ("exact", False)
         assert place(quote, 900, 910).status == "missing"
+
+
+def test_the_newline_at_the_end_begins_no_line() -> None:
+    assert place("", 2, 2, "a = 1\nb = 2\n").status == "exact"
+    assert place("", 3, 3, "a = 1\nb = 2\n").status == "missing"
 
 
 def test_a_document_is_quoted_without_its_fence_marks() -> None:

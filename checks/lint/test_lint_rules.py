@@ -53,6 +53,7 @@ BODIES = {
             fence("bash", "cat <<EOF\ntext"),
             fence("bash", "run a \\ \n  --b"),
             fence("bash", "$ echo 'a\noutput's"),
+            fence("bash", "echo a#b'c"),
         ],
         [
             fence("bash", "echo \"it's $(date '+%Y') `pwd`\" # don't\ncat <<'EOF'\nit's\nEOF"),

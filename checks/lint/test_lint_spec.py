@@ -38,6 +38,11 @@ def test_on_python_3_11_the_reference_takes_part(tmp_path: Path) -> None:
     assert report_on(make_skill(tmp_path)).skills_ref
 
 
+def test_a_name_may_have_64_characters(tmp_path: Path) -> None:
+    assert rules_of(make_skill(tmp_path, name="a" * 64)) == []
+    assert rules_of(make_skill(tmp_path, name="a" * 65)) == ["RP103"]
+
+
 NAMES = st.text("ab-A1é_ .", max_size=66) | st.just("one") | st.sampled_from(["a" * 64, "a" * 65])
 VALUES = st.text("ab :#é", max_size=40) | st.sampled_from(["x" * 1024, "x" * 1025])
 KEYS = st.sampled_from(["name", "description", "license", "compatibility", "allowed-tools", "tags"])

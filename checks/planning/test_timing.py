@@ -99,6 +99,8 @@ def test_gathering_by_hand():
     moved = 3 * 3 * 250 * 4096 / 1e9
     linear = 3 * 15_009_316_864 * 250 / 1e12
     assert one(model, 1000, 4) == pytest.approx(32 * (attention + moved) + linear, rel=1e-12)
+    # Three hops gather k and v forward; backward they are gathered again, and gradients return.
+    assert model.group_overhead(4) == pytest.approx(32 * (3 + 2 * 3) * 1e-3)
 
 
 @pytest.mark.parametrize(
