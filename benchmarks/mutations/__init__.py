@@ -1,0 +1,1 @@
+"""Sixty planted mistakes, and which of them the tests see."""

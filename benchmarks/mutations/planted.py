@@ -1,0 +1,79 @@
+"""The planted mistakes of ``planted.toml``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringproof.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LIST = Path(__file__).with_name("planted.toml")
+REMEDY = "correct benchmarks/mutations/planted.toml"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake.
+
+    Args:
+        id: Name of the mistake.
+        area: Part of ringproof that it breaks.
+        breaks: What goes wrong, as a sentence.
+        file: Changed file, relative to the repository.
+        text: Replaced text, which the file holds exactly once.
+        replacement: Text in its place.
+        tests: Files, folders or node ids of the tests that should fail.
+    """
+
+    id: str
+    area: str
+    breaks: str
+    file: str
+    text: str
+    replacement: str
+    tests: tuple[str, ...]
+
+    def applied(self, source: str) -> str:
+        """Return the source with the mistake in it.
+
+        Raises:
+            InputError: The source does not hold the text exactly once.
+        """
+        count = source.count(self.text)
+        if count != 1:
+            raise InputError(self.id, self.file, f"holds the text {count} times", REMEDY)
+        return source.replace(self.text, self.replacement)
+
+
+def read_mutations(place: str, wanted: tuple[str, ...] = ()) -> tuple[Mutation, ...]:
+    """Read the list.
+
+    Args:
+        place: ``now``, or ``before`` for commit 4363072.
+        wanted: Ids or areas of the mistakes to read; all of them if empty.
+
+    Raises:
+        InputError: An id occurs twice, or nothing is called like one of the wanted.
+    """
+    entries: list[dict[str, Any]] = tomllib.loads(LIST.read_text("utf-8"))["mutation"]
+    found = [_mutation(entry, place) for entry in entries]
+    ids = [mutation.id for mutation in found]
+    if len(set(ids)) < len(ids):
+        raise InputError("id", None, "an id occurs twice", REMEDY)
+    for name in wanted:
+        if not any(name in (mutation.id, mutation.area) for mutation in found):
+            raise InputError("--only", name, "is neither an id nor an area", "see planted.toml")
+    return tuple(m for m in found if not wanted or m.id in wanted or m.area in wanted)
+
+
+def _mutation(entry: dict[str, Any], place: str) -> Mutation:
+    fields = {**entry["now"], **(entry.get(place) or {})}
+    tests = tuple(fields.pop("tests"))
+    return Mutation(entry["id"], entry["area"], entry["breaks"], tests=tests, **fields)
