@@ -38,7 +38,7 @@ PAIR = ((0, 1),)
 def test_a_static_launch_takes_its_path() -> None:
     path = taken("--context-parallel-size 2", report(0, call(PAIR)), report(1, call(PAIR)))
     assert path.as_asked
-    assert [str(count) for count in path.total] == ["p2p 2"]
+    assert [str(count) for count in path.taken] == ["p2p 2"]
     assert path.cp_sizes == {2: 1}
     assert path.microbatches[0].shares[0].tokens == (64, 64)
 
@@ -76,7 +76,7 @@ def test_a_part_that_upstream_sets_to_cp_1_is_not_judged_and_said() -> None:
     alone = call(((0,),), "none", without_cp=True)
     path = taken("--context-parallel-size 2", report(0, alone, call(PAIR)), report(1, call(PAIR)))
     assert path.as_asked
-    assert [str(count) for count in path.total] == ["p2p 2"]
+    assert [str(count) for count in path.taken] == ["p2p 2"]
     assert path.cp_sizes == {2: 1} and path.tokens == {0: 64, 1: 64}
     (remark,) = path.remarks
     assert remark.startswith("1 attention call of a part of the model")

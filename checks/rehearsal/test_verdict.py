@@ -11,7 +11,7 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.harness.cards.loading import load_card
 from ringproof.rehearsal.faults import trials
-from ringproof.rehearsal.program import Iteration, RankError, RankReport
+from ringproof.rehearsal.program import Iteration, RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 from ringproof.rehearsal.verdict import agreement
 from ringproof.rehearsal.verdict.agreement import (
@@ -19,7 +19,6 @@ from ringproof.rehearsal.verdict.agreement import (
     compare,
     find_pitfalls,
     refusal_of,
-    traceback_of,
 )
 
 SKILLS = Path(__file__).parents[2] / "skills"
@@ -101,12 +100,10 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_a_refusal_has_file_and_line() -> None:
     failure = Failure("raised", 2, "AssertionError: no\n  good", "megatron/core/a.py:12")
-    error = RankError("AssertionError", "no", "megatron/core/a.py:12", "", "in validate_args\n")
-    reports = [RankReport(2, error, (Iteration(1, {}, None, 0.1),))]
+    reports = [RankReport(2, None, (Iteration(1, {}, None, 0.1),))]
     refusal = refusal_of(failure, reports)
     assert (refusal.file, refusal.line, refusal.iteration) == ("megatron/core/a.py", 12, 1)
     assert refusal.message == "AssertionError: no good"
-    assert traceback_of(failure, reports) == "in validate_args\n"
     unknown = refusal_of(Failure("died", 0, "ended by signal SIGKILL"), [])
     assert (unknown.file, unknown.line) == ("", None)
 

@@ -16,18 +16,11 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
+from ringproof.rehearsal.running import Failure, Outcome, Server, UpstreamFails
 from ringproof.rehearsal.small.reference import reference
 from ringproof.rehearsal.small.shrink import Small, shrink
 from ringproof.rehearsal.sources import open_upstream
-from ringproof.rehearsal.verdict.agreement import (
-    Agreement,
-    Refusal,
-    compare,
-    find_pitfalls,
-    refusal_of,
-    traceback_of,
-)
+from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.result import Rehearsal, Variant
 
@@ -85,11 +78,16 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
     other, flag = _split_against(request)
     changed = None if flag is None else _with_flag(request.launch, flag)
     progress("open", "Megatron-LM and Transformer Engine")
-    upstream = _opened(request, request.megatron)
-    find_script(request.launch, upstream)
-    other_upstream = None if other is None else _opened(request, other, "--against")
-    if other_upstream is not None:
-        find_script(request.launch, other_upstream)
+
+    def opened(megatron: str, option: str) -> Upstream:
+        found = open_upstream(
+            megatron, request.engine, cache=request.cache, offline=request.offline, option=option
+        )
+        find_script(request.launch, found)
+        return found
+
+    upstream = opened(request.megatron, "--megatron")
+    other_upstream = None if other is None else opened(other, "--against")
     name = "launch" if other is None else request.megatron
     attempts = [_Attempt(name, request.launch, request.folder / "launch")]
     if flag is not None and changed is not None:
@@ -99,7 +97,10 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
         attempt = _Attempt(request.against, request.launch, request.folder / "against")
         variants += _variants(request, other_upstream, [attempt], progress)
     main, against = variants[0], variants[1] if len(variants) > 1 else None
-    between = _between(main, against)
+    between = None
+    if against is not None and main.losses and against.losses:
+        assert main.outcome is not None and against.outcome is not None
+        between = compare(main.outcome, against.outcome, main.dtype)
     return Rehearsal(main, against, between, time.monotonic() - started)
 
 
@@ -140,12 +141,6 @@ def known_options(server: Server, upstream: Upstream, script: str, folder: Path)
         problem = f"does not reach Megatron-LM's parser of arguments{said}"
         raise InputError("SCRIPT", script, problem, "name a training script of Megatron-LM")
     return frozenset(names)
-
-
-def _opened(request: Request, megatron: str, option: str = "--megatron") -> Upstream:
-    return open_upstream(
-        megatron, request.engine, cache=request.cache, offline=request.offline, option=option
-    )
 
 
 def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
@@ -196,21 +191,22 @@ def _variants(
     launch = attempts[0].launch
     script = find_script(launch, upstream)
     log = _made(attempts[0].folder) / "server.log"
-    environment = {
-        name: value
-        for name, value in launch.environment.items()
-        if name.startswith(IMPORT_VARIABLES)
-    }
+    environment = {k: v for k, v in launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     progress("import", f"{upstream.megatron_name} and Transformer Engine {upstream.engine_version}")
+    server = Server(upstream, script, environment=environment, dtype=request.dtype, log=log)
+    runs = _Runs(request, server, upstream, script, progress)
     with contextlib.ExitStack() as stack:
-        server = Server(upstream, script, environment=environment, dtype=request.dtype, log=log)
         try:
             stack.enter_context(server)
-        except UpstreamFails as failure:
-            return [_not_imported(request, upstream, attempt, failure) for attempt in attempts]
-        options = known_options(server, upstream, script, attempts[0].folder / "options")
-        _check_against(request, options)
-        runs = _Runs(_Setting(request, server, upstream, options, script, progress))
+        except UpstreamFails as failed:
+            error = failed.error
+            failure = Failure(
+                "import", -1, f"{error.type}: {error.message}", error.place, error.symbol,
+                traceback=error.traceback,
+            )  # fmt: skip
+            return [runs.described(attempt, failure) for attempt in attempts]
+        runs.options = known_options(server, upstream, script, attempts[0].folder / "options")
+        _check_against(request, runs.options)
         return [runs.variant(attempt) for attempt in attempts]
 
 
@@ -223,80 +219,76 @@ def _check_against(request: Request, options: frozenset[str]) -> None:
     raise InputError("--against", flag[0], "upstream's parser has no such option", remedy)
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What the runs of one server have in common."""
-
-    request: Request
-    server: Server
-    upstream: Upstream
-    options: frozenset[str]
-    script: str
-    progress: Progress
-
-
 class _Runs:
     """Runs of one server, so that two variants with the same reference share its run."""
 
-    def __init__(self, setting: _Setting) -> None:
-        self._setting, self._request = setting, setting.request
+    def __init__(
+        self, request: Request, server: Server, upstream: Upstream, script: str, progress: Progress
+    ) -> None:
+        self._request, self._server, self._upstream = request, server, upstream
+        self._script, self._progress = script, progress
         self._done: dict[tuple[object, ...], Outcome] = {}
+        self.options: frozenset[str] = frozenset()
+
+    def described(
+        self, attempt: _Attempt, failure: Failure | None, small: Small | None = None,
+        outcome: Outcome | None = None,
+    ) -> Variant:  # fmt: skip
+        """Return a variant before it is compared with its reference."""
+        launch, request = attempt.launch, self._request
+        reports = () if outcome is None else outcome.ranks
+        feature = "" if small is None else small.feature
+        return Variant(
+            name=attempt.name,
+            source=launch.source,
+            script=self._script,
+            ranks=launch.ranks,
+            megatron=self._upstream.megatron_name,
+            engine=self._upstream.engine_version,
+            dtype=request.dtype,
+            path=read_path(
+                launch.arguments if small is None else small.arguments, reports,
+                finished=failure is None,
+            ),
+            agreement=Agreement(None, "It did not start, so no reference was run."),
+            small=small,
+            outcome=outcome,
+            refusal=None
+            if failure is None
+            else refusal_of(failure, reports, request.skills, feature),
+            notes=launch.notes,
+        )  # fmt: skip
 
     def variant(self, attempt: _Attempt) -> Variant:
         """Shrink a launch, run it, and run its reference where it starts."""
         small = shrink(
             attempt.launch,
-            options=self._setting.options,
+            options=self.options,
             max_ranks=self._request.max_ranks,
             iterations=self._request.iterations,
             dtype=self._request.dtype,
         )
         outcome = self._run(small, attempt.name, attempt.folder / "program")
-        refusal = None
+        variant = self.described(attempt, outcome.failure, small, outcome)
         if outcome.failure is not None:
-            refusal = refusal_of(outcome.failure, outcome.ranks)
-            trace = traceback_of(outcome.failure, outcome.ranks)
-            found = find_pitfalls(refusal.message, trace, self._request.skills, small.feature)
-            refusal = dataclasses.replace(refusal, pitfalls=found)
-        path = read_path(small.arguments, outcome.ranks, finished=refusal is None)
-        variant = Variant(
-            name=attempt.name,
-            source=attempt.launch.source,
-            script=self._setting.script,
-            ranks=attempt.launch.ranks,
-            megatron=self._setting.upstream.megatron_name,
-            engine=self._setting.upstream.engine_version,
-            dtype=self._request.dtype,
-            small=small,
-            reference=None,
-            outcome=outcome,
-            reference_outcome=None,
-            refusal=refusal,
-            path=path,
-            agreement=Agreement(None, "It did not start, so no reference was run."),
-            notes=attempt.launch.notes,
-        )
-        return variant if refusal is not None else self._compared(variant, attempt)
-
-    def _compared(self, variant: Variant, attempt: _Attempt) -> Variant:
-        assert variant.small is not None and variant.outcome is not None
+            return variant
         if not variant.path.asked.parallel:
             nothing = "It uses no context parallelism, so there is nothing to compare with."
             return dataclasses.replace(variant, agreement=Agreement(None, nothing))
         try:
-            small = reference(variant.small, self._setting.options)
+            small = reference(small, self.options)
         except InputError as error:
             why = Agreement(False, f"No reference without context parallelism exists: {error}")
             return dataclasses.replace(variant, agreement=why)
-        outcome = self._run(small, "reference", attempt.folder / "reference")
-        if outcome.failure is None:
+        expected = self._run(small, "reference", attempt.folder / "reference")
+        if expected.failure is None:
             evaluated = "--sft" not in small.arguments
-            agreement = compare(variant.outcome, outcome, variant.dtype, evaluated=evaluated)
+            agreement = compare(outcome, expected, variant.dtype, evaluated=evaluated)
         else:
-            said = refusal_of(outcome.failure, outcome.ranks).message
+            said = refusal_of(expected.failure, expected.ranks).message
             agreement = Agreement(False, f"The reference without CP did not run: {said}")
         return dataclasses.replace(
-            variant, reference=small, reference_outcome=outcome, agreement=agreement
+            variant, reference=small, reference_outcome=expected, agreement=agreement
         )
 
     def _run(self, small: Small, name: str, folder: Path) -> Outcome:
@@ -304,63 +296,18 @@ class _Runs:
         key = (small.arguments, small.ranks, tuple(sorted(small.environment.items())))
         if key not in self._done:
             phase = f"{name}, {small.ranks} ranks"
-            self._setting.progress(phase, "starts")
+            self._progress(phase, "starts")
             program = Program(
-                self._setting.upstream,
-                self._setting.script,
-                small.arguments,
-                small.ranks,
-                small.environment,
+                self._upstream, self._script, small.arguments, small.ranks, small.environment,
                 self._request.dtype,
-            )
-            self._done[key] = self._setting.server.run(
+            )  # fmt: skip
+            self._done[key] = self._server.run(
                 program,
                 _made(folder),
                 limit_seconds=self._request.timeout,
-                progress=lambda line: self._setting.progress(phase, line),
+                progress=lambda line: self._progress(phase, line),
             )
         return self._done[key]
-
-
-def _not_imported(
-    request: Request, upstream: Upstream, attempt: _Attempt, failure: UpstreamFails
-) -> Variant:
-    error = failure.error
-    file, _, line = error.place.rpartition(":")
-    message = " ".join(f"{error.type}: {error.message}".split())
-    refusal = Refusal(
-        kind="import",
-        rank=None,
-        message=message,
-        file=file,
-        line=int(line) if line.isdigit() else None,
-        symbol=error.symbol,
-        pitfalls=find_pitfalls(message, error.traceback, request.skills, ""),
-    )
-    return Variant(
-        name=attempt.name,
-        source=attempt.launch.source,
-        script=attempt.launch.script,
-        ranks=attempt.launch.ranks,
-        megatron=upstream.megatron_name,
-        engine=upstream.engine_version,
-        dtype=request.dtype,
-        small=None,
-        reference=None,
-        outcome=None,
-        reference_outcome=None,
-        refusal=refusal,
-        path=read_path(attempt.launch.arguments, (), finished=False),
-        agreement=Agreement(None, "It did not start, so no reference was run."),
-        notes=attempt.launch.notes,
-    )
-
-
-def _between(main: Variant, against: Variant | None) -> Agreement | None:
-    if against is None or not (main.has_losses and against.has_losses):
-        return None
-    assert main.outcome is not None and against.outcome is not None
-    return compare(main.outcome, against.outcome, main.dtype)
 
 
 def _made(folder: Path) -> Path:

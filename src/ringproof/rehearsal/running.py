@@ -58,6 +58,7 @@ class Failure:
     place: str = ""
     symbol: str = ""
     waiting: Mapping[int, str] = field(default_factory=dict)
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -344,7 +345,9 @@ class _Watch:
         if report is not None and report.error is not None:
             error = report.error
             text = f"{error.type}: {error.message}"
-            return Failure("raised", rank, text, error.place, error.symbol, self._waiting())
+            return Failure(
+                "raised", rank, text, error.place, error.symbol, self._waiting(), error.traceback
+            )
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = _last_line(self._folder / f"rank-{rank}.log")
         return Failure("died", rank, f"ended by {how}: {tail}", waiting=self._waiting())

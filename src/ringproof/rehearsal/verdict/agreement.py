@@ -16,6 +16,8 @@ from ringproof.harness.cards.model import Pitfall
 from ringproof.rehearsal.program import RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 
+GRAD_NORM = "grad norm"
+SMALL = 1e-12  # below which a difference is taken absolutely
 NOT_EVALUATED = (
     " Evaluation losses are not compared: with --sft upstream averages the means of microbatches, "
     "which depend on packing and CP."
@@ -92,6 +94,57 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """One number of two runs.
+
+    Attributes:
+        kind: ``loss``, ``norm`` or ``evaluation``.
+        step: Training step, or index of the evaluation, from 1.
+        value: Number of the run; ``None`` where it has none.
+    """
+
+    kind: str
+    name: str
+    step: int
+    value: float | None
+    reference: float | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether both runs have the number."""
+        return self.value is not None and self.reference is not None
+
+    @property
+    def relative(self) -> float:
+        """Relative difference; infinite where a number is missing or not finite."""
+        if self.value is None or self.reference is None:
+            return math.inf
+        if not math.isfinite(self.value - self.reference):
+            return math.inf
+        difference = abs(self.value - self.reference)
+        return difference if difference < SMALL else difference / max(abs(self.reference), SMALL)
+
+
+def pairs(run: Outcome, reference: Outcome) -> Iterator[Pair]:
+    """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
+    for step in sorted(run.losses.keys() | reference.losses.keys()):
+        yield from _named("loss", step, run.losses.get(step, {}), reference.losses.get(step, {}))
+        norms = run.grad_norms.get(step), reference.grad_norms.get(step)
+        if norms != (None, None):
+            yield Pair("norm", GRAD_NORM, step, *norms)
+    for index in range(max(len(run.evaluations), len(reference.evaluations))):
+        held = [one.evaluations[index : index + 1] for one in (run, reference)]
+        yield from _named("evaluation", index + 1, *(dict(*losses) for losses in held))
+
+
+def _named(
+    kind: str, step: int, mine: Mapping[str, float], other: Mapping[str, float]
+) -> Iterator[Pair]:
+    for name in sorted(mine.keys() | other.keys()):
+        yield Pair(kind, name, step, mine.get(name), other.get(name))
+
+
+@dataclass(frozen=True)
 class Difference:
     """One number of a run beside the same number of its reference.
 
@@ -143,27 +196,23 @@ class Agreement:
         return min(beyond, key=lambda item: item.iteration or math.inf, default=None)
 
 
-def refusal_of(failure: Failure, reports: Sequence[RankReport]) -> Refusal:
-    """Describe a failed run; `with_pitfalls` adds what the cards know about it."""
+def refusal_of(
+    failure: Failure, reports: Sequence[RankReport], skills: Path | None = None, feature: str = ""
+) -> Refusal:
+    """Describe a failed run, with what the cards know about it; see `find_pitfalls`."""
     file, _, line = failure.place.rpartition(":")
+    message = " ".join(failure.message.split())
     return Refusal(
         kind=failure.kind,
-        rank=failure.rank,
-        message=_one_line(failure.message),
+        rank=None if failure.kind == "import" else failure.rank,
+        message=message,
         file=file,
         line=int(line) if line.isdigit() else None,
         symbol=failure.symbol,
         iteration=max((len(report.iterations) for report in reports), default=0),
         waiting=dict(failure.waiting),
+        pitfalls=find_pitfalls(message, failure.traceback, skills, feature),
     )
-
-
-def traceback_of(failure: Failure, reports: Sequence[RankReport]) -> str:
-    """Return the traceback of the rank that failed first; empty where there is none."""
-    for report in reports:
-        if report.rank == failure.rank and report.error is not None:
-            return report.error.traceback
-    return ""
 
 
 def find_pitfalls(
@@ -205,9 +254,8 @@ def compare(
     if dtype not in TOLERANCES:
         raise InputError("--dtype", dtype, "has no tolerance", f"choose {' or '.join(TOLERANCES)}")
     tolerance = TOLERANCES[dtype]
-    differences = tuple(_differences(outcome, reference, tolerance))
-    if not evaluated:
-        differences = tuple(item for item in differences if item.iteration)
+    found = _differences(outcome, reference, tolerance)
+    differences = tuple(item for item in found if evaluated or item.iteration)
     if not any(item.name != GRAD_NORM for item in differences):
         reason = "Neither run has a loss in common with the other, so nothing was compared."
         return Agreement(False, reason, differences, tolerance)
@@ -253,27 +301,20 @@ def _largest(differences: Sequence[Difference]) -> Difference | None:
     return max(differences, key=lambda item: item.relative, default=None)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _score(message: str, traceback: str, pitfall: Pitfall) -> int:
     """Return how many characters of a message a pitfall's symptom shares; 0 for no match."""
     text = _plain(message)
     kind, _, said = text.partition(":")
     symptom = _plain(pitfall.symptom)
     if not said.strip():
-        return len(kind) if _is_bare(kind, symptom) and _named_in(traceback, symptom) else 0
+        bare = f"bare {kind}" in symptom or f"{kind} without" in symptom
+        return len(kind) if bare and _named_in(traceback, symptom) else 0
     if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", symptom):
         return len(text)
     own, theirs = text.split(), symptom.split()
     run = SequenceMatcher(None, own, theirs, autojunk=False).find_longest_match()
     shared = " ".join(own[run.a : run.a + run.size])
     return len(shared) if run.size >= FEWEST_WORDS and len(shared) >= SHORTEST_MATCH else 0
-
-
-def _is_bare(kind: str, symptom: str) -> bool:
-    return f"bare {kind}" in symptom or f"{kind} without" in symptom
 
 
 def _named_in(traceback: str, symptom: str) -> bool:
@@ -285,58 +326,3 @@ def _named_in(traceback: str, symptom: str) -> bool:
 def _plain(text: str) -> str:
     """Return a text without quotes and with single spaces, for comparison."""
     return " ".join(re.sub("[`'\"…]|\\.\\.\\.|,(?=\\s|$)|[!.](?=\\s|$)", " ", text).split())
-
-
-GRAD_NORM = "grad norm"
-SMALL = 1e-12  # below which a difference is taken absolutely
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One number of two runs.
-
-    Attributes:
-        kind: ``loss``, ``norm`` or ``evaluation``.
-        step: Training step, or index of the evaluation, from 1.
-        value: Number of the run; ``None`` where it has none.
-    """
-
-    kind: str
-    name: str
-    step: int
-    value: float | None
-    reference: float | None
-
-    @property
-    def complete(self) -> bool:
-        """Whether both runs have the number."""
-        return self.value is not None and self.reference is not None
-
-    @property
-    def relative(self) -> float:
-        """Relative difference; infinite where a number is missing or not finite."""
-        if self.value is None or self.reference is None:
-            return math.inf
-        if not (math.isfinite(self.value) and math.isfinite(self.reference)):
-            return math.inf
-        difference = abs(self.value - self.reference)
-        return difference if difference < SMALL else difference / max(abs(self.reference), SMALL)
-
-
-def pairs(run: Outcome, reference: Outcome) -> Iterator[Pair]:
-    """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
-    for step in sorted(run.losses.keys() | reference.losses.keys()):
-        yield from _named("loss", step, run.losses.get(step, {}), reference.losses.get(step, {}))
-        norms = run.grad_norms.get(step), reference.grad_norms.get(step)
-        if norms != (None, None):
-            yield Pair("norm", GRAD_NORM, step, *norms)
-    for index in range(max(len(run.evaluations), len(reference.evaluations))):
-        held = [one.evaluations[index : index + 1] for one in (run, reference)]
-        yield from _named("evaluation", index + 1, *(dict(*losses) for losses in held))
-
-
-def _named(
-    kind: str, step: int, mine: Mapping[str, float], other: Mapping[str, float]
-) -> Iterator[Pair]:
-    for name in sorted(mine.keys() | other.keys()):
-        yield Pair(kind, name, step, mine.get(name), other.get(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.rehearsal.launch.flags import Flags
@@ -15,9 +15,14 @@ DYNAMIC_FLAGS = ("--dynamic-context-parallel", "--hybrid-context-parallel")
 NO_COMMUNICATION = "none"
 LEVELS_TYPE = "a2a+p2p"
 PHASE_NAMES: Mapping[str, str] = MappingProxyType(
-    {"train": "training", "recompute": "recomputation", "evaluate": "evaluation"}
+    {
+        "train": "training",
+        "recompute": "recomputation",
+        "evaluate": "evaluation",
+        "warmup": "the warm-up before a capture",
+        "capture": "the capture of graphs",
+    }
 )
-PHASES = tuple(PHASE_NAMES)
 FAR_FEWER = 0.5  # of the median: below this share of tokens a rank counts as idle
 
 
@@ -122,7 +127,7 @@ class PathTaken:
     """What the attention calls and the process groups of a run show.
 
     Attributes:
-        total: Attention calls of training by kind.
+        taken: Attention calls of training by kind.
         microbatches: Groups of ranks in each microbatch of training.
         cp_sizes: Number of groups in microbatches of training, by CP size.
         tokens: Tokens of each rank in training, padding included, counted in its first layer.
@@ -132,9 +137,9 @@ class PathTaken:
     """
 
     asked: Asked
-    total: tuple[PathCount, ...]
-    by_layer: Mapping[int, tuple[PathCount, ...]]
-    by_rank: Mapping[int, tuple[PathCount, ...]]
+    taken: tuple[PathCount, ...]
+    layers: Mapping[int, tuple[PathCount, ...]]
+    ranks: Mapping[int, tuple[PathCount, ...]]
     evaluation: tuple[PathCount, ...]
     recomputed: tuple[PathCount, ...]
     microbatches: tuple[Microbatch, ...]
@@ -177,30 +182,34 @@ def read_path(
             missing ones are not.
     """
     asked = read_asked(arguments)
-    apart = _parts_without_cp(asked, reports)
-    reports = [replace(r, attention=_others(r.attention, apart)) for r in reports]
     calls = [(report.rank, call) for report in reports for call in report.attention]
+    alone = [call.without_cp and call.size == 1 for _, call in calls]
+    apart = 0
+    if asked.parallel and not asked.dynamic and not all(call.without_cp for _, call in calls):
+        apart = sum(alone)
+        calls = [item for item, left_out in zip(calls, alone, strict=True) if not left_out]
     training = [(rank, call) for rank, call in calls if call.phase == "train"]
-    microbatches = tuple(_microbatches(training))
-    tokens = {report.rank: _tokens(report) for report in reports}
+    first = _in_first_layers(training)
+    microbatches = tuple(_microbatches(first))
+    sizes = Counter(len(share.ranks) for one in microbatches for share in one.shares)
+    tokens = {report.rank: 0 for report in reports}
+    for rank, call in first:
+        tokens[rank] += call.tokens
     idle = _idle(tokens)
     return PathTaken(
         asked=asked,
-        total=_counts(call for _, call in training),
-        by_layer=_split(training, lambda _, call: call.layer),
-        by_rank=_split(training, lambda rank, _: rank),
+        taken=_counts(call for _, call in training),
+        layers=_split(training, lambda _, call: call.layer),
+        ranks=_split(training, lambda rank, _: rank),
         evaluation=_counts(call for _, call in calls if call.phase == "evaluate"),
         recomputed=_counts(call for _, call in calls if call.phase == "recompute"),
         microbatches=microbatches,
-        cp_sizes=_cp_sizes(microbatches),
+        cp_sizes=dict(sorted(sizes.items())),
         groups=_groups(reports),
         tokens=tokens,
         idle_ranks=idle,
         departures=tuple(_departures(asked, [call for _, call in calls], finished)),
-        remarks=(
-            *_remarks_on_parts(apart),
-            *_remarks(asked, [call for _, call in training], tokens, idle),
-        ),
+        remarks=tuple(_remarks(asked, apart, [call for _, call in training], tokens, idle)),
     )
 
 
@@ -222,29 +231,6 @@ def executed(comm_type: str, sizes: Sequence[int]) -> str:
     return "p2p" if sizes[0] == 1 else "a2a"
 
 
-def _parts_without_cp(asked: Asked, reports: Sequence[RankReport]) -> list[AttentionCall]:
-    """Return the calls of parts of the model for which upstream sets CP 1, if others have CP."""
-    calls = [call for report in reports for call in report.attention]
-    if not asked.parallel or asked.dynamic or all(call.without_cp for call in calls):
-        return []
-    return [call for call in calls if call.without_cp and call.size == 1]
-
-
-def _others(
-    calls: tuple[AttentionCall, ...], apart: Sequence[AttentionCall]
-) -> tuple[AttentionCall, ...]:
-    return tuple(c for c in calls if not (apart and c.without_cp and c.size == 1))
-
-
-def _remarks_on_parts(apart: Sequence[AttentionCall]) -> Iterator[str]:
-    if apart:
-        calls = f"{len(apart)} attention call{'s' if len(apart) > 1 else ''}"
-        yield (
-            f"{calls} of a part of the model whose own configuration sets CP 1, such as a vision "
-            "encoder, ran on one rank each. They are not counted here."
-        )
-
-
 def _counts(calls: Iterable[AttentionCall]) -> tuple[PathCount, ...]:
     counted = Counter((call.comm_type, call.sizes) for call in calls)
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
@@ -260,15 +246,20 @@ def _split(
     return {number: _counts(parts[number]) for number in sorted(parts)}
 
 
-def _microbatches(training: Sequence[tuple[int, AttentionCall]]) -> Iterator[Microbatch]:
-    """Group the ranks of each microbatch, by the first layer that each rank computes."""
+def _in_first_layers(
+    training: Sequence[tuple[int, AttentionCall]],
+) -> list[tuple[int, AttentionCall]]:
+    """Return the calls of the first layer that each rank computes."""
     first: dict[int, int] = {}
     for rank, call in training:
         first[rank] = min(first.get(rank, call.layer), call.layer)
+    return [(rank, call) for rank, call in training if call.layer == first[rank]]
+
+
+def _microbatches(calls: Iterable[tuple[int, AttentionCall]]) -> Iterator[Microbatch]:
     cells: dict[tuple[int, int], dict[int, AttentionCall]] = defaultdict(dict)
-    for rank, call in training:
-        if call.layer == first[rank]:
-            cells[call.iteration, call.microbatch][rank] = call
+    for rank, call in calls:
+        cells[call.iteration, call.microbatch][rank] = call
     for (iteration, number), by_rank in sorted(cells.items()):
         yield Microbatch(iteration, number, tuple(_shares(by_rank)))
 
@@ -276,12 +267,11 @@ def _microbatches(training: Sequence[tuple[int, AttentionCall]]) -> Iterator[Mic
 def _shares(by_rank: Mapping[int, AttentionCall]) -> Iterator[Share]:
     placed: set[int] = set()
     for rank, call in sorted(by_rank.items()):
-        if rank in placed:
-            continue
-        ranks = _members(rank, by_rank)
-        placed.update(ranks)
-        tokens = tuple(by_rank[member].tokens for member in ranks if member in by_rank)
-        yield Share(ranks, call.comm_type, call.sizes, tokens)
+        if rank not in placed:
+            ranks = _members(rank, by_rank)
+            placed.update(ranks)
+            tokens = tuple(by_rank[member].tokens for member in ranks if member in by_rank)
+            yield Share(ranks, call.comm_type, call.sizes, tokens)
 
 
 def _members(rank: int, by_rank: Mapping[int, AttentionCall]) -> tuple[int, ...]:
@@ -295,13 +285,6 @@ def _members(rank: int, by_rank: Mapping[int, AttentionCall]) -> tuple[int, ...]
     return tuple(sorted(found))
 
 
-def _cp_sizes(microbatches: Iterable[Microbatch]) -> dict[int, int]:
-    counted: Counter[int] = Counter()
-    for microbatch in microbatches:
-        counted.update(len(share.ranks) for share in microbatch.shares)
-    return dict(sorted(counted.items()))
-
-
 def _groups(reports: Iterable[RankReport]) -> tuple[GroupUse, ...]:
     calls: dict[tuple[str, tuple[int, ...]], Counter[str]] = defaultdict(Counter)
     sent: Counter[tuple[str, tuple[int, ...]]] = Counter()
@@ -311,12 +294,6 @@ def _groups(reports: Iterable[RankReport]) -> tuple[GroupUse, ...]:
             sent[item.group, item.ranks] += item.bytes
     ordered = sorted(calls, key=lambda key: (-sent[key], key))
     return tuple(GroupUse(*key, dict(sorted(calls[key].items())), sent[key]) for key in ordered)
-
-
-def _tokens(report: RankReport) -> int:
-    training = [call for call in report.attention if call.phase == "train"]
-    first = min((call.layer for call in training), default=0)
-    return sum(call.tokens for call in training if call.layer == first)
 
 
 def _idle(tokens: Mapping[int, int]) -> tuple[int, ...]:
@@ -369,10 +346,13 @@ def _dynamic(asked: Asked, calls: Sequence[AttentionCall], finished: bool) -> It
 
 def _sentences(found: Mapping[tuple[str, str, str], int]) -> Iterator[str]:
     """Say what ran in place of what, training first."""
-    ordered = sorted(found.items(), key=lambda item: (PHASES.index(item[0][0]), item[0]))
-    for (phase, wanted, ran), number in ordered:
-        where = PHASE_NAMES[phase]
-        yield f"The launch asks for {wanted}, but {number} attention calls of {where} ran as {ran}."
+    for name, where in PHASE_NAMES.items():
+        for (phase, wanted, ran), number in sorted(found.items()):
+            if phase == name:
+                yield (
+                    f"The launch asks for {wanted}, but {number} attention calls of {where} ran "
+                    f"as {ran}."
+                )
 
 
 def _ran(call: AttentionCall) -> str:
@@ -382,8 +362,18 @@ def _ran(call: AttentionCall) -> str:
 
 
 def _remarks(
-    asked: Asked, training: Sequence[AttentionCall], tokens: Mapping[int, int], idle: Sequence[int]
+    asked: Asked,
+    apart: int,
+    training: Sequence[AttentionCall],
+    tokens: Mapping[int, int],
+    idle: Sequence[int],
 ) -> Iterator[str]:
+    if apart:
+        yield (
+            f"{apart} attention call{'s' if apart > 1 else ''} of a part of the model whose own "
+            "configuration sets CP 1, such as a vision encoder, ran on one rank each. They are not "
+            "counted here."
+        )
     sizes = {call.size for call in training}
     if asked.dynamic and len(sizes) == 1 and sizes != {1}:
         yield (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
-from ringproof.rehearsal.verdict.agreement import GRAD_NORM, Agreement, Difference, Refusal
-from ringproof.rehearsal.verdict.path import PathCount, PathTaken
+from ringproof.rehearsal.verdict.agreement import Agreement, Refusal
+from ringproof.rehearsal.verdict.path import PathTaken
 
 VERSION = 1
 MOST_MESSAGE = 240  # characters of a message in a headline
@@ -47,8 +46,8 @@ class Variant:
         source: File, or command line, that the launch was read from.
         ranks: World size of the launch.
         small: Program that ran; ``None`` where upstream could not be imported.
-        reference: Program without context parallelism; ``None`` where none was needed or made.
         outcome: What became of the program; ``None`` where none was started.
+        reference: Program without context parallelism; ``None`` where none was needed or made.
         refusal: Why the program did not run to its end; ``None`` where it did.
         notes: Sentences about the launch that its reader could not follow.
     """
@@ -60,13 +59,13 @@ class Variant:
     megatron: str
     engine: str
     dtype: str
-    small: Small | None
-    reference: Small | None
-    outcome: Outcome | None
-    reference_outcome: Outcome | None
-    refusal: Refusal | None
     path: PathTaken
     agreement: Agreement
+    small: Small | None = None
+    outcome: Outcome | None = None
+    reference: Small | None = None
+    reference_outcome: Outcome | None = None
+    refusal: Refusal | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -75,9 +74,9 @@ class Variant:
         return self.refusal is None
 
     @property
-    def has_losses(self) -> bool:
-        """Whether any training step logged losses."""
-        return self.outcome is not None and bool(self.outcome.losses)
+    def losses(self) -> Mapping[int, Mapping[str, float]]:
+        """Losses by training step."""
+        return {} if self.outcome is None else self.outcome.losses
 
     @property
     def races(self) -> tuple[SendRace, ...]:
@@ -98,7 +97,7 @@ class Variant:
     @property
     def own_attention(self) -> bool:
         """Whether Transformer Engine's own attention module computed, or nothing did."""
-        return bool(self.path.total) or not self.starts
+        return bool(self.path.taken) or not self.starts
 
     @property
     def headline(self) -> str:
@@ -156,13 +155,15 @@ class Rehearsal:
 
 def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
     """Return a rehearsal as what JSON can hold."""
-    data = {"version": VERSION, "passed": rehearsal.passed, **_variant(rehearsal.main)}
-    data["against"] = None if rehearsal.against is None else _variant(rehearsal.against)
-    between = rehearsal.between
-    data["between"] = None if between is None else _agreement(between)
-    data["code"] = dict(CODE)
-    data["seconds"] = round(rehearsal.seconds, 2)
-    return data
+    return {
+        "version": VERSION,
+        "passed": rehearsal.passed,
+        **_variant(rehearsal.main),
+        "against": rehearsal.against and _variant(rehearsal.against),
+        "between": rehearsal.between and _agreement(rehearsal.between),
+        "code": dict(CODE),
+        "seconds": round(rehearsal.seconds, 2),
+    }
 
 
 def _refused(refusal: Refusal) -> str:
@@ -184,24 +185,25 @@ def _refused(refusal: Refusal) -> str:
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    agreement = variant.agreement
+    agreement, path = _agreement(variant.agreement), variant.path
+    asked = {**asdict(path.asked), "text": str(path.asked)}
     return {
         "name": variant.name,
         "headline": variant.headline,
         "starts": variant.starts,
-        "refused_by": _refusal(variant.refusal),
-        "takes_path_asked_for": variant.path.as_asked if variant.starts else None,
-        "path": _path(variant.path),
-        "races": [dataclasses.asdict(race) for race in variant.races],
-        "agrees": agreement.agrees,
-        "largest_relative_difference": _relative(agreement.largest_loss),
-        "agreement": _agreement(agreement),
-        "shrunk": [dataclasses.asdict(change) for change in variant.changes],
+        "refused_by": variant.refusal and asdict(variant.refusal),
+        "takes_path_asked_for": path.as_asked if variant.starts else None,
+        "path": {**asdict(path), "asked": asked},
+        "races": [asdict(race) for race in variant.races],
+        "agrees": agreement["agrees"],
+        "largest_relative_difference": agreement["largest_relative_difference"],
+        "agreement": agreement,
+        "shrunk": [asdict(change) for change in variant.changes],
         "launch": {
             "source": variant.source,
             "script": variant.script,
             "ranks": variant.ranks,
-            "notes": list(variant.notes),
+            "notes": variant.notes,
         },
         "megatron": variant.megatron,
         "transformer_engine": variant.engine,
@@ -213,33 +215,17 @@ def _variant(variant: Variant) -> dict[str, Any]:
     }
 
 
-def _relative(difference: Difference | None) -> float | None:
-    return None if difference is None else difference.relative
-
-
-def _refusal(refusal: Refusal | None) -> dict[str, Any] | None:
-    if refusal is None:
-        return None
-    data = dataclasses.asdict(refusal)
-    data["waiting"] = {str(rank): text for rank, text in refusal.waiting.items()}
-    return data
-
-
 def _agreement(agreement: Agreement) -> dict[str, Any]:
-    tolerance = agreement.tolerance
+    loss, norm = agreement.largest_loss, agreement.largest_grad_norm
     return {
         "agrees": agreement.agrees,
         "reason": agreement.reason,
-        "largest_relative_difference": _relative(agreement.largest_loss),
-        "largest_relative_difference_of_grad_norm": _relative(agreement.largest_grad_norm),
-        "first_difference": _difference(agreement.first),
-        "tolerance": None if tolerance is None else dataclasses.asdict(tolerance),
-        "compared": [_difference(item) for item in agreement.differences],
+        "largest_relative_difference": loss and loss.relative,
+        "largest_relative_difference_of_grad_norm": norm and norm.relative,
+        "first_difference": agreement.first and asdict(agreement.first),
+        "tolerance": agreement.tolerance and asdict(agreement.tolerance),
+        "compared": [asdict(item) for item in agreement.differences],
     }
-
-
-def _difference(difference: Difference | None) -> dict[str, Any] | None:
-    return None if difference is None else dataclasses.asdict(difference)
 
 
 def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | None:
@@ -247,8 +233,8 @@ def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | N
         return None
     data: dict[str, Any] = {
         "script": small.script,
-        "arguments": list(small.arguments),
-        "environment": dict(small.environment),
+        "arguments": small.arguments,
+        "environment": small.environment,
         "ranks": small.ranks,
     }
     if outcome is not None:
@@ -256,32 +242,8 @@ def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | N
             seconds=round(outcome.seconds, 2),
             memory_bytes=outcome.memory_bytes,
             logs=str(outcome.folder),
-            losses={str(step): losses for step, losses in outcome.losses.items()},
-            evaluations=[dict(losses) for losses in outcome.evaluations],
+            losses=outcome.losses,
+            evaluations=outcome.evaluations,
+            grad_norms=outcome.grad_norms,
         )
-        data[GRAD_NORM.replace(" ", "_") + "s"] = {
-            str(step): norm for step, norm in outcome.grad_norms.items()
-        }
     return data
-
-
-def _path(path: PathTaken) -> dict[str, Any]:
-    return {
-        "asked": {**dataclasses.asdict(path.asked), "text": str(path.asked)},
-        "taken": _counts(path.total),
-        "departures": list(path.departures),
-        "remarks": list(path.remarks),
-        "layers": {str(layer): _counts(counts) for layer, counts in path.by_layer.items()},
-        "ranks": {str(rank): _counts(counts) for rank, counts in path.by_rank.items()},
-        "evaluation": _counts(path.evaluation),
-        "recomputed": _counts(path.recomputed),
-        "microbatches": [dataclasses.asdict(item) for item in path.microbatches],
-        "cp_sizes": {str(size): number for size, number in path.cp_sizes.items()},
-        "groups": [dataclasses.asdict(group) for group in path.groups],
-        "tokens": {str(rank): number for rank, number in path.tokens.items()},
-        "idle_ranks": list(path.idle_ranks),
-    }
-
-
-def _counts(counts: tuple[PathCount, ...]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(count) for count in counts]

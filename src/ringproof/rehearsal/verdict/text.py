@@ -24,7 +24,7 @@ def lines(rehearsal: Rehearsal) -> Iterator[str]:
         yield ""
     if rehearsal.against is not None:
         yield "== between the two =="
-        for label, text in between(rehearsal.main, rehearsal.against, rehearsal.between):
+        for label, text in between_lines(rehearsal.main, rehearsal.against, rehearsal.between):
             yield _row(label, text)
         yield ""
     yield _row("Upstream", CODE["upstream"])
@@ -62,14 +62,12 @@ def waiting_lines(waiting: Mapping[int, str]) -> Iterator[str]:
         yield f"{'ranks' if len(ranks) > 1 else 'rank'} {numbers(ranks)} in {text}"
 
 
-def between(
+def between_lines(
     main: Variant, against: Variant, agreement: Agreement | None
 ) -> Iterator[tuple[str, str]]:
     """Return what two variants have in common and where they part, each with a label."""
     if agreement is None:
-        lost = [
-            one.name for one in (main, against) if one.outcome is None or not one.outcome.losses
-        ]
+        lost = [one.name for one in (main, against) if not one.losses]
         yield "Losses", f"not compared, because there are none of {' and '.join(lost)}"
     elif not any(item.relative for item in agreement.differences):
         yield "Losses", "losses and gradient norms of the two are equal in every digit"
@@ -85,7 +83,7 @@ def between(
 
 
 def _taken(path: PathTaken) -> str:
-    calls = ", ".join(f"{count} in {count.calls} calls" for count in path.total)
+    calls = ", ".join(f"{count} in {count.calls} calls" for count in path.taken)
     return calls or "no attention call"
 
 
@@ -100,7 +98,7 @@ def _variant(variant: Variant, first: Variant | None) -> Iterator[str]:
     for note in variant.notes:
         yield _row("Note", note)
     yield from _starts(variant)
-    if variant.path.total or variant.starts:
+    if variant.path.taken or variant.starts:
         yield from _path(variant.path)
     if variant.starts and not variant.own_attention:
         yield _row("Attention", OTHER_ATTENTION)
