@@ -153,7 +153,6 @@ def test_flags() -> None:
     assert flags.with_("--a", "5").words == expected
     assert flags.with_("--f").words[-4:] == ("--f", "--", "--a", "9")
     assert flags.without("--a", "--d").words == _words("x --b=2 --c --e -- --a 9")
-    assert flags.rename("--b", "--z").get("--z") == ("2",)
     with pytest.raises(InputError, match="not an integer"):
         flags.integer("--a", 0)
 

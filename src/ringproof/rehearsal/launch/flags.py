@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringproof.errors import InputError
@@ -86,21 +86,7 @@ class Flags:
 
     def without(self, *names: str) -> Flags:
         """Return a command line without these options and their values."""
-        return self.keep_if(lambda option: option not in names)
-
-    def keep_if(self, keep: Callable[[str], bool]) -> Flags:
-        """Return a command line with the options for which ``keep`` of the name is true."""
-        return _joined(part for part in self._parts() if not _name(part) or keep(_name(part)))
-
-    def rename(self, name: str, new: str) -> Flags:
-        """Return a command line in which an option has another name and the same values."""
-        return _joined(
-            (new, *_values(part)) if _name(part) == name else part for part in self._parts()
-        )
-
-    def unknown(self, options: Collection[str]) -> tuple[str, ...]:
-        """Return the options that are not among ``options``."""
-        return tuple(name for name in self.names() if name not in options)
+        return _joined(part for part in self._parts() if _name(part) not in names)
 
     def _options(self) -> Iterable[tuple[str, tuple[str, ...]]]:
         return ((_name(part), _values(part)) for part in self._parts() if _name(part))

@@ -30,11 +30,11 @@ from ringproof.rehearsal.rank import handing, weights
 from ringproof.rehearsal.rank.board import Board
 from ringproof.rehearsal.rank.probe import Probe
 from ringproof.rehearsal.standins import (
-    apex,
     communication,
     cuda,
     dataset_helpers,
     engine,
+    extension,
     state_space,
 )
 from ringproof.rehearsal.standins.graphs import cuda_graph
@@ -60,8 +60,8 @@ def prepare(upstream: Upstream, dtype: str) -> None:
     # Transformer Engine reads these when it is imported: no extension, no compiler.
     os.environ.setdefault("NVTE_PROJECT_BUILDING", "1")
     os.environ.setdefault("NVTE_TORCH_COMPILE", "0")
-    cuda.install(cuda.Gpu(), MAX_DEVICES)
-    apex.install()
+    cuda.install(MAX_DEVICES)
+    extension.install_apex()
     state_space.install()
     tapes = cuda_graph.install(MAX_DEVICES)
     wrap = cuda_graph.one_operation_each(tapes)

@@ -3,5 +3,5 @@
 Everything else that runs is upstream's own Python. ``guard`` raises where a stand-in is missing;
 ``cuda`` and ``communication`` replace torch's devices and NCCL; ``engine`` imports Transformer
 Engine without its extension, which ``extension``, ``kernels``, ``packed`` and ``attention`` stand
-in for; ``apex`` and ``dataset_helpers`` are Megatron's own two compiled modules.
+in for; ``dataset_helpers`` compiles Megatron's own.
 """

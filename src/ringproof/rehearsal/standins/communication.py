@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MappingProxyType, SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
+
+from ringproof.rehearsal.rank.board import Board
 
 # What a rank sends or contributes, by the parameters of the public function.
 OUTGOING = MappingProxyType({
@@ -47,16 +49,6 @@ OUTGOING = MappingProxyType({
     "monitored_barrier": None,
 })  # fmt: skip
 SKIPPED_MODULES = ("torch.", "ringproof.", "contextlib")
-
-
-class Board(Protocol):
-    """Where a rank writes what it is doing, for those who watch from outside."""
-
-    def enter(self, text: str) -> None:
-        """Say what the rank waits for."""
-
-    def leave(self) -> None:
-        """Say that it waits no longer."""
 
 
 @dataclass(frozen=True)

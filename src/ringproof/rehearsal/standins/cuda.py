@@ -12,7 +12,6 @@ import functools
 import time
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,27 +34,18 @@ TYPE_NAMES = types.MappingProxyType({
 })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """The GPU whose properties upstream sees."""
-
-    name: str = "NVIDIA H100 80GB HBM3"
-    capability: tuple[int, int] = (9, 0)
-    memory_bytes: int = 85_899_345_920
-    multiprocessors: int = 132
-
-    @property
-    def properties(self) -> types.SimpleNamespace:
-        """What ``torch.cuda.get_device_properties`` returns."""
-        return types.SimpleNamespace(
-            name=self.name,
-            major=self.capability[0],
-            minor=self.capability[1],
-            total_memory=self.memory_bytes,
-            multi_processor_count=self.multiprocessors,
-            warp_size=32,
-            uuid="00000000-0000-0000-0000-000000000000",
-        )
+NAME = "NVIDIA H100 80GB HBM3"  # the GPU whose properties upstream sees
+CAPABILITY = (9, 0)
+MEMORY_BYTES = 85_899_345_920
+PROPERTIES = types.SimpleNamespace(
+    name=NAME,
+    major=CAPABILITY[0],
+    minor=CAPABILITY[1],
+    total_memory=MEMORY_BYTES,
+    multi_processor_count=132,
+    warp_size=32,
+    uuid="00000000-0000-0000-0000-000000000000",
+)
 
 
 def host(device: Any) -> Any:
@@ -110,72 +100,6 @@ class Generator(metaclass=_Alias):
         return cls.real(host(device))
 
 
-class Event:
-    """A CUDA event on a host whose work is done when a call returns."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self._recorded = time.perf_counter()
-
-    def record(self, stream: object = None) -> None:
-        """Remember the time."""
-        self._recorded = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        """Return milliseconds between two records."""
-        return (end._recorded - self._recorded) * 1e3
-
-    def query(self) -> bool:
-        """Return that the work before the event is done."""
-        return True
-
-    def wait(self, stream: object = None) -> None:
-        """Return at once: the work is done."""
-
-    def synchronize(self) -> None:
-        """Return at once: the work is done."""
-
-
-class Stream:
-    """A CUDA stream on a host: work issued to it is done when the call returns."""
-
-    cuda_stream = 0
-    stream_id = 0
-    priority = 0
-
-    def __init__(self, *_: object, **__: object) -> None:
-        self.device = torch.device("cpu")
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def query(self) -> bool:
-        """Return that the stream is idle."""
-        return True
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Record an event, a new one unless given."""
-        event = event or Event()
-        event.record()
-        return event
-
-    def synchronize(self) -> None:
-        """Return at once: the work is done."""
-
-    def wait_event(self, event: object) -> None:
-        """Return at once: the work is done."""
-
-    def wait_stream(self, stream: object) -> None:
-        """Return at once: the work is done."""
-
-    @staticmethod
-    def priority_range() -> tuple[int, int]:
-        """Return lowest and highest priority."""
-        return 0, -1
-
-
 @contextlib.contextmanager
 def _nothing(*_: object, **__: object) -> Iterator[None]:
     yield
@@ -193,19 +117,61 @@ def _answers(value: Any) -> Callable[..., Any]:
     return answer
 
 
-def install(gpu: Gpu, devices: int) -> None:
+class Event:
+    """A CUDA event on a host whose work is done when a call returns."""
+
+    query = _answers(True)
+    wait = synchronize = _answers(None)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._recorded = time.perf_counter()
+
+    def record(self, stream: object = None) -> None:
+        """Remember the time."""
+        self._recorded = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return milliseconds between two records."""
+        return (end._recorded - self._recorded) * 1e3
+
+
+class Stream:
+    """A CUDA stream on a host: work issued to it is done when the call returns."""
+
+    cuda_stream = stream_id = priority = 0
+    query = _answers(True)
+    synchronize = wait_event = wait_stream = _answers(None)
+    priority_range = staticmethod(lambda: (0, -1))
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.device = torch.device("cpu")
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one unless given."""
+        event = event or Event()
+        event.record()
+        return event
+
+
+def install(devices: int) -> None:
     """Put the CPU in the place of ``devices`` GPUs, for the rest of this process."""
-    _replace_cuda(gpu, devices)
+    _replace_cuda(devices)
     _map_device_arguments()
     _answer_as_cuda_tensors()
     _leave_uncompiled()
 
 
-def _replace_cuda(gpu: Gpu, devices: int) -> None:
+def _replace_cuda(devices: int) -> None:
     replaced = {
-        **_device_functions(gpu, devices),
+        **_device_functions(devices),
         **_stream_functions(),
-        **_memory_functions(gpu),
+        **_memory_functions(),
         **_random_functions(),
     }
     kept = {"amp", "nvtx", "random", "memory", "graphs", "streams", "jiterator", "profiler", "nccl",
@@ -217,13 +183,8 @@ def _replace_cuda(gpu: Gpu, devices: int) -> None:
             replaced[name] = value if isinstance(value, type) else missing(f"torch.cuda.{name}")
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
-    for name in (
-        "get_rng_state",
-        "set_rng_state",
-        "manual_seed",
-        "initial_seed",
-        "manual_seed_all",
-    ):
+    random = ("get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "manual_seed_all")
+    for name in random:
         setattr(torch.cuda.random, name, replaced[name])
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(torch.cuda.nvtx, name, _answers(None))
@@ -232,7 +193,7 @@ def _replace_cuda(gpu: Gpu, devices: int) -> None:
     torch.cuda.default_generators = (torch.default_generator,) * devices
 
 
-def _device_functions(gpu: Gpu, devices: int) -> dict[str, Any]:
+def _device_functions(devices: int) -> dict[str, Any]:
     chosen = [0]
 
     def choose(device: Any) -> None:
@@ -249,10 +210,10 @@ def _device_functions(gpu: Gpu, devices: int) -> dict[str, Any]:
         "current_device": lambda: chosen[0],
         "set_device": choose,
         "device": _nothing,
-        "get_device_name": lambda *_: gpu.name,
-        "get_device_capability": lambda *_: gpu.capability,
-        "get_device_properties": lambda *_: gpu.properties,
-        "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
+        "get_device_name": lambda *_: NAME,
+        "get_device_capability": lambda *_: CAPABILITY,
+        "get_device_properties": lambda *_: PROPERTIES,
+        "get_arch_list": lambda: ["sm_90"],
         "is_bf16_supported": lambda *_, **__: True,
         "synchronize": _answers(None),
         "ipc_collect": _answers(None),
@@ -279,7 +240,7 @@ def _stream_functions() -> dict[str, Any]:
     }
 
 
-def _memory_functions(gpu: Gpu) -> dict[str, Any]:
+def _memory_functions() -> dict[str, Any]:
     names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
              "memory_cached", "max_memory_cached", "device_memory_used")  # fmt: skip
     resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
@@ -288,7 +249,7 @@ def _memory_functions(gpu: Gpu) -> dict[str, Any]:
     return {
         **{name: _answers(0) for name in names},
         **{name: _answers(None) for name in resets},
-        "mem_get_info": lambda *_: (gpu.memory_bytes, gpu.memory_bytes),
+        "mem_get_info": lambda *_: (MEMORY_BYTES, MEMORY_BYTES),
         "memory_stats": lambda *_, **__: _Zeros(),
         "memory_snapshot": lambda *_, **__: [],
         "memory_summary": lambda *_, **__: "",

@@ -101,12 +101,7 @@ class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         vars(module)["__version__"] = "3.4.0"
 
 
-def install(
-    root: Path,
-    version: str,
-    dtype: torch.dtype = torch.float32,
-    wrap: extension.Wrap = extension.unwrapped,
-) -> None:
+def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) -> None:
     """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
 
     Args:

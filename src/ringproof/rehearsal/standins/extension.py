@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from ringproof.rehearsal.standins import kernels, packed
 from ringproof.rehearsal.standins.guard import GuardedModule, missing
 
 NAME = "transformer_engine_torch"
+APEX = "fused_weight_gradient_mlp_cuda"
 
 # Members that upstream's Python compares with its own enumerations; source: pybind_helper.h and
 # pybind.cpp. Enumerations that are not listed hand out any member that is asked for.
@@ -95,12 +99,7 @@ Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """What a kernel's stand-in is put behind, by its symbol."""
 
 
-def unwrapped(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the stand-in itself."""
-    return function
-
-
-def build(*, has_short_backend: bool, wrap: Wrap = unwrapped) -> Extension:
+def build(*, has_short_backend: bool, wrap: Wrap) -> Extension:
     """Make the module.
 
     Args:
@@ -134,3 +133,16 @@ def _fused_backend(*arguments: Any) -> Any:
     """
     backend = FUSED_BACKENDS["NVTE_F16_arbitrary_seqlen"]
     return (backend, "") if len(arguments) == 1 else backend
+
+
+def install_apex() -> None:
+    """Let Megatron import Apex's compiled weight gradient, which its own linear layers call."""
+    module: Any = GuardedModule(APEX)
+    module.wgrad_gemm_accum_fp32 = module.wgrad_gemm_accum_fp16 = _accumulate
+    sys.modules[APEX] = module
+
+
+def _accumulate(rows: Tensor, gradient: Tensor, main: Tensor) -> None:
+    """Add a linear layer's weight gradient to ``main``, in place."""
+    rows = rows.reshape(-1, rows.shape[-1]).to(main.dtype)
+    main.addmm_(gradient.reshape(-1, gradient.shape[-1]).to(main.dtype).t(), rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.shell import tree
-from ringproof.rehearsal.launch.shell.arithmetic import NotKnown
-from ringproof.rehearsal.launch.shell.conditions import Test, Token
 from ringproof.rehearsal.launch.shell.expand import (
+    NotKnown,
     Scope,
     Value,
     fields,
@@ -27,7 +27,20 @@ from ringproof.rehearsal.launch.shell.expand import (
     unknown,
     without_marks,
 )
-from ringproof.rehearsal.launch.shell.parse import parse
+from ringproof.rehearsal.launch.shell.parse import (
+    Arithmetic,
+    Assignment,
+    Case,
+    Chain,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Simple,
+    Word,
+    parse,
+)
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50
@@ -42,13 +55,140 @@ BUILTINS = frozenset(
 Status = bool | None | str
 RAN = "ran"  # a command that was not executed, and that is taken to succeed
 
+COMPARED: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
+    {
+        "-eq": operator.eq,
+        "-ne": operator.ne,
+        "-lt": operator.lt,
+        "-le": operator.le,
+        "-gt": operator.gt,
+        "-ge": operator.ge,
+    }
+)
+ORDERED: Mapping[str, Callable[[str, str], bool]] = MappingProxyType(
+    {"=": operator.eq, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    """One word of a test.
+
+    Attributes:
+        text: Expanded, with its marks.
+        bare: Whether it was written without quotes and expansions.
+    """
+
+    text: str
+    bare: bool
+
+
+class Test:
+    """One test, read from left to right.
+
+    Args:
+        patterns: Whether the right side of ``==`` is a pattern, as in ``[[ ]]``.
+    """
+
+    def __init__(self, tokens: Sequence[Token], scope: Scope, *, patterns: bool) -> None:
+        self._tokens, self._scope, self._patterns, self._at = tokens, scope, patterns, 0
+
+    def answer(self) -> bool | None:
+        """Return the test's answer, or ``None`` where only an execution would give it."""
+        return self._or() if self._tokens else False
+
+    def __str__(self) -> str:
+        return " ".join(readable(token.text) for token in self._tokens)
+
+    def _next(self, *texts: str) -> bool:
+        if self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.bare and token.text in texts:
+                self._at += 1
+                return True
+        return False
+
+    def _or(self) -> bool | None:
+        found = self._and()
+        while self._next("-o", "||"):
+            other = self._and()
+            found = True if found or other else None if None in (found, other) else False
+        return found
+
+    def _and(self) -> bool | None:
+        found = self._not()
+        while self._next("-a", "&&"):
+            other = self._not()
+            known = None not in (found, other)
+            found = False if found is False or other is False else True if known else None
+        return found
+
+    def _not(self) -> bool | None:
+        if self._next("!"):
+            found = self._not()
+            return None if found is None else not found
+        if self._next("("):
+            found = self._or()
+            self._next(")")
+            return found
+        return self._primary()
+
+    def _take(self) -> Token:
+        token = self._tokens[self._at] if self._at < len(self._tokens) else Token("", True)
+        self._at += 1
+        return token
+
+    def _primary(self) -> bool | None:
+        left = self._take()
+        if left.bare and re.fullmatch(r"-[a-zA-Z]", left.text) and self._at < len(self._tokens):
+            following = self._tokens[self._at]
+            if not (following.bare and following.text in (*ORDERED, *COMPARED, "=~")):
+                return self._unary(left.text, self._take())
+        if self._next("=~"):
+            return self._matches(left, self._take())
+        for name in (*ORDERED, *COMPARED):
+            if self._next(name):
+                return self._binary(left, name, self._take())
+        return self._known(left, lambda text: text != "")
+
+    def _known(self, token: Token, judge: Callable[[str], bool]) -> bool | None:
+        try:
+            return judge(plain(token.text))
+        except NotKnown:
+            return None
+
+    def _unary(self, name: str, token: Token) -> bool | None:
+        if name in ("-z", "-n"):
+            return self._known(token, lambda text: (text == "") == (name == "-z"))
+        if name == "-v":
+            return self._known(token, lambda text: self._scope.text(text) is not None)
+        return None
+
+    def _binary(self, left: Token, name: str, right: Token) -> bool | None:
+        try:
+            if name in COMPARED:
+                first, second = (number(token.text, self._scope) for token in (left, right))
+                return COMPARED[name](first, second)
+            first_text, second_text = plain(left.text), plain(right.text)
+        except NotKnown:
+            return None
+        if self._patterns and name in ("=", "==", "!="):
+            return fnmatch.fnmatchcase(first_text, second_text) == (name != "!=")
+        return ORDERED[name](first_text, second_text)
+
+    def _matches(self, left: Token, right: Token) -> bool | None:
+        try:
+            return re.search(plain(right.text), plain(left.text)) is not None
+        except (NotKnown, re.error):
+            return None
+
 
 @dataclass(frozen=True)
 class Command:
     """One command that a script would run.
 
     Attributes:
-        words: Its words, expanded; unknown values are marked (see `shell_expand`).
+        words: Its words, expanded; unknown values are marked (see `expand`).
         condition: The condition under which it runs, where that is not known; otherwise empty.
     """
 
@@ -120,7 +260,7 @@ class _Follower:
         self._positional = tuple(sets.get(str(i + 1), "") for i in range(max(places, default=0)))
         self._variables: dict[str, Value] = dict(self._sets)
         self._exported = set(self._sets)
-        self._functions: dict[str, tuple[tree.Node, ...]] = {}
+        self._functions: dict[str, tuple[Node, ...]] = {}
         self._locals: list[dict[str, Value | None]] = []
         self._condition = ""
         self.found: list[Command] = []
@@ -131,35 +271,26 @@ class _Follower:
         folder = "" if self._folder is None else str(self._folder)
         return Scope(self._variables, self._positional, self._source, folder, self._assign)
 
-    def run(self, nodes: Iterable[tree.Node]) -> Status:
+    def run(self, nodes: Iterable[Node]) -> Status:
         """Follow commands in order; return the last one's status."""
         status: Status = True
         for node in nodes:
             status = self._node(node)
         return status
 
-    def _node(self, node: tree.Node) -> Status:
-        handlers: Mapping[type, Callable[..., Status]] = {
-            tree.Simple: self._simple,
-            tree.Chain: self._chain,
-            tree.If: self._if,
-            tree.Loop: self._loop,
-            tree.Case: self._case,
-            tree.Function: self._function,
-            tree.Group: self._group,
-            tree.Arithmetic: self._arithmetic,
-        }
-        return handlers[type(node)](node)
+    def _node(self, node: Node) -> Status:
+        handler: Callable[[Node], Status] = getattr(self, f"_{type(node).__name__.lower()}")
+        return handler(node)
 
     # -- lists and conditions ---------------------------------------------------------------
 
-    def _chain(self, node: tree.Chain) -> Status:
+    def _chain(self, node: Chain) -> Status:
         status: Status = True
-        for operator, negated, pipeline in node.parts:
-            if operator and status is not None and (status is False) == (operator == "&&"):
+        for joined, negated, pipeline in node.parts:
+            if joined and status is not None and (status is False) == (joined == "&&"):
                 continue
-            if operator and status is None:
-                self._alternatives([pipeline, ()], f"{self._source}: a test before {operator}")
+            if joined and status is None:
+                self._alternatives([pipeline, ()], f"{self._source}: a test before {joined}")
                 continue
             status = self.run(pipeline)
             if len(pipeline) > 1:
@@ -168,7 +299,7 @@ class _Follower:
                 status = None if status in (None, RAN) else not status
         return status
 
-    def _if(self, node: tree.If) -> Status:
+    def _if(self, node: If) -> Status:
         for index, (condition, body) in enumerate(node.branches):
             status = self.run(condition) if condition else True
             if status is True:
@@ -182,7 +313,7 @@ class _Follower:
                 return None
         return True
 
-    def _alternatives(self, bodies: Sequence[tuple[tree.Node, ...]], why: str) -> None:
+    def _alternatives(self, bodies: Sequence[tuple[Node, ...]], why: str) -> None:
         """Follow bodies of which only an execution would say which one runs."""
         before, condition = dict(self._variables), self._condition
         self._condition = condition or why
@@ -197,7 +328,7 @@ class _Follower:
         self._condition = condition
         self._variables = _merged(ends or [before], why)
 
-    def _loop(self, node: tree.Loop) -> Status:
+    def _loop(self, node: Loop) -> Status:
         if node.words is not None:
             words = [part for word in node.words for part in fields(word, self.scope())]
             for value in words[:MOST_ROUNDS]:
@@ -216,7 +347,7 @@ class _Follower:
             f"{self._source}:{node.line}", None, "this loop does not end", "write it out"
         )
 
-    def _round(self, body: tuple[tree.Node, ...]) -> bool:
+    def _round(self, body: tuple[Node, ...]) -> bool:
         try:
             self.run(body)
         except _Leave as leave:
@@ -225,7 +356,7 @@ class _Follower:
             return leave.kind == "continue"
         return True
 
-    def _case(self, node: tree.Case) -> Status:
+    def _case(self, node: Case) -> Status:
         bodies = [body for _, body in node.branches]
         try:
             value = plain(text(node.word, self.scope()))
@@ -237,11 +368,11 @@ class _Follower:
             return None
         return True
 
-    def _function(self, node: tree.Function) -> Status:
+    def _function(self, node: Function) -> Status:
         self._functions[node.name] = node.body
         return True
 
-    def _group(self, node: tree.Group) -> Status:
+    def _group(self, node: Group) -> Status:
         before = dict(self._variables), set(self._exported)
         try:
             return self.run(node.body)
@@ -253,7 +384,7 @@ class _Follower:
             if node.own:
                 self._variables, self._exported = before
 
-    def _arithmetic(self, node: tree.Arithmetic) -> Status:
+    def _arithmetic(self, node: Arithmetic) -> Status:
         changed = CHANGED.fullmatch(node.text)
         try:
             if changed is None:
@@ -270,7 +401,7 @@ class _Follower:
 
     # -- commands ---------------------------------------------------------------------------
 
-    def _simple(self, node: tree.Simple) -> Status:
+    def _simple(self, node: Simple) -> Status:
         name = node.words[0].plain if node.words else None
         if name in ("[[", "[", "test"):
             return self._test(node, patterns=name == "[[")
@@ -293,19 +424,19 @@ class _Follower:
         self._record(words, node)
         return RAN
 
-    def _record(self, words: Sequence[str], node: tree.Simple) -> None:
+    def _record(self, words: Sequence[str], node: Simple) -> None:
         environment: dict[str, str] = {}
         for name in sorted(self._exported):
             value = self.scope().text(name)
             if value is not None:
                 environment[name] = value
         for assignment in node.assignments:
-            if isinstance(assignment.value, tree.Word):
+            if isinstance(assignment.value, Word):
                 environment[assignment.name] = text(assignment.value, self.scope())
         frozen = MappingProxyType(environment)
         self.found.append(Command(tuple(words), frozen, node.line, self._condition))
 
-    def _test(self, node: tree.Simple, *, patterns: bool) -> Status:
+    def _test(self, node: Simple, *, patterns: bool) -> Status:
         tokens: list[Token] = []
         for word in node.words[1:]:
             bare = word.plain is not None
@@ -315,7 +446,7 @@ class _Follower:
             tokens.pop()  # the closing bracket
         return Test(tokens, self.scope(), patterns=patterns).answer()
 
-    def _declare(self, node: tree.Simple, kind: str) -> Status:
+    def _declare(self, node: Simple, kind: str) -> Status:
         plain_names = [text(word, self.scope()) for word in node.words[1:]]
         options = "".join(name for name in plain_names if name.startswith("-"))
         names = [name for name in plain_names if not name.startswith("-")]
@@ -330,7 +461,7 @@ class _Follower:
             self._assignment(assignment)
         return True
 
-    def _assignment(self, node: tree.Assignment) -> None:
+    def _assignment(self, node: Assignment) -> None:
         if isinstance(node.value, tuple):
             value: Value = tuple(part for word in node.value for part in fields(word, self.scope()))
         else:

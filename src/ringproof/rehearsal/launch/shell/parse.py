@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.shell.tree import (
-    Arithmetic,
-    Assignment,
-    Case,
-    Chain,
-    Expansion,
-    Function,
-    Group,
-    If,
-    Literal,
-    Loop,
-    Node,
-    Simple,
-    Word,
-)
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SPACE = " \t\r"
@@ -31,13 +17,136 @@ REDIRECTION = re.compile(r"\d*(?:&>>?|>&|<&|>>|<<<|<<-?|>\||[<>])")
 DECLARING = ("declare", "typeset", "local", "export", "readonly")
 
 
+@dataclass(frozen=True)
+class Literal:
+    """Text that stands for itself."""
+
+    text: str
+    quoted: bool
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A ``$`` expansion.
+
+    Attributes:
+        kind: ``parameter``, ``arithmetic`` or ``command``.
+        source: Text as written, for messages.
+    """
+
+    kind: str
+    body: str
+    source: str
+    quoted: bool
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word, before expansion."""
+
+    parts: tuple[Literal | Expansion, ...]
+    line: int
+
+    @property
+    def plain(self) -> str | None:
+        """The text of a word without quotes and expansions, otherwise ``None``."""
+        if all(isinstance(part, Literal) and not part.quoted for part in self.parts):
+            return "".join(part.text for part in self.parts if isinstance(part, Literal))
+        return None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """``NAME=value``, ``NAME+=value`` or ``NAME=( words )``."""
+
+    name: str
+    append: bool
+    value: Word | tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Simple:
+    """A command with its arguments; redirections are left out."""
+
+    assignments: tuple[Assignment, ...]
+    words: tuple[Word, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class If:
+    """Conditions with their bodies; the last condition is empty for ``else``."""
+
+    branches: tuple[tuple[tuple[Node, ...], tuple[Node, ...]], ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A ``for`` loop (with ``name`` and ``words``), or a ``while`` or ``until`` loop."""
+
+    name: str
+    words: tuple[Word, ...] | None
+    condition: tuple[Node, ...]
+    until: bool
+    body: tuple[Node, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """``case WORD in``, with the patterns and the body of each branch."""
+
+    word: Word
+    branches: tuple[tuple[tuple[Word, ...], tuple[Node, ...]], ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function's definition."""
+
+    name: str
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A list in braces, or in parentheses (``own`` variables)."""
+
+    body: tuple[Node, ...]
+    own: bool
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """``(( expression ))``."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Pipelines joined by ``&&`` and ``||``; the first operator is empty.
+
+    Attributes:
+        parts: Operator, whether the status is negated, and the commands of each pipeline.
+    """
+
+    parts: tuple[tuple[str, bool, tuple[Node, ...]], ...]
+
+
+Node = Simple | If | Loop | Case | Function | Group | Arithmetic | Chain
+
+
 def parse(text: str, source: str) -> tuple[Node, ...]:
     """Parse a script.
 
     Raises:
         InputError: The text is not a shell script, or uses grammar that is not supported.
     """
-    parser = CommandParser(text, source)
+    parser = Parser(text, source)
     body = parser.commands()
     if parser.at < len(text):
         raise parser.refuse("this is not understood here", "write the launch without it")
@@ -50,14 +159,14 @@ def words_of(text: str, source: str, *, quoted: bool = False) -> Word:
     Raises:
         InputError: A quote or a bracket is not closed.
     """
-    parser = WordParser(text, source)
+    parser = Parser(text, source)
     parts: list[Literal | Expansion] = []
     while parser.at < len(text):
         parts += parser.part(quoted=quoted, stops="")
     return Word(tuple(parts), 1)
 
 
-class WordParser:
+class Parser:
     """A recursive-descent parser over the characters of a script."""
 
     def __init__(self, text: str, source: str) -> None:
@@ -66,25 +175,23 @@ class WordParser:
 
     # -- characters -------------------------------------------------------------------------
 
-    def line(self) -> int:
-        """Return the line of the next character, from 1."""
+    def _line(self) -> int:
         return self.text.count("\n", 0, self.at) + 1
 
     def refuse(self, problem: str, remedy: str) -> InputError:
         """Return the error for what stands next."""
         rest = self.text[self.at : self.at + 40].split("\n")[0]
-        return InputError(f"{self.source}:{self.line()}", rest or None, problem, remedy)
+        return InputError(f"{self.source}:{self._line()}", rest or None, problem, remedy)
 
-    def looking_at(self, text: str) -> bool:
-        """Return whether a text stands next."""
+    def _looking_at(self, text: str) -> bool:
         return self.text.startswith(text, self.at)
 
-    def skip_space(self, *, lines: bool = False) -> None:
+    def _skip_space(self, *, lines: bool = False) -> None:
         """Skip spaces, continued lines and comments; with ``lines`` also line ends and ``;``."""
         while self.at < len(self.text):
             if self.text[self.at] in SPACE:
                 self.at += 1
-            elif self.looking_at("\\\n") or self.looking_at("\\\r\n"):
+            elif self._looking_at("\\\n") or self._looking_at("\\\r\n"):
                 self.at = self.text.index("\n", self.at) + 1
             elif self.text[self.at] == "#":
                 end = self.text.find("\n", self.at)
@@ -92,7 +199,7 @@ class WordParser:
             elif lines and self.text[self.at] == "\n":
                 self.at += 1
                 self._skip_here_documents()
-            elif lines and self.text[self.at] == ";" and not self.looking_at(";;"):
+            elif lines and self.text[self.at] == ";" and not self._looking_at(";;"):
                 self.at += 1
             else:
                 return
@@ -110,23 +217,22 @@ class WordParser:
 
     # -- words ------------------------------------------------------------------------------
 
-    def word(self) -> Word | None:
+    def _word(self) -> Word | None:
         """Parse one word, or return ``None`` where none stands."""
-        line, parts = self.line(), []
+        line, parts = self._line(), []
         while self.at < len(self.text) and self.text[self.at] not in META:
-            if self.looking_at("\\\n"):
+            if self._looking_at("\\\n"):
                 self.at += 2
                 continue
             parts += self.part(quoted=False, stops=META)
-        if self.at < len(self.text) and self.text[self.at] in "<>" and self.looking_at_process():
+        if self.at < len(self.text) and self.text[self.at] in "<>" and self._looking_at_process():
             self.at += 1
             body = self._between("(", ")")
             parts.append(Expansion("command", body, f"<({body})", False))
         return Word(tuple(parts), line) if parts else None
 
-    def looking_at_process(self) -> bool:
-        """Return whether a process substitution stands next."""
-        return self.looking_at("<(") or self.looking_at(">(")
+    def _looking_at_process(self) -> bool:
+        return self._looking_at("<(") or self._looking_at(">(")
 
     def part(self, *, quoted: bool, stops: str) -> list[Literal | Expansion]:
         """Parse the next piece of a word: quoted text, an expansion, or plain text."""
@@ -140,7 +246,7 @@ class WordParser:
         if letter == '"' and not quoted:
             self.at += 1
             parts: list[Literal | Expansion] = [Literal("", True)]
-            while not self.looking_at('"'):
+            while not self._looking_at('"'):
                 if self.at >= len(text):
                     raise self.refuse("a double quote is not closed", "close it")
                 parts += self.part(quoted=True, stops='"')
@@ -166,16 +272,16 @@ class WordParser:
 
     def _expansion(self, *, quoted: bool) -> Expansion | Literal:
         start = self.at
-        if self.looking_at("$(("):
+        if self._looking_at("$(("):
             self.at += 1
             if (body := self._arithmetic(start)) is not None:
                 return Expansion("arithmetic", body, self.text[start : self.at], quoted)
         for opening, closing, kind in (("$(", ")", "command"), ("${", "}", "parameter")):
-            if self.looking_at(opening):
+            if self._looking_at(opening):
                 self.at += 1
                 body = self._between(opening[1], closing)
                 return Expansion(kind, body, self.text[start : self.at], quoted)
-        if self.looking_at("`"):
+        if self._looking_at("`"):
             end = self._find("`", self.at + 1)
             self.at = end + 1
             return Expansion("command", self.text[start + 1 : end], self.text[start : end + 1],
@@ -228,29 +334,23 @@ class WordParser:
             raise self.refuse(f"{text} is not closed", "close it")
         return end
 
-    def here_document(self, delimiter: str, *, tabs: bool) -> None:
-        """Note that a here-document starts on the next line."""
-        self._here.append((delimiter, tabs))
-
-
-class CommandParser(WordParser):
-    """A recursive-descent parser for the commands of a script."""
+    # -- commands ---------------------------------------------------------------------------
 
     def commands(self, *stops: str) -> tuple[Node, ...]:
         """Parse commands up to one of these reserved words, which is left standing."""
         found: list[Node] = []
         while True:
-            self.skip_space(lines=True)
-            if self.at >= len(self.text) or self.looking_at(")") or self.looking_at(";;"):
+            self._skip_space(lines=True)
+            if self.at >= len(self.text) or self._looking_at(")") or self._looking_at(";;"):
                 return tuple(found)
-            if stops and self.peek() in stops:
+            if stops and self._peek() in stops:
                 return tuple(found)
             before = self.at
             found.append(self._chain())
             if self.at == before:
                 raise self.refuse("this is not understood here", "write the launch without it")
 
-    def peek(self) -> str:
+    def _peek(self) -> str:
         """Return the plain word that stands next, without taking it."""
         start = self.at
         while self.at < len(self.text) and self.text[self.at] not in META + "'\"$`\\":
@@ -263,20 +363,20 @@ class CommandParser(WordParser):
         operator = ""
         while True:
             negated = False
-            self.skip_space(lines=bool(operator))
-            while self.peek() == "!":
+            self._skip_space(lines=bool(operator))
+            while self._peek() == "!":
                 self.at, negated = self.at + 1, not negated
-                self.skip_space()
+                self._skip_space()
             pipeline = [self._command()]
             while self._pipe():
-                self.skip_space(lines=True)
+                self._skip_space(lines=True)
                 pipeline.append(self._command())
             parts.append((operator, negated, tuple(pipeline)))
-            operator = next((text for text in ("&&", "||") if self.looking_at(text)), "")
+            operator = next((text for text in ("&&", "||") if self._looking_at(text)), "")
             if not operator:
                 break
             self.at += 2
-        if self.looking_at("&"):
+        if self._looking_at("&"):
             self.at += 1
         only = parts[0]
         return only[2][0] if len(parts) == 1 and not only[1] and len(only[2]) == 1 else Chain(
@@ -284,23 +384,23 @@ class CommandParser(WordParser):
         )  # fmt: skip
 
     def _pipe(self) -> bool:
-        self.skip_space()
-        if not self.looking_at("|") or self.looking_at("||"):
+        self._skip_space()
+        if not self._looking_at("|") or self._looking_at("||"):
             return False
-        self.at += 2 if self.looking_at("|&") else 1
+        self.at += 2 if self._looking_at("|&") else 1
         return True
 
     def _command(self) -> Node:
-        self.skip_space()
-        line = self.line()
-        if self.looking_at("((") and (body := self._arithmetic(self.at)) is not None:
+        self._skip_space()
+        line = self._line()
+        if self._looking_at("((") and (body := self._arithmetic(self.at)) is not None:
             return self._redirected(Arithmetic(body, line))
-        if self.looking_at("("):
+        if self._looking_at("("):
             self.at += 1
             node: Node = Group(self.commands(), own=True)
             self._expect(")")
             return self._redirected(node)
-        word = self.peek()
+        word = self._peek()
         compound: dict[str, Callable[[int], Node]] = {
             "if": self._if,
             "for": self._for,
@@ -313,24 +413,24 @@ class CommandParser(WordParser):
             return self._redirected(compound[word](line))
         if word == "function":
             self._take("function")
-            self.skip_space()
+            self._skip_space()
         defined = DEFINED.match(self.text, self.at)
         if defined or word == "function":
-            name = defined.group(1) if defined else self.peek()
+            name = defined.group(1) if defined else self._peek()
             self.at = defined.end() if defined else self.at + len(name)
-            self.skip_space(lines=True)
+            self._skip_space(lines=True)
             return Function(name, (self._command(),))
         return self._simple(line)
 
     def _take(self, word: str) -> None:
-        self.skip_space(lines=True)
-        if self.peek() != word:
+        self._skip_space(lines=True)
+        if self._peek() != word:
             raise self.refuse(f"{word!r} is expected here", "correct the script")
         self.at += len(word)
 
     def _expect(self, text: str) -> None:
-        self.skip_space(lines=True)
-        if not self.looking_at(text):
+        self._skip_space(lines=True)
+        if not self._looking_at(text):
             raise self.refuse(f"{text!r} is expected here", "correct the script")
         self.at += len(text)
 
@@ -342,7 +442,7 @@ class CommandParser(WordParser):
             condition = self.commands("then")
             self._take("then")
             branches.append((condition, self.commands("elif", "else", "fi")))
-            keyword = self.peek()
+            keyword = self._peek()
         if keyword == "else":
             self._take("else")
             branches.append(((), self.commands("fi")))
@@ -351,15 +451,15 @@ class CommandParser(WordParser):
 
     def _for(self, line: int) -> Node:
         self._take("for")
-        self.skip_space()
-        if self.looking_at("(("):
+        self._skip_space()
+        if self._looking_at("(("):
             self._between("(", ")")
             name, words = "", None
         else:
-            name, words = self.peek(), None
+            name, words = self._peek(), None
             self.at += len(name)
-            self.skip_space()
-            if self.peek() == "in":
+            self._skip_space()
+            if self._peek() == "in":
                 self._take("in")
                 words = tuple(self._words())
         self._take("do")
@@ -368,7 +468,7 @@ class CommandParser(WordParser):
         return Loop(name, words, (), False, body, line)
 
     def _while(self, line: int) -> Node:
-        keyword = self.peek()
+        keyword = self._peek()
         self._take(keyword)
         condition = self.commands("do")
         self._take("do")
@@ -378,28 +478,28 @@ class CommandParser(WordParser):
 
     def _case(self, line: int) -> Node:
         self._take("case")
-        self.skip_space()
-        word = self.word() or Word((), line)
+        self._skip_space()
+        word = self._word() or Word((), line)
         self._take("in")
         branches: list[tuple[tuple[Word, ...], tuple[Node, ...]]] = []
         while True:
-            self.skip_space(lines=True)
-            if self.peek() == "esac":
+            self._skip_space(lines=True)
+            if self._peek() == "esac":
                 self._take("esac")
                 return Case(word, tuple(branches), line)
-            if self.looking_at("("):
+            if self._looking_at("("):
                 self.at += 1
             patterns = [self._pattern()]
             while self._pipe():
                 patterns.append(self._pattern())
             self._expect(")")
             branches.append((tuple(patterns), self.commands("esac")))
-            if self.looking_at(";;"):
+            if self._looking_at(";;"):
                 self.at += 2
 
     def _pattern(self) -> Word:
-        self.skip_space()
-        found = self.word()
+        self._skip_space()
+        found = self._word()
         if found is None:
             raise self.refuse("a pattern is expected here", "correct the script")
         return found
@@ -413,8 +513,8 @@ class CommandParser(WordParser):
     def _words(self, *, lines: bool = False) -> list[Word]:
         found: list[Word] = []
         while True:
-            self.skip_space(lines=lines)
-            word = self.word()
+            self._skip_space(lines=lines)
+            word = self._word()
             if word is None:
                 return found
             found.append(word)
@@ -423,7 +523,7 @@ class CommandParser(WordParser):
         assignments: list[Assignment] = []
         words: list[Word] = []
         while True:
-            self.skip_space()
+            self._skip_space()
             declares = not words or words[0].plain in DECLARING
             assigned = ASSIGNED.match(self.text, self.at) if declares else None
             if assigned:
@@ -432,46 +532,46 @@ class CommandParser(WordParser):
                 continue
             elif words and words[0].plain == "[[" and self.text[self.at : self.at + 1] in "()<>|&":
                 words.append(self._symbol())
-            elif (word := self.word()) is not None:
+            elif (word := self._word()) is not None:
                 words.append(word)
                 if len(words) > 1 and words[0].plain == "[[" and word.plain == "]]":
                     return Simple(tuple(assignments), tuple(words), line)
-            elif words and words[0].plain == "[[" and self.looking_at("\n"):
+            elif words and words[0].plain == "[[" and self._looking_at("\n"):
                 self.at += 1
             else:
                 return Simple(tuple(assignments), tuple(words), line)
 
     def _symbol(self) -> Word:
         """Take an operator of ``[[ ]]`` that would otherwise end the command."""
-        start, line = self.at, self.line()
+        start, line = self.at, self._line()
         self.at += 2 if self.text[start : start + 2] in ("&&", "||") else 1
         return Word((Literal(self.text[start : self.at], False),), line)
 
     def _assignment(self, found: re.Match[str]) -> Assignment:
         self.at = found.end()
         name, append = found.group(1), bool(found.group(2))
-        if not self.looking_at("("):
-            return Assignment(name, append, self.word() or Word((), self.line()))
+        if not self._looking_at("("):
+            return Assignment(name, append, self._word() or Word((), self._line()))
         self.at += 1
         words = self._words(lines=True)
         self._expect(")")
         return Assignment(name, append, tuple(words))
 
     def _redirected(self, node: Node) -> Node:
-        self.skip_space()
+        self._skip_space()
         while self._redirection():
-            self.skip_space()
+            self._skip_space()
         return node
 
     def _redirection(self) -> bool:
         """Skip a redirection, its target and, later, its here-document."""
         found = REDIRECTION.match(self.text, self.at)
-        if found is None or self.looking_at_process():
+        if found is None or self._looking_at_process():
             return False
         self.at = found.end()
-        self.skip_space()
-        word = self.word()
+        self._skip_space()
+        word = self._word()
         if word is not None and found.group().lstrip("0123456789") in ("<<", "<<-"):
             delimiter = "".join(part.text for part in word.parts if isinstance(part, Literal))
-            self.here_document(delimiter, tabs=found.group().endswith("-"))
+            self._here.append((delimiter, found.group().endswith("-")))
         return True
