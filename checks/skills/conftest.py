@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
-from ringproof.harness.cards import load_card
+from checks.skills.shared import REPOSITORY
+from ringproof.harness.cards import Card, load_card
 from ringproof.harness.proofs.given import UPSTREAM_OPTION, given_tree
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 from ringproof.rehearsal.fixtures import Stage
@@ -51,3 +51,15 @@ def upstream_of(stage: Stage) -> Callable[[str], Upstream]:
 def dev_upstream(upstream_of: Callable[[str], Upstream]) -> Upstream:
     """Megatron-LM's dev branch on Transformer Engine's release."""
     return upstream_of("megatron-lm-dev")
+
+
+@pytest.fixture(scope="module")
+def text(request: pytest.FixtureRequest) -> str:
+    """The text of the skill that the module's ``SKILL`` names."""
+    return str((request.module.SKILL / "SKILL.md").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def card(request: pytest.FixtureRequest) -> Card:
+    """The card of the skill that the module's ``SKILL`` names."""
+    return load_card(request.module.SKILL / "card.yaml")

@@ -5,9 +5,13 @@ Called by `ringproof.rehearsal.fixtures.Stage.call`, `observe` on one rank and `
 
 from __future__ import annotations
 
+import importlib
+import signal
+import time
 import types
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,9 +19,50 @@ import torch.distributed as dist
 
 from checks.skills import dynamic_batches as batches
 from checks.skills.core_cases import layout
-from checks.skills.dynamic_dev_plan import outcome
+from checks.skills.shared import Group
 
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+
+
+LIMIT = 5.0
+"""Seconds of processor time; what ends takes thousandths of it."""
+
+
+class StillPlanning(Exception):
+    """The time is over."""
+
+
+def plan(batch: batches.Batch) -> list[list[list[int]]]:
+    """The microbatches of upstream's scheduler; each is the sample ids of every rank."""
+    schedule = importlib.import_module("megatron.core.datasets.data_schedule")
+    scheduler = schedule.DefaultDynamicCPScheduler(
+        batch.budget, 1, batch.ranks, batch.multiple, min_cp_size=batch.smallest
+    )
+    return list(scheduler.get_groups_and_subsamples(list(enumerate(batch.lengths))))
+
+
+def outcome(batch: batches.Batch, limit: float = LIMIT) -> dict[str, Any]:
+    """The microbatches, or the error; and the seconds of processor time that it took.
+
+    ``shared`` says whether two ranks of a microbatch have one list object.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise StillPlanning
+
+    importlib.import_module("megatron.core.datasets.data_schedule")  # takes longer than planning
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    started = time.process_time()
+    try:
+        made = plan(batch)
+        shared = any(len(set(map(id, microbatch))) < len(microbatch) for microbatch in made)
+        found: dict[str, Any] = {"microbatches": made, "error": "", "shared": shared}
+    except Exception as error:
+        found = {"microbatches": None, "error": f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return {**found, "seconds": time.process_time() - started}
 
 
 def said(action: Callable[[], Any]) -> str:
@@ -99,21 +144,6 @@ def groups(options: dict[str, Any]) -> dict[str, Any]:
     found["left"] = sorted(state._DYNAMIC_DP_CP_GROUPS)
     dist.barrier()  # the first rank serves the store: it must not end before the others
     return found
-
-
-class Group:
-    """A process group as Mamba's split asks it: its size and this rank's place."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def size(self) -> int:
-        """Ranks in it."""
-        return self._size
-
-    def rank(self) -> int:
-        """The first place."""
-        return 0
 
 
 def mamba() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 The groups are built by `initialize_model_parallel` in worlds of the fake backend: it forms every
 group and moves nothing, so one process sees what each rank of a large world would be given. The
-loader runs in a world of one gloo rank. Run by `fresh_process.measure`.
+loader runs in a world of one gloo rank. Run by `checks.skills.shared.measure`.
 """
 
 from __future__ import annotations

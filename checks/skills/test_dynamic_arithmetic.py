@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
+from checks.skills.shared import REPOSITORY, Group
 from ringproof.errors import InputError
 from ringproof.reference.packing.partition import check_divisible, rank_spans
 from ringproof.reference.topology.layout import RankLayout
@@ -33,20 +33,17 @@ def stands_once(row):
     assert rows_of_reference().count(row) == 1, row
 
 
-@pytest.mark.parametrize("length", [1, 128, 1024, 2048, 2049, 3000, 4096, 4097, 8192])
-def test_size_rule_is_upstreams(length):
+@pytest.fixture
+def scheduler():
     from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
 
-    class Domain:
-        def size(self):
-            return 8
-
-    assert BalancedCPScheduler(BUDGET, Domain()).gpus_needed(length) == cp_size(length, BUDGET)
+    return BalancedCPScheduler(BUDGET, Group(8))
 
 
 @pytest.mark.parametrize("length", [128, 2048, 2049, 4096, 4097, 8192])
-def test_worked_sizes(length):
+def test_worked_sizes(length, scheduler):
     size = cp_size(length, BUDGET)
+    assert scheduler.gpus_needed(length) == size, "the rule is upstream's"
     assert length <= size * BUDGET
     assert size == 1 or length > size // 2 * BUDGET, "half as many would not hold it"
     stands_once(f"| {length:,} | {size} | {-(-length // size):,} |")
@@ -174,13 +171,6 @@ def test_counts_above_two_to_the_twenty_fourth_lose_their_last_bit():
     assert as_float32(2**24 + 1) != 2**24 + 1
 
 
-def test_cost_estimate_is_quadratic_over_size():
-    from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
-
-    class Domain:
-        def size(self):
-            return 8
-
-    scheduler = BalancedCPScheduler(BUDGET, Domain())
+def test_cost_estimate_is_quadratic_over_size(scheduler):
     assert scheduler.get_total_workload(8192, 4) == 8192**2 / 4
     assert math.isclose(scheduler.get_total_workload(8192), scheduler.get_total_workload(8192, 4))

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from checks.skills.dynamic_batches import TIMED, lognormal
-from checks.skills.dynamic_dev_plan import LIMIT
+from checks.skills.dynamic_dev_world import LIMIT
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
 
 UTILS = "megatron/core/datasets/data_schedule_utils.py"

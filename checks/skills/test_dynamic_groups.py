@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.skills.fresh_process import measure
+from checks.skills.shared import measure
 from ringproof.reference.topology.layout import RankLayout
 
 FULL = "DATA_PARALLEL_GROUP_WITH_CP"

@@ -15,24 +15,15 @@ from megatron.core.pipeline_parallel import hybrid_cp_schedule
 from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
 
 from checks.skills import dynamic_batches
+from checks.skills.shared import Group
 
 BUDGET = 1024
 MISALIGNED = dynamic_batches.MISALIGNED.lengths
 
 
-class Domain:
-    """A DPxCP group as the scheduler asks it: its size."""
-
-    def __init__(self, ranks):
-        self._ranks = ranks
-
-    def size(self):
-        return self._ranks
-
-
 def plan(lengths, ranks, budget=BUDGET):
     """Microbatches; each is the list of sample ids of every rank."""
-    scheduler = BalancedCPScheduler(budget, Domain(ranks))
+    scheduler = BalancedCPScheduler(budget, Group(ranks))
     return scheduler.get_groups_and_subsamples(list(enumerate(lengths)), None)[1]
 
 
@@ -69,7 +60,7 @@ def unusable(lengths, domain):
     ("length", "size"), [(1, 1), (1024, 1), (1025, 2), (2048, 2), (2049, 4), (4096, 4), (4097, 8)]
 )
 def test_size_is_the_next_power_of_two(length, size):
-    assert BalancedCPScheduler(BUDGET, Domain(8)).gpus_needed(length) == size
+    assert BalancedCPScheduler(BUDGET, Group(8)).gpus_needed(length) == size
 
 
 def test_idle_ranks_widen_the_groups():
@@ -177,7 +168,7 @@ def test_the_overfill_factor_is_hard_coded():
     [((819,), 1, 1), ((7469, 5200), 1, 2), ((6251, 3484, 1283, 477), 4, 3)],
 )
 def test_buckets_are_more_or_fewer_than_the_sizes(lengths, sizes, buckets):
-    scheduler = BalancedCPScheduler(BUDGET, Domain(8))
+    scheduler = BalancedCPScheduler(BUDGET, Group(8))
     samples = list(enumerate(lengths))
     assert len({scheduler.gpus_needed(length) for length in lengths}) == sizes
     found = scheduler.make_buckets_equal(samples, scheduler.get_total_workload)

@@ -8,31 +8,13 @@ import json
 import re
 from types import SimpleNamespace
 
-import pytest
-
-from checks.skills.fresh_process import REPOSITORY
-from ringproof.harness.cards import load_card
-from ringproof.harness.cards.model import PackageUpstream
+from checks.skills.shared import REPOSITORY, body_of, check_markers
 from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.reader import read_groups
 from ringproof.harness.logs.report import as_json
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
-
-
-@pytest.fixture(scope="module")
-def text():
-    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def card():
-    return load_card(SKILL / "card.yaml")
-
-
-def body_of(text):
-    return text.split("\n---\n", 1)[1]
 
 
 def test_description_leaves_the_neighbours_alone(text):
@@ -48,7 +30,6 @@ def test_description_leaves_the_neighbours_alone(text):
 
 def test_counts_and_ids_in_the_text_are_those_of_the_card(text, card):
     known = {pitfall.id for pitfall in card.pitfalls}
-    assert f"lists {len(card.anchors)} anchors" in text
     assert f"for all {len(known)} when" in text
     explained = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
     full = {line.split("`")[1] for line in explained.splitlines() if line.startswith("| `")}
@@ -94,12 +75,7 @@ NEAR_MISSES = (
 
 
 def test_each_marker_matches_its_line_and_nothing_near(card):
-    assert {marker.id for marker in card.markers} == set(PRINTED)
-    for marker in card.markers:
-        found = [
-            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
-        ]
-        assert found == [PRINTED[marker.id]]
+    check_markers(card, PRINTED, NEAR_MISSES)
 
 
 def test_the_snippet_prints_its_marker(text, card, capsys):
@@ -160,27 +136,3 @@ def test_main_has_the_code_that_was_run():
     for anchor in SAME_CODE:
         assert len(set(fingerprints(anchor))) == 1, anchor
     assert len(set(fingerprints("mc-loop"))) == 2, "the loop was repaired"
-
-
-def test_evals_have_near_misses():
-    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
-    assert document["skill_name"] == SKILL.name
-    cases = document["evals"]
-    assert len({case["id"] for case in cases}) == len(cases)
-    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
-    negative = [case for case in cases if case["id"].startswith("negative-")]
-    assert len(negative) >= 5
-    assert len(cases) - len(negative) >= 8
-    named = re.compile(rf"(?<!--){SKILL.name}")  # the command-line option has the same words
-    assert [case["id"] for case in cases if named.search(case["prompt"])] == [], "must not name it"
-
-
-def test_packages_of_the_card_are_the_releases_asked_for(card):
-    packages = {
-        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
-    }
-    assert packages == {
-        "megatron-core": "0.16.1",
-        "transformer-engine": "2.20.2",
-        "megatron-bridge": "0.3.1",
-    }

@@ -28,26 +28,12 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 
-from checks.skills.fresh_process import REPOSITORY
-from checks.skills.output_calls import output_calls, parse_package
+from checks.skills.shared import REPOSITORY, Group, output_calls, parse_package
 from ringproof.harness.cards import load_card
 
 CARD = REPOSITORY / "skills" / "dynamic-context-parallel" / "card.yaml"
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 SCHEDULING_FILES = ("data_schedule.py", "hybrid_cp_schedule.py", "packed_seq_params.py")
-
-
-class Group:
-    """A process group as megatron-core asks it: its size and this rank's place."""
-
-    def __init__(self, size, rank=0):
-        self._size, self._rank = size, rank
-
-    def size(self):
-        return self._size
-
-    def rank(self):
-        return self._rank
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
+from checks.skills.shared import REPOSITORY
+from ringproof.harness.cards import PackageUpstream, load_card
 
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
 MAX_LINES = 500
@@ -68,3 +70,30 @@ def test_body_is_within_budget(skill):
 def test_every_reference_is_there_and_named(skill):
     named = set(re.findall(r"references/[\w-]+\.md", text_of(skill)))
     assert named == {f"references/{path.name}" for path in (skill / "references").iterdir()}
+
+
+def test_the_number_of_anchors_is_stated(skill):
+    assert f"lists {len(load_card(skill / 'card.yaml').anchors)} anchors" in text_of(skill)
+
+
+def test_packages_of_the_card_are_the_releases_asked_for(skill):
+    upstreams = load_card(skill / "card.yaml").upstreams.values()
+    packages = {u.package: u.version for u in upstreams if isinstance(u, PackageUpstream)}
+    assert packages == {
+        "megatron-core": "0.16.1",
+        "transformer-engine": "2.20.2",
+        "megatron-bridge": "0.3.1",
+    }
+
+
+def test_evals_have_near_misses(skill):
+    document = json.loads((skill / "evals" / "evals.json").read_text(encoding="utf-8"))
+    assert document["skill_name"] == skill.name
+    cases = document["evals"]
+    assert len({case["id"] for case in cases}) == len(cases)
+    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
+    negative = [case for case in cases if case["id"].startswith("negative-")]
+    assert len(negative) >= 5
+    assert len(cases) - len(negative) >= (8 if skill.name == "dynamic-context-parallel" else 5)
+    named = re.compile(rf"(?<!--){skill.name}(?!-sizes)")  # options have the same words
+    assert [case["id"] for case in cases if named.search(case["prompt"])] == [], "must not name it"

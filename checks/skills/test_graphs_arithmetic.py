@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
+from checks.skills.shared import REPOSITORY
 from ringproof.errors import InputError
 from ringproof.reference.packing.partition import rank_spans
 

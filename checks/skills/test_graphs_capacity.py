@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from checks.planning.plan_run import BASIC, plan, plan_json
-from checks.skills.fresh_process import REPOSITORY
+from checks.skills.shared import REPOSITORY
 from checks.skills.test_graphs_arithmetic import (
     QWEN,
     REFERENCE,

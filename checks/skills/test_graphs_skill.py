@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import types
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
-from ringproof.harness.cards import PackageUpstream, load_card
+from checks.skills.shared import REPOSITORY, check_markers
 
 SKILL = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs"
-
-
-@pytest.fixture(scope="module")
-def text():
-    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def card():
-    return load_card(SKILL / "card.yaml")
-
-
-def body_of(text):
-    return text.split("\n---\n", 1)[1]
 
 
 def test_every_pitfall_is_explained(card):
@@ -34,10 +18,6 @@ def test_every_pitfall_is_explained(card):
     explained = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
     prose = explained.split("\n## All pitfalls\n")[0]
     assert known == known & set(re.findall(r"`([a-z0-9-]+)`", prose))
-
-
-def test_the_number_of_anchors_is_stated(text, card):
-    assert f"lists {len(card.anchors)} anchors" in text
 
 
 def test_every_anchor_expects_something(card):
@@ -86,12 +66,7 @@ NEAR_MISSES = (
 
 
 def test_each_marker_matches_its_line_and_nothing_near(card):
-    assert {marker.id for marker in card.markers} == set(PRINTED)
-    for marker in card.markers:
-        found = [
-            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
-        ]
-        assert found == [PRINTED[marker.id]]
+    check_markers(card, PRINTED, NEAR_MISSES)
 
 
 def snippet_of(text):
@@ -141,26 +116,3 @@ def test_snippet_lets_a_refusal_through(text, monkeypatch):
     with pytest.raises(KeyError):
         layer_class({4: []})._activate_dynamic_cp_cuda_graph(types.SimpleNamespace(local_cp_size=8))
     assert names["replays"] == {}
-
-
-def test_evals_have_near_misses():
-    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
-    assert document["skill_name"] == SKILL.name
-    cases = document["evals"]
-    assert len({case["id"] for case in cases}) == len(cases)
-    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
-    negative = [case for case in cases if case["id"].startswith("negative-")]
-    assert len(negative) >= 5
-    assert len(cases) - len(negative) >= 5
-    assert [case["id"] for case in cases if SKILL.name in case["prompt"]] == [], "must not name it"
-
-
-def test_packages_of_the_card_are_the_releases_asked_for(card):
-    packages = {
-        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
-    }
-    assert packages == {
-        "megatron-core": "0.16.1",
-        "transformer-engine": "2.20.2",
-        "megatron-bridge": "0.3.1",
-    }

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from megatron.core.transformer import TransformerConfig, cuda_graphs
 from megatron.core.transformer.enums import CudaGraphScope
 
-from checks.skills.fresh_process import REPOSITORY
-from checks.skills.output_calls import mentions, output_calls, parse_package
+from checks.skills.shared import REPOSITORY, mentions, output_calls, parse_package
 from ringproof.harness.cards import load_card
 
 CARD = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs" / "card.yaml"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from checks.skills.fresh_process import REPOSITORY
+from checks.skills.shared import REPOSITORY
 from ringproof.reference.topology.hierarchy import level_groups
 from ringproof.reference.topology.layout import RankLayout
 
@@ -95,13 +95,6 @@ def test_closed_forms_count_every_message(comm_type, sizes):
     sent = sent_per_rank(forward_messages(comm_type, shard, sizes))
     assert set(sent.values()) == {forward_bytes(comm_type, shard, *sizes)}
     assert len(sent) == ranks, "all ranks send alike"
-
-
-def test_hierarchical_contains_both_flat_types():
-    shard = WORKED
-    assert forward_bytes("a2a+p2p", shard, 1, 16) == forward_bytes("p2p", shard, 1, 16)
-    assert forward_bytes("a2a+p2p", shard, 16, 1) == forward_bytes("a2a", shard, 16, 1)
-    assert forward_bytes("a2a+p2p", shard, 8, 2) != forward_bytes("a2a+p2p", shard, 2, 8)
 
 
 def busiest_across_nodes(messages):

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-import pytest
-
-from checks.skills.fresh_process import REPOSITORY
-from ringproof.harness.cards import PackageUpstream, load_card
+from checks.skills.shared import REPOSITORY, body_of, check_markers
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"
-
-
-@pytest.fixture(scope="module")
-def text():
-    return (SKILL / "SKILL.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def card():
-    return load_card(SKILL / "card.yaml")
-
-
-def body_of(text):
-    return text.split("\n---\n", 1)[1]
 
 
 def test_pitfalls_are_those_of_the_card(text, card):
@@ -39,7 +21,6 @@ def test_pitfalls_are_those_of_the_card(text, card):
 
 
 def test_symbols_in_the_text_are_anchored(text, card):
-    assert f"lists {len(card.anchors)} anchors" in text
     symbols = {anchor.symbol for anchor in card.anchors}
     section = body_of(text).split("\n## Code anchors\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
@@ -87,33 +68,4 @@ NEAR_MISSES = (
 
 
 def test_each_marker_matches_its_line_and_nothing_near(card):
-    assert {marker.id for marker in card.markers} == set(PRINTED)
-    for marker in card.markers:
-        found = [
-            line for line in (*PRINTED.values(), *NEAR_MISSES) if re.search(marker.pattern, line)
-        ]
-        assert found == [PRINTED[marker.id]]
-
-
-def test_evals_have_near_misses():
-    document = json.loads((SKILL / "evals" / "evals.json").read_text(encoding="utf-8"))
-    assert document["skill_name"] == SKILL.name
-    cases = document["evals"]
-    assert len({case["id"] for case in cases}) == len(cases)
-    assert all(case["prompt"] and case["expected_output"] and case["assertions"] for case in cases)
-    negative = [case for case in cases if case["id"].startswith("negative-")]
-    assert len(negative) >= 5
-    assert len(cases) - len(negative) >= 5
-    named = re.compile(rf"{SKILL.name}(?!-sizes)")
-    assert [case["id"] for case in cases if named.search(case["prompt"])] == [], "must not name it"
-
-
-def test_packages_of_the_card_are_the_releases_asked_for(card):
-    packages = {
-        u.package: u.version for u in card.upstreams.values() if isinstance(u, PackageUpstream)
-    }
-    assert packages == {
-        "megatron-core": "0.16.1",
-        "transformer-engine": "2.20.2",
-        "megatron-bridge": "0.3.1",
-    }
+    check_markers(card, PRINTED, NEAR_MISSES)

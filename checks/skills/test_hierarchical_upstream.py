@@ -20,8 +20,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from checks.skills.fresh_process import REPOSITORY
-from checks.skills.output_calls import literals, mentions, output_calls, parse_package
+from checks.skills.shared import REPOSITORY, Group, literals, mentions, output_calls, parse_package
 from ringproof.harness.cards import load_card
 from ringproof.rehearsal.fixtures import CALLING
 from ringproof.rehearsal.program import Program
@@ -33,19 +32,6 @@ LEVELS = [
     ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1", [1, 3]],
 ]
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
-
-
-class FlatGroup:
-    """A process group as megatron-core asks it: its size and this rank's place."""
-
-    def __init__(self, size, rank=0):
-        self._size, self._rank = size, rank
-
-    def size(self):
-        return self._size
-
-    def rank(self):
-        return self._rank
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +118,7 @@ def test_one_string_reaches_every_layer(layer_number):
 def test_local_attention_refuses_context_parallelism():
     def build(context_parallel_size):
         config = TransformerConfig(**SMALL, context_parallel_size=context_parallel_size)
-        groups = ProcessGroupCollection(tp=FlatGroup(1))
+        groups = ProcessGroupCollection(tp=Group(1))
         return DotProductAttention(config, 1, AttnMaskType.causal, "self", pg_collection=groups)
 
     assert build(1) is not None
@@ -241,7 +227,7 @@ def tokens_of(monkeypatch):
 
     def cut(rank, world_size, seq_len):
         batch = {"tokens": torch.arange(seq_len).unsqueeze(0)}
-        shard = get_batch_on_this_cp_rank(batch, cp_group=FlatGroup(world_size, rank))
+        shard = get_batch_on_this_cp_rank(batch, cp_group=Group(world_size, rank))
         return shard["tokens"].flatten().tolist()
 
     return cut

@@ -1,0 +1,111 @@
+"""What tests of several skills share: texts, groups without a world, and scans of source."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ringproof.harness.cards import Card
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 100
+
+# Calls that put text on a stream or into a log, by the last part of their name.
+OUTPUT_NAMES = (
+    "print", "print_rank_0", "print_rank_last", "log_single_rank", "log_on_each_pipeline_stage",
+    "log", "debug", "info", "warning", "warn", "warn_rank_0", "error", "critical", "exception",
+    "write",
+)  # fmt: skip
+
+
+class Group:
+    """A process group as megatron-core asks it: its size and this rank's place."""
+
+    def __init__(self, size: int, rank: int = 0) -> None:
+        self._size, self._rank = size, rank
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return self._rank
+
+
+def body_of(text: str) -> str:
+    """The text of a skill below its frontmatter."""
+    return text.split("\n---\n", 1)[1]
+
+
+def check_markers(card: Card, printed: dict[str, str], near_misses: Sequence[str]) -> None:
+    """Assert that each marker of a card matches its own line, and no other."""
+    assert {marker.id for marker in card.markers} == set(printed)
+    for marker in card.markers:
+        lines = (*printed.values(), *near_misses)
+        found = [line for line in lines if re.search(marker.pattern, line)]
+        assert found == [printed[marker.id]]
+
+
+def measure(module: str) -> dict[str, Any]:
+    """Run a module in a fresh interpreter; the JSON on its last line.
+
+    Megatron-core keeps its process groups in module globals and torch.distributed allows one world
+    per process, so that whatever touches them needs a process of its own.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", module],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{module} exited with {done.returncode}:\n{done.stderr[-3000:]}"
+    lines = done.stdout.strip().splitlines()
+    assert lines, f"{module} printed nothing:\n{done.stderr[-3000:]}"
+    return dict(json.loads(lines[-1]))
+
+
+def parse_package(root: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python file below a folder with its syntax tree."""
+    for path in sorted(root.rglob("*.py")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield path, ast.parse(path.read_bytes(), filename=str(path))
+
+
+def output_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """The calls that print or log."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = getattr(function, "attr", None) or getattr(function, "id", None)
+            if name in OUTPUT_NAMES:
+                yield node
+
+
+def mentions(node: ast.AST, text: str) -> bool:
+    """Whether a name or a string literal inside the node contains the text."""
+    return any(
+        text in part
+        for inner in ast.walk(node)
+        for part in (
+            getattr(inner, "id", None),
+            getattr(inner, "attr", None),
+            getattr(inner, "value", None),
+        )
+        if isinstance(part, str)
+    )
+
+
+def literals(tree: ast.AST, text: str) -> Iterator[ast.Constant]:
+    """The string literals that contain the text, docstrings included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and text in node.value:
+            yield node
