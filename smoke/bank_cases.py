@@ -8,7 +8,9 @@ from typing import Any
 from unittest import mock
 
 from ringproof.harness.cluster import Cluster, RankContext
+from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.graphs import bank
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.trainer import train
@@ -33,14 +35,14 @@ def bank_options(
     return replace(options_of(preset, spread, steps=steps, **batch), graphs=graphs)
 
 
-def trained(rank: RankContext, *, options: TrainOptions, fault: str = "none") -> Trained:
-    """Train and count.
-
-    Args:
-        rank: This rank.
-        options: Of the run.
-        fault: ``none``, or ``stale``: no replay gets the metadata of its microbatch.
-    """
+def trained(
+    rank: RankContext,
+    *,
+    options: TrainOptions,
+    fault: str = "none",
+    backend: CaptureBackend | None = None,
+) -> Trained:
+    """Train and count; with the fault ``stale`` no replay gets the metadata of its microbatch."""
     found = Trained()
 
     def take(record: Record) -> None:
@@ -52,7 +54,7 @@ def trained(rank: RankContext, *, options: TrainOptions, fault: str = "none") ->
 
     stale = mock.patch.object(bank, "load", lambda static, batch: None)
     with stale if fault == "stale" else nullcontext():
-        train(options, rank.device, take)
+        train(options, rank.device, take, backend=backend or choose_backend("auto", rank.device))
     return found
 
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from checks.graphs.captures import equal, results, tensor
 from ringproof.harness.cluster import RankContext
+from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
-from ringproof.reference.graphs.choose import choose_backend
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.stage import build_stage
 from ringproof.reference.model.tensor_parallel import TensorParallel

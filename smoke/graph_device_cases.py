@@ -13,11 +13,10 @@ import torch
 from checks.model.device_labels import GPU, PretendedGpu
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
+from ringproof.harness.tape.backend import TapeBackend, choose_backend
+from ringproof.harness.tape.memory import TapePool
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.memory import TapePool
-from ringproof.reference.training import banks
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import TrainOptions
 from smoke.bank_cases import STATIC, Trained, trained
@@ -43,7 +42,8 @@ def memory(rank: RankContext, *, options: TrainOptions) -> BankMemory:
     """Make what a run has, without a bank and with, and free the bank."""
     with assembly(replace(options, graphs=STATIC), rank.device):
         without = _allocated(rank.device)
-    with assembly(options, rank.device) as parts:
+    backend = choose_backend("auto", rank.device)
+    with assembly(options, rank.device, backend=backend) as parts:
         graphs = [pair for bank in parts.banks for pair in bank.memory.items()]
         full = _allocated(rank.device)
         for bank in parts.banks:
@@ -84,11 +84,10 @@ def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
         return reserve(pool, size)
 
     with (
-        mock.patch.object(banks, "choose_backend", lambda name, device: TapeBackend()),
         mock.patch.object(TapePool, "reserve", reserve_on_gpu),
         PretendedGpu() as gpu,
     ):
-        return trained(replace(rank, device=GPU), options=options)
+        return trained(replace(rank, device=GPU), options=options, backend=TapeBackend())
 
 
 def _allocated(device: torch.device) -> int:

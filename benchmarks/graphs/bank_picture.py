@@ -17,7 +17,8 @@ from unittest import mock
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
-from ringproof.reference.graphs.replaying import Graphed
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.training import banks
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
@@ -69,7 +70,7 @@ def first_stage(rank: RankContext, *, options: TrainOptions) -> tuple[list[Entry
         mock.patch.object(Graphed, "replay_forward", forwards),
         mock.patch.object(Graphed, "replay_backward", backwards),
     ):
-        train(options, rank.device, lambda record: None)
+        train(options, rank.device, lambda record: None, backend=TapeBackend())
     return entries, replays
 
 

@@ -13,8 +13,9 @@ from unittest import mock
 import torch
 
 from ringproof.harness.cluster import RankContext
+from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.graphs import bank
-from ringproof.reference.graphs.replaying import Graphed
+from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load
 from ringproof.reference.training.options import GraphOptions, TrainOptions
@@ -133,7 +134,7 @@ def trained(rank: RankContext, *, options: TrainOptions, control: str = "") -> T
             print(record.progress_line(steps), flush=True)
 
     with CONTROLS[control](rank):
-        train(options, rank.device, take)
+        train(options, rank.device, take, backend=choose_backend("auto", rank.device))
     return found
 
 
@@ -168,7 +169,7 @@ def _one_bit(rank: RankContext) -> AbstractContextManager[Any]:
     def turned(graphed: Graphed, *arguments: Any, **options: Any) -> int:
         number = replay(graphed, *arguments, **options)
         if next(calls) == 100 and rank.rank == 0:
-            first = graphed.surface.outputs[0]
+            first = graphed.static.outputs[0]
             assert first is not None, "a layer returns rows"
             first.view(torch.int64)[0, 0].bitwise_xor_(1)
         return number

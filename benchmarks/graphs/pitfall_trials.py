@@ -38,9 +38,9 @@ from checks.graphs.test_pitfalls import (
 from checks.graphs.test_pitfalls_cost import HALF, replayed, work
 from checks.graphs.test_pitfalls_rows import WritesInside
 from ringproof.errors import InputError
+from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.masks import RowMask
-from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model import mla
 from ringproof.reference.model.static import batch_tensors, load, static_batch
 from ringproof.reference.packing.capacity import to_capacity
@@ -204,7 +204,7 @@ def random_numbers(alone: ContextParallelGroup) -> Seen:
     generator, other = (torch.Generator().manual_seed(seed) for seed in (3, 3))
     x = tensor(64, seed=1)
     function = partial(drawn_from, generator)
-    registered = graph(function, tensor(64), generators=[generator])
+    registered = graph(function, tensor(64), backend=TapeBackend(generators=(generator,)))
     wanted = [drawn_from(other, x) for _ in range(3)]
     sound = equal([registered(x).clone() for _ in range(3)], wanted)
     said = refusal(lambda: graph(function, tensor(64)))

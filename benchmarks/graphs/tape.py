@@ -25,9 +25,9 @@ import torch
 from checks.graphs.captures import tensor
 from checks.model.whole_model import whole
 from ringproof.files import write_atomically
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.segment import Realism
 from ringproof.reference.model.config import preset
 from smoke.model_batches import group_of_one, random_sequences, rank_batch
 
@@ -57,7 +57,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         def function(x: torch.Tensor, positions: torch.Tensor) -> Any:
             return layer(x, replace(batch, positions=positions))
 
-        def captured(realism: Realism) -> Any:
+        def captured(realism: UndefinedBehaviour) -> Any:
             capture = Capture(
                 name=name,
                 function=function,
@@ -66,8 +66,10 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             )
             return TapeBackend(realism).capture([capture], warm_up=0)[0]
 
-        tape, careless = captured(Realism()), captured(Realism(poison=False))
-        capture_ms = statistics.median(milliseconds(lambda: captured(Realism())) for _ in range(3))
+        tape, careless = captured(UndefinedBehaviour()), captured(UndefinedBehaviour(poison=False))
+        capture_ms = statistics.median(
+            milliseconds(lambda: captured(UndefinedBehaviour())) for _ in range(3)
+        )
         x = tensor(batch.rows, config.hidden, grad=True)
         ways = dict(zip(WAYS, (function, tape, careless), strict=True))
         medians = compare(ways, (x, batch.positions), rounds)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.replaying import Graphed
-from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.replay import Graphed
 
 Function = Callable[..., Any]
 

@@ -9,8 +9,8 @@ import torch
 
 from checks.graphs.captures import equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
+from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.tape.backend import TapeBackend
 
 
 def complex_rows(seed: int = 0) -> torch.Tensor:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.choose import choose_backend
-from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.harness.tape.backend import TapeBackend, choose_backend
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -12,11 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.graphs.captures import equal, graph, tensor
 from ringproof.errors import InputError
+from ringproof.harness.tape import memory
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.harness.tape.memory import TapePool, address_of, fill_with_poison
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.order import Pass, one_after_another
-from ringproof.reference.graphs.tape import memory
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.memory import TapePool, address_of, fill_with_poison
 
 
 class Keeps(torch.autograd.Function):
@@ -32,18 +31,17 @@ class Keeps(torch.autograd.Function):
         return gradient * ctx.kept
 
 
-PIPELINE = [Pass(0, "forward"), Pass(1, "forward"), Pass(0, "backward"), Pass(1, "backward")]
-
-
-@pytest.mark.parametrize(("order", "lost"), [(one_after_another(2), True), (PIPELINE, False)])
-def test_what_is_let_go_between_two_passes_may_be_overwritten_by_the_next(
-    order: list[Pass], lost: bool
-) -> None:
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_is_let_go_between_two_passes_may_be_overwritten_by_the_next(lost: bool) -> None:
+    """One after another in one pool, the second overwrites the first; captured together, not."""
     captures = [
         Capture(name=f"slot {slot}", function=Keeps.apply, inputs=(tensor(4, grad=True),))
         for slot in range(2)
     ]
-    first, second = TapeBackend().capture(captures, order=order)
+    backend = TapeBackend()
+    pool = backend.new_pool()
+    apart = [(one,) for one in captures] if lost else [captures]
+    first, second = (graphed for part in apart for graphed in backend.capture(part, pool=pool))
     leaf = tensor(4, seed=3, grad=True)
     waiting = first(leaf)
     second(tensor(4, grad=True))

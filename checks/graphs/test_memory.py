@@ -13,14 +13,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.graphs.captures import equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.order import Pass, one_after_another
-from ringproof.reference.graphs.replaying import Graphed
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.segment import Realism
+from ringproof.reference.graphs.replay import Graphed
 
-FAITHFUL = TapeBackend(Realism(faithful=True))
-CARELESS = TapeBackend(Realism(poison=False))
+FAITHFUL = TapeBackend(UndefinedBehaviour(faithful=True))
+CARELESS = TapeBackend(UndefinedBehaviour(poison=False))
 
 
 class Rotary(nn.Module):
@@ -107,11 +106,8 @@ def test_a_row_that_was_written_once_is_not_written_at_each_replay() -> None:
         assert bool(later[2:].isnan().all()) == is_seen
 
 
-def slots(
-    module: nn.Module,
-    order: Sequence[Pass] | None,
-    backend: TapeBackend | None = None,
-) -> tuple[Graphed, ...]:
+def slots(module: nn.Module, *, together: bool) -> tuple[Graphed, ...]:
+    """Two slots of one pool, captured in one call or one after the other."""
     captures = [
         Capture(
             name=f"slot {slot}",
@@ -121,52 +117,41 @@ def slots(
         )
         for slot in range(2)
     ]
-    return (backend or TapeBackend()).capture(captures, order=order)
+    backend = TapeBackend()
+    pool = backend.new_pool()
+    calls = [captures] if together else [(one,) for one in captures]
+    return tuple(graphed for call in calls for graphed in backend.capture(call, pool=pool))
 
 
-def in_flight_together(functions: Sequence[Callable[..., Any]], module: nn.Module) -> list[Any]:
-    """Both forwards, then the first's backward: one-forward-one-backward of a pipeline."""
+def in_flight_together(
+    functions: Sequence[Callable[..., Any]], module: nn.Module, *, last_first: bool
+) -> list[Any]:
+    """Both forwards, then both backwards."""
     module.zero_grad()
     outputs = [function(tensor(5, 4, seed=seed)) for seed, function in enumerate(functions)]
-    for output in outputs:
+    for output in reversed(outputs) if last_first else outputs:
         (output * tensor(5, 3, seed=9)).sum().backward()
     return [parameter.grad.clone() for parameter in module.parameters()]
 
 
-PIPELINE = [Pass(0, "forward"), Pass(1, "forward"), Pass(0, "backward"), Pass(1, "backward")]
-
-
 def test_replays_in_the_order_of_the_captures() -> None:
     module = perceptron()
-    expected = in_flight_together([module, module], module)
-    graphed = slots(module, PIPELINE)
+    expected = in_flight_together([module, module], module, last_first=True)
+    graphed = slots(module, together=True)
     for _ in range(2):
-        assert equal(in_flight_together(graphed, module), expected)
+        assert equal(in_flight_together(graphed, module, last_first=True), expected)
     assert not any(one.in_flight for one in graphed)
 
 
-@pytest.mark.parametrize("order", [None, one_after_another(2)], ids=["reverse", "one by one"])
-def test_replays_in_another_order_lose_activations(order: Sequence[Pass] | None) -> None:
+@pytest.mark.parametrize("together", [True, False])
+def test_replays_in_another_order_lose_activations(together: bool) -> None:
+    """One forward, one backward, as in a pipeline: slots need a pool each."""
     module = perceptron()
-    found = in_flight_together(slots(module, order), module)
+    found = in_flight_together(slots(module, together=together), module, last_first=False)
     assert any(gradient.isnan().any() for gradient in found)
-
-
-def test_a_slot_used_again_while_another_waits_needs_a_pool_of_its_own() -> None:
-    """F0 F1 B0 F0 B1: captured in this order, and still the second F0 may overwrite F1."""
-    module = perceptron()
-    for own_pools in (True, False):
-        graphed = slots(module, PIPELINE)
-        if own_pools:
-            graphed = tuple(graph(module, tensor(5, 4, grad=True)) for _ in range(2))
-        module.zero_grad()
-        first, second = (graphed[0](tensor(5, 4)), graphed[1](tensor(5, 4, seed=1)))
-        first.sum().backward()
-        graphed[0](tensor(5, 4, seed=2))
-        module.zero_grad()
-        second.sum().backward()
-        found = [parameter.grad for parameter in module.parameters()]
-        assert any(gradient.isnan().any() for gradient in found) != own_pools
+    own = [graph(module, tensor(5, 4, grad=True)) for _ in range(2)]
+    found = in_flight_together(own, module, last_first=False)
+    assert equal(found, in_flight_together([module, module], module, last_first=False))
 
 
 def test_captures_of_one_pool_made_at_different_times() -> None:

@@ -29,8 +29,8 @@ from checks.graphs.layer_slots import (
     slots_for,
 )
 from ringproof.errors import InputError
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.segment import Realism
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.model import mla
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.rope import rotation
@@ -39,7 +39,7 @@ from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
-FAITHFUL = TapeBackend(Realism(faithful=True))
+FAITHFUL = TapeBackend(UndefinedBehaviour(faithful=True))
 SMALLER = Capacity(rows=16, entries=4)
 
 
@@ -246,7 +246,8 @@ def drawn_from(generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
 def test_dropout_needs_a_registered_generator() -> None:
     generator, other = (torch.Generator().manual_seed(seed) for seed in (3, 3))
     x = tensor(64, seed=1)
-    registered = graph(partial(drawn_from, generator), tensor(64), generators=[generator])
+    known = TapeBackend(generators=(generator,))
+    registered = graph(partial(drawn_from, generator), tensor(64), backend=known)
     eager = [drawn_from(other, x) for _ in range(3)]
     assert equal([registered(x).clone() for _ in range(3)], eager)
     assert not equal(eager[:1], eager[1:2])

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from checks.graphs.captures import equal, graph, results, tensor
 from ringproof.errors import InputError
-from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.harness.tape.backend import TapeBackend
 
 
 def dropped(x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,8 @@ def test_a_registered_generator_goes_on() -> None:
     generator.manual_seed(3)
     expected = several(function)
     generator.manual_seed(3)
-    graphed = graph(function, tensor(64, grad=True), generators=[generator])
+    known = TapeBackend(generators=(generator,))
+    graphed = graph(function, tensor(64, grad=True), backend=known)
     assert equal(several(graphed), expected)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from checks.graphs.captures import equal, graph, results, tensor
-from ringproof.reference.graphs.tape import recorder, scratch
+from ringproof.harness.tape import recorder, segment
 
 ROWS, STEPS = 4096, 20
 BYTES = ROWS * 8
@@ -64,8 +64,8 @@ def test_places_that_overlap_are_seen(overlaid: bool) -> None:
         first, second = torch.roll(x, 1), torch.roll(x, 2)
         return torch.roll(first, 1) * torch.roll(second, 1)
 
-    gap = (lambda live, size: 0) if overlaid else scratch._first_gap
-    with patch.object(scratch, "_first_gap", gap):
+    gap = (lambda live, size: 0) if overlaid else segment._first_gap
+    with patch.object(segment, "_first_gap", gap):
         graphed = graph(function, tensor(ROWS))
     given = [tensor(ROWS, seed=1)]
     assert equal(results(graphed, given), results(function, given)) != overlaid

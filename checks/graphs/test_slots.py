@@ -15,9 +15,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from checks.graphs.captures import equal, tensor
 from checks.graphs.layer_slots import CAPACITY, PACKS, microbatch
 from ringproof.errors import InputError
+from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import Part
-from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 

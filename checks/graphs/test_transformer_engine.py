@@ -208,8 +208,3 @@ def test_what_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"slot 0: input 0 was captured as float64 \[5, 4\]"):
         graphed(tensor(4, 4))
     assert BACKEND.capture([]) == ()
-
-
-def test_generators_are_its_own(asked: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="generators: Transformer Engine registers those"):
-        BACKEND.capture(captures(perceptron()), generators=[torch.Generator()])

@@ -26,6 +26,7 @@ NEEDS_TORCH = (
 )
 TENSORS_BELOW = (
     *(f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")),
+    "ringproof.harness.tape",
     "ringproof.rehearsal.library.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",

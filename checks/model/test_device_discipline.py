@@ -17,12 +17,11 @@ import torch.distributed as dist
 
 from checks.model.device_labels import GPU, PretendedGpu
 from checks.model.whole_model import whole
-from ringproof.reference.graphs.tape.backend import TapeBackend
-from ringproof.reference.graphs.tape.memory import TapePool
+from ringproof.harness.tape.backend import TapeBackend
+from ringproof.harness.tape.memory import TapePool
 from ringproof.reference.model import rope
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity
-from ringproof.reference.training import banks
 from ringproof.reference.training.options import GraphOptions, KeepingOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
@@ -34,7 +33,6 @@ from smoke.training_matrix import ONE_RANK
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    monkeypatch.setattr(banks, "choose_backend", lambda name, device: TapeBackend())
     # A label belongs to an allocation, so each result has to keep one of its own.
     monkeypatch.setattr(TapeBackend, "new_pool", lambda _: TapePool())
     with PretendedGpu() as pretended:
@@ -104,7 +102,7 @@ def test_a_training_stays_on_its_device(
     )
     found: list[Record] = []
     with group_of_one():
-        train(options, GPU, found.append)
+        train(options, GPU, found.append, backend=TapeBackend())
     (step,) = (one for one in found if isinstance(one, StepRecord))
     assert math.isfinite(step.loss)
     assert bool(step.graph_replays) == (graphs == "bank")

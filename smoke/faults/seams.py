@@ -71,8 +71,8 @@ def assembled(change: Callable[[Assembly], Assembly]) -> AbstractContextManager[
     assembly = trainer.assembly
 
     @contextmanager
-    def changed(*arguments: Any) -> Iterator[Assembly]:
-        with assembly(*arguments) as parts:
+    def changed(*arguments: Any, **options: Any) -> Iterator[Assembly]:
+        with assembly(*arguments, **options) as parts:
             yield change(parts)
 
     return mock.patch.object(trainer, "assembly", changed)

@@ -113,7 +113,8 @@ def on_rank(
     Raises:
         InputError: See `ringproof.reference.training.trainer.train`.
     """
-    from ringproof.reference.training.trainer import train  # imports torch
+    from ringproof.harness.tape.backend import choose_backend  # imports torch
+    from ringproof.reference.training.trainer import train
 
     steps = options.optimiser.steps
 
@@ -126,7 +127,11 @@ def on_rank(
             _keep(record, file, steps)
         say(_progress_line(record, steps))
 
-    summary = train(options, rank.device, report, timeout=timedelta(seconds=timeout))
+    backend = None
+    if options.graphs.graphs == "bank":
+        backend = choose_backend(options.graphs.graph_backend, rank.device)
+    limit = timedelta(seconds=timeout)
+    summary = train(options, rank.device, report, backend=backend, timeout=limit)
     if summary.steps == summary.resumed_at:
         say(f"already at step {summary.steps} of {steps}: nothing to do")
     return summary.as_json()

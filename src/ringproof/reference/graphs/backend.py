@@ -1,10 +1,17 @@
-"""What every capture backend takes and gives: the contract between the graph bank and a device.
+"""The interface of a capture backend: what it takes, and how a captured callable behaves.
 
-A captured callable behaves as one of ``torch.cuda.make_graphed_callables``: forward and backward
-are captured apart, each works on memory whose addresses never change, and a call copies its
-arguments there, replays, and hands out the memory of the result. Nothing else of the call reaches
-the graph. Whatever the function takes from around it (process groups, configurations, Python
-numbers, the outcome of an ``if``) is a constant of the capture.
+A captured callable behaves as one of ``torch.cuda.make_graphed_callables``. Forward and backward
+are captured separately, each works on memory whose addresses never change, and a call copies its
+arguments there, replays, and returns the memory of the result. Nothing else of the call reaches the
+graph. Whatever the function takes from around it (process groups, configurations, Python numbers,
+the outcome of an ``if``) is a constant of the capture.
+
+Several captures are captured in the order of ``make_graphed_callables``: all forwards, then all
+backwards in reverse. Graphs of one pool reuse what earlier captures have freed. An activation is
+alive from its forward to its backward; passes that were captured in between have other addresses,
+and may be replayed in between. Passes that were captured before or after may have the same
+addresses, and must not. Callables that wait for their backwards in changing company, as the slots
+of a pipeline do, need a pool each.
 """
 
 from __future__ import annotations
@@ -16,10 +23,8 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from ringproof.reference.graphs.order import Pass
-
 Outputs: TypeAlias = "torch.Tensor | tuple[torch.Tensor | None, ...]"
-"""What a captured function returns: a tensor, or a tuple of tensors and ``None``."""
+"""Result of a captured function: a tensor, or a tuple of tensors and ``None``."""
 
 Pool: TypeAlias = Any
 """Memory that several captures may share; made by :meth:`CaptureBackend.new_pool`."""
@@ -27,21 +32,22 @@ Pool: TypeAlias = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Capture:
-    """One thing to be captured, forward and backward.
+    """A function to be captured, forward and backward.
 
     Args:
-        name: For messages: ``layer 3, slot 0, CP size 4``.
+        name: Name for messages, such as ``layer 3, slot 0, CP size 4``.
         function: Takes the inputs in order. It runs ``warm_up`` times before the capture, and what
-            it writes to memory that outlives it, as batch normalisation its averages, is written
+            it writes to memory that outlives it, as batch normalization its averages, is written
             that often. In the capture only its Python runs.
         inputs: The static inputs. The captured callable keeps them and copies its arguments into
-            them; one that already is the static input is not copied. Plain, contiguous leaves that
-            share no memory; a gradient is captured for each that requires one. Their content at
-            capture time must be valid (offsets within bounds), because the function runs on it.
-        parameters: By name; those of the modules inside the function. They are read where they
-            are: an optimizer that updates in place needs no new capture, one that puts others in
-            their place does. Each that requires a gradient gets one. No hooks on gradients yet:
-            they run when autograd gets the gradient from the callable, not in the graph.
+            them; an argument that already is the static input is not copied. They are plain,
+            contiguous leaves that share no memory; a gradient is captured for each that requires
+            one. Their content must be valid (offsets within bounds), because the function runs on
+            it.
+        parameters: Parameters of the modules inside the function, by name. They are read where they
+            are: an optimizer that updates in place needs no new capture, one that replaces them
+            does. Hooks on gradients must be registered after the capture: they run when autograd
+            gets the gradient from the callable, not in the graph.
     """
 
     name: str
@@ -52,7 +58,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Replays:
-    """How often a callable was replayed: evidence for a log."""
+    """Number of replays of each pass of a callable."""
 
     forward: int = 0
     backward: int = 0
@@ -65,8 +71,8 @@ class GraphMemory:
     Args:
         inputs: Static inputs; callables may share them.
         gradients: Static gradients of the outputs.
-        private: Results, intermediates, and gradients of inputs and parameters: what the pool grew
-            by. Captures of one pool share less on the tape than on CUDA: see ``tape.scratch``.
+        private: Results, intermediates, and gradients of inputs and parameters: the growth of the
+            pool. Captures of one pool share less on the tape than on CUDA.
     """
 
     inputs: int
@@ -75,53 +81,46 @@ class GraphMemory:
 
 
 class GraphedCallable(Protocol):
-    """A captured function; called like the function itself, under autograd or without.
+    """A captured function, called like the function itself, under autograd or without.
 
-    The tensors it returns lie in the graph's memory: the next replay of the same callable
-    overwrites them. Gradients are copies, except of what comes straight out of another callable
-    and has no hooks. They cannot be differentiated again. A result that is not used further gets a
-    gradient of zeros, and each gets it in the layout of the result: where that is not so without
-    graphs, sums may run in another order and round in another way.
+    The tensors it returns are in the graph's memory: the next replay of the same callable
+    overwrites them. Gradients are copies, except of the result of another callable without hooks.
+    They cannot be differentiated again. A result that is not used further gets a gradient of zeros,
+    and each gets it in the layout of the result: where that differs without graphs, sums may run
+    and round in another order.
     """
 
     @property
     def name(self) -> str:
-        """Of the capture."""
-        ...
+        """Name of the capture."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """The static inputs: fill them in place and pass them, and nothing is copied."""
-        ...
 
     @property
     def replays(self) -> Replays:
-        """How often each pass has been replayed."""
-        ...
+        """Number of replays of each pass."""
 
     @property
     def memory(self) -> GraphMemory:
-        """What it holds; zeros after :meth:`reset`."""
-        ...
+        """Memory that it holds; zeros after :meth:`reset`."""
 
     @property
     def in_flight(self) -> bool:
         """Whether a forward has been replayed whose backward has not, and still may be."""
-        ...
 
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
-        """Copy in, replay, hand out.
+        """Copy the arguments in, replay, and return the results.
 
         Raises:
-            InputError: Arguments unlike the static inputs in number, shape, type, device or need
-                of a gradient; a callable that was reset; a call during a capture; and, on the tape,
-                whatever would be undefined on a device.
+            InputError: Arguments differ from the static inputs in number, shape, type, device or
+                need of a gradient; the callable was reset; or, on the tape, the call would be
+                undefined on a device.
         """
-        ...
 
     def reset(self) -> None:
-        """Free the graphs and their memory. The callable can be called no more."""
-        ...
+        """Free the graphs and their memory. The callable cannot be called again."""
 
 
 class CaptureBackend(Protocol):
@@ -130,49 +129,29 @@ class CaptureBackend(Protocol):
     @property
     def name(self) -> str:
         """``cuda``, ``transformer-engine`` or ``tape``."""
-        ...
 
     def new_pool(self) -> Pool:
-        """Memory for captures that may overlay each other.
-
-        Two captures of one pool share addresses where the first had freed memory when the second
-        was captured. So they must be replayed in the order of their capture, and a pass that is
-        replayed while another one waits for its backward must have been captured while that one
-        was waiting; see ``order``. Different CP sizes of one slot never wait for each other.
-        """
-        ...
+        """Return memory for captures that may overlay each other; see the module."""
 
     def capture(
-        self,
-        captures: Sequence[Capture],
-        *,
-        order: Sequence[Pass] | None = None,
-        pool: Pool | None = None,
-        warm_up: int = 3,
-        generators: Sequence[torch.Generator] = (),
+        self, captures: Sequence[Capture], *, pool: Pool | None = None, warm_up: int = 3
     ) -> tuple[GraphedCallable, ...]:
-        """Warm up, capture every pass, and leave everything else as it was.
+        """Warm up and capture every pass. Return one callable for each capture.
 
-        The state of the random generators afterwards is that before; parameters keep their
-        ``.grad``. If anything raises, nothing of the capture remains and the functions still work
-        without graphs, unless the driver broke it off (see ``cuda``). A collective inside makes the
-        capture a collective; a rank that raises leaves the others waiting, so all ranks should
-        agree on what cannot be captured before.
+        The random generators keep their state, and parameters keep their ``.grad``. If anything
+        raises, nothing of the capture remains and the functions still work without graphs, unless
+        the driver ended it (see ``cuda``). A collective inside makes the capture a collective; a
+        rank that raises leaves the others waiting, so all ranks should agree on what cannot be
+        captured before.
 
         Args:
-            captures: What to capture.
-            order: In which order, each forward before its backward; see ``order.default_order``.
-            pool: To share with earlier captures; a new one if ``None``.
+            captures: Functions to capture.
+            pool: Pool to share with earlier captures; a new one if ``None``.
             warm_up: Runs of each function, forward and backward, before the first capture; at least
                 one on a GPU.
-            generators: Random generators that advance at each replay, beside the device's own.
-
-        Returns:
-            One callable for each capture.
 
         Raises:
-            InputError: A function that cannot be captured, with the line of it that is at fault;
-                inputs that cannot be static; an order that is none; autocast with its cache on;
-                inference mode; anomaly detection; a capture inside of another one.
+            InputError: A function cannot be captured (the message has the line at fault), inputs
+                cannot be static, autocast has its cache on, or inference mode, anomaly detection or
+                another capture is active.
         """
-        ...

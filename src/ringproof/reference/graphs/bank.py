@@ -1,24 +1,26 @@
 """A graph for each part of a stage, microbatch slot and CP size: captured once, chosen per step.
 
-A graph has its CP group baked in, so under Dynamic CP there is one for each size that a rank may be
-part of. A microbatch of capacity (``model.static``) takes a *slot*: the static tensors of its CP
-size there are overwritten, and each captured part that is called with these replays. Whoever calls
-a part with any other microbatch gets the eager computation, unchanged.
+A graph contains its CP group, so under Dynamic CP there is one for each size that a rank may be
+part of. A microbatch of fixed capacity (``model.static``) gets a *slot*: the static tensors of its
+CP size there are overwritten, and each captured part that is called with them replays. A part that
+is called with any other microbatch computes eagerly.
 
-A slot is taken from the moment a microbatch enters it to the replay of its last backward. No slot
-is given away before: not by numbering microbatches, but by asking the graphs themselves.
+A slot is taken from the entry of a microbatch to the replay of its last backward. Whether that has
+happened follows from the graphs, not from the number of a microbatch.
 
-Memory: one pool for each slot. Within it CP sizes overlay each other, since a slot holds one
-microbatch at a time, and the largest size is captured first. Slots share nothing.
+Each slot has one pool. Within it CP sizes overlay each other, since a slot holds one microbatch at
+a time, and the largest size is captured first. Slots share nothing.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import (
@@ -30,26 +32,24 @@ from ringproof.reference.graphs.backend import (
     Pool,
     Replays,
 )
-from ringproof.reference.graphs.installed import Installed, Places, check_free
-from ringproof.reference.graphs.key import GraphKey, key_of
 from ringproof.reference.graphs.scopes import Part
-from ringproof.reference.graphs.slots import Slot
-from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.model.batch import Metadata, PackedBatch
 from ringproof.reference.model.static import batch_tensors, load, static_batch, with_tensors
+from ringproof.reference.packing.sequences import Capacity
 
 
 @dataclass(frozen=True, kw_only=True)
 class BankOptions:
-    """How a bank is made.
+    """Options of a bank.
 
     Args:
-        backend: What captures and replays.
+        backend: Capture backend.
         slots: Microbatches that may wait for their backwards together.
         warm_up: Runs of each part before its capture.
-        shape: Of a part's rows: ``[r or R, h]``, the same at every CP size.
-        dtype: Of the rows.
-        device: Where they live.
-        overflow: ``error``, or ``eager``: compute without graphs what no graph can take.
+        shape: Shape of a part's rows, ``[r or R, h]``, the same at every CP size.
+        dtype: Dtype of the rows.
+        device: Device of the rows.
+        overflow: ``error``, or ``eager``: compute without graphs what fits no graph.
     """
 
     backend: CaptureBackend
@@ -65,18 +65,145 @@ class BankOptions:
             raise InputError("graph_slots", self.slots, "is less than 1", "give 1 or more")
 
 
+@dataclass(frozen=True, kw_only=True)
+class GraphKey:
+    """One entry of a graph bank: everything that a replay cannot change.
+
+    Args:
+        layer: Name of the captured part, as its parameters begin: ``layers.3.attention``.
+        slot: Index of the slot.
+        cp_size: Ranks of the CP group.
+        group: These ranks, by their number in the world.
+        capacity: Rows and entries of the pack.
+        dtype: Dtype of the rows.
+        recompute: Whether the backward runs the forward again.
+    """
+
+    layer: str
+    slot: int
+    cp_size: int
+    group: tuple[int, ...]
+    capacity: Capacity
+    dtype: torch.dtype
+    recompute: bool
+
+    def __str__(self) -> str:
+        """For messages: ``layers.3.attention, slot 0, CP size 4``."""
+        return f"{self.layer}, slot {self.slot}, CP size {self.cp_size}"
+
+
+class Slot:
+    """Room for one microbatch from its entry to its last backward.
+
+    Its tensors are overwritten for each microbatch. So a microbatch that enters gets an object of
+    its own around them, with which its parts are called. An object of an earlier microbatch is
+    refused, since its content is gone.
+
+    Args:
+        batches: Static microbatch of each CP size.
+        rows: Static rows of each part; CP sizes share them.
+    """
+
+    def __init__(
+        self, batches: Mapping[int, PackedBatch], rows: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.batches, self.rows = batches, rows
+        self.graphs: dict[GraphKey, GraphedCallable] = {}
+        self._inside: weakref.ref[PackedBatch] | None = None
+        self._is_new = False  # entered, and not replayed yet
+
+    @property
+    def taken(self) -> bool:
+        """Whether its microbatch is yet to be replayed, or waits for a backward.
+
+        A microbatch that nothing refers to any more has left the slot, and so has one whose results
+        nothing refers to: an exception between forward and backward does not block a slot.
+        """
+        waits = self._is_new and self._inside is not None and self._inside() is not None
+        return waits or any(graph.in_flight for graph in self.graphs.values())
+
+    def enter(self, size: int) -> PackedBatch:
+        """Return a new object around the static tensors of a CP size."""
+        entered = replace(self.batches[size])
+        self._inside, self._is_new = weakref.ref(entered), True
+        return entered
+
+    def replay(self, graph: GraphedCallable, x: torch.Tensor, batch: PackedBatch) -> Outputs:
+        """Replay one of its graphs.
+
+        Raises:
+            InputError: Another microbatch has entered since this one did.
+        """
+        if self._inside is None or self._inside() is not batch:
+            problem = "it has left its slot: another one was entered since, or it was copied"
+            raise InputError("microbatch", None, problem, "use what GraphBank.enter returned last")
+        self._is_new = False
+        return graph(x, *batch_tensors(batch).values())
+
+
+Places = Mapping[Metadata, tuple[Slot, GraphedCallable]]
+"""Slot and graph of a part by the metadata of the static microbatch."""
+
+_ABSENT = object()
+"""Stands for an attribute that a module does not have."""
+
+
+class Installed:
+    """The forward of a captured part: a replay for the microbatch of a slot, eager for any other.
+
+    It replaces the module's forward when it is made. Hooks of the module itself run around it, as
+    around the forward; they are not in the graph.
+
+    Raises:
+        InputError: The module has graphs already.
+    """
+
+    def __init__(self, part: Part, places: Places) -> None:
+        check_free(part)
+        self._part, self._places = part, places
+        self._eager = part.module.forward
+        own = part.module.__dict__
+        self._before = {name: own.get(name, _ABSENT) for name in ("forward", "recomputes")}
+        part.module.forward = self
+        if part.recompute:
+            part.module.recomputes = True
+
+    def __call__(self, x: torch.Tensor, batch: PackedBatch) -> Any:
+        """Return the result of the module."""
+        place = None if batch.metadata is None else self._places.get(batch.metadata)
+        if place is None:
+            return self._part.restored(self._part.run(self._eager, x, batch))
+        slot, graph = place
+        return self._part.restored(slot.replay(graph, x, batch))
+
+    def remove(self) -> None:
+        """Restore the module. If its forward was wrapped since, the wrapper computes eagerly."""
+        self._places = {}
+        module = self._part.module
+        if module.__dict__.get("forward") is not self:
+            return
+        for name, value in self._before.items():
+            module.__dict__.pop(name, None)
+            if value is not _ABSENT:
+                setattr(module, name, value)
+
+
+def check_free(part: Part) -> None:
+    """Refuse a part of another bank: the two would replay for each other's microbatches.
+
+    Raises:
+        InputError: The part has graphs.
+    """
+    if isinstance(part.module.__dict__.get("forward"), Installed):
+        raise InputError("parts", part.name, "has graphs already", "reset their bank first")
+
+
 Fingerprint: TypeAlias = "dict[str, tuple[int, int, bool]]"
-"""Of each parameter: which object it is, where it lies, and whether it gets a gradient."""
+"""Identity, address and need of a gradient of each parameter."""
 
 
 class GraphBank:
-    """See the file. Made by :func:`capture_bank`, which calls ``install``.
-
-    Args:
-        parts: What was captured.
-        slots: With all graphs.
-        overflow: See :class:`BankOptions`.
-    """
+    """The graphs of a stage; see the module. Made by :func:`capture_bank`."""
 
     def __init__(self, parts: Sequence[Part], slots: Sequence[Slot], *, overflow: str) -> None:
         self._parts, self._slots, self._overflow = tuple(parts), tuple(slots), overflow
@@ -87,30 +214,30 @@ class GraphBank:
 
     @property
     def replayed(self) -> Mapping[int, int]:
-        """Microbatches by CP size that were given a slot since :meth:`begin`."""
+        """Microbatches by CP size that got a slot since :meth:`begin`."""
         return dict(self._taken)
 
     @property
     def eager(self) -> int:
-        """Microbatches that no graph could take, since :meth:`begin`."""
+        """Microbatches without a graph since :meth:`begin`."""
         return self._eager
 
     @property
     def replays(self) -> Mapping[GraphKey, Replays]:
-        """How often each graph was replayed, in all."""
+        """Number of replays of each graph since the capture."""
         return {key: graph.replays for key, graph in self._graphs()}
 
     @property
     def memory(self) -> Mapping[GraphKey, GraphMemory]:
-        """What each graph holds."""
+        """Memory of each graph."""
         return {key: graph.memory for key, graph in self._graphs()}
 
     def begin(self) -> None:
         """Begin a step: count from zero.
 
         Raises:
-            InputError: A parameter is not the one of the capture any more. A graph would go on with
-                the memory that it knows, and nothing would tell.
+            InputError: A parameter is not that of the capture any more. A graph would silently
+                continue with the memory that it knows.
         """
         self._taken, self._eager = {}, 0
         for part, captured in zip(self._parts, self._captured, strict=True):
@@ -122,21 +249,15 @@ class GraphBank:
                 raise InputError(f"{part.name}.{changed[0]}", None, problem, "capture it anew")
 
     def enter(self, batch: PackedBatch) -> PackedBatch:
-        """The static microbatch of a free slot, filled from this one.
+        """Fill a free slot from a microbatch of fixed capacity, and return its static microbatch.
 
-        What is called with it replays. Its tensors stay as they are until the last backward; or,
-        if nothing is called with it, as long as it is held.
-
-        Args:
-            batch: One of fixed capacity; one without metadata is left as it is, and counted.
-
-        Returns:
-            A new object around the static tensors, or the same microbatch where no graph can take
-            it and that is no error.
+        Parts that are called with it replay. Its tensors do not change until the last backward; or,
+        if nothing is called with it, as long as it exists. A microbatch without metadata is
+        returned as it is, and so is one that fits no graph if ``overflow`` is ``eager``.
 
         Raises:
-            InputError: It has another group, capacity or the like than the graphs of its CP size;
-                or, unless that is to be eager, there are none of that size, or no slot is free.
+            InputError: It has another group or capacity than the graphs of its CP size; or, unless
+                ``overflow`` is ``eager``, there are no graphs of that size, or no slot is free.
         """
         if not self._parts:
             return batch
@@ -181,10 +302,8 @@ class GraphBank:
 
     def _refused(self, batch: PackedBatch, name: str, value: int, problem: str) -> PackedBatch:
         if self._overflow == "error":
-            remedy = "raise it, or use --graphs-overflow eager"
-            if name == "cp_size":
-                remedy = "capture it, or use --graphs-overflow eager"
-            raise InputError(name, value, problem, remedy)
+            remedy = "capture it" if name == "cp_size" else "raise it"
+            raise InputError(name, value, problem, f"{remedy}, or use --graphs-overflow eager")
         self._eager += 1
         return batch
 
@@ -198,13 +317,13 @@ def capture_bank(
     the parts compute as before.
 
     Args:
-        parts: Of one stage, in the order of its forward; may be none.
-        samples: A microbatch of fixed capacity for each CP size; it need not hold a sequence.
+        parts: Parts of one stage, in the order of its forward; may be empty.
+        samples: A microbatch of fixed capacity for each CP size; it may hold padding only.
         options: See :class:`BankOptions`.
 
     Raises:
-        InputError: A part cannot be captured, with the line at fault, or has graphs already; two
-            samples of one size.
+        InputError: A part cannot be captured (the message has the line at fault), or has graphs
+            already; or two samples have one size.
     """
     for part in parts:
         check_free(part)
@@ -239,8 +358,18 @@ def _capture(
     pool: Pool,
 ) -> dict[GraphKey, GraphedCallable]:
     batch = slot.batches[size]
+    assert batch.metadata is not None, "a bank is made for static microbatches"
+    capacity, ranks = batch.metadata.capacity, dist.get_process_group_ranks(batch.group.flat)
     keys = [
-        key_of(part.name, number, batch, dtype=options.dtype, recompute=part.recompute)
+        GraphKey(
+            layer=part.name,
+            slot=number,
+            cp_size=size,
+            group=tuple(ranks),
+            capacity=capacity,
+            dtype=options.dtype,
+            recompute=part.recompute,
+        )
         for part in parts
     ]
     captures = [
@@ -257,16 +386,12 @@ def _capture(
 
 
 def _rows(parts: Sequence[Part], options: BankOptions) -> dict[str, torch.Tensor]:
-    return {
-        part.name: torch.zeros(
-            options.shape, dtype=options.dtype, device=options.device, requires_grad=True
-        )
-        for part in parts
-    }
+    kind = {"dtype": options.dtype, "device": options.device, "requires_grad": True}
+    return {part.name: torch.zeros(options.shape, **kind) for part in parts}
 
 
 def _function(part: Part, batch: PackedBatch) -> Callable[..., Outputs]:
-    """The part on rows and a microbatch's tensors, each an input of the graph."""
+    """Return the part as a function of rows and the tensors of a microbatch."""
     names = tuple(batch_tensors(batch))
 
     def function(x: torch.Tensor, *tensors: torch.Tensor) -> Outputs:

@@ -1,9 +1,9 @@
-"""Whether the graphs of a bank will fit in memory, asked before the first capture.
+"""Checks before the first capture that the graphs of a bank will fit in memory.
 
 The estimate is measured: each part runs forward and backward once, without a graph, on a
-microbatch of the size that it will be captured with. What is alive then is what its graph will
-hold: activations and results after the forward, gradients of inputs and parameters after the
-backward. What is alive at the peak of a pass is scratch memory, which all graphs of a slot share.
+microbatch of the size that it will be captured with. Its graph will hold the memory that is alive
+then: activations and results after the forward, gradients of inputs and parameters after the
+backward. Memory that is alive at the peak of a pass only is shared by all graphs of a slot.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions
+from ringproof.reference.graphs.replay import bytes_of
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors
@@ -34,13 +35,13 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Need:
-    """What a rank's graphs need, and what there is.
+    """Memory that a rank's graphs need, and memory that is free.
 
     Args:
-        place: Whose memory it is: a host, or a GPU of one. Ranks of one place share it.
-        needed: Bytes, estimated.
-        shared: Bytes that are free for all ranks of the place; ``None`` where nothing says so.
-        own: Bytes that this process may still take (``ulimit -v``); ``None`` without a limit.
+        place: Host, or GPU of a host. Ranks of one place share its memory.
+        needed: Estimated bytes.
+        shared: Bytes that are free for all ranks of the place; ``None`` if unknown.
+        own: Bytes that this process may still allocate (``ulimit -v``); ``None`` without a limit.
     """
 
     place: str
@@ -90,15 +91,15 @@ def _storages(tree: Any) -> list[torch.UntypedStorage]:
 def estimated_bytes(
     parts: Sequence[Part], batch: PackedBatch, sizes: int, options: BankOptions
 ) -> int:
-    """Bytes that a bank of these parts will hold on this rank.
+    """Estimate the bytes that a bank of these parts will hold on this rank.
 
     A collective over the CP group of the microbatch and TP, as a capture is.
 
     Args:
-        parts: Of one stage.
+        parts: Parts of one stage.
         batch: A microbatch of the largest CP size.
-        sizes: CP sizes of the bank; they overlay each other on a GPU, and not on the tape.
-        options: Of the bank.
+        sizes: Number of CP sizes; they overlay each other on a GPU, and not on the tape.
+        options: Options of the bank.
     """
     found = [_part_bytes(part, batch, options) for part in parts]
     if not found:
@@ -109,10 +110,10 @@ def estimated_bytes(
 
 
 def _part_bytes(part: Part, batch: PackedBatch, options: BankOptions) -> tuple[int, int]:
-    """What a graph of a part holds from pass to pass, and at most in one of them."""
+    """Return the bytes that a graph of a part keeps from pass to pass, and the peak of a pass."""
     x = torch.zeros(options.shape, dtype=options.dtype, device=options.device, requires_grad=True)
     wanted = [x, *(one for one in part.module.parameters() if one.requires_grad)]
-    static = _bytes([x, *batch_tensors(batch).values()])
+    static = bytes_of([x, *batch_tensors(batch).values()])
     with LiveBytes() as live, torch.enable_grad():
         outputs = part.run(part.module.forward, x, batch)
         kept = live.now
@@ -120,16 +121,12 @@ def _part_bytes(part: Part, batch: PackedBatch, options: BankOptions) -> tuple[i
         roots = [one for one in tensors if one is not None and one.requires_grad]
         zeros = [torch.zeros_like(root) for root in roots]
         gradients = torch.autograd.grad(roots, wanted, zeros, allow_unused=True) if roots else ()
-        kept += _bytes([*zeros, *(one for one in gradients if one is not None)])
+        kept += bytes_of([*zeros, *gradients])
     return static + kept, live.peak
 
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 def need_of(needed: int, device: torch.device) -> Need:
-    """What this rank needs, with what is free where it runs."""
+    """Return the need of this rank, with the memory that is free where it runs."""
     host = socket.gethostname()
     if device.type == "cuda" and torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info(device)
@@ -162,7 +159,7 @@ def allowed_memory() -> int | None:
 
 
 def _in_table(path: Path, name: str, unit: int) -> int | None:
-    """A number in a file of the kernel's, as bytes; ``unit`` is how many each of it stands for."""
+    """Read a number of units from a file of the kernel, in bytes."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -174,12 +171,9 @@ def _in_table(path: Path, name: str, unit: int) -> int | None:
 def check_fits(own: Need, rows: int) -> None:
     """Refuse graphs that will not fit. A collective over the world; every rank raises the same.
 
-    Args:
-        own: What this rank needs, and what there is.
-        rows: Of a microbatch on each rank, for the message.
-
     Raises:
-        InputError: The estimate of some place is larger than what is free there.
+        InputError: The estimate of some place exceeds its free memory. ``rows`` are those of a
+            microbatch on each rank, for the message.
     """
     found: list[Need] = [own] * dist.get_world_size()
     dist.all_gather_object(found, own)

@@ -1,4 +1,4 @@
-"""Names that a user gives: of backends, and of how much of a model is captured. No torch."""
+"""Names of backends and scopes that a user gives, without torch."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 
 DEVICES = MappingProxyType({"cuda": "cuda", "transformer-engine": "cuda", "tape": "cpu"})
-"""Name of a backend to the type of device that it works on."""
+"""Type of device of each backend."""
 
 NAMES = ("auto", *DEVICES)
 
 SCOPES = ("layer", "attn", "router")
-"""What one graph holds; see ``scopes``."""
+"""Part of a layer that one graph captures; see ``scopes``."""
 
 OVERFLOWS = ("error", "eager")
-"""What becomes of a microbatch that no graph can take."""
 
 
 def check_scope(feed_forwards: Sequence[str | None], scope: str, *, recompute: bool) -> None:
-    """Refuse a scope that the layers do not allow, by the place of the first that does not.
+    """Refuse a scope that the layers do not allow.
 
-    Args:
-        feed_forwards: Of each layer.
-        scope: One of :data:`SCOPES`.
-        recompute: Whether layers are computed again in their backward. A graph of a part of one
-            would be replayed twice for one backward.
+    With ``recompute``, layers run their forward again in the backward. A graph of a part of such a
+    layer would be replayed twice for one backward.
 
     Raises:
-        InputError: See above.
+        InputError: The scope is unknown or not allowed. The message has the first such layer.
     """
     if scope not in SCOPES:
         raise InputError("graph_scope", scope, "unknown", f"use one of {', '.join(SCOPES)}")

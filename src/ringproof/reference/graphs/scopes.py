@@ -1,4 +1,4 @@
-"""How much of a model one graph holds.
+"""Parts of a model that one graph holds.
 
 =======  ===============================  ========================================================
 scope    a graph is                       models
@@ -24,9 +24,13 @@ from torch.utils.checkpoint import checkpoint
 from ringproof.reference.graphs.backend import Outputs
 from ringproof.reference.graphs.names import check_scope
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.layer import Layer
+from ringproof.reference.model.config import ATTENTIONS
 from ringproof.reference.model.router import Router, Routing
 from ringproof.reference.model.stage import Stage
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True)
@@ -34,65 +38,48 @@ class Part:
     """A module that is captured. It is called with rows and the microbatch.
 
     Args:
-        name: As its parameters begin.
+        name: Prefix of the names of its parameters.
         module: The module.
-        flat: From what it returns to what a graph returns.
-        restored: The inverse.
+        flat: Converts the result of the module to that of a graph.
+        restored: Converts the result of a graph to that of the module.
         recompute: Whether the graph's backward runs the forward again.
     """
 
     name: str
     module: nn.Module
-    flat: Callable[[Any], Outputs]
-    restored: Callable[[Any], Any]
+    flat: Callable[[Any], Outputs] = _same
+    restored: Callable[[Any], Any] = _same
     recompute: bool = False
 
     def run(self, call: Callable[..., Any], x: torch.Tensor, batch: PackedBatch) -> Outputs:
-        """What is captured.
-
-        Args:
-            call: The module's own forward.
-            x: Rows.
-            batch: What they are.
-        """
+        """Run the module's own forward, ``call``, as it is captured."""
         if not (self.recompute and torch.is_grad_enabled()):
             return self.flat(call(x, batch))
         return self.flat(checkpoint(call, x, batch, use_reentrant=False, preserve_rng_state=False))
 
 
 def parts_of(stage: Stage, scope: str) -> tuple[Part, ...]:
-    """What is captured of a stage, in the order of its forward; perhaps nothing.
+    """Return the captured parts of a stage, in the order of its forward; there may be none.
 
     Raises:
         InputError: See :func:`~ringproof.reference.graphs.names.check_scope`.
     """
-    feed_forwards = [layer.kind.feed_forward for layer in _layers(stage).values()]
+    layers: dict[str, Any] = {f"layers.{i}": layer for i, layer in stage.layers.items()}
+    feed_forwards = [layer.kind.feed_forward for layer in layers.values()]
     check_scope(feed_forwards, scope, recompute=stage.recompute)
     if scope == "layer":
-        return tuple(
-            Part(name, layer, _same, _same, stage.recompute)
-            for name, layer in _layers(stage).items()
-        )
+        return tuple(Part(name, layer, recompute=stage.recompute) for name, layer in layers.items())
     if scope == "attn":
         return tuple(
-            Part(f"{name}.attention", layer.get_submodule("attention"), _same, _same)
-            for name, layer in _layers(stage).items()
-            if layer.kind.mixer in ("attention", "latent")
+            Part(f"{name}.attention", layer.get_submodule("attention"))
+            for name, layer in layers.items()
+            if layer.kind.mixer in ATTENTIONS
         )
     return tuple(
         Part(name, module, _flat_routing, _restored_routing)
         for name, module in stage.named_modules()
         if isinstance(module, Router) and name.startswith("layers.")
     )
-
-
-def _layers(stage: Stage) -> dict[str, Layer]:
-    layers: dict[str, Any] = {f"layers.{i}": layer for i, layer in stage.layers.items()}
-    return layers
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _flat_routing(found: tuple[Routing, torch.Tensor]) -> tuple[torch.Tensor, ...]:

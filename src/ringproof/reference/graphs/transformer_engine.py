@@ -1,12 +1,12 @@
 """Transformer Engine's ``make_graphed_callables``, which Megatron-LM uses, as a backend.
 
-It takes an order of passes and knows Transformer Engine's own state (FP8 scales, caches of
-weights). This wraps it so that the graph bank need not know the difference:
+It captures Transformer Engine's own state (FP8 scales, caches of weights), too. The wrapper makes
+it behave like the other backends:
 
-* arguments are checked, and gradients copied, as the other backends do. Releases up to 2.18 hand
-  out the graph's own memory as the gradient of a parameter, and autograd makes that its ``.grad``;
-* what it leaves behind when a capture raises is put right: ``.grad`` of the inputs, Python's
-  garbage collection, and its flag that a capture is under way.
+* Arguments are checked, and gradients copied. Releases up to 2.18 return the graph's own memory as
+  the gradient of a parameter, and autograd makes that its ``.grad``.
+* When a capture raises, ``.grad`` of the inputs, Python's garbage collection, and the flag of an
+  active capture are restored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ from torch import nn
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture, GraphMemory, Outputs, Replays
-from ringproof.reference.graphs.capturing import unchanged_state
-from ringproof.reference.graphs.conditions import check_inputs, check_modes, check_warm_up
+from ringproof.reference.graphs.capture import check_captures, check_warm_up, unchanged_state
 from ringproof.reference.graphs.cuda import refused
-from ringproof.reference.graphs.order import Pass, checked_order
-from ringproof.reference.graphs.replaying import Turn, check_arguments
+from ringproof.reference.graphs.replay import PendingBackward, bytes_of, check_arguments
 
 PACKAGE = "transformer_engine.pytorch"
 OWN_COPIES = "clone_param_grads_on_return"
@@ -47,10 +45,9 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True)
 class TransformerEngineBackend:
-    """See ``CaptureBackend``.
+    """Captures on a GPU with Transformer Engine; see ``CaptureBackend``.
 
-    Args:
-        device: A GPU.
+    Random generators other than the device's are those of Transformer Engine's own tracker.
     """
 
     device: torch.device
@@ -61,37 +58,21 @@ class TransformerEngineBackend:
         return torch.cuda.graph_pool_handle()
 
     def capture(
-        self,
-        captures: Sequence[Capture],
-        *,
-        order: Sequence[Pass] | None = None,
-        pool: Any | None = None,
-        warm_up: int = 3,
-        generators: Sequence[torch.Generator] = (),
+        self, captures: Sequence[Capture], *, pool: Any | None = None, warm_up: int = 3
     ) -> tuple[TransformerEngineCallable, ...]:
-        """See ``CaptureBackend``. Generators are those of Transformer Engine's own tracker.
+        """See ``CaptureBackend``.
 
         Raises:
-            InputError: Generators are given, or no warm-up; or see ``CaptureBackend``.
+            InputError: There is no warm-up; or see ``CaptureBackend``.
         """
-        if generators:
-            raise InputError(
-                "generators",
-                len(generators),
-                "Transformer Engine registers those of its own tracker",
-                "add them to its CudaRNGStatesTracker",
-            )
-        passes = checked_order(order, len(captures))
         check_warm_up(warm_up)
-        check_modes()
-        for capture in captures:
-            check_inputs(capture)
+        check_captures(captures)
         if not captures:
             return ()
         with torch.cuda.device(self.device):
             before = torch.cuda.memory_reserved()
             memory = self.new_pool() if pool is None else pool
-            graphed = _graphed(captures, passes, memory, warm_up)
+            graphed = _graphed(captures, memory, warm_up)
             grown = max(0, torch.cuda.memory_reserved() - before)
         return tuple(
             TransformerEngineCallable(capture, function, grown // len(captures))
@@ -99,20 +80,19 @@ class TransformerEngineBackend:
         )
 
 
-def _graphed(
-    captures: Sequence[Capture], passes: Sequence[Pass], pool: Any, warm_up: int
-) -> Sequence[Any]:
+def _graphed(captures: Sequence[Capture], pool: Any, warm_up: int) -> Sequence[Any]:
     make_graphed_callables = import_module(PACKAGE).make_graphed_callables
     known = inspect.signature(make_graphed_callables).parameters
     options = {OWN_COPIES: False} if OWN_COPIES in known else {}
     own = torch.cuda.default_generators[torch.cuda.current_device()]
+    forwards = range(1, len(captures) + 1)  # backwards are negative
     with _put_right_if_broken(captures), unchanged_state((own,)):
         graphed: Sequence[Any] = make_graphed_callables(
             tuple(_Module(capture.function, capture.parameters) for capture in captures),
             tuple(capture.inputs for capture in captures),
             num_warmup_iters=warm_up,
             allow_unused_input=True,
-            _order=[_signed(one) for one in passes],
+            _order=[*forwards, *(-number for number in reversed(forwards))],
             pool=pool,
             **options,
         )
@@ -141,24 +121,18 @@ def _put_right_if_broken(captures: Sequence[Capture]) -> Iterator[None]:
             del _Module.__call__
         import_module(f"{PACKAGE}.graph").set_capture_end()
         if isinstance(error, RuntimeError):
-            raise refused(", ".join(one.name for one in captures), error, "captured") from error
+            raise refused(", ".join(one.name for one in captures), error) from error
         raise
 
 
 class TransformerEngineCallable:
-    """See ``GraphedCallable``.
-
-    Args:
-        capture: What was captured.
-        function: What Transformer Engine made of it.
-        private_bytes: Its share of what the pool grew by.
-    """
+    """A callable of Transformer Engine with its share of the pool; see ``GraphedCallable``."""
 
     def __init__(self, capture: Capture, function: Any, private_bytes: int) -> None:
         self.name, self.inputs = capture.name, capture.inputs
         self._function, self._private_bytes = function, private_bytes
         self._forward = self._backward = 0
-        self._waiting: weakref.ref[Turn] | None = None
+        self._pending: weakref.ref[PendingBackward] | None = None
 
     @property
     def replays(self) -> Replays:
@@ -168,22 +142,21 @@ class TransformerEngineCallable:
     @property
     def in_flight(self) -> bool:
         """See ``GraphedCallable``."""
-        return self._waiting is not None and self._waiting() is not None
+        return self._pending is not None and self._pending() is not None
 
     @property
     def memory(self) -> GraphMemory:
         """See ``GraphedCallable``; gradients of outputs are part of the private memory."""
         if self._function is None:
             return GraphMemory(0, 0, 0)
-        inputs = sum(t.numel() * t.element_size() for t in self.inputs)
-        return GraphMemory(inputs=inputs, gradients=0, private=self._private_bytes)
+        return GraphMemory(bytes_of(self.inputs), gradients=0, private=self._private_bytes)
 
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
         """See ``GraphedCallable``."""
         if self._function is None:
             raise InputError(self.name, None, "the graph was reset", "capture it anew")
         check_arguments(self.name, self.inputs, arguments)
-        self._waiting = None
+        self._pending = None
         outputs: Outputs = self._function(*arguments)
         self._forward += 1
         results = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
@@ -197,18 +170,18 @@ class TransformerEngineCallable:
         free = getattr(self._function, "reset", None)  # since 2.10
         if free is not None:
             free()
-        self._function, self._waiting, self.inputs = None, None, ()
+        self._function, self._pending, self.inputs = None, None, ()
 
     def _awaited(self) -> Callable[[Any, Any], tuple[torch.Tensor | None, ...]]:
-        """A hook of the node whose backward is to come; it lives as long as that may be called."""
-        turn = Turn()
-        self._waiting = weakref.ref(turn)
+        """Return a hook of the node whose backward may follow; it exists as long as the node."""
+        pending = PendingBackward()
+        self._pending = weakref.ref(pending)
 
         def after_the_backward(
-            gradients: Sequence[torch.Tensor | None], _: object, turn: Turn = turn
+            gradients: Sequence[torch.Tensor | None], _: object, pending: PendingBackward = pending
         ) -> tuple[torch.Tensor | None, ...]:
             self._backward += 1
-            self._waiting = None
+            self._pending = None
             return tuple(None if gradient is None else gradient.clone() for gradient in gradients)
 
         return after_the_backward
@@ -228,8 +201,3 @@ class _Module(nn.Module):
 
     def forward(self, *arguments: torch.Tensor) -> Outputs:
         return self._function(*arguments)
-
-
-def _signed(one: Pass) -> int:
-    """Transformer Engine counts from one, and backwards are negative."""
-    return (one.capture + 1) * (1 if one.direction == "forward" else -1)

@@ -13,6 +13,7 @@ from datetime import timedelta
 import numpy as np
 import torch
 
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.stage import Stage, build_stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
@@ -83,7 +84,11 @@ class Assembly:
 
 @contextmanager
 def assembly(
-    options: TrainOptions, device: torch.device, timeout: timedelta | None = None
+    options: TrainOptions,
+    device: torch.device,
+    timeout: timedelta | None = None,
+    *,
+    backend: CaptureBackend | None = None,
 ) -> Iterator[Assembly]:
     """Build everything that one rank holds. A collective over the world.
 
@@ -118,7 +123,7 @@ def assembly(
             ids=np.min_scalar_type(options.model.config.vocabulary - 1),
             device=device,
         )
-        with graph_banks(options, schedule, stages, groups, needs) as captured:
+        with graph_banks(options, schedule, stages, groups, needs, backend=backend) as captured:
             runner = _runner(options, stages, captured.banks, groups, reduction, device=device)
             parameters = trained_parameters(stages)
             weight_decay = options.optimiser.weight_decay

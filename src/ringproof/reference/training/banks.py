@@ -11,11 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import GraphMemory
-from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
-from ringproof.reference.graphs.choose import choose_backend
+from ringproof.reference.graphs.backend import CaptureBackend, GraphMemory
+from ringproof.reference.graphs.bank import BankOptions, GraphBank, GraphKey, capture_bank
 from ringproof.reference.graphs.estimate import check_fits, estimated_bytes, need_of
-from ringproof.reference.graphs.key import GraphKey
 from ringproof.reference.graphs.scopes import Part, parts_of
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.stage import Stage
@@ -45,59 +43,72 @@ def graph_banks(
     stages: Sequence[Stage],
     groups: DynamicGroups,
     needs: TokenNeeds,
+    *,
+    backend: CaptureBackend | None,
 ) -> Iterator[CapturedBanks]:
     """Capture every CP size for each stage of this rank, and free all graphs on exit.
 
     A collective over the world. If one rank cannot capture, all ranks raise, so that no pipeline
-    stage waits for it. Without ``--graphs bank`` nothing is captured.
+    stage waits for it. Without ``--graphs bank`` nothing is captured, and no backend is needed.
 
     Raises:
-        InputError: The backend is not available here, a part cannot be captured, or the graphs do
-            not fit in the memory that is free.
+        InputError: A part cannot be captured, or the graphs do not fit in the memory that is free.
     """
     if options.graphs.graphs != "bank":
         yield CapturedBanks()
         return
-    capacity, device = schedule.capacity, needs.device or torch.device("cpu")
+    capacity = schedule.capacity
     assert capacity is not None, "graphs have one, see TrainOptions"
+    assert backend is not None, "a caller that asks for graphs passes a backend"
     made = BankOptions(
-        backend=choose_backend(options.graphs.graph_backend, device),
+        backend=backend,
         slots=options.slots,
         warm_up=options.graphs.graph_warmup,
         shape=(capacity.rows // options.parallel.row_shards, options.model.config.hidden),
         dtype=getattr(torch, options.model.dtype),
-        device=device,
+        device=needs.device or torch.device("cpu"),
         overflow=options.graphs.graphs_overflow,
     )
+    samples = [
+        padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
+        for size in sorted(schedule.sizes)
+    ]
+    scope = options.graphs.graph_scope
     with ExitStack() as stack:
-        samples = [
-            padding_batch(capacity.of_group(size), groups.group(size), needs, schedule)
-            for size in sorted(schedule.sizes)
-        ]
-
-        def parts() -> list[tuple[Part, ...]]:
-            return [parts_of(stage, options.graphs.graph_scope) for stage in stages]
-
-        def estimate() -> int:
-            count = len(samples)
-            return sum(estimated_bytes(part, samples[-1], count, made) for part in parts())
-
-        def capture() -> tuple[GraphBank, ...]:
-            banks = []
-            for part in parts():
-                banks.append(capture_bank(part, samples, made))
-                stack.callback(banks[-1].reset)
-            return tuple(banks)
-
-        needed = refuse_together(estimate, world(), device=device)
-        check_fits(need_of(needed, device), capacity.rows)
-        started = time.perf_counter()
-        banks = refuse_together(capture, world(), device=device)
+        banks, seconds = _captured(stages, scope, samples, made, stack)
         stage = options.parallel.layout.coordinate("pp", dist.get_rank())
-        seconds = time.perf_counter() - started
         own = holding_of(banks, made, schedule.sizes, stage=stage, seconds=seconds)
-        record = graphs_record(own, made.backend.name, options.graphs.graph_scope, made.slots)
-        yield CapturedBanks(banks, record)
+        yield CapturedBanks(banks, graphs_record(own, made.backend.name, scope, made.slots))
+
+
+def _captured(
+    stages: Sequence[Stage],
+    scope: str,
+    samples: Sequence[PackedBatch],
+    options: BankOptions,
+    stack: ExitStack,
+) -> tuple[tuple[GraphBank, ...], float]:
+    """Capture a bank for each stage if the graphs fit in memory. Return the duration, too."""
+
+    def parts() -> list[tuple[Part, ...]]:
+        return [parts_of(stage, scope) for stage in stages]
+
+    def estimate() -> int:
+        count = len(samples)
+        return sum(estimated_bytes(part, samples[-1], count, options) for part in parts())
+
+    def capture() -> tuple[GraphBank, ...]:
+        banks = []
+        for part in parts():
+            banks.append(capture_bank(part, samples, options))
+            stack.callback(banks[-1].reset)
+        return tuple(banks)
+
+    needed = refuse_together(estimate, world(), device=options.device)
+    check_fits(need_of(needed, options.device), samples[-1].rows)
+    started = time.perf_counter()
+    banks = refuse_together(capture, world(), device=options.device)
+    return banks, time.perf_counter() - started
 
 
 def padding_batch(

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
@@ -83,9 +84,12 @@ def train(
     device: torch.device,
     report: Report,
     *,
+    backend: CaptureBackend | None = None,
     timeout: timedelta | None = None,
 ) -> Summary:
     """Run the training, and report each record on every rank. A collective over the world.
+
+    The backend captures CUDA graphs; it is needed only with ``--graphs bank``.
 
     Raises:
         InputError: Options, data or checkpoint cannot be used, ranks do not agree on a plan, or a
@@ -94,7 +98,7 @@ def train(
     if options.keeping.save and not options.keeping.resume:
         checkpoint.check_unused(Path(options.keeping.save))
     folder, every = Path(options.keeping.save), options.keeping.save_every
-    with assembly(options, device, timeout) as parts:
+    with assembly(options, device, timeout, backend=backend) as parts:
         start = checkpoint.load(folder, parts.state()) if options.keeping.resume else 0
         report(_run_record(options, device))
         if parts.graphs is not None:

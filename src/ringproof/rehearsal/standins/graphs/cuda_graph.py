@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
+from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.program import GraphCapture
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
 from ringproof.rehearsal.standins.graphs.recording import (
@@ -42,7 +42,7 @@ class Tapes:
     """
 
     uses: list[GraphCapture] = field(default_factory=list)
-    realism: Realism = field(default_factory=Realism)
+    undefined: UndefinedBehaviour = field(default_factory=UndefinedBehaviour)
     capture: Capture | None = None
     _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
     _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Tapes:
         if self.capture is not None:
             raise InputError("torch.cuda.graph", None, "a capture runs already", "end it first")
         pool = self.pool(name)
-        self.capture = Capture(f"graph {len(self.uses) + 1}", pool, self.realism)
+        self.capture = Capture(f"graph {len(self.uses) + 1}", pool, self.undefined)
         self.capture.begin()
         return self.capture
 

@@ -12,18 +12,16 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.tape.calls import HostCalls
-from ringproof.reference.graphs.tape.chance import Chance, Frozen
-from ringproof.reference.graphs.tape.memory import Address, Block, address_of
-from ringproof.reference.graphs.tape.operation import Operation, blocks, leaves, replaced
-from ringproof.reference.graphs.tape.recorder import Recorder
-from ringproof.reference.graphs.tape.segment import Realism, TapeSegment
-from ringproof.reference.graphs.tape.source import name_of, place
-from ringproof.reference.graphs.tape.transfers import Touch
+from ringproof.harness.tape.calls import HostCalls
+from ringproof.harness.tape.memory import Address, Block, address_of
+from ringproof.harness.tape.operation import Frozen, Operation, Touch, blocks, leaves, replaced
+from ringproof.harness.tape.recorder import RandomState, Recorder
+from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
+from ringproof.harness.tape.source import name_of, place
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool
 
 
-class DeviceChance(Chance):
+class DeviceRandomState(RandomState):
     """Random numbers of a pass that draws from the device's generator in any registered state."""
 
     def before(self, arguments: Iterable[Any], place: str) -> Frozen | None:
@@ -159,11 +157,11 @@ def without_modes() -> Iterator[None]:
 class Capture:
     """A capture from its begin to its end."""
 
-    def __init__(self, name: str, pool: AliasedPool, realism: Realism) -> None:
+    def __init__(self, name: str, pool: AliasedPool, undefined: UndefinedBehaviour) -> None:
         self._pool = pool
-        self.segment = TapeSegment(name, pool, realism)
-        chance = DeviceChance(name, (), repeat=True)
-        self.recorder = DeviceRecorder(name, pool, self.segment.number, chance, None)
+        self.segment = TapeSegment(name, pool, undefined)
+        random = DeviceRandomState(name, (), repeat=True)
+        self.recorder = DeviceRecorder(name, pool, self.segment.number, random, None)
         self._modes = contextlib.ExitStack()
         self._calls = DeviceCalls(name, self.recorder)
 

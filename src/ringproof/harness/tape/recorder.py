@@ -1,8 +1,8 @@
-"""Writes down what the captured function does, below autograd, and refuses what no graph can hold.
+"""Records the operations of a captured function below autograd, and refuses what no graph can hold.
 
-A tensor subclass (``DTensor``) reaches a dispatch mode as a whole. Its operations are handed back
-to it, so that what is written down are those on its parts, and its communication: what a GPU
-would replay.
+A tensor subclass (``DTensor``) reaches a dispatch mode as a whole. Its operations are returned to
+it, so that the operations on its parts and its communication are recorded, as a GPU would replay
+them.
 """
 
 from __future__ import annotations
@@ -20,40 +20,88 @@ from torch.utils._python_dispatch import (
 )
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.refusals import Refusal, why_refused
-from ringproof.reference.graphs.tape.chance import Chance, draws
-from ringproof.reference.graphs.tape.memory import Address, Block, TapePool, address_of
-from ringproof.reference.graphs.tape.operation import Operation, leaves, replaced, touched
-from ringproof.reference.graphs.tape.source import name_of, place, user_frame
+from ringproof.harness.tape.memory import Address, Block, TapePool, address_of
+from ringproof.harness.tape.operation import Frozen, Operation, leaves, replaced, touched
+from ringproof.harness.tape.refusals import Refusal, why_refused
+from ringproof.harness.tape.source import name_of, place, user_frame
 
-ALLOCATES_ONLY = frozenset(
-    {
-        f"aten::{name}"
-        for name in (
-            "empty",
-            "empty_like",
-            "empty_permuted",
-            "empty_strided",
-            "new_empty",
-            "new_empty_strided",
-        )
-    }
-)
-"""No kernel: a replay leaves in the new memory what was there."""
+_ALLOCATIONS = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
+ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
+"""Operations without a kernel: a replay does not change the new memory."""
 
 SWEEP_BYTES = 8 << 20
-"""So many bytes of results later it is asked again which of them nothing holds any more."""
+"""Bytes of new results after which those that nothing refers to any more are freed."""
+
+
+class RandomState:
+    """The random generators of one captured pass.
+
+    On CUDA a graph reads seed and offset of a registered generator (the device's own is one) from
+    memory at each replay and advances the offset, so that replays draw the numbers that eager calls
+    would have drawn. torch refuses an unregistered generator during capture. A kernel that gets its
+    seed from the host as a number draws the same numbers at every replay: ``repeat``.
+
+    Args:
+        name: Name of the pass.
+        registered: Generators that advance at each replay.
+        repeat: Whether unregistered generators are accepted, and repeat the numbers of the capture.
+    """
+
+    def __init__(self, name: str, registered: Sequence[torch.Generator], *, repeat: bool) -> None:
+        self._name, self._repeat = name, repeat
+        self._states = [(generator, generator.get_state()) for generator in registered]
+
+    def before(self, arguments: Iterable[Any], place: str) -> Frozen | None:
+        """Return the state that an operation repeats, if its generator is not registered.
+
+        Raises:
+            InputError: An unregistered generator, or a registered one whose state was set.
+        """
+        self.check(place)
+        given = [one for one in arguments if isinstance(one, torch.Generator)]
+        generator = given[0] if given else torch.default_generator
+        # A dispatch mode gets another Python object for the same generator.
+        if any(generator._cdata == known._cdata for known, _ in self._states):
+            return None
+        if not self._repeat:
+            problem = (
+                f"{place} draws from a generator that is not registered with the graph: "
+                "every replay would draw the same numbers"
+            )
+            raise InputError(self._name, None, problem, "pass it in generators=")
+        return generator, generator.get_state()
+
+    def after(self) -> None:
+        """Note the states of the generators after an operation that draws."""
+        self._states = [(generator, generator.get_state()) for generator, _ in self._states]
+
+    def check(self, place: str) -> None:
+        """Refuse a state that was changed other than by an operation.
+
+        Raises:
+            InputError: A state was set.
+        """
+        for generator, state in self._states:
+            if not torch.equal(generator.get_state(), state):
+                problem = f"the state of a random generator was set before {place}: "
+                problem += "a replay would not set it"
+                raise InputError(self._name, None, problem, "seed outside of the graph")
+
+
+def draws(operation: Any) -> bool:
+    """Return whether an operation draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in operation.tags
 
 
 class Recorder(TorchDispatchMode):
     """Records operations while it is active.
 
     Args:
-        name: Of the pass.
-        pool: Where blocks are looked up and added.
-        one: The pass, as a time.
-        chance: The random generators.
-        trained: Of a forward, all that may require a gradient; ``None`` for a backward.
+        name: Name of the pass.
+        pool: Blocks that are known.
+        one: Number of the pass.
+        random: The random generators.
+        trained: Leaves of a forward that may require a gradient; ``None`` for a backward.
     """
 
     def __init__(
@@ -61,12 +109,12 @@ class Recorder(TorchDispatchMode):
         name: str,
         pool: TapePool,
         one: int,
-        chance: Chance,
+        random: RandomState,
         trained: Sequence[torch.Tensor] | None,
     ) -> None:
         super().__init__()
         self.name, self.operations = name, list[Operation]()
-        self._pool, self._pass, self._chance = pool, one, chance
+        self._pool, self._pass, self._random = pool, one, random
         self._trained = None if trained is None else {t.untyped_storage()._cdata for t in trained}
         self._before: dict[Block, torch.UntypedStorage] = {}
         self._fills = False
@@ -74,7 +122,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """While a number is written by a mask, which on a device is a fill."""
+        """Mark that a number is written by a mask, which on a device is a fill."""
         self._fills = True
         try:
             yield
@@ -88,7 +136,7 @@ class Recorder(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operation, and write it down if a device would have had anything to do."""
+        """Run an operation, and record it if a device would run a kernel."""
         kwargs = dict(kwargs or {})
         subclasses = [
             kind for kind in types if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -105,7 +153,7 @@ class Recorder(TorchDispatchMode):
         return self._record(func, args, kwargs)
 
     def _is_harmless(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether an operation that is refused otherwise does here what a device can do."""
+        """Return whether a device can run an operation that is refused otherwise."""
         if func.name() == "aten::lift_fresh":
             return self._pool.find(args[0]) is not None  # no data of the host
         if func.name() not in ("aten::index_put", "aten::index_put_") or args[2].dim() > 0:
@@ -118,10 +166,10 @@ class Recorder(TorchDispatchMode):
         arguments = replaced(args, torch.Tensor, self._address)
         keywords = replaced(kwargs, torch.Tensor, self._address)
         self._keep(touched(func, arguments, keywords, ()).writes)
-        frozen = self._chance.before((*args, *kwargs.values()), where) if draws(func) else None
+        frozen = self._random.before((*args, *kwargs.values()), where) if draws(func) else None
         result = func(*args, **kwargs)
         if draws(func):
-            self._chance.after()
+            self._random.after()
         found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
         if _has_no_memory(found):
             return result
@@ -136,7 +184,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def undo(self) -> None:
-        """Give memory outside the values that it had: on a device a capture computes nothing."""
+        """Restore memory outside of the graph: on a device a capture computes nothing."""
         for block, before in self._before.items():
             storage = block.find()
             if storage is not None:
@@ -149,11 +197,10 @@ class Recorder(TorchDispatchMode):
                 self._before[block] = storage.clone()
 
     def _address(self, tensor: torch.Tensor) -> Address:
-        """Where an argument is; one from outside is noted, and not kept alive."""
+        """Return the address of an argument; memory from outside is not kept alive."""
         if tensor.layout != torch.strided:
-            raise self._refusal(
-                Refusal(name_of(tensor), "is not a plain strided tensor", "make it one")
-            )
+            why = "is not a plain strided tensor"
+            raise self._refusal(Refusal(name_of(tensor), why, "make it one"))
         block = self._pool.find(tensor)
         if self._would_get_no_gradient(tensor, block):
             why = "requires a gradient, and is no input or parameter of the capture: it gets none"
@@ -164,7 +211,7 @@ class Recorder(TorchDispatchMode):
         return address_of(tensor, block)
 
     def _would_get_no_gradient(self, tensor: torch.Tensor, block: Block | None) -> bool:
-        """Whether it is a leaf that the function found around it, and that nobody named."""
+        """Return whether it is a leaf from outside that is not among the parameters."""
         return (
             self._trained is not None
             and tensor.requires_grad
@@ -174,7 +221,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _new_address(self, tensor: torch.Tensor, func: Any, where: str) -> Address | None:
-        """Where a result is, if the operation allocated it."""
+        """Return the address of a result, if the operation allocated it."""
         if self._pool.find(tensor) is not None:
             return None
         label = f"result of {func.name()} at {where}"
@@ -186,7 +233,7 @@ class Recorder(TorchDispatchMode):
         return address_of(tensor, block)
 
     def _check_wrapping(self, func: Any, found: list[torch.Tensor]) -> None:
-        """An operation may put a subclass around what is there; what it computed would be lost."""
+        """Refuse an operation that computes a subclass: its result would not be recorded."""
         for tensor in found:
             wrapped = is_traceable_wrapper_subclass(tensor)
             names = tensor.__tensor_flatten__()[0] if wrapped else ()
@@ -201,13 +248,10 @@ class Recorder(TorchDispatchMode):
 
 
 def refuse_while_recording(name: str) -> None:
-    """No device captures or replays a graph while it captures another one.
-
-    Args:
-        name: Of what is to be captured or replayed.
+    """Refuse to capture or replay a graph during another capture, as a device does.
 
     Raises:
-        InputError: See above.
+        InputError: A capture runs.
     """
     if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
         problem = f"is inside of a capture at {place()}"
@@ -215,7 +259,7 @@ def refuse_while_recording(name: str) -> None:
 
 
 def _has_no_memory(tree: Any) -> bool:
-    """Whether a tensor among these is one of shapes alone."""
+    """Return whether one of the tensors has no memory."""
     return any(
         isinstance(leaf, torch.Tensor) and (leaf.is_meta or isinstance(leaf, FakeTensor))
         for leaf in leaves(tree)
@@ -223,7 +267,7 @@ def _has_no_memory(tree: Any) -> bool:
 
 
 def _has_work(func: Any, results: tuple[Address | None, ...]) -> bool:
-    """Whether a device would run anything: not for views, allocations and questions of shape.
+    """Return whether a device would run a kernel, which it does not for views and allocations.
 
     A view made in place (``squeeze_``) changes an address that only Python keeps.
     """

@@ -1,22 +1,68 @@
-"""One operation as it is written down, and how it is run again."""
+"""A recorded operation, how it is run again, and the transfers that it may have to wait for.
+
+The captured function waited for its transfers somewhere, but its waits are not operations. They
+follow from the buffers: an operation that reads received data, or writes to data that is being
+sent, came after a wait.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ringproof.reference.graphs.tape.chance import Frozen
-from ringproof.reference.graphs.tape.memory import Address, Block
-from ringproof.reference.graphs.tape.transfers import Touch, Transfers
+from ringproof.harness.tape.memory import Address, Block
 
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 
 ALSO_WRITTEN = MappingProxyType({"aten::native_batch_norm": ("running_mean", "running_var")})
-"""Arguments that an operation writes and its schema does not say so."""
+"""Arguments that an operation writes although its schema does not say so."""
+
+
+Frozen = tuple[torch.Generator, torch.Tensor]
+"""A random generator, and the state from which every replay draws."""
+
+
+class Touch(NamedTuple):
+    """Blocks that an operation reads and writes."""
+
+    reads: frozenset[Block]
+    writes: frozenset[Block]
+
+    def conflicts(self, other: Touch) -> bool:
+        """Whether the order of the two matters."""
+        return bool(
+            self.writes & other.writes or self.writes & other.reads or self.reads & other.writes
+        )
+
+
+class Transfers:
+    """Transfers that were started and not waited for."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Any, Touch]] = []
+
+    def start(self, work: Any, touch: Touch) -> None:
+        """Remember a ``Work``."""
+        self._pending.append((work, touch))
+
+    def make_way_for(self, touch: Touch) -> None:
+        """Wait for the transfers that conflict with an operation."""
+        if not self._pending:
+            return
+        blocking = [work for work, other in self._pending if touch.conflicts(other)]
+        self._pending = [one for one in self._pending if not touch.conflicts(one[1])]
+        for work in blocking:
+            work.wait()
+
+    def finish(self) -> None:
+        """Wait for all transfers."""
+        pending, self._pending = self._pending, []
+        for work, _ in pending:
+            work.wait()
 
 
 @dataclass(frozen=True)
@@ -25,12 +71,11 @@ class Operation:
 
     Args:
         function: The ``OpOverload``.
-        arguments: Of the call.
-        keywords: Of the call.
-        results: Where its new tensors go, in order; ``None`` for results that are arguments.
-        touch: What it reads and writes.
-        frozen: The state that it draws from, if not from a registered generator.
-        place: The line that called it.
+        arguments, keywords: Arguments of the call.
+        results: Addresses of its new tensors, in order; ``None`` for results that are arguments.
+        touch: Blocks that it reads and writes.
+        frozen: State of the generator that it draws from, if that is not registered.
+        place: Line that called it.
     """
 
     function: Any
@@ -42,7 +87,7 @@ class Operation:
     place: str
 
     def bound(self, tensor_at: Callable[[Address], Any]) -> Operation:
-        """The same with tensors in place of (some) addresses."""
+        """Return the operation with tensors in place of (some) addresses."""
         return replace(
             self,
             arguments=replaced(self.arguments, Address, tensor_at),
@@ -57,7 +102,7 @@ class Operation:
         return not any(isinstance(leaf, Address) for leaf in leaves(parts))
 
     def run(self, transfers: Transfers) -> None:
-        """Run it again, its results to where they were."""
+        """Run it again, and copy its results to their addresses."""
         transfers.make_way_for(self.touch)
         if self.frozen is None:
             result = self.function(*self.arguments, **self.keywords)
@@ -85,7 +130,7 @@ class Operation:
 
 
 def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch:
-    """What an operation reads and writes, from its schema.
+    """Return the blocks that an operation reads and writes, from its schema.
 
     Schemas of c10d do not say what they write. It is the first argument, except of a send.
     """
@@ -107,12 +152,12 @@ def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch
 
 
 def blocks(tree: Any) -> frozenset[Block]:
-    """The blocks of all addresses in nested lists, tuples and dictionaries."""
+    """Return the blocks of all addresses in nested lists, tuples and dictionaries."""
     return frozenset(leaf.block for leaf in leaves(tree) if isinstance(leaf, Address))
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """What nested lists, tuples and dictionaries hold."""
+    """Yield the leaves of nested lists, tuples and dictionaries."""
     if isinstance(tree, dict):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -123,7 +168,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def replaced(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """The same nesting with every leaf of a kind replaced."""
+    """Return the same nesting with every leaf of a kind replaced."""
     if isinstance(tree, kind):
         return change(tree)
     if isinstance(tree, dict):

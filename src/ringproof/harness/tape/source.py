@@ -1,4 +1,4 @@
-"""Which line of the captured function did it, and what the tensor is called there."""
+"""Line of the captured function that called an operation, and its name for a tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from types import FrameType
 
 import torch
 
-OWN = str(Path(__file__).parents[1])
-DRIVER = str(Path(OWN, "capturing.py"))
-STAND_INS = str(Path(__file__).parents[3] / "rehearsal" / "standins")
-SKIPPED = (str(Path(torch.__file__).parent), OWN, STAND_INS, contextlib.__file__)
+_PACKAGE = Path(__file__).parents[2]
+DRIVER = str(_PACKAGE / "reference" / "graphs" / "capture.py")
+_OWN = ("reference/graphs", "harness/tape", "rehearsal/standins")
+SKIPPED = (
+    *(str(_PACKAGE / folder) for folder in _OWN),
+    str(Path(torch.__file__).parent),
+    contextlib.__file__,
+)
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame of the captured function; ``None`` where autograd runs its own nodes."""
+    """Return the innermost frame of the captured function; ``None`` in autograd's own nodes."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(SKIPPED):
         if frame.f_code.co_filename == DRIVER:
@@ -26,7 +30,7 @@ def user_frame() -> FrameType | None:
 
 
 def place() -> str:
-    """``model/moe.py:99``, or the node of the backward, or neither if all of it is torch's."""
+    """Return ``model/moe.py:99``, or the node of the backward, if there is one."""
     frame = user_frame()
     if frame is None:
         node = getattr(torch._C, "_current_autograd_node", lambda: None)()
@@ -35,7 +39,7 @@ def place() -> str:
 
 
 def name_of(tensor: torch.Tensor) -> str:
-    """What the function calls a tensor: a variable, or an attribute of ``self``.
+    """Return the function's name for a tensor: a variable, or an attribute of ``self``.
 
     >>> name_of(torch.ones(2))
     'a tensor float32 [2]'

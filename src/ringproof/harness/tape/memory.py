@@ -1,8 +1,8 @@
-"""Memory as a graph knows it: blocks with a birth and a death, and addresses in them.
+"""Memory of a graph: blocks with a first and a last pass, and addresses in them.
 
-Time is counted in captured passes. A block that a pass allocates is born with it, and dies with the
-pass at whose end nothing but the tape holds it: from then on an allocator may give its bytes to the
-passes that follow. Two blocks whose lives do not touch may therefore be the same bytes.
+Time is counted in captured passes. The life of a block begins with the pass that allocates it, and
+ends with the pass after which only the tape refers to it: from then on an allocator may give its
+bytes to the passes that follow. Two blocks whose lives do not overlap may be the same bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Block:
 
     Args:
         storage: The allocation.
-        dtype: As which it was first used.
-        label: What to call it.
-        owned: Whether the tape keeps it alive; what comes from outside it does not.
-        born: The pass that allocated it; ``None`` if none did.
+        dtype: Dtype of its first use.
+        label: Name for messages.
+        owned: Whether the tape keeps it alive; memory from outside is not.
+        born: Pass that allocated it; ``None`` for memory from outside.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Block:
         return bool(self._weak.expired())
 
     def find(self) -> torch.UntypedStorage | None:
-        """The allocation, if it still is, and where it was: resizing a storage moves its bytes."""
+        """Return the allocation, if it exists and was not moved by a resize."""
         if self.storage is not None:
             return self.storage
         found = torch.UntypedStorage._new_with_weak_ptr(self._weak.cdata)
@@ -65,9 +65,9 @@ class Block:
         return found if stays and found.nbytes() >= self.bytes else None
 
     def may_be_overwritten_by(self, one: int) -> bool:
-        """Whether replaying a pass leaves nothing certain in it.
+        """Return whether the replay of a pass may overwrite it.
 
-        That pass allocates it anew; or it lived only after or only before that pass was captured,
+        The pass allocates it again; or it lived only after or only before the capture of that pass,
         and may have had the same bytes.
         """
         return self.born is not None and (self.born == one or not self.born <= one <= self.died)
@@ -75,8 +75,8 @@ class Block:
     def make_way_for(self, one: int) -> None:
         """Poison it if the replay of a pass, which is to begin, may overwrite it.
 
-        One that is poison still is left alone: since then only a pass of its life can have written
-        to it, or whoever holds it. Without this a replay would fill the memory of the whole pool.
+        A block that is still poison is skipped: since then only a pass of its life can have written
+        to it, or an owner elsewhere. Otherwise a replay would fill the memory of the whole pool.
         """
         lost = self.may_be_overwritten_by(one)
         if lost and (not self._is_poison or self.held_elsewhere):
@@ -84,7 +84,7 @@ class Block:
         self._is_poison = lost and self.born != one
 
     def poison(self) -> None:
-        """Fill it with what no computation survives unnoticed."""
+        """Fill it with values that show in every result."""
         if self.storage is not None and self.bytes:
             fill_with_poison(self.storage, self.dtype)
         self._is_poison = True
@@ -92,7 +92,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a tensor is: a block, what of it, and whether to read conjugates or negatives there."""
+    """Address of a tensor: its block, its layout there, conjugate or negative bits."""
 
     block: Block
     dtype: torch.dtype
@@ -103,12 +103,7 @@ class Address:
     negative: bool = False
 
     def tensor(self, storage: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
-        """The tensor at this address, without history.
-
-        Args:
-            storage: What the block lies in.
-            start: Where in it, in bytes.
-        """
+        """Return the tensor at this address, of a block at an offset of a storage in bytes."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         offset = self.offset + start // self.dtype.itemsize
         found = empty.set_(storage, offset, self.size, self.stride)
@@ -117,10 +112,10 @@ class Address:
 
 
 class TapePool:
-    """All blocks that captures of one pool know of, and the count of passes.
+    """All blocks of the captures of one pool, and the number of passes.
 
     Args:
-        reuses: Whether results that only one pass needs share memory; see ``scratch``.
+        reuses: Whether results that only one pass needs share memory; see ``segment.lay_out``.
     """
 
     def __init__(self, *, reuses: bool = False) -> None:
@@ -132,13 +127,13 @@ class TapePool:
         return iter(self._blocks.values())
 
     def find(self, tensor: torch.Tensor) -> Block | None:
-        """The block that a tensor lies in, if known."""
+        """Return the block of a tensor, if it is known."""
         return self._blocks.get(tensor.untyped_storage()._cdata)
 
     def add(
         self, tensor: torch.Tensor, label: str, *, owned: bool, born: int | None = None
     ) -> Block:
-        """A block for a tensor's memory; the one it has, if it has one."""
+        """Return the block of a tensor; a new one, if it is not known."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._blocks:
             self._blocks[storage._cdata] = Block(
@@ -147,27 +142,27 @@ class TapePool:
         return self._blocks[storage._cdata]
 
     def bury(self, one: int) -> None:
-        """Note which blocks nothing holds any more: this pass was the last that they lived in."""
+        """Note the blocks that nothing refers to any more: this pass was their last."""
         for block in self:
             if block.born is not None and block.died == NEVER and not block.held_elsewhere:
                 block.died = one
 
     def let_go(self, one: int) -> None:
-        """Free results of the pass that runs which nothing holds any more."""
+        """Free results of the running pass that nothing refers to any more."""
         for block in self if self.reuses else ():
             living = block.born == one and block.died == NEVER and block.storage is not None
             if living and not block.held_elsewhere:
                 block.died, block.storage = one, None
 
     def reserve(self, size: int) -> int:
-        """Let the scratch memory have so many bytes; by how many it grew."""
+        """Grow the scratch memory to a size; return the growth."""
         grown = max(0, size - self.scratch.nbytes())
         if grown:
             self.scratch.resize_(size)
         return grown
 
     def forget(self, one: int, shared: Container[Block]) -> None:
-        """Forget the blocks of a pass that share memory; give back to others what was let go."""
+        """Forget the blocks of a pass that share memory; allocate the others that were freed."""
         for key, block in tuple(self._blocks.items()):
             if block in shared:
                 block.storage = None
@@ -176,7 +171,7 @@ class TapePool:
                 block.storage = torch.UntypedStorage(block.bytes)
 
     def drop(self, passes: frozenset[int]) -> None:
-        """Forget and free what these passes allocated."""
+        """Forget and free the blocks of some passes."""
         for key, block in tuple(self._blocks.items()):
             if block.born in passes:
                 block.storage = None
@@ -184,7 +179,7 @@ class TapePool:
 
 
 def address_of(tensor: torch.Tensor, block: Block) -> Address:
-    """Where in the block the tensor lies."""
+    """Return the address of a tensor in its block."""
     return Address(
         block,
         tensor.dtype,
@@ -197,7 +192,7 @@ def address_of(tensor: torch.Tensor, block: Block) -> Address:
 
 
 def fill_with_poison(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
-    """NaN for floating point, the least integer, true for flags."""
+    """Fill a storage with NaN, the least integer, or true."""
     count = storage.nbytes() // dtype.itemsize
     values = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
     if dtype.is_floating_point or dtype.is_complex:

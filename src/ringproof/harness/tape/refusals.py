@@ -1,18 +1,17 @@
-"""What no device can capture, and what to do instead.
+"""Calls that no device can capture, and what to do instead.
 
-Shapes that depend on data, and values that the host reads, make the device wait for the host; a
-stream that is being captured has nothing to wait for. On CUDA that is an error of the driver; here
-it has a name and a line. Two views of the same program are searched:
+Shapes that depend on data, and values that the host reads, make the host wait for the device, which
+a stream that is being captured does not allow. On CUDA that is an error of the driver; here it has
+a name and a line. Two views of the same program are searched: operations (:func:`why_refused`),
+which are the same on every device, and Python calls (:func:`why_call_refused`), because a copy to
+the host is not an operation on a CPU.
 
-* operations (:func:`why_refused`), which are the same on every device;
-* Python calls (:func:`why_call_refused`), because a copy to the host is no operation on a CPU.
-
-What cannot be seen on a CPU: copies to pinned memory, ``.to(device)`` where the device is held in
-a variable, streams and events, ``torch.cuda.synchronize()``, the device's own limits, transfers
-that the program never waits for, and kernels that are launched without torch's dispatcher. All
-memory is host memory here. So ``torch.tensor`` is refused wherever its result would go, and a
-tensor without dimensions that a model keeps on the host is read at each replay, where a kernel on
-a GPU would have got its value as a number of the capture.
+Not visible on a CPU are copies to pinned memory, ``.to(device)`` where the device is in a variable,
+streams and events, ``torch.cuda.synchronize()``, the device's own limits, transfers that the
+program never waits for, and kernels that are launched without torch's dispatcher. All memory is
+host memory here. So ``torch.tensor`` is refused wherever its result would go, and a tensor without
+dimensions that a model keeps on the host is read at each replay, where a kernel on a GPU would have
+got its value as a number of the capture.
 """
 
 from __future__ import annotations
@@ -25,13 +24,7 @@ import torch
 
 
 class Refusal(NamedTuple):
-    """Why something cannot be captured.
-
-    Args:
-        what: The call, as people write it.
-        why: What it does.
-        remedy: What to do instead.
-    """
+    """The call that cannot be captured, the reason, and the remedy."""
 
     what: str
     why: str
@@ -95,13 +88,7 @@ INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_"})
 def why_refused(
     operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Refusal | None:
-    """Whether an operation synchronises a device.
-
-    Args:
-        operation: An ``OpOverload``.
-        arguments: Of the call.
-        keywords: Of the call.
-    """
+    """Return why an operation, an ``OpOverload``, cannot be captured."""
     name = operation.name().partition(".")[0]
     if name in OPERATIONS:
         return OPERATIONS[name]
@@ -122,13 +109,7 @@ def why_refused(
 def why_call_refused(
     name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Refusal | None:
-    """Whether a Python call synchronises a device.
-
-    Args:
-        name: Of the function or method of torch.
-        arguments: Of the call.
-        keywords: Of the call.
-    """
+    """Return why a function or method of torch cannot be captured, by its name."""
     if name in FROM_TENSORS_TOO and arguments and isinstance(arguments[0], torch.Tensor):
         return None
     if name == "to":
