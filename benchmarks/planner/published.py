@@ -49,12 +49,11 @@ from versus_upstream import upstream, upstream_plan
 from ringproof.files import write_atomically
 from ringproof.reference.planning import Goal, make_plan
 from ringproof.reference.planning.baselines import static_plan
-from ringproof.reference.planning.costs import make_batch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.hardware import GB200, H100, Hardware
 from ringproof.reference.planning.plan import Microbatch
 from ringproof.reference.planning.shapes import DCP_EXAMPLE
-from ringproof.reference.planning.simulate import iteration_ticks
+from ringproof.reference.planning.simulate import simulate
 from ringproof.reference.planning.timing import StepCost, reduction_seconds
 
 GOAL = Goal(objective="async")
@@ -75,10 +74,9 @@ class Case:
 
     def seconds(self, model: StepCost) -> float:
         """The iteration without what every iteration costs."""
-        batch = make_batch(self.lengths, domain(self.gpus), model)
-        ticks = iteration_ticks(self.microbatches, batch, self.gpus, GOAL)
         reduction = reduction_seconds(model.shape.parameters, self.gpus, model.machine)
-        return ticks * batch.tick + reduction
+        line = simulate(self.microbatches, self.lengths, self.gpus, model, GOAL)
+        return line.makespan + reduction
 
 
 @dataclass(frozen=True)

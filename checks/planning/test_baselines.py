@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,11 +22,10 @@ from ringproof.reference.planning import (
     violations,
 )
 from ringproof.reference.planning.baselines import best_static_plan, padded_plan, static_plan
-from ringproof.reference.planning.costs import make_batch
 from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.shapes import LLAMA3_8B
-from ringproof.reference.planning.simulate import iteration_ticks
+from ringproof.reference.planning.simulate import timeline
 from ringproof.reference.planning.timing import StepCost
 
 COST = AttentionOnly()
@@ -170,11 +170,11 @@ def test_the_evaluation_agrees_with_the_planner(objective, cost):
     for seed in range(5):
         lengths = lognormal(seed, 100)
         plan = make_plan(lengths, limits, cost, goal)
-        batch = make_batch(lengths, limits, cost)
-        ticks = iteration_ticks(plan.microbatches, batch, 16, goal)
-        assert ticks * batch.tick == pytest.approx(plan.metrics.makespan, rel=1e-12)
+        found = timeline(plan, cost, goal).makespan
+        assert found == pytest.approx(plan.metrics.makespan, rel=1e-12)
         worse = Microbatch((Group(0, 16, plan.microbatches[0].groups[0].sequences),))
-        assert iteration_ticks((*plan.microbatches, worse), batch, 16, goal) > ticks
+        longer = replace(plan, microbatches=(*plan.microbatches, worse))
+        assert timeline(longer, cost, goal).makespan > found
 
 
 def test_pipelines_are_simulated():

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.bounds import bounds
+from ringproof.reference.planning.bounds import lower_bound
 from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.pack import first_fit
-from ringproof.reference.planning.plan import Group, Metrics, Microbatch, Plan
+from ringproof.reference.planning.plan import Group, Microbatch, Plan, finished
 from ringproof.reference.planning.planner import check_lengths
-from ringproof.reference.planning.simulate import Goal, iteration_ticks
+from ringproof.reference.planning.simulate import Goal, simulate
 
 Packs = list[list[int]]
 Dealing = Literal["given", "sorted"]
 """Deal sequences to packs in the order given, or longest first into the first that has room."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What all baselines are given."""
-
-    domain: Domain
-    cp_size: int
-    model: CostModel
-    goal: Goal
 
 
 def static_plan(
@@ -60,7 +50,7 @@ def static_plan(
 
     Args:
         lengths: Tokens of each sequence.
-        domain: Ranks, budget, capacity and microbatch multiple; its lower bound is given.
+        domain: Ranks, budget, capacity and microbatch multiple; the bound is that of all its sizes.
         cp_size: Ranks that share every sequence.
         model: The cost model.
         goal: The objective of the makespan.
@@ -70,8 +60,8 @@ def static_plan(
         InputError: A size that the domain does not have, or a sequence it cannot hold.
     """
     started = time.perf_counter()
-    task = _Task(domain, cp_size, model, goal or Goal())
-    values = check_lengths(lengths, _fixed(domain, cp_size))
+    fixed = _fixed(domain, cp_size)
+    values = check_lengths(lengths, fixed)
     tokens = domain.rank_tokens(values, cp_size)
     packs = first_fit(tokens, domain) if dealing == "sorted" else _packs(tokens, domain)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
@@ -79,7 +69,11 @@ def static_plan(
     if dealing == "sorted":
         costs = model.cost(values, cp_size)
         packs.sort(key=lambda pack: -float(costs[pack].sum()))
-    return _plan(values, values, packs, task, started)
+    goal = goal or Goal()
+    microbatches = _microbatches(packs, fixed)
+    makespan = simulate(microbatches, values, domain.ranks, model, goal).makespan
+    times = (model.unit, makespan, _bound(values, domain, model, goal))
+    return finished(values, fixed, microbatches, times, started)
 
 
 def padded_plan(
@@ -95,8 +89,8 @@ def padded_plan(
     dealt to the data parallel ranks evenly. Arguments and errors as for `static_plan`.
     """
     started = time.perf_counter()
-    task = _Task(domain, cp_size, model, goal or Goal())
-    values = check_lengths(lengths, _fixed(domain, cp_size))
+    fixed = _fixed(domain, cp_size)
+    values = check_lengths(lengths, fixed)
     longest = np.full_like(values, values.max())
     rows = int(domain.rank_tokens(longest[:1], cp_size)[0])
     most = domain.max_tokens_per_rank // rows
@@ -105,7 +99,11 @@ def padded_plan(
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
     count = -(-len(values) // (most * wanted)) * wanted
     packs = [part.tolist() for part in np.array_split(np.arange(len(values)), count)]
-    return _plan(values, longest, packs, task, started)
+    goal = goal or Goal()
+    microbatches = _microbatches(packs, fixed)
+    makespan = simulate(microbatches, longest, domain.ranks, model, goal).makespan
+    times = (model.unit, makespan, _bound(values, domain, model, goal))
+    return finished(values, fixed, microbatches, times, started, computed=longest)
 
 
 def best_static_plan(
@@ -158,19 +156,11 @@ def _level(packs: Packs, missing: int) -> Packs:
     return [*packs, *moved, *([] for _ in range(missing - len(moved)))]
 
 
-def _plan(lengths: IntArray, computed: IntArray, packs: Packs, task: _Task, started: float) -> Plan:
-    """The plan of packs: consecutive packs are the data parallel ranks of one microbatch.
-
-    Args:
-        lengths: Lengths as given.
-        computed: Lengths as the ranks compute them.
-        packs: Sequences of each pack.
-        task: Domain, size, cost model and goal.
-        started: When planning began.
-    """
-    domain, size = task.domain, task.cp_size
+def _microbatches(packs: Packs, domain: Domain) -> tuple[Microbatch, ...]:
+    """Consecutive packs are the data parallel ranks of one microbatch."""
+    (size,) = domain.cp_sizes
     width = domain.ranks // size
-    microbatches = tuple(
+    return tuple(
         Microbatch(
             tuple(
                 Group(place * size, size, tuple(pack))
@@ -179,24 +169,9 @@ def _plan(lengths: IntArray, computed: IntArray, packs: Packs, task: _Task, star
         )
         for start in range(0, len(packs), width)
     )
-    batch = make_batch(computed, domain, task.model)
-    ticks = iteration_ticks(microbatches, batch, domain.ranks, task.goal)
-    held = int(domain.rank_tokens(computed, size).sum()) * size
-    metrics = Metrics(
-        unit=task.model.unit,
-        makespan=ticks * batch.tick,
-        lower_bound=_lower_bound(lengths, task),
-        padding_fraction=1 - int(lengths.sum()) / held,
-        cp_histogram={size: len(lengths)},
-        planning_seconds=time.perf_counter() - started,
-    )
-    budget = domain.max_tokens_per_rank
-    return Plan(domain.ranks, budget, (size,), tuple(lengths.tolist()), microbatches, metrics)
 
 
-def _lower_bound(lengths: IntArray, task: _Task) -> float:
-    """No plan of the domain is shorter; with a pipeline, its stages share all work at best."""
-    batch = make_batch(lengths, task.domain, task.model)
-    found = bounds(batch, task.domain)
-    ticks = found.ticks + found.microbatches * batch.microbatch_overhead
-    return ticks * batch.tick / task.goal.pipeline.stages
+def _bound(lengths: IntArray, domain: Domain, model: CostModel, goal: Goal) -> float:
+    """No plan of the domain is shorter."""
+    batch = make_batch(lengths, domain, model)
+    return lower_bound(batch, domain, goal) * batch.tick

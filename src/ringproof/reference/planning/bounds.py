@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Lower bounds of an iteration, in ticks; each holds for every plan of the batch.
+def lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
+    """Ticks that no plan's iteration is shorter than.
 
-    Attributes:
-        work: Every sequence at its cheapest size, spread over all ranks without a gap.
-        longest: The sequence that takes longest, alone in the group in which it is fastest.
-        microbatches: The fewest: tokens over the budget of all ranks, sequences over their places.
-    """
+    Without a pipeline this is the larger one of all work spread over all ranks, with every sequence
+    at its cheapest size, and of the sequence that takes longest, alone in the group in which it is
+    fastest; and the overhead of the fewest microbatches.
 
-    work: float
-    longest: int
-    microbatches: int
-
-    @property
-    def ticks(self) -> float:
-        """The best of them."""
-        return max(self.work, float(self.longest))
-
-
-def bounds(batch: Batch, domain: Domain) -> Bounds:
-    """The bounds of a batch.
-
-    A sequence of cost ``t(d)`` in a group of ``d`` ranks occupies them for ``t(d)`` and for its
-    part of what the group costs whatever is in it (`_parts`); no size has fewer rank-ticks than the
-    cheapest of those at which it fits the budget.
+    With a pipeline each stage does its part of all work. Besides, the last stage waits for the
+    first microbatch's forward, and the first for the last one's backward, each at least that of
+    the shortest sequence. An interleaved run may end in empty microbatches, so there only the
+    forward counts.
     """
     fits = batch.tokens <= domain.max_tokens_per_rank
     alone = np.where(fits, batch.ticks + batch.overhead[:, None], np.iinfo(np.int64).max)
-    counted = (least_work(batch, domain, lone=lone)[batch.kind].sum() for lone in (False, True))
-    return Bounds(
-        max(int(work) for work in counted) / domain.ranks,
-        int(alone.min(axis=0).max()),
-        fewest_microbatches(batch, domain),
-    )
+    works = [int(least_work(batch, domain, lone=lone)[batch.kind].sum()) for lone in (False, True)]
+    longest = max(max(works) / domain.ranks, float(alone.min(axis=0).max()))
+    whole = longest + fewest_microbatches(batch, domain) * batch.microbatch_overhead
+    stages = goal.pipeline.stages
+    if stages == 1:
+        return whole
+    shortest = int(batch.ticks[:, batch.kind[-1]].min())
+    waited = 1.0 if goal.pipeline.virtual == 1 else FORWARD_SHARE / goal.pipeline.virtual
+    return whole / stages + (stages - 1) / stages * shortest * waited
 
 
 def least_work(batch: Batch, domain: Domain, *, lone: bool = False) -> IntArray:
     """Per kind, the fewest rank-ticks that a sequence costs at a size that can hold it.
 
-    Args:
-        lone: How a group's own cost is divided; see `_parts`.
+    To them belongs a part of what the group costs whatever is in it; see `_parts`.
     """
-    fits = batch.tokens <= domain.max_tokens_per_rank
-    rank_ticks = batch.ticks + _parts(batch, domain, lone)
-    rank_ticks *= np.array(batch.sizes)[:, None]
-    return np.where(fits, rank_ticks, np.iinfo(np.int64).max).min(axis=0)
+    return _least(batch, domain, batch.ticks + _parts(batch, domain, lone))
 
 
 def _parts(batch: Batch, domain: Domain, lone: bool) -> IntArray:
@@ -74,13 +57,18 @@ def _parts(batch: Batch, domain: Domain, lone: bool) -> IntArray:
 
 def least_tokens(batch: Batch, domain: Domain) -> IntArray:
     """Per kind, the fewest tokens (of all ranks together, padded) that a sequence takes up."""
+    return _least(batch, domain, batch.tokens)
+
+
+def _least(batch: Batch, domain: Domain, values: IntArray) -> IntArray:
+    """Per kind, the smallest of values times ranks, over the sizes that can hold the sequence."""
     fits = batch.tokens <= domain.max_tokens_per_rank
-    all_ranks = batch.tokens * np.array(batch.sizes)[:, None]
+    all_ranks = values * np.array(batch.sizes)[:, None]
     return np.where(fits, all_ranks, np.iinfo(np.int64).max).min(axis=0)
 
 
 def fewest_microbatches(batch: Batch, domain: Domain) -> int:
-    """No plan has fewer."""
+    """Number of microbatches that every plan has at least, by tokens and by places in groups."""
     tokens = int(least_tokens(batch, domain)[batch.kind].sum())
     rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
     needed = max(1, -(-tokens // (domain.ranks * rows)))

@@ -28,13 +28,13 @@ class Domain:
         ranks: Size of the domain.
         max_tokens_per_rank: Budget of a rank in one microbatch, padding included.
         cp_sizes: Group sizes that exist; ascending divisors of `ranks`.
-        max_sequences: Most sequences in one group (the capacity of a captured graph).
+        max_sequences: Largest number of sequences in one group (a captured graph's capacity).
         microbatch_multiple: The number of microbatches is a multiple of this (interleaved PP).
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this; see
             `ringproof.reference.packing`.
 
     Raises:
-        InputError: A value out of range, or a size that is no divisor.
+        InputError: A value out of range, or a size that is not a divisor.
     """
 
     ranks: int
@@ -87,7 +87,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
-    """The group sizes that a user's word stands for.
+    """The group sizes that an option names.
 
     Args:
         spec: ``pow2`` (powers of two that divide the domain, and the domain itself, whose group
@@ -96,7 +96,7 @@ def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
         minimum: Smaller sizes are left out.
 
     Raises:
-        InputError: Another word, a size that is no divisor of ``ranks``, or nothing left.
+        InputError: Another word, a size that is not a divisor of ``ranks``, or nothing left.
     """
     _at_least_one("ranks", ranks)
     _at_least_one("min-cp", minimum)

@@ -14,7 +14,7 @@ considers that plan is never worse than upstream.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import neg
 
@@ -25,7 +25,6 @@ from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
-    KNOWN_AFTER,
     MOST_CHAINS,
     WEIGHT_OF_UNUSED,
     Packing,
@@ -43,8 +42,8 @@ class _Table:
 
     Attributes:
         sizes: The chain.
-        ticks, tokens: By size and sequence.
-        weights: What the rule compares: ticks, or squared lengths under upstream's rule.
+        weights: What the rule compares, by size and sequence: ticks, or squared lengths.
+        tokens: Tokens per rank, by size and sequence.
         overhead: Weight of a group whatever is in it, by size.
         lowest: Per sequence, the smallest size (an index) that holds it.
         budget, places: Tokens per rank, and sequences, that a group may hold.
@@ -73,26 +72,17 @@ class _Group:
 
 @dataclass(slots=True)
 class _Filling:
-    """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group."""
+    """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
+    When it is done: the sequences that are left for later ones, and how good it is; 1 is perfect.
+    """
+
+    table: _Table
     groups: list[list[_Group]]
     free: int
     heaviest: int = 0
-
-    @property
-    def members(self) -> list[int]:
-        """All sequences in it."""
-        return [item for level in self.groups for group in level for item in group.members]
-
-
-@dataclass(frozen=True)
-class _Filled:
-    """A filled microbatch, what is left for later ones, and how good that is; 1 is perfect."""
-
-    rating: float
-    table: _Table
-    filling: _Filling
-    left: list[int]
+    left: list[int] = field(default_factory=list)
+    rating: float = 0.0
 
 
 def one_by_one(
@@ -116,40 +106,35 @@ def one_by_one(
     """
     usable = usable_chains(batch, domain, 0)[: 1 if as_upstream else MOST_CHAINS]
     tables = [_table(batch, domain, chain, as_upstream) for chain in usable]
-    worth = _Worth.of(batch, domain)
+    rate = _rating(batch, domain)
     queue = list(range(len(batch)))
     packings: list[Packing] = []
     spent = 0
     while queue:
         if as_upstream:
-            filling, left = _fill(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT)
-            best = _Filled(0.0, tables[0], filling, left)
+            best = _fill(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT)
         else:
-            best = min((_best(queue, table, worth) for table in tables), key=_by_rating)
-        packings.append(_packed(best.filling, best.table, batch, domain, even))
+            found = [_best(queue, table, rate) for table in tables]
+            best = min(found, key=lambda filling: filling.rating)
+        packings.append(_packed(best, batch, domain, even))
         spent += packings[-1].ticks + batch.microbatch_overhead
         if limit is not None and spent >= limit:
             return ()
         queue = best.left
-        if len(packings) >= KNOWN_AFTER:
-            tables = [best.table]
     return tuple(packings)
 
 
-def _by_rating(filled: _Filled) -> float:
-    return filled.rating
-
-
-def _best(queue: Sequence[int], table: _Table, worth: _Worth) -> _Filled:
+def _best(queue: Sequence[int], table: _Table, rate: Callable[[_Filling], float]) -> _Filling:
     """The best over sizes for the longest sequence; larger ones are tried while that helps."""
-    longest = queue[0]
-    best: _Filled | None = None
-    for level in range(table.lowest[longest], len(table.sizes)):
-        alone = table.weights[level][longest] + table.overhead[level]
-        better = _filled(queue, table, level, _NO_LIMIT, worth)
-        if better.filling.heaviest > alone:
-            limited = _filled(queue, table, level, alone, worth)
-            better = min(better, limited, key=_by_rating)
+    best: _Filling | None = None
+    for level in range(table.lowest[queue[0]], len(table.sizes)):
+        alone = table.weights[level][queue[0]] + table.overhead[level]
+        better = _fill(queue, table, level, _NO_LIMIT)
+        better.rating = rate(better)
+        if better.heaviest > alone:
+            limited = _fill(queue, table, level, alone)
+            limited.rating = rate(limited)
+            better = limited if limited.rating < better.rating else better
         if best is not None and better.rating >= best.rating:
             break
         best = better
@@ -157,9 +142,21 @@ def _best(queue: Sequence[int], table: _Table, worth: _Worth) -> _Filled:
     return best
 
 
-def _filled(queue: Sequence[int], table: _Table, level: int, limit: int, worth: _Worth) -> _Filled:
-    filling, left = _fill(queue, table, level, limit)
-    return _Filled(worth.rating(filling, left), table, filling, left)
+def _rating(batch: Batch, domain: Domain) -> Callable[[_Filling], float]:
+    """A function that rates fillings: time over the ideal, and the part of the budget not used."""
+    work = least_work(batch, domain)[batch.kind].tolist()
+    tokens = least_tokens(batch, domain)[batch.kind].tolist()
+    budget = domain.ranks * domain.max_tokens_per_rank
+
+    def rate(filling: _Filling) -> float:
+        members = [item for level in filling.groups for group in level for item in group.members]
+        ideal = sum(map(work.__getitem__, members)) / domain.ranks
+        part = sum(map(tokens.__getitem__, members)) / budget
+        missing = max(0.0, FULL_ENOUGH - part) if filling.left else 0.0
+        spent = filling.heaviest + batch.microbatch_overhead
+        return spent / max(ideal, 1.0) + WEIGHT_OF_UNUSED * missing
+
+    return rate
 
 
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
@@ -182,10 +179,8 @@ def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bo
     )
 
 
-def _fill(
-    queue: Sequence[int], table: _Table, level: int, limit: int
-) -> tuple[_Filling, list[int]]:
-    """Fill a microbatch; return it and the sequences that found no place.
+def _fill(queue: Sequence[int], table: _Table, level: int, limit: int) -> _Filling:
+    """Fill a microbatch, and note the sequences that found no place.
 
     Args:
         queue: Sequences, longest first.
@@ -193,9 +188,8 @@ def _fill(
         level: Size (an index) of the group that the first sequence gets.
         limit: Weight that no group may exceed.
     """
-    now = _Filling([[] for _ in table.sizes], table.ranks)
+    now = _Filling(table, [[] for _ in table.sizes], table.ranks)
     _add(now, table, queue[0], _open(now, table, level))
-    left: list[int] = []
     place = 1
     while place < len(queue):
         item = queue[place]
@@ -203,11 +197,11 @@ def _fill(
         place += 1
         if group is None:
             after = max(place, bisect_left(queue, _first_that_may_fit(now, table, limit)))
-            left += queue[place - 1 : after]
+            now.left += queue[place - 1 : after]
             place = after
         else:
             _add(now, table, item, group)
-    return now, left
+    return now
 
 
 def _first_that_may_fit(now: _Filling, table: _Table, limit: int) -> int:
@@ -265,43 +259,12 @@ def _somewhere(now: _Filling, table: _Table, item: int, limit: int) -> _Group | 
     return best if new is None else _open(now, table, new)
 
 
-@dataclass(frozen=True)
-class _Worth:
-    """What makes a filling good: `work` and `tokens` are the least of each sequence."""
-
-    work: list[int]
-    tokens: list[int]
-    ranks: int
-    budget: int
-    overhead: int
-
-    @classmethod
-    def of(cls, batch: Batch, domain: Domain) -> _Worth:
-        """Tabulate the sequences of a batch."""
-        work, tokens = least_work(batch, domain), least_tokens(batch, domain)
-        return cls(
-            work[batch.kind].tolist(),
-            tokens[batch.kind].tolist(),
-            domain.ranks,
-            domain.ranks * domain.max_tokens_per_rank,
-            batch.microbatch_overhead,
-        )
-
-    def rating(self, filling: _Filling, left: Sequence[int]) -> float:
-        """Time over the ideal, and the part of the budget that is not used; 1 is perfect."""
-        members = filling.members
-        ideal = sum(map(self.work.__getitem__, members)) / self.ranks
-        part = sum(map(self.tokens.__getitem__, members)) / self.budget
-        missing = max(0.0, FULL_ENOUGH - part) if left else 0.0
-        spent = filling.heaviest + self.overhead
-        return spent / max(ideal, 1.0) + WEIGHT_OF_UNUSED * missing
-
-
-def _packed(filling: _Filling, table: _Table, batch: Batch, domain: Domain, even: bool) -> Packing:
+def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Packing:
     groups = [group for level in filling.groups for group in level]
-    members = np.array(filling.members)
+    members = np.array([item for group in groups for item in group.members])
     home = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
     level = np.array([group.level for group in groups])
-    return assembled(batch.items(members, table.sizes), home, level, domain, even=even)
+    items = batch.items(members, filling.table.sizes)
+    return assembled(items, home, level, domain, even=even)

@@ -3,7 +3,7 @@
 1. A target length, and with it the smallest group size that each sequence can do with (`target`).
 2. As many groups of each size as those sequences need; the rest of the ranks in the smallest.
 3. Deal the sequences, longest first, at first within the target, then ever more above it.
-4. Join groups that came out too long with short ones (`reshape`).
+4. Join groups that came out too long with short ones, and widen groups into idle ranks (`groups`).
 5. Where tokens are still missing to the microbatch's share, fill holes with shorter sequences that
    were meant for later ones.
 """
@@ -18,7 +18,6 @@ import numpy as np
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray, chains
 from ringproof.reference.planning.groups import Groups, deal, empty_groups, merge, widen
-from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.target import Target, Targets
 
 FULL_ENOUGH = 0.998
@@ -29,8 +28,6 @@ longer, where microbatches are filled one after the other. Only the last one's r
 MOST_CHAINS = 6
 """Chains of group sizes that are tried for one microbatch. A domain that is a power of two has one
 chain; domains with more than six have dozens of divisors, and the chains differ little."""
-KNOWN_AFTER = 4
-"""Microbatches after which only chains that were best for one of them are tried."""
 _LIMITS = (1.0, 1.03, 1.1, 1.4)
 """How far above the target a group may end, tried in this order; then without limit."""
 _LONGER = 1.03
@@ -44,8 +41,8 @@ class Packing:
     """A microbatch.
 
     Attributes:
-        groups: What is in them, in no particular order.
-        sizes: The chain that ``groups.level`` counts in.
+        groups: The groups, in no particular order.
+        sizes: The chain of group sizes that ``groups.level`` counts in.
         members: Places in the batch's order of the sequences placed.
         home: For each of them, its group.
         idle: Ranks that no group could grow into.
@@ -62,16 +59,6 @@ class Packing:
         """Time until the last group is done."""
         return int(self.groups.time.max())
 
-    @property
-    def alone(self) -> bool:
-        """Whether one group has all ranks and one sequence."""
-        return len(self.members) == 1 and int(self.groups.level[0]) == len(self.sizes) - 1
-
-    @property
-    def rank_ticks(self) -> int:
-        """Time of all ranks together."""
-        return int((self.groups.time * np.array(self.sizes)[self.groups.level]).sum())
-
 
 @dataclass(frozen=True)
 class Order:
@@ -82,24 +69,16 @@ class Order:
         spare: Shorter ones that may fill holes.
         domain: Ranks and limits.
         share: Tokens (of all ranks) below which holes are worth filling.
-        even: Join groups so that all end together.
     """
 
     items: Items
     spare: Items
     domain: Domain
     share: int
-    even: bool
 
 
 def usable_chains(batch: Batch, domain: Domain, longest: int) -> list[tuple[int, ...]]:
-    """Chains of group sizes whose largest group can hold a sequence.
-
-    Args:
-        batch: The sequences.
-        domain: Ranks and limits.
-        longest: Place of the sequence in ``batch.order``.
-    """
+    """Chains of group sizes whose largest group can hold the sequence at a place of the order."""
     tokens = batch.tokens[:, batch.kind[longest]].tolist()
     sizes = zip(batch.sizes, tokens, strict=True)
     fitting = {size for size, rows in sizes if rows <= domain.max_tokens_per_rank}
@@ -156,12 +135,11 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
     homes = [group for _, group in placed]
     if len(order.spare):
         price = 0 if strict else dearest(items, order.spare, domain)
-        groups, more, filling = _fill(groups, order, max(target.ticks, price))
-        members.append(more)
-        homes.append(filling)
-    groups, home = _settle(groups, items.sizes, domain, order.even)
-    idle = domain.ranks - int(np.array(items.sizes)[groups.level].sum())
-    return Packing(groups, items.sizes, np.concatenate(members), home[np.concatenate(homes)], idle)
+        groups, pairs = _fill(groups, order, max(target.ticks, price))
+        members += [order.spare.members[chosen] for chosen, _ in pairs]
+        homes += [group for _, group in pairs]
+    placed_members, home = np.concatenate(members), np.concatenate(homes)
+    return _settled(groups, items.sizes, domain, placed_members, home, even=True)
 
 
 def _open(
@@ -170,56 +148,49 @@ def _open(
     """The groups to open: their levels, largest first, and the target that made them fit."""
     base, sizes = target.base, items.sizes
     for _ in range(_ATTEMPTS):
-        wanted = _wanted(items, target, domain)
-        by_time = -(-wanted[base].ticks // max(1, target.ticks)) * sizes[base]
-        larger = sum(wanted[level].groups * sizes[level] for level in range(base + 1, len(sizes)))
+        work, needed = _wanted(items, target, domain)
+        by_time = -(-work // max(1, target.ticks)) * sizes[base]
+        larger = sum(needed[level] * sizes[level] for level in range(base + 1, len(sizes)))
         if larger + by_time <= domain.ranks:
             break
         target = targets.at(int(target.ticks * _LONGER) + 1, base)
     counts = [0] * len(sizes)
     free = domain.ranks
     for level in range(len(sizes) - 1, base, -1):
-        counts[level] = min(wanted[level].groups, free // sizes[level])
+        counts[level] = min(needed[level], free // sizes[level])
         free -= counts[level] * sizes[level]
     counts[base] = free // sizes[base]
     return target, np.repeat(np.arange(len(sizes))[::-1], counts[::-1])
 
 
-@dataclass(frozen=True)
-class _Need:
-    """What the sequences of one group size amount to: ticks of a rank, and groups."""
-
-    ticks: int
-    groups: int
-
-
-def _wanted(items: Items, target: Target, domain: Domain) -> list[_Need]:
-    """What the sequences need at each size."""
-    found = []
+def _wanted(items: Items, target: Target, domain: Domain) -> tuple[int, list[int]]:
+    """Ticks of the sequences that take the smallest size, and groups that are needed of each."""
+    needed, work = [], 0
     for level, (start, end) in enumerate(target.spans(len(items))):
         ticks = int(items.ticks[level, start:end].sum())
         tokens = int(items.tokens[level, start:end].sum())
         groups = max(-(-ticks // max(1, target.ticks)), -(-tokens // domain.max_tokens_per_rank))
         if domain.max_sequences is not None:
             groups = max(groups, -(-(end - start) // domain.max_sequences))
-        found.append(_Need(ticks, groups))
-    return found
+        needed.append(groups)
+        work = ticks if level == target.base else work
+    return work, needed
 
 
-def _fill(groups: Groups, order: Order, limit_at_most: int) -> tuple[Groups, IntArray, IntArray]:
+def _fill(
+    groups: Groups, order: Order, limit_at_most: int
+) -> tuple[Groups, list[tuple[IntArray, IntArray]]]:
     """Fill empty groups, and holes while the microbatch has less than its share."""
-    spare = order.spare
-    sizes = np.array(spare.sizes)
-    queue = np.arange(len(spare))
-    chosen, homes = [queue[:0]], [queue[:0]]
+    sizes = np.array(order.spare.sizes)
+    queue = np.arange(len(order.spare))
+    placed: list[tuple[IntArray, IntArray]] = []
     for limit in (int(groups.time.max()), limit_at_most):
         missing = order.share - int((groups.filled * sizes[groups.level]).sum())
         if missing <= 0 and groups.count.all():
             break
-        groups, pairs, queue = deal(groups, spare, queue, order.domain, limit=limit)
-        chosen += [item for item, _ in pairs]
-        homes += [group for _, group in pairs]
-    return groups, spare.members[np.concatenate(chosen)], np.concatenate(homes)
+        groups, pairs, queue = deal(groups, order.spare, queue, order.domain, limit=limit)
+        placed += pairs
+    return groups, placed
 
 
 def dearest(items: Items, spare: Items, domain: Domain) -> int:
@@ -254,106 +225,32 @@ def assembled(
         np.bincount(home, minlength=len(level)),
         items.overhead,
     )
-    groups, number = _settle(groups, items.sizes, domain, even)
-    idle = domain.ranks - int(np.array(items.sizes)[groups.level].sum())
-    return Packing(groups, items.sizes, items.members, number[home], idle)
+    return _settled(groups, items.sizes, domain, items.members, home, even=even)
 
 
 def _sums(values: IntArray, home: IntArray, groups: int) -> IntArray:
     """Column sums by group; exact, unlike `numpy.bincount` with weights."""
-    found = np.zeros((len(values), groups), np.int64)
-    for row, out in zip(values, found, strict=True):
-        np.add.at(out, home, row)
-    return found
+    found = np.zeros((groups, len(values)), np.int64)
+    np.add.at(found, home, values.T)
+    return found.T
 
 
-def _settle(
-    groups: Groups, sizes: Sequence[int], domain: Domain, even: bool
-) -> tuple[Groups, IntArray]:
-    """Drop empty groups, let others grow into the ranks without work, and join uneven ones.
-
-    Returns:
-        The groups, and for each group there was the one that has its sequences now.
-    """
+def _settled(
+    groups: Groups,
+    sizes: Sequence[int],
+    domain: Domain,
+    members: IntArray,
+    home: IntArray,
+    *,
+    even: bool,
+) -> Packing:
+    """Drop empty groups, let others grow into the ranks without work, and join uneven ones."""
     used = groups.count > 0
     number = np.cumsum(used) - 1
     groups = groups.only(used)
-    free = domain.ranks - int(np.array(sizes)[groups.level].sum())
-    groups = widen(groups, sizes, free)
+    groups = widen(groups, sizes, domain.ranks - int(np.array(sizes)[groups.level].sum()))
     if even:
         groups, moved = merge(groups, sizes, domain)
         number = np.where(used, moved[number], 0)
-    return groups, number
-
-
-def padding_fraction(packings: Sequence[Packing], batch: Batch) -> float:
-    """The fraction of the tokens in groups that is padding."""
-    held = sum(
-        int((packing.groups.filled * np.array(packing.sizes)[packing.groups.level]).sum())
-        for packing in packings
-    )
-    return 1 - int(batch.lengths.sum()) / held
-
-
-def cp_histogram(packings: Sequence[Packing]) -> dict[int, int]:
-    """Sequences by group size."""
-    counts: dict[int, int] = {}
-    for packing in packings:
-        for level in set(packing.groups.level.tolist()):
-            here = packing.groups.level == level
-            size = packing.sizes[level]
-            counts[size] = counts.get(size, 0) + int(packing.groups.count[here].sum())
-    return dict(sorted(counts.items()))
-
-
-def first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
-    """The first rank of each group.
-
-    Largest groups first, so that aligned blocks of the smaller sizes are left whole; among groups
-    of one size the longest goes to the block that is free earliest.
-
-    Args:
-        clocks: Ticks at which each rank is free, shape ``(ranks,)``.
-    """
-    offsets = np.zeros(len(packing.groups), np.int64)
-    free = np.ones(len(clocks), bool)
-    time = packing.groups.time
-    for level in sorted(set(packing.groups.level.tolist()), reverse=True):
-        size = packing.sizes[level]
-        here = np.flatnonzero(packing.groups.level == level)
-        here = here[np.argsort(-time[here], kind="stable")]
-        blocks = np.flatnonzero(free.reshape(-1, size).all(axis=1))
-        ready = clocks.reshape(-1, size)[blocks].max(axis=1)
-        blocks = blocks[np.argsort(ready, kind="stable")][: len(here)]
-        offsets[here] = blocks * size
-        free.reshape(-1, size)[blocks] = False
-    return offsets
-
-
-def placed(packing: Packing, offsets: IntArray, batch: Batch, ranks: int) -> Microbatch:
-    """A microbatch of the plan: groups by rank, ids of sequences, idle ranks as dummies."""
-    by_group = np.argsort(packing.home, kind="stable")
-    ids = batch.order[packing.members[by_group]]
-    ends = np.cumsum(packing.groups.count)
-    everything = ids.tolist()
-    sizes = np.array(packing.sizes)[packing.groups.level]
-    groups = []
-    position = 0
-    for index in np.argsort(offsets, kind="stable").tolist():
-        first, size, end = int(offsets[index]), int(sizes[index]), int(ends[index])
-        groups += dummies(position, first, packing.sizes)
-        start = end - int(packing.groups.count[index])
-        groups.append(Group(first, size, tuple(everything[start:end])))
-        position = first + size
-    groups += dummies(position, ranks, packing.sizes)
-    return Microbatch(tuple(groups))
-
-
-def dummies(start: int, end: int, sizes: tuple[int, ...]) -> list[Group]:
-    """The fewest aligned groups that cover idle ranks."""
-    found = []
-    while start < end:
-        size = max(size for size in sizes if start % size == 0 and start + size <= end)
-        found.append(Group(start, size, ()))
-        start += size
-    return found
+    idle = domain.ranks - int(np.array(sizes)[groups.level].sum())
+    return Packing(groups, tuple(sizes), members, number[home], idle)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ringproof.reference.planning.domain import Domain, IntArray
 
 VERSION = 1
 
@@ -29,6 +32,11 @@ class Group:
     def ranks(self) -> range:
         """The ranks, in order."""
         return range(self.first_rank, self.first_rank + self.size)
+
+    def as_json(self) -> dict[str, Any]:
+        """The group as plain data."""
+        data = {"ranks": list(self.ranks), "sequences": list(self.sequences)}
+        return {**data, "dummy": True} if self.dummy else data
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,19 @@ class Metrics:
         """Makespan over lower bound; at least 1."""
         return self.makespan / self.lower_bound if self.lower_bound > 0 else 1.0
 
+    def as_json(self) -> dict[str, Any]:
+        """The measures as plain data."""
+        histogram = {str(size): count for size, count in sorted(self.cp_histogram.items())}
+        return {
+            "unit": self.unit,
+            "makespan": self.makespan,
+            "lower_bound": self.lower_bound,
+            "ratio": self.ratio,
+            "padding_fraction": self.padding_fraction,
+            "cp_histogram": histogram,
+            "planning_seconds": self.planning_seconds,
+        }
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -84,25 +105,47 @@ class Plan:
             "cp_sizes": list(self.cp_sizes),
             "lengths": [int(length) for length in self.lengths],
             "microbatches": [
-                {"groups": [_group_json(group) for group in microbatch.groups]}
+                {"groups": [group.as_json() for group in microbatch.groups]}
                 for microbatch in self.microbatches
             ],
-            "metrics": _metrics_json(self.metrics),
+            "metrics": self.metrics.as_json(),
         }
 
 
-def _group_json(group: Group) -> dict[str, Any]:
-    data: dict[str, Any] = {"ranks": list(group.ranks), "sequences": list(group.sequences)}
-    return {**data, "dummy": True} if group.dummy else data
+def finished(
+    lengths: IntArray,
+    domain: Domain,
+    microbatches: Sequence[Microbatch],
+    times: tuple[str, float, float],
+    started: float,
+    *,
+    computed: IntArray | None = None,
+) -> Plan:
+    """Build a plan, and measure its padding and its group sizes.
 
-
-def _metrics_json(metrics: Metrics) -> dict[str, Any]:
-    return {
-        "unit": metrics.unit,
-        "makespan": metrics.makespan,
-        "lower_bound": metrics.lower_bound,
-        "ratio": metrics.ratio,
-        "padding_fraction": metrics.padding_fraction,
-        "cp_histogram": {str(size): count for size, count in sorted(metrics.cp_histogram.items())},
-        "planning_seconds": metrics.planning_seconds,
-    }
+    Args:
+        lengths: Tokens of each sequence.
+        domain: Ranks, group sizes and budget.
+        microbatches: In the order they run.
+        times: Unit of the times, makespan and lower bound.
+        started: ``time.perf_counter()`` when planning began.
+        computed: Lengths as the ranks compute them, where sequences are padded to more than
+            their own.
+    """
+    members: dict[int, list[int]] = {}
+    for microbatch in microbatches:
+        for group in microbatch.groups:
+            if group.sequences:
+                members.setdefault(group.size, []).extend(group.sequences)
+    held = lengths if computed is None else computed
+    tokens = sum(
+        size * int(domain.rank_tokens(held[found], size).sum()) for size, found in members.items()
+    )
+    metrics = Metrics(
+        *times,
+        padding_fraction=1 - int(lengths.sum()) / tokens,
+        cp_histogram={size: len(members[size]) for size in sorted(members)},
+        planning_seconds=time.perf_counter() - started,
+    )
+    budget, sizes = domain.max_tokens_per_rank, domain.cp_sizes
+    return Plan(domain.ranks, budget, sizes, tuple(lengths.tolist()), tuple(microbatches), metrics)

@@ -20,24 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.bounds import bounds, fewest_microbatches
+from ringproof.reference.planning.bounds import fewest_microbatches, lower_bound
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import Manner, divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
-from ringproof.reference.planning.pack import (
-    WEIGHT_OF_UNUSED,
-    Packing,
-    assembled,
-    cp_histogram,
-    dummies,
-    first_fit,
-    first_ranks,
-    padding_fraction,
-    placed,
-)
-from ringproof.reference.planning.plan import Metrics, Microbatch, Plan
-from ringproof.reference.planning.simulate import FORWARD_SHARE, Goal, advance
+from ringproof.reference.planning.layout import dummies, laid_out, placed
+from ringproof.reference.planning.pack import WEIGHT_OF_UNUSED, Packing, assembled, first_fit
+from ringproof.reference.planning.plan import Microbatch, Plan, finished
+from ringproof.reference.planning.simulate import Goal
 
 MAX_SEQUENCES = 20_000_000
 _SMALL, _MEDIUM = 1 << 16, 1 << 22
@@ -53,8 +44,6 @@ _QUICK = 200
 upstream's packer (`benchmarks/planner/versus_upstream.py`)."""
 _MANY = 4_096
 """Above so many sequences only the first way of dividing is tried."""
-_LONG = 64
-"""Above so many microbatches the first division that works is taken."""
 _PERFECT, _CLOSE, _NEAR = 1.003, 1.01, 1.04
 """Factors of the lower bound. A plan within the first is taken at once. One within the second is
 taken where sequences were dealt one by one and microbatches simply add up. The last resort is not
@@ -95,31 +84,17 @@ def make_plan(
     goal = goal or Goal()
     values = check_lengths(lengths, domain)
     batch = make_batch(values, domain, model)
-    bound = _lower_bound(batch, domain, goal)
+    bound = lower_bound(batch, domain, goal)
     best = _search(batch, domain, goal, bound)
-    offsets, _ = _laid_out(best.packings, batch, domain)
+    offsets, _ = laid_out(best.packings, batch, domain.ranks)
     microbatches = [
         placed(packing, first, batch, domain.ranks)
         for packing, first in zip(best.packings, offsets, strict=True)
     ]
-    while len(microbatches) % domain.microbatch_multiple:
-        microbatches.append(_idle_microbatch(domain))
-    metrics = Metrics(
-        unit=model.unit,
-        makespan=best.makespan * batch.tick,
-        lower_bound=bound * batch.tick,
-        padding_fraction=padding_fraction(best.packings, batch),
-        cp_histogram=cp_histogram(best.packings),
-        planning_seconds=time.perf_counter() - started,
-    )
-    return Plan(
-        domain.ranks,
-        domain.max_tokens_per_rank,
-        domain.cp_sizes,
-        tuple(values.tolist()),
-        tuple(microbatches),
-        metrics,
-    )
+    while len(microbatches) % domain.microbatch_multiple:  # fewer sequences than microbatches
+        microbatches.append(Microbatch(tuple(dummies(0, domain.ranks, domain.cp_sizes))))
+    times = (model.unit, best.makespan * batch.tick, bound * batch.tick)
+    return finished(values, domain, microbatches, times, started)
 
 
 def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray:
@@ -168,11 +143,13 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
         if _good(found, (_PERFECT if free else close) * bound):
             return _best(found)
     quick = quick and not _best(found).idle
-    for manner in () if quick else _manners(goal, len(batch)):
-        for packings in _divisions(batch, domain, manner, wanted):
-            add(packings)
-            if _good(found, _PERFECT * bound):
-                return _best(found)
+    multiple = domain.microbatch_multiple
+    # Running ahead and pipelines gain from microbatches with all lengths.
+    spreads = (False,) if goal.plain or len(batch) > _MANY else (False, True)
+    for spread in () if quick else spreads:
+        add(divide(batch, domain, -(-wanted // multiple) * multiple, Manner(spread=spread)))
+        if _good(found, _PERFECT * bound):
+            return _best(found)
     if free:  # then nothing is shorter
         add(_undivided(batch, domain))
         if _good(found[-1:], _PERFECT * bound):
@@ -243,27 +220,6 @@ def _better(one: _Candidate, other: _Candidate) -> bool:
     return one.makespan * (1 + _EARNED * more) < other.makespan
 
 
-def _manners(goal: Goal, count: int) -> list[Manner]:
-    found = [Manner()]
-    if goal.plain or count > _MANY:
-        return found
-    found.append(Manner(spread=True))
-    if goal.objective == "async":
-        found.append(Manner(even=False))
-    return found
-
-
-def _divisions(
-    batch: Batch, domain: Domain, manner: Manner, wanted: int
-) -> Iterator[tuple[Packing, ...]]:
-    """A division into as many microbatches as wanted, or as it takes; each count a multiple."""
-    packings = divide(batch, domain, _round_up(wanted, domain.microbatch_multiple), manner)
-    yield packings
-    if wanted < len(packings) <= _LONG and len(batch) <= _MANY:
-        again = _round_up(len(packings), domain.microbatch_multiple)
-        yield divide(batch, domain, again, manner)
-
-
 def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ...]:
     """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
     if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
@@ -271,50 +227,9 @@ def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ..
     return divide(batch, domain, wanted, Manner(full=True, weight=WEIGHT_OF_UNUSED))
 
 
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
 def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
     if goal.objective == "async":
-        _, clocks = _laid_out(packings, batch, domain)
+        _, clocks = laid_out(packings, batch, domain.ranks)
         return _Candidate(float(clocks.max()), packings)
     times = [float(packing.ticks + batch.microbatch_overhead) for packing in packings]
     return _Candidate(goal.pipeline.seconds(times), packings)
-
-
-def _laid_out(
-    packings: Sequence[Packing], batch: Batch, domain: Domain
-) -> tuple[list[IntArray], IntArray]:
-    """The first rank of each group, by microbatch, and when each rank is done if it runs ahead."""
-    clocks = np.zeros(domain.ranks, np.int64)
-    offsets = []
-    for packing in packings:
-        first = first_ranks(packing, clocks)
-        offsets.append(first)
-        sizes = np.array(packing.sizes)[packing.groups.level]
-        clocks = advance(clocks, sizes, first, packing.groups.time) + batch.microbatch_overhead
-    return offsets, clocks
-
-
-def _lower_bound(batch: Batch, domain: Domain, goal: Goal) -> float:
-    """No plan's iteration is shorter, in ticks.
-
-    With a pipeline each stage does its part of all work; besides, the last stage waits for the
-    first microbatch's forward, and the first for the last one's backward, each at least that of
-    the shortest sequence. An interleaved run may end in empty microbatches, so there only the
-    forward counts.
-    """
-    found = bounds(batch, domain)
-    whole = found.ticks + found.microbatches * batch.microbatch_overhead
-    stages = goal.pipeline.stages
-    if stages == 1:
-        return whole
-    shortest = int(batch.ticks[:, batch.kind[-1]].min())
-    waited = 1.0 if goal.pipeline.virtual == 1 else FORWARD_SHARE / goal.pipeline.virtual
-    return whole / stages + (stages - 1) / stages * shortest * waited
-
-
-def _idle_microbatch(domain: Domain) -> Microbatch:
-    """A microbatch of dummies only, where there are fewer sequences than microbatches needed."""
-    return Microbatch(tuple(dummies(0, domain.ranks, domain.cp_sizes)))

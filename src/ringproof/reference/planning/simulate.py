@@ -2,7 +2,7 @@
 
 The ranks of a group start together and end together. Under the objective ``sync`` a microbatch ends
 for all ranks at once; under ``async`` each rank goes on to its next microbatch when its own group
-has ended. Times may be seconds, or the integer ticks of `costs.Batch`.
+has ended.
 
 With pipeline stages, every stage does ``1 / (stages * virtual)`` of a microbatch at a time, a third
 of it forward and two thirds backward. The order on each stage is Megatron-LM's: 1F1B, or with
@@ -14,23 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.costs import Batch, CostModel
+from ringproof.reference.planning.costs import CostModel, FloatArray
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.plan import Group, Microbatch, Plan
 
 FORWARD_SHARE = 1 / 3
 """Backward does twice the multiplications of forward."""
-
-Clocks = npt.NDArray[Any]
-"""When each rank is free: integer ticks, or seconds. Shape ``(ranks,)``."""
-Times = Sequence[Sequence[float]]
-"""How long each group of each microbatch computes; 0 for a dummy."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +40,8 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if self.stages < 1 or self.virtual < 1:
-            raise InputError(
-                "pp, vpp", f"{self.stages}, {self.virtual}", "less than 1", "give 1 or more"
-            )
+            value = f"{self.stages}, {self.virtual}"
+            raise InputError("pp, vpp", value, "less than 1", "give 1 or more")
         if self.virtual > 1 and self.stages == 1:
             raise InputError("vpp", self.virtual, "needs a pipeline", "give --pp 2 or more")
 
@@ -130,9 +123,6 @@ def timeline(
 ) -> Timeline:
     """Simulate a finished plan in the unit of the cost model.
 
-    Under a pipeline the blocks are the times of one stage at work, ``1 / stages`` of each
-    microbatch, without its waiting for other stages; only the makespan includes the waiting.
-
     Args:
         plan: Made by the planner or a baseline.
         model: The cost model the plan was made with.
@@ -141,185 +131,108 @@ def timeline(
             their own.
     """
     lengths = np.asarray(plan.lengths if computed is None else computed, np.int64)
-    times = group_times(plan.microbatches, lengths, model)
-    overhead = float(model.microbatch_overhead)
-    return simulate(plan.microbatches, times, plan.ranks, goal or Goal(), overhead)
-
-
-def iteration_ticks(
-    microbatches: Sequence[Microbatch], batch: Batch, ranks: int, goal: Goal
-) -> float:
-    """Ticks of the iteration under the objective; a dummy takes no time.
-
-    Args:
-        microbatches: In the order they run; all group sizes are among ``batch.sizes``.
-        batch: The sequences as they are computed, with their costs; see `make_batch`.
-        ranks: Size of the domain.
-        goal: ``sync`` or ``async``, and the pipeline.
-    """
-    ticks = np.empty_like(batch.ticks[:, batch.kind])
-    ticks[:, batch.order] = batch.ticks[:, batch.kind]
-
-    def time(group: Group) -> int:
-        level = batch.sizes.index(group.size)
-        return int(ticks[level, list(group.sequences)].sum() + batch.overhead[level])
-
-    times = [
-        [0 if group.dummy else time(group) for group in microbatch.groups]
-        for microbatch in microbatches
-    ]
-    return simulate(microbatches, times, ranks, goal, batch.microbatch_overhead).makespan
-
-
-def group_times(microbatches: Sequence[Microbatch], lengths: IntArray, model: CostModel) -> Times:
-    """Time of each group of each microbatch by a cost model; 0 for a dummy."""
-    groups = (group for microbatch in microbatches for group in microbatch.groups)
-    sizes = dict.fromkeys(group.size for group in groups if not group.dummy)
-    costs = {size: model.cost(lengths, size) for size in sizes}
-    return [
-        [
-            0.0
-            if group.dummy
-            else float(costs[group.size][list(group.sequences)].sum())
-            + model.group_overhead(group.size)
-            for group in microbatch.groups
-        ]
-        for microbatch in microbatches
-    ]
+    return simulate(plan.microbatches, lengths, plan.ranks, model, goal or Goal())
 
 
 def simulate(
-    microbatches: Sequence[Microbatch], times: Times, ranks: int, goal: Goal, overhead: float
+    microbatches: Sequence[Microbatch],
+    lengths: IntArray,
+    ranks: int,
+    model: CostModel,
+    goal: Goal,
 ) -> Timeline:
     """Run the groups of each microbatch on their ranks.
 
+    Under a pipeline the blocks are the times of one stage at work, ``1 / stages`` of each
+    microbatch, without its waiting for other stages; only the makespan includes the waiting.
+
     Args:
         microbatches: In the order they run.
-        times: How long each group computes, all stages of a pipeline together.
+        lengths: Tokens of each sequence, as the ranks compute them.
         ranks: Size of the domain.
+        model: The cost model.
         goal: The objective and the pipeline.
-        overhead: What each microbatch costs whatever is in it.
     """
-    stages = goal.pipeline.stages
-    clocks: Clocks = np.zeros(ranks, type(overhead))  # ticks stay exact integers
+    costs: dict[int, FloatArray] = {}
+    stages, overhead = goal.pipeline.stages, float(model.microbatch_overhead)
+    clocks = np.zeros(ranks)
     blocks: list[Block] = []
     ends: list[float] = []
-    for number, (microbatch, busy) in enumerate(zip(microbatches, times, strict=True)):
-        for group, time in zip(microbatch.groups, busy, strict=True):
+    longest: list[float] = []
+    for number, microbatch in enumerate(microbatches):
+        longest.append(overhead)
+        for group in microbatch.groups:
             if group.dummy:
                 continue
-            here = clocks[group.first_rank : group.first_rank + group.size]
-            start = here.max()
-            here[:] = start + (time if stages == 1 else time / stages)
-            blocks.append(Block(number, group, float(start), float(here[0])))
-        clocks += clocks.dtype.type(overhead if stages == 1 else overhead / stages)
+            size = group.size
+            if size not in costs:
+                costs[size] = model.cost(lengths, size)
+            time = float(costs[size][list(group.sequences)].sum()) + model.group_overhead(size)
+            here = clocks[group.first_rank : group.first_rank + size]
+            start = float(here.max())
+            here[:] = start + time / stages
+            blocks.append(Block(number, group, start, float(here[0])))
+            longest[-1] = max(longest[-1], time + overhead)
+        clocks += overhead / stages
         if goal.objective == "sync":
             clocks[:] = clocks.max()
         ends.append(float(clocks.max()))
     makespan = ends[-1] if ends else 0.0
     if goal.objective == "sync":
-        makespan = goal.pipeline.seconds([float(max(busy) + overhead) for busy in times])
+        makespan = goal.pipeline.seconds(longest)
     return Timeline(ranks, tuple(blocks), tuple(ends), makespan)
 
 
-def advance(clocks: Clocks, sizes: IntArray, offsets: IntArray, times: IntArray) -> Clocks:
-    """The clocks after a microbatch in which only the ranks of a group wait for each other.
-
-    The same as `simulate` with ``async`` and without overhead, for many groups at once.
-
-    Args:
-        clocks: When each rank is free, shape ``(ranks,)``.
-        sizes: Number of ranks of each group.
-        offsets: First rank of each group.
-        times: Time of each group.
-    """
-    after = clocks.copy()
-    for size in np.unique(sizes).tolist():
-        here = np.flatnonzero(sizes == size)
-        grid, blocks = after.reshape(-1, size), offsets[here] // size
-        grid[blocks] = (grid[blocks].max(axis=1) + times[here])[:, None]
-    return after
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step of one stage: one chunk of one microbatch, forward or backward."""
-
-    forward: bool
-    microbatch: int
-    chunk: int
-
-
-_Ends = dict[tuple[bool, int, int], float]
-"""When a step ended: forward or not, microbatch, depth in the model."""
+_Step = tuple[bool, int, int]
+"""A step of one stage: whether it is a forward, its microbatch, and the chunk of the stage."""
 
 
 def _order(pipeline: Pipeline, stage: int, count: int) -> list[_Step]:
     """The steps of one stage, in the order in which they run."""
     stages, virtual = pipeline.stages, pipeline.virtual
-    forwards = [
-        _Step(True, *_place(index, stages, virtual, count)) for index in range(count * virtual)
-    ]
-    backwards = [_Step(False, step.microbatch, virtual - 1 - step.chunk) for step in forwards]
+    forwards = []
+    for first in range(0, count, stages):  # runs of `stages` microbatches
+        run = range(first, min(first + stages, count))
+        forwards += [(True, microbatch, chunk) for chunk in range(virtual) for microbatch in run]
+    backwards = [(False, microbatch, virtual - 1 - chunk) for _, microbatch, chunk in forwards]
     warmup = stages - stage - 1
     if virtual > 1:
         warmup = 2 * warmup + (virtual - 1) * stages
     warmup = min(warmup, len(forwards))
     steady = [step for pair in zip(forwards[warmup:], backwards, strict=False) for step in pair]
-    done = len(forwards) - warmup
-    return [*forwards[:warmup], *steady, *backwards[done:]]
-
-
-def _place(index: int, stages: int, virtual: int, count: int) -> tuple[int, int]:
-    """Microbatch and chunk of the ``index``-th forward step: runs of ``stages`` microbatches."""
-    run = stages * virtual
-    first = index // run * stages
-    width = min(stages, count - first)
-    inside = index - first * virtual
-    return first + inside % width, inside // width
+    return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
 
 
 def _simulate_stages(pipeline: Pipeline, microbatches: Sequence[float]) -> float:
     """Run the next steps of every stage as far as their inputs are there, until all are done."""
-    count = len(microbatches)
-    ends: _Ends = {}
+    parts = pipeline.stages * pipeline.virtual
+    ends: dict[_Step, float] = {}  # by forward or not, microbatch, and depth in the model
     clocks = [0.0] * pipeline.stages
-    queues = [deque(_order(pipeline, stage, count)) for stage in range(pipeline.stages)]
+    queues = [deque(_order(pipeline, stage, len(microbatches))) for stage in range(len(clocks))]
     while any(queues):
         before = len(ends)
         for stage, queue in enumerate(queues):
-            clocks[stage] = _run(pipeline, queue, stage, (microbatches, clocks[stage], ends))
+            while queue:
+                forward, microbatch, chunk = queue[0]
+                depth = chunk * pipeline.stages + stage
+                ready = _ready(ends, (forward, microbatch, depth), parts - 1)
+                if ready is None:
+                    break
+                queue.popleft()
+                share = FORWARD_SHARE if forward else 1 - FORWARD_SHARE
+                time = microbatches[microbatch] * share / parts
+                clocks[stage] = max(clocks[stage], ready) + time
+                ends[forward, microbatch, depth] = clocks[stage]
         if len(ends) == before:
             raise AssertionError("the stages wait for each other: the order of the steps is wrong")
     return max(clocks)
 
 
-def _run(
-    pipeline: Pipeline,
-    queue: deque[_Step],
-    stage: int,
-    state: tuple[Sequence[float], float, _Ends],
-) -> float:
-    """Run one stage until it has to wait, note the ends of its steps, and return its clock."""
-    microbatches, clock, ends = state
-    parts = pipeline.stages * pipeline.virtual
-    while queue:
-        step = queue[0]
-        depth = step.chunk * pipeline.stages + stage
-        ready = _ready(ends, step, depth, parts - 1)
-        if ready is None:
-            break
-        queue.popleft()
-        share = FORWARD_SHARE if step.forward else 1 - FORWARD_SHARE
-        clock = max(clock, ready) + microbatches[step.microbatch] * share / parts
-        ends[step.forward, step.microbatch, depth] = clock
-    return clock
-
-
-def _ready(ends: _Ends, step: _Step, depth: int, last: int) -> float | None:
+def _ready(ends: dict[_Step, float], step: _Step, last: int) -> float | None:
     """When the input of a step is there; ``None`` while it is not."""
-    if step.forward:
-        return 0.0 if depth == 0 else ends.get((True, step.microbatch, depth - 1))
+    forward, microbatch, depth = step
+    if forward:
+        return 0.0 if depth == 0 else ends.get((True, microbatch, depth - 1))
     if depth == last:
-        return ends.get((True, step.microbatch, depth))
-    return ends.get((False, step.microbatch, depth + 1))
+        return ends.get((True, microbatch, depth))
+    return ends.get((False, microbatch, depth + 1))

@@ -34,11 +34,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a setting: a plan, or why there is none.
-
-    Attributes:
-        place: Place of the setting in the sweep; of settings alike, the first is preferred.
-    """
+    """The plan of a setting, or why there is none; of settings alike, the first is preferred."""
 
     setting: Setting
     place: int

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -34,7 +33,6 @@ from ringproof.reference.planning import (
     Domain,
     Goal,
     Group,
-    Metrics,
     Microbatch,
     Pipeline,
     Plan,
@@ -44,7 +42,8 @@ from ringproof.reference.planning import (
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.simulate import group_times, simulate
+from ringproof.reference.planning.plan import finished
+from ringproof.reference.planning.simulate import simulate
 
 SCHEDULES = ("padded", "packed", "dynamic")
 RING_STEP_TOKENS = 16
@@ -407,12 +406,9 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
         size = sizes[k % len(sizes)]
         groups = [Group(place * size, size, tuple(own)) for place, own in enumerate(held)]
         microbatches.append(Microbatch(tuple(groups)))
-    metrics = _forced_metrics(lengths, microbatches, domain, model, started)
-    ascending = tuple(sorted(set(sizes)))
-    budget = domain.max_tokens_per_rank
-    return Plan(
-        domain.ranks, budget, ascending, tuple(lengths.tolist()), tuple(microbatches), metrics
-    )
+    ascending = replace(domain, cp_sizes=tuple(sorted(set(sizes))))
+    makespan = simulate(microbatches, lengths, domain.ranks, model, Goal()).makespan
+    return finished(lengths, ascending, microbatches, (model.unit, makespan, 0.0), started)
 
 
 def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:
@@ -432,27 +428,3 @@ def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | Non
         filled[k][group] += rows[k][sequence]
         dealt[k][group].append(sequence)
     return dealt
-
-
-def _forced_metrics(
-    lengths: IntArray,
-    microbatches: Sequence[Microbatch],
-    domain: Domain,
-    model: CostModel,
-    started: float,
-) -> Metrics:
-    held, histogram = 0, Counter[int]()
-    for group in (group for microbatch in microbatches for group in microbatch.groups):
-        own = lengths[list(group.sequences)]
-        held += int(domain.rank_tokens(own, group.size).sum()) * group.size
-        histogram[group.size] += len(own)
-    times, overhead = group_times(microbatches, lengths, model), float(model.microbatch_overhead)
-    makespan = simulate(microbatches, times, domain.ranks, Goal(), overhead).makespan
-    return Metrics(
-        unit=model.unit,
-        makespan=makespan,
-        lower_bound=0.0,
-        padding_fraction=1 - int(lengths.sum()) / held,
-        cp_histogram=dict(sorted((+histogram).items())),
-        planning_seconds=time.perf_counter() - started,
-    )
