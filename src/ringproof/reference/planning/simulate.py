@@ -205,26 +205,26 @@ def _order(pipeline: Pipeline, stage: int, count: int) -> list[_Step]:
 
 def _simulate_stages(pipeline: Pipeline, microbatches: Sequence[float]) -> float:
     """Run the next steps of every stage as far as their inputs are there, until all are done."""
-    parts = pipeline.stages * pipeline.virtual
+    stages, parts = pipeline.stages, pipeline.stages * pipeline.virtual
     ends: dict[_Step, float] = {}  # by forward or not, microbatch, and depth in the model
-    clocks = [0.0] * pipeline.stages
-    queues = [deque(_order(pipeline, stage, len(microbatches))) for stage in range(len(clocks))]
-    while any(queues):
-        before = len(ends)
-        for stage, queue in enumerate(queues):
-            while queue:
-                forward, microbatch, chunk = queue[0]
-                depth = chunk * pipeline.stages + stage
-                ready = _ready(ends, (forward, microbatch, depth), parts - 1)
-                if ready is None:
-                    break
-                queue.popleft()
-                share = FORWARD_SHARE if forward else 1 - FORWARD_SHARE
-                time = microbatches[microbatch] * share / parts
-                clocks[stage] = max(clocks[stage], ready) + time
-                ends[forward, microbatch, depth] = clocks[stage]
-        if len(ends) == before:
-            raise AssertionError("the stages wait for each other: the order of the steps is wrong")
+    clocks = [0.0] * stages
+    queues = [deque(_order(pipeline, stage, len(microbatches))) for stage in range(stages)]
+    able = deque(range(stages))
+    while able:  # a stage runs until it waits; its steps may be the inputs of its neighbours
+        stage = able.popleft()
+        while queues[stage]:
+            forward, microbatch, chunk = queues[stage][0]
+            step = (forward, microbatch, chunk * stages + stage)
+            ready = _ready(ends, step, parts - 1)
+            if ready is None:
+                break
+            queues[stage].popleft()
+            share = FORWARD_SHARE if forward else 1 - FORWARD_SHARE
+            ends[step] = max(clocks[stage], ready) + microbatches[microbatch] * share / parts
+            clocks[stage] = ends[step]
+            able += [one for one in {(stage - 1) % stages, (stage + 1) % stages} if one not in able]
+    if any(queues):
+        raise AssertionError("the stages wait for each other: the order of the steps is wrong")
     return max(clocks)
 
 
