@@ -5,24 +5,19 @@ capacities and multiples; lengths from one token to what the domain holds; three
 objectives, pipelines. Every plan is checked by the validator, which shares no code with the
 planner, for its capacity, and against its bound.
 
-A seed says what is planned, and the record which seeds have been. Runs add to it, in any number of
-sittings: whatever has been planned is skipped. It holds for one state of the planner's sources
-(and of what draws the batches): a record of another state is refused, not added to.
-
     python -m benchmarks.planner.fuzz --batches 1000000 --jobs 2 --json build/planner_fuzz.json
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import platform
 import signal
-import sys
+import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from checks.planning.batches import Mixed, random_case
-from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.reference.planning import (
     AttentionOnly,
@@ -50,19 +44,15 @@ SLOW = 5.0
 HANGS = 60
 """Seconds after which a plan is given up and reported."""
 CHUNK = 500
-"""Seeds between two entries in the record."""
+"""Seeds that a process plans at a time."""
 MOST_PROBLEMS = 100
-
-Ranges = list[list[int]]
-"""Half-open, ascending, not touching each other."""
 
 
 @dataclass(frozen=True)
 class Found:
     """What the seeds of one range gave."""
 
-    first: int
-    last: int
+    batches: int
     problems: list[str]
     seconds: float
     slowest: float
@@ -131,7 +121,7 @@ def examine_range(seeds: tuple[int, int]) -> Found:
         total += seconds
         if seconds > slowest:
             slowest, slowest_seed = seconds, seed
-    return Found(*seeds, problems, total, slowest, slowest_seed)
+    return Found(seeds[1] - seeds[0], problems, total, slowest, slowest_seed)
 
 
 def _give_up(number: int, frame: object) -> None:
@@ -139,117 +129,59 @@ def _give_up(number: int, frame: object) -> None:
     raise TimeoutError(f"no plan after {HANGS} s")
 
 
-def digest() -> str:
-    """Of the sources that a record holds for: all of the planner that is loaded, and the draws."""
-    found = hashlib.sha256()
-    loaded = (
-        name for name in sys.modules if f"{name}.".startswith("ringproof.reference.planning.")
-    )
-    for name in (*sorted(loaded), random_case.__module__):
-        found.update(name.encode() + b"\0" + Path(str(sys.modules[name].__file__)).read_bytes())
-    return hashlib.sha256(found.digest() + Path(__file__).read_bytes()).hexdigest()
-
-
-def opened(path: Path | None, sources: str) -> dict[str, Any]:
-    """The record so far, or an empty one.
-
-    Raises:
-        InputError: It cannot be read, or is of other sources.
-    """
-    empty = {"sources": sources, "batches": 0, "seeds": [], "problem_count": 0, "problems": []}
-    empty |= {"planning_seconds": 0.0, "slowest_seconds": 0.0, "slowest_seed": None}
-    if path is None or not path.exists():
-        return empty
-    try:
-        record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError("json", path, "cannot be read as a record", "name another") from error
-    if not isinstance(record, dict) or record.get("sources") != sources:
-        problem = "is a record of other planner sources"
-        raise InputError("json", path, problem, "name another file, or remove it")
-    return {**empty, **record}
-
-
-def added(record: dict[str, Any], found: Found) -> dict[str, Any]:
-    """The record with one range more."""
-    slower = found.slowest > record["slowest_seconds"]
-    batches = record["batches"] + found.last - found.first
-    seconds = record["planning_seconds"] + found.seconds
+def record_of(found: Sequence[Found]) -> dict[str, Any]:
+    """The record of all ranges."""
+    problems = [problem for one in found for problem in one.problems]
+    batches = sum(one.batches for one in found)
+    seconds, slowest = sum(one.seconds for one in found), max(found, key=lambda one: one.slowest)
     return {
-        **record,
+        "commit": head_commit(),
         "batches": batches,
-        "seeds": joined(record["seeds"], found.first, found.last),
-        "problem_count": record["problem_count"] + len(found.problems),
-        "problems": (record["problems"] + found.problems)[:MOST_PROBLEMS],
+        "problem_count": len(problems),
+        "problems": problems[:MOST_PROBLEMS],
         "planning_seconds": seconds,
         "mean_milliseconds": seconds / batches * 1e3,
-        "slowest_seconds": found.slowest if slower else record["slowest_seconds"],
-        "slowest_seed": found.slowest_seed if slower else record["slowest_seed"],
+        "slowest_seconds": slowest.slowest,
+        "slowest_seed": slowest.slowest_seed,
         "environment": {"python": platform.python_version(), "numpy": np.__version__},
     }
 
 
-def joined(ranges: Ranges, first: int, last: int) -> Ranges:
-    """The ranges and one more, which touches or is apart from each of them."""
-    result: Ranges = []
-    for start, end in sorted([*ranges, [first, last]]):
-        if result and start <= result[-1][1]:
-            result[-1] = [result[-1][0], max(end, result[-1][1])]
-        else:
-            result.append([start, end])
-    return result
-
-
-def missing(ranges: Ranges, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The seeds that are in none of the ranges, in chunks."""
-    position = first
-    for start, end in (*ranges, [last, last]):
-        stop = min(start, last)
-        while position < stop:
-            after = min(position + CHUNK, stop)
-            yield position, after
-            position = after
-        position = max(position, end)
-
-
-def run(record: dict[str, Any], chunks: Iterable[tuple[int, int]], options: Any) -> dict[str, Any]:
-    """Examine the chunks, add each to the record, and write that."""
-    started = shown = time.monotonic()
-    before = record["batches"]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for found in pool.imap_unordered(examine_range, chunks):
-            record = added(record, found)
-            if options.json:
-                write_atomically(options.json, json.dumps(record, indent=2) + "\n", field="json")
-            now = time.monotonic()
-            if now - shown > 10:
-                shown = now
-                rate = (record["batches"] - before) / (now - started)
-                said = f"{record['batches']:,} batches, {record['problem_count']} problems"
-                print(f"{said}, {rate:,.0f} per second", flush=True)
-            if now - started > options.seconds:
-                break
-    return record
+def head_commit() -> str:
+    """The commit of this checkout, marked where files differ from it."""
+    root = str(Path(__file__).parent)
+    options = {"capture_output": True, "text": True, "cwd": root, "check": False}
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
+    changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **options).stdout
+    return f"{commit} and changes" if changed.strip() else commit
 
 
 def main() -> None:
-    """Run, print progress, keep the record."""
+    """Run, print progress, write the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=10_000)
     parser.add_argument("--start", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
-    parser.add_argument("--json", type=Path, help="the record; added to if it is there")
+    parser.add_argument("--json", type=Path, help="the record")
     options = parser.parse_args()
-    try:
-        record = opened(options.json, digest())
-        if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-        last = options.start + options.batches
-        record = run(record, missing(record["seeds"], options.start, last), options)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+    last = options.start + options.batches
+    chunks = [(seed, min(seed + CHUNK, last)) for seed in range(options.start, last, CHUNK)]
+    found: list[Found] = []
+    started = shown = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for one in pool.imap_unordered(examine_range, chunks):
+            found.append(one)
+            now = time.monotonic()
+            if now - shown > 10:
+                shown = now
+                print(f"{sum(one.batches for one in found):,} batches", flush=True)
+            if now - started > options.seconds:
+                break
+    record = record_of(found)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(options.json, json.dumps(record, indent=2) + "\n", field="json")
     print(json.dumps(record, indent=2))
     raise SystemExit(1 if record["problem_count"] else 0)
 

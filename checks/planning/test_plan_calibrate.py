@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -50,27 +49,3 @@ def test_calibrate_refuses_what_is_no_measurement(tmp_path: Path) -> None:
     bad.write_bytes(b"\xff\xfe")
     assert "SAMPLES: is not text" in plan("calibrate", str(bad)).err
     assert plan("calibrate", str(tmp_path / "missing")).code == 2
-
-
-def test_attention_can_be_measured_here() -> None:
-    pytest.importorskip("torch")
-    from ringproof.cli.plan_calibrate import measured
-    from ringproof.reference.planning.hardware import hardware
-    from ringproof.reference.planning.shapes import ModelShape
-    from ringproof.reference.planning.timing import StepCost
-
-    shape = ModelShape(
-        name="small",
-        parameters=1,
-        layers=2,
-        hidden=64,
-        heads=2,
-        kv_heads=2,
-        head_dim=16,
-        ffn=64,
-        vocabulary=10,
-    )
-    found = measured((64, 512), StepCost(shape=shape, machine=hardware("h100")))
-    assert [sample.length for sample in found] == [64, 512]
-    assert all(sample.attention_only and sample.cp_size == 1 for sample in found)
-    assert all(0 < sample.seconds < math.inf for sample in found)

@@ -12,7 +12,6 @@ import pytest
 
 from checks.planning.plan_run import BASIC, LENGTHS, plan, plan_json
 from ringproof.cli.lengths import read_lengths
-from ringproof.cli.main import main
 from ringproof.reference.planning.validate import violations
 
 METRICS = {
@@ -201,16 +200,6 @@ def test_a_long_sequence_is_refused_with_file_and_line(tmp_path: Path) -> None:
     assert f"{path}:3: sequence longer than the 16,384 tokens" in done.err
 
 
-def test_main_turns_a_refusal_into_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["ringproof", "plan", *BASIC, "--cp-sizes", "3"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_help_has_an_example() -> None:
     for arguments in ((), ("--help",)):
         assert "Example: ringproof plan" in plan(*arguments).out
@@ -263,14 +252,6 @@ def test_a_model_from_a_file(tmp_path: Path) -> None:
     assert "--moe-token-dispatcher-type alltoall" in flags
     path.write_text("[]")
     assert "--model: is not a JSON object" in plan(*BASIC, "--model", str(path)).err
-
-
-def test_a_machine_from_a_file_with_a_float_for_its_gpus(tmp_path: Path) -> None:
-    from ringproof.reference.planning.hardware import H100
-
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps({**H100.as_json(), "gpus_per_node": 8.0}))
-    assert plan(*BASIC, "--hardware", str(path), "--comm", "a2a+p2p").code == 0
 
 
 def test_a_measure_without_a_price_for_communication_is_warned_of() -> None:

@@ -90,6 +90,7 @@ def test_the_pictures_are_those_of_the_plans(small: Result) -> None:
         assert sum(block[6] for block in panel["blocks"]) == len(lengths)
         assert sum(block[7] for block in panel["blocks"]) == sum(lengths)
         assert all(data["sizes"][block[5]] == block[2] for block in panel["blocks"])
+        assert panel["until"] == panel["end"]
         assert panel["end"] == pytest.approx(max(block[4] for block in panel["blocks"]), rel=0.1)
     assert data["panels"][0]["end"] == pytest.approx(small.plan.metrics.makespan, rel=1e-6)
     assert [item.name for item in small.baselines] == ["static", "sorted", "best", "padded"]
@@ -177,29 +178,9 @@ def test_too_many_microbatches_are_cut_and_said() -> None:
     assert drawn.cut
     assert len(drawn.ends) == MAX_BLOCKS
     assert drawn.end == pytest.approx(line.ends[-1])
-
-
-def test_the_page_goes_to_standard_output() -> None:
-    done = plan(*BASIC, "--html", "-")
-    assert done.code == 0
-    assert done.out.startswith("<!doctype html>")
-    assert done.out.rstrip().endswith("</html>")
-
-
-def test_what_is_not_drawn_is_not_idle() -> None:
-    """Behind the last microbatch that is drawn the picture is empty, up to the end."""
-    lengths = np.full(MAX_BLOCKS + 50, 64)
-    domain = Domain(ranks=1, max_tokens_per_rank=64, cp_sizes=(1,))
-    made = static_plan(lengths, domain, 1, AttentionOnly())
-    line = timeline(made, AttentionOnly())
-    drawn = drawing(line, lengths, made.cp_sizes)
+    # Behind the last microbatch that is drawn the picture is empty, which is not idle time.
     assert drawn.until == pytest.approx(drawn.ends[-1])
     assert drawn.until < drawn.end
-
-
-def test_everything_of_a_short_batch_is_drawn(small: Result) -> None:
-    for panel in embedded(page(small))["panels"]:
-        assert panel["until"] == panel["end"]
 
 
 def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def _simulate_stages(pipeline: Pipeline, microbatches: Sequence[float]) -> float
     queues = [deque(_order(pipeline, stage, len(microbatches))) for stage in range(stages)]
     able = deque(range(stages))
     while able:  # a stage runs until it waits; its steps may be the inputs of its neighbours
-        stage = able.popleft()
+        stage, before = able.popleft(), len(ends)
         while queues[stage]:
             forward, microbatch, chunk = queues[stage][0]
             step = (forward, microbatch, chunk * stages + stage)
@@ -222,7 +222,9 @@ def _simulate_stages(pipeline: Pipeline, microbatches: Sequence[float]) -> float
             share = FORWARD_SHARE if forward else 1 - FORWARD_SHARE
             ends[step] = max(clocks[stage], ready) + microbatches[microbatch] * share / parts
             clocks[stage] = ends[step]
-            able += [one for one in {(stage - 1) % stages, (stage + 1) % stages} if one not in able]
+        if len(ends) > before:
+            neighbours = {(stage - 1) % stages, (stage + 1) % stages}
+            able += [other for other in neighbours if other not in able]
     if any(queues):
         raise AssertionError("the stages wait for each other: the order of the steps is wrong")
     return max(clocks)
