@@ -18,6 +18,7 @@ from ringproof.rehearsal.conform.result import Status
 from ringproof.rehearsal.conform.running import LIBRARY, judge, training
 from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace
 from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 ROOT = Path(__file__).parents[2]
 (CASE,) = cases.chosen(["static-p2p-cp2"])
@@ -48,6 +49,14 @@ def test_equal_runs_agree(tmp_path: Path) -> None:
 def test_a_difference_is_seen_in_each_quantity(tmp_path: Path, changed: dict[str, float]) -> None:
     found = _verdict(tmp_path, **changed)
     assert (found.status, found.since) == (Status.DIFFERS, 1)
+
+
+def test_norms_may_differ_by_more_than_losses(tmp_path: Path) -> None:
+    allowed = TOLERANCES["float32"]
+    within = (1 + 0.9 * allowed.loss, 1 + 0.9 * allowed.grad_norm)
+    assert _verdict(tmp_path, loss=5.0 * within[0], norm=within[1]).status is Status.AGREES
+    beyond = _verdict(tmp_path, loss=5.0 * within[1])
+    assert (beyond.status, beyond.since) == (Status.DIFFERS, 1)
 
 
 def test_another_path_is_no_agreement(tmp_path: Path) -> None:

@@ -101,8 +101,6 @@ DATA = MappingProxyType({
     ),
 })  # fmt: skip
 
-TOLERANCE = 2e-6  # of losses in float32, relative; see docs/conformance.md
-BFLOAT16_TOLERANCE = 5e-3
 MEGATRON_FSDP = (
     "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
     "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion --use-distributed-optimizer"
@@ -130,7 +128,7 @@ class Case:
         arguments: Options that the reference on one rank does not have.
         path: Attention paths that must be seen, as ``TYPE:SIZE`` or ``TYPE:SIZExSIZE``.
         both: Options that case and reference share.
-        tolerance: Largest relative difference of a loss or gradient norm that counts as equal.
+        dtype: Dtype of the program, which decides what counts as equal.
         evaluates: Whether losses of evaluations are compared, too.
         connections: ``CUDA_DEVICE_MAX_CONNECTIONS``: FSDP asks for another value than TP and CP.
     """
@@ -143,7 +141,7 @@ class Case:
     model: str = "dense"
     data: str = "plain"
     both: str = ""
-    tolerance: float = TOLERANCE
+    dtype: str = "float32"
     evaluates: bool = False
     connections: int = 1
 
@@ -208,7 +206,7 @@ STATIC = (
     _static("static-hcp-recompute", 4, 4, "a2a+p2p", more=FULL),
     _static("static-p2p-eval", 2, 2, both=EVAL, evaluates=True),
     _static("static-p2p-per-token", 4, 2, data="per-token"),
-    _static("static-p2p-bf16", 2, 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
+    _static("static-p2p-bf16", 2, 2, both="--bf16", dtype="bfloat16"),
     _static("static-p2p-megatron-fsdp", 4, 2, more=MEGATRON_FSDP, connections=8),
     _static("static-p2p-torch-fsdp2", 4, 2, more=TORCH_FSDP, connections=8),
     Case("static-hcp-without-sizes", "static", 4,
@@ -271,7 +269,7 @@ DYNAMIC_CASES = (
     _dynamic("eval", 2, both=EVAL, evaluates=True),
     _dynamic("pad-max", 4, more="--pad-packed-seq-alignment max"),
     _dynamic("sft-mock", 2, data="sft-mock"),
-    _dynamic("bf16", 2, both="--bf16", tolerance=BFLOAT16_TOLERANCE),
+    _dynamic("bf16", 2, both="--bf16", dtype="bfloat16"),
     _dynamic("megatron-fsdp", 2, more=MEGATRON_FSDP, connections=8),
 )  # fmt: skip
 

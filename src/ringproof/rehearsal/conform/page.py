@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringproof.rehearsal.conform.cases import BFLOAT16_TOLERANCE, CASES, TOLERANCE
+from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.result import (
     FILE,
     LABELS,
@@ -27,6 +27,7 @@ from ringproof.rehearsal.conform.result import (
     place_in_table,
     read,
 )
+from ringproof.rehearsal.verdict.agreement import MEASURED_ITERATIONS, TOLERANCES
 
 RECORDS = Path("evidence/cpu-gloo")
 PAGE = Path("docs/conformance.md")
@@ -48,8 +49,10 @@ The tables are written by `python -m ringproof.rehearsal.conform.page` from the 
 `evidence/cpu-gloo/conform-*.json`.
 
 A number says that the case **agrees**: it is the largest relative difference of a loss or gradient
-norm over the steps (programs in float32). A case agrees up to {tolerance:g}; the largest number
-here is {largest:.1e}. bfloat16 cases agree up to {coarse:g}.
+norm over the steps (programs in float32). A case agrees up to {fine.loss:g} in each loss and
+{fine.grad_norm:g} in each gradient norm of the first {steps} steps (in bfloat16: {coarse.loss:g}
+and {coarse.grad_norm:g}). Beyond, both grow in proportion to the step: Adam amplifies roundings.
+The largest number here is {largest:.1e}.
 """
 LIMITS = """## What this does not show
 
@@ -150,15 +153,16 @@ def records(folder: Path) -> list[Record]:
 
 def page(found: Sequence[Record]) -> str:
     """Return the page."""
+    fine, coarse = TOLERANCES["float32"], TOLERANCES["bfloat16"]
     agreeing = [
         case.largest_difference
         for record in found
         for case in record.cases
-        if case.status is Status.AGREES and case.tolerance == TOLERANCE and case.largest_difference
+        if case.status is Status.AGREES and case.tolerance == fine.loss and case.largest_difference
     ]
     parts = [
         INTRODUCTION.format(
-            tolerance=TOLERANCE, coarse=BFLOAT16_TOLERANCE, largest=max(agreeing, default=0.0)
+            fine=fine, coarse=coarse, steps=MEASURED_ITERATIONS, largest=max(agreeing, default=0.0)
         ),
         "\n".join(_meanings()),
         "\n".join(_upstreams(found)),

@@ -79,6 +79,7 @@ class CaseResult:
         loss_difference: Largest relative difference of a loss over the steps; ``None`` where
             nothing was compared. The other differences are those of gradient norms and evaluations.
         since: First step outside the tolerance; 0 for none.
+        tolerance: Relative difference of a loss that counts as equal; see `Tolerance`.
         path: Attention paths that were seen, as ``TYPE:SIZE``.
     """
 

@@ -19,7 +19,7 @@ from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, C
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Failure, Outcome, Servers, UpstreamFails
-from ringproof.rehearsal.verdict.agreement import Pair, pairs
+from ringproof.rehearsal.verdict.agreement import TOLERANCES, Pair, pairs
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
@@ -210,7 +210,7 @@ def judge(case: Case, outcome: Outcome, reference: Outcome | None, iterations: i
         reference: What became of the same training on one rank; ``None`` if it did not run.
     """
     base = CaseResult(
-        case.id, Status.STARTS, tolerance=case.tolerance, path=paths_of(outcome),
+        case.id, Status.STARTS, tolerance=TOLERANCES[case.dtype].loss, path=paths_of(outcome),
         iterations=len(outcome.losses), seconds=round(outcome.seconds, 1),
     )  # fmt: skip
     if outcome.failure is not None:
@@ -271,9 +271,10 @@ def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome
         norm_difference=max(norms.values(), default=None),
         evaluation_difference=max(evaluations.values(), default=None),
     )
-    both = (*losses.items(), *norms.items())
-    outside = [step for step, value in both if value > case.tolerance]
-    if outside or any(value > case.tolerance for value in evaluations.values()):
+    allowed, last = TOLERANCES[case.dtype].at, base.iterations
+    outside = [step for step, value in losses.items() if value > allowed("loss", step)]
+    outside += [step for step, value in norms.items() if value > allowed("norm", step)]
+    if outside or any(value > allowed("evaluation", last) for value in evaluations.values()):
         return replace(compared, status=Status.DIFFERS, since=min(outside, default=0))
     missing = [path for path in case.path if path not in base.path]
     if missing:
