@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 
 from ringproof.harness.logs.findings import Expectation, parse_expectation
-from ringproof.harness.logs.reader import GroupsReport, read_groups
+from ringproof.harness.logs.report import GroupsReport, read_groups
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 FLAT = "CONTEXT_PARALLEL_GROUP"

@@ -8,8 +8,7 @@ import pytest
 
 from checks.logs.groups_run import L0, L1, argument, engine, layout, nccl, nccl_line, read
 from ringproof.harness.logs.findings import parse_expectation
-from ringproof.harness.logs.reader import GroupsReport, read_groups
-from ringproof.harness.logs.report import as_json, as_text
+from ringproof.harness.logs.report import GroupsReport, as_json, as_text, read_groups
 
 GROUPS = layout(8, 8, (2, 4))
 SOUND = nccl(GROUPS, built=(L0, L1))

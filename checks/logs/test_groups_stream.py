@@ -18,7 +18,7 @@ from checks.logs.groups_run import EXCHANGE, L0, L1, RING, census, layout, read,
 from ringproof.errors import InputError
 from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.lines import BLOCK_BYTES, PIECE_BYTES, LogScan
-from ringproof.harness.logs.reader import read_groups
+from ringproof.harness.logs.report import read_groups
 
 LINES = [
     *census(layout(4, 4, (2, 2)), 4),
@@ -138,7 +138,7 @@ def test_gzip_and_its_damage(tmp_path: Path) -> None:
     damaged = read_groups([str(packed)], Expectation())
     assert any("damaged" in warning for warning in damaged.warnings)
     packed.write_bytes(b"plain text")  # whatever it is called
-    assert read_groups([str(packed)], Expectation()).files[0].bytes_read == 10
+    assert read_groups([str(packed)], Expectation()).files[0].bytes == 10
     packed.write_bytes(b"\x1f\x8b no method of gzip")
     with pytest.raises(InputError, match="not gzip"):
         read_groups([str(packed)], Expectation())

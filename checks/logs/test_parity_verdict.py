@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
 from ringproof.harness.logs.training import verdict
-from ringproof.harness.logs.training.comparison import SeriesComparison, compare_logs, readings
+from ringproof.harness.logs.training.comparison import SeriesComparison, compare_logs
 from ringproof.harness.logs.training.log import TrainingLog
+from ringproof.harness.logs.training.report import readings
 from ringproof.harness.logs.training.series import Precision, Series
 from ringproof.harness.logs.training.verdict import Kind
 

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 from checks.skills.shared import REPOSITORY, body_of, check_markers
 from ringproof.harness.logs.findings import Expectation
-from ringproof.harness.logs.reader import read_groups
-from ringproof.harness.logs.report import as_json
+from ringproof.harness.logs.report import as_json, read_groups
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"

@@ -1,18 +1,24 @@
-"""``ringproof logs``: what a run's logs prove."""
+"""``ringproof logs``: what a run's logs prove, and where two training runs part."""
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
-from ringproof.cli import logs_parity
+from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
+from ringproof.errors import InputError
 from ringproof.harness.logs.findings import parse_expectation
-from ringproof.harness.logs.opening import STDIN
-from ringproof.harness.logs.reader import read_groups
-from ringproof.harness.logs.report import as_json, as_text
+from ringproof.harness.logs.lines import STDIN
+from ringproof.harness.logs.report import as_json, as_text, read_groups
+from ringproof.harness.logs.training import report as parity_report
+from ringproof.harness.logs.training.comparison import compare_logs
+from ringproof.harness.logs.training.log import read_log
+from ringproof.harness.logs.training.series import parse_columns
+from ringproof.harness.logs.training.source import FORMATS
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",
@@ -21,6 +27,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _stdin() -> BinaryIO | None:
+    return sys.stdin.buffer if sys.stdin else None
 
 
 @app.command()
@@ -62,7 +72,7 @@ def groups(
 ) -> None:
     """Say whether hierarchical, flat or no context parallelism was active in a run."""
     expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
-    report = read_groups(files, expectation, stdin=sys.stdin.buffer if sys.stdin else None)
+    report = read_groups(files, expectation, stdin=_stdin())
     if json_path is not None:
         write_json(as_json(report), json_path)
     if json_path != STDIN:
@@ -72,4 +82,90 @@ def groups(
         raise typer.Exit(1)
 
 
-app.command("parity", epilog=logs_parity.EXAMPLE)(logs_parity.parity)
+@app.command(
+    epilog="Example: ringproof logs parity single.jsonl parallel.jsonl --tol 1e-9 --html runs.html"
+)
+def parity(
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="First log: JSON lines, Megatron's text log or CSV. - is stdin."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="Log to compare with it. - is stdin.")],
+    *,
+    tol: Annotated[
+        float,
+        typer.Option(metavar="R", help="Largest relative difference to accept. 0 means bitwise."),
+    ] = 1e-9,
+    series: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Quantities to compare. [default: loss,grad_norm]"),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=COLUMN,...",
+            help="Names in the files, such as step=iter,loss=train/loss; | stands between "
+            "alternatives.",
+        ),
+    ] = None,
+    format_name: Annotated[
+        str | None,
+        typer.Option("--log-format", help="jsonl, megatron or csv. [default: recognised]"),
+    ] = None,
+    json_path: JsonOption = "",
+    html: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Write the curves as an HTML page to this file; - is stdout."
+        ),
+    ] = None,
+    png: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Draw the curves into this PNG file (needs matplotlib)."),
+    ] = None,
+) -> None:
+    """Compare loss and grad norm of two training logs: first divergence, drift or jump.
+
+    Exit code 1: some step is beyond the tolerance; 2: the logs cannot be compared.
+    """
+    _refuse(tol, format_name, {"--json": json_path or None, "--html": html, "--png": png})
+    wanted = parse_columns(series, columns)
+    if a == b == STDIN:
+        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
+    one, other = (
+        read_log(path, role, wanted, format_name=format_name, stdin=_stdin())
+        for path, role in ((a, "A"), (b, "B"))
+    )
+    result = compare_logs(one, other, wanted.series, tol)
+    if json_path:
+        write_json(parity_report.as_json(result), json_path)
+    if html is not None or png is not None:
+        from ringproof.cli.logs_plots import page, write_picture
+        from ringproof.cli.page import write_page
+
+        if html is not None:
+            write_page(page(result), html)
+        if png is not None:
+            write_picture(result, png)
+    if STDIN not in (json_path, html):
+        from rich.console import Console
+
+        parity_report.print_comparison(result, Console())
+    if not result.within:
+        raise typer.Exit(1)
+
+
+def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) -> None:
+    if not (math.isfinite(tol) and tol >= 0):
+        raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
+    if format_name is not None and format_name not in FORMATS:
+        remedy = f"one of {', '.join(FORMATS)}"
+        raise InputError("--log-format", format_name, "no such format", remedy)
+    if places["--png"] == STDIN:
+        raise InputError("--png", STDIN, "is a picture, not text", "name a file")
+    given = [place for place in places.values() if place is not None]
+    if len(set(given)) < len(given):
+        remedy = "name another file for each"
+        raise InputError(", ".join(places), given[0], "write to the same place", remedy)

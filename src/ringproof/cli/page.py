@@ -1,4 +1,4 @@
-"""What every self-contained HTML page shares: its files, its data, where it goes."""
+"""Self-contained HTML pages: their templates, styles and scripts, their data, and writing them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,23 @@ def write_page(text: str, destination: str) -> None:
         write_atomically(Path(destination), text, field="--html")
 
 
+def rendered(name: str, **values: Any) -> str:
+    """Fill a template of ``cli/pages``; every value that is not marked as safe is escaped."""
+    from jinja2 import PackageLoader, StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment
+
+    loader = PackageLoader("ringproof.cli", "pages")
+    environment = SandboxedEnvironment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return environment.get_template(name).render(**values)
+
+
 def asset(name: str) -> str:
-    """A template, style or script of ``cli/pages``."""
+    """Return a template, style or script of ``cli/pages``."""
     return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot end the script it stands in.
+    """Return JSON that cannot end the script it stands in.
 
     Raises:
         ValueError: A number that JSON cannot say.

@@ -25,8 +25,7 @@ from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveRequest, ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
-from ringproof.harness.proofs.report import render_report
-from ringproof.harness.proofs.table import print_result
+from ringproof.harness.proofs.report import print_result, render_report
 from ringproof.harness.upstreams.choice import parse_overrides
 
 _Jobs = Annotated[

@@ -1,20 +1,28 @@
-"""The lines of a log that can matter, out of gigabytes, in bounded memory.
+"""Open a log, and find the lines of it that can matter, out of gigabytes, in bounded memory.
 
 A block of bytes is searched for a few fixed strings before anything is decoded; only a line that
 holds one of them becomes text. A line is what stands between line feeds or carriage returns, so
-that progress bars and CRLF need no care. A line longer than :data:`PIECE_BYTES` is read in pieces
-of that length: a marker across a seam is lost, memory is not.
+that progress bars and CRLF need no care. A line longer than `PIECE_BYTES` is read in pieces of that
+length: a marker across a seam is lost, memory is not.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, cast
 
+from ringproof.errors import InputError
 from ringproof.files import looks_binary
 
+STDIN = "-"
+_GZIP = b"\x1f\x8b"
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
 
@@ -32,6 +40,52 @@ NEEDLES = (
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
+@contextmanager
+def opened(field: str, path: str, *, what: str, stdin: BinaryIO | None) -> Iterator[BinaryIO]:
+    """Open a log: a file, a pipe, or ``stdin`` for ``-``. gzip is known by its first bytes.
+
+    Args:
+        field: Argument that named the path, for messages; ``what`` is the kind of log.
+
+    Raises:
+        InputError: The file is missing, cannot be read, or is a folder or device.
+    """
+    if path == STDIN:
+        yield _unpacked(stdin or io.BytesIO())
+        return
+    try:
+        mode = Path(path).stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(field, path, "a directory", f"name the {what} in it")
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a device could be read for ever
+            raise InputError(field, path, "a device or socket, not a file", f"name a {what}")
+        raw = Path(path).open("rb")  # noqa: SIM115 - closed below, whichever reader is put on it
+    except FileNotFoundError as error:
+        raise InputError(field, path, "no such file", f"name a {what}") from error
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unreadable(field, path, error) from error
+    with raw:
+        yield _unpacked(raw)
+
+
+def unreadable(field: str, path: str, error: Exception) -> InputError:
+    """Return the refusal of a file that cannot be read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return InputError(field, path, f"cannot be read: {reason}", "check its name and permissions")
+
+
+def _unpacked(stream: BinaryIO) -> BinaryIO:
+    if isinstance(stream, io.BufferedReader):
+        buffered = stream
+    else:
+        buffered = io.BufferedReader(cast("io.RawIOBase", stream))
+    if not buffered.peek(2).startswith(_GZIP):
+        return buffered
+    return io.BufferedReader(gzip.GzipFile(fileobj=buffered))
+
+
 @dataclass(frozen=True)
 class Line:
     """A line (or piece of one) that may be evidence: its 1-based number and its clean text."""
@@ -44,9 +98,8 @@ class LogScan:
     """One pass over a byte stream; iterate it once, then read the counts.
 
     Attributes:
-        bytes_read: Bytes seen so far, ``lines`` the lines begun so far.
-        looks_binary: The first bytes are mostly not text. A few NULs are no sign: some PyTorch
-            releases print the device index as a raw byte.
+        looks_binary: Whether the first bytes are mostly not text. A few NULs do not count: some
+            PyTorch releases print the device index as a raw byte.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -78,19 +131,20 @@ class LogScan:
             rest = data[cut:]
 
     def _search(self, data: bytes, end: int) -> Iterator[Line]:
-        """The candidates in ``data[:end]``, in order; advances the line count."""
+        """Yield the candidates in ``data[:end]``, in order, and advance the line count."""
         counted = 0
         for start, stop in sorted(_spans(data, end)):
             self._feeds += data.count(b"\n", counted, start)
             counted = start
-            yield Line(self._feeds + 1, _clean(data[start:stop]))
+            text = data[start:stop].decode("utf-8", errors="replace")
+            yield Line(self._feeds + 1, _ANSI.sub("", text))
         self._feeds += data.count(b"\n", counted, end)
         if end:
             self._open_line = data[end - 1] != 0x0A
 
 
 def _spans(data: bytes, end: int) -> set[tuple[int, int]]:
-    """Start and stop of every line or piece in ``data[:end]`` that holds a needle."""
+    """Return start and stop of every line or piece in ``data[:end]`` that holds a needle."""
     spans: set[tuple[int, int]] = set()
     for needle in NEEDLES:
         line_start = searched = 0
@@ -106,7 +160,7 @@ def _spans(data: bytes, end: int) -> set[tuple[int, int]]:
 
 
 def _span(data: bytes, line_start: int, found: int, end: int) -> tuple[int, int]:
-    """The line, or the piece of a long line, in which position ``found`` lies."""
+    """Return the line, or the piece of a long line, in which position ``found`` lies."""
     piece = line_start + (found - line_start) // PIECE_BYTES * PIECE_BYTES
     limit = min(end, piece + PIECE_BYTES)
     feed = data.find(b"\n", found, limit)
@@ -114,8 +168,3 @@ def _span(data: bytes, line_start: int, found: int, end: int) -> tuple[int, int]
     carriage = data.find(b"\r", found, stop)
     start = max(piece, data.rfind(b"\r", piece, found) + 1)
     return start, stop if carriage < 0 else carriage
-
-
-def _clean(raw: bytes) -> str:
-    """Text without colours; bytes that are no UTF-8 become the replacement character."""
-    return _ANSI.sub("", raw.decode("utf-8", errors="replace"))

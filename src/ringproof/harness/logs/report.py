@@ -1,14 +1,27 @@
-"""How the findings of ``ringproof logs groups`` are told: as JSON and as a few lines of text."""
+"""Read a run's log files, judge them together, and show the result as JSON and as text."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
-from ringproof.harness.logs.configuration import engine_text
-from ringproof.harness.logs.facts import Group, is_context_parallel, is_dynamic
-from ringproof.harness.logs.reader import GroupsReport
+from ringproof.errors import InputError
+from ringproof.harness.logs.facts import (
+    Facts,
+    Group,
+    Ledgers,
+    collect,
+    dynamic_size,
+    is_context_parallel,
+)
+from ringproof.harness.logs.findings import Expectation, cautions, findings
+from ringproof.harness.logs.lines import LogScan, opened, unreadable
+from ringproof.harness.logs.parsing import engine_text
+from ringproof.harness.logs.verdict import Decision, decide
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
@@ -17,30 +30,101 @@ MAX_RANKS = 200_000
 MAX_EVIDENCE = 60
 _TEXT_EVIDENCE = 12
 _RANKS_TEXT_LIMIT = 40
+_FIELD = "FILE"
+
+
+@dataclass(frozen=True)
+class FileCount:
+    """One file as read; bytes are those of the text, so after decompression."""
+
+    path: str
+    bytes: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class GroupsReport:
+    """What the logs of one run say about its context parallelism.
+
+    Attributes:
+        findings: What speaks against the run; empty where all agrees.
+        warnings: What the reader of the verdict should know.
+    """
+
+    facts: Facts
+    decision: Decision
+    expectation: Expectation
+    findings: tuple[str, ...]
+    warnings: tuple[str, ...]
+    files: tuple[FileCount, ...]
+
+    @property
+    def as_expected(self) -> bool | None:
+        """Whether nothing differs from what was expected; ``None`` where nothing was."""
+        return not self.findings if self.expectation.given else None
+
+
+def read_groups(
+    paths: Sequence[str], expectation: Expectation, *, stdin: BinaryIO | None = None
+) -> GroupsReport:
+    """Read the files in one pass each and judge them as one run; ``-`` names ``stdin``.
+
+    Raises:
+        InputError: A file is missing, unreadable, not a file, or not gzip data.
+    """
+    ledgers = Ledgers()
+    counts: list[FileCount] = []
+    notes: list[str] = []
+    for path in dict.fromkeys(paths):
+        with opened(_FIELD, path, what="log file of a run", stdin=stdin) as stream:
+            scan = LogScan(stream)
+            notes += _read_file(path, scan, ledgers)
+        counts.append(FileCount(path, scan.bytes_read, scan.lines))
+    facts = collect(ledgers)
+    decision = decide(facts)
+    found = findings(facts, decision, expectation)
+    warnings = (*cautions(facts, decision), *notes)
+    return GroupsReport(facts, decision, expectation, found, warnings, tuple(counts))
+
+
+def _read_file(path: str, scan: LogScan, ledgers: Ledgers) -> Iterator[str]:
+    """Read one file, and yield what its reader should know."""
+    try:
+        for line in scan:
+            ledgers.read(path, line.number, line.text)
+    except gzip.BadGzipFile as error:
+        raise InputError(_FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
+    except (EOFError, zlib.error) as error:
+        yield f"{path}: the compressed data is damaged ({error}); read up to there"
+    except OSError as error:
+        raise unreadable(_FIELD, path, error) from error
+    if scan.bytes_read == 0:
+        yield f"{path} is empty"
+    elif scan.looks_binary:
+        yield f"{path} looks binary or UTF-16, not like a text log"
 
 
 def as_json(report: GroupsReport) -> dict[str, Any]:
-    """The report as plain data; ``groups_omitted`` counts those beyond what a report holds."""
-    facts, decision = report.facts, report.decision
-    expected = report.expectation.verdict
+    """Return the report as plain data; ``groups_omitted`` counts those that it leaves out."""
+    facts, decision, expectation = report.facts, report.decision, report.expectation
     told = facts.configuration
-    told_groups = _bounded(facts.groups)
+    shown = _bounded(facts.groups)
     return {
         "version": VERSION,
         "verdict": decision.verdict.value,
         "proof": decision.proof.value,
-        "expected": None if expected is None else expected.value,
+        "expected": expectation.verdict and expectation.verdict.value,
         "as_expected": report.as_expected,
-        "level_sizes": list(decision.level_sizes) or None,
-        "expected_dynamic_sizes": _listed(report.expectation.dynamic_sizes),
-        "groups": [_group(group) for group in told_groups],
-        "groups_omitted": len(facts.groups) - len(told_groups),
+        "level_sizes": decision.level_sizes or None,
+        "expected_dynamic_sizes": expectation.dynamic_sizes,
+        "groups": [_group(group) for group in shown],
+        "groups_omitted": len(facts.groups) - len(shown),
         "configuration": {
             "world_size": told.world_size,
             "data_parallel_size": told.data_parallel_size,
             "context_parallel_size": told.context_parallel_size,
-            "hierarchical_context_parallel_sizes": _listed(told.hierarchical_sizes),
-            "cp_comm_type": _listed(told.comm_types),
+            "hierarchical_context_parallel_sizes": told.hierarchical_sizes,
+            "cp_comm_type": told.comm_types,
         },
         "engine": [
             {
@@ -51,72 +135,18 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
             }
             for line, count in facts.engine
         ],
-        "findings": list(report.findings),
-        "warnings": list(report.warnings),
+        "findings": report.findings,
+        "warnings": report.warnings,
         "evidence": [
             {"file": line.file, "line": line.line, "text": line.text, "shows": line.shows}
             for line in facts.evidence[:MAX_EVIDENCE]
         ],
-        "files": [
-            {"path": file.path, "bytes": file.bytes_read, "lines": file.lines}
-            for file in report.files
-        ],
+        "files": [vars(file) for file in report.files],
     }
 
 
-def as_text(report: GroupsReport) -> Iterator[str]:
-    """The report for a reader, line by line."""
-    decision = report.decision
-    sizes = "x".join("?" if size is None else str(size) for size in decision.level_sizes)
-    levels = f"  level sizes {sizes} (inner first)" if sizes else ""
-    yield f"verdict: {decision.verdict.value}  proof: {decision.proof.value}{levels}"
-    shown = [group for group in report.facts.groups if _is_shown(group.name)]
-    yield from _table(shown)
-    others = [group for group in report.facts.groups if not _is_shown(group.name)]
-    if others:
-        names = len({group.name for group in others})
-        yield f"  other groups: {len(others)} under {names} names"
-    if report.facts.engine:
-        yield f"  Transformer Engine's attention: {engine_text(report.facts.engine)}"
-    if report.facts.evidence:
-        yield "evidence:"
-    for line in report.facts.evidence[:_TEXT_EVIDENCE]:
-        yield f"  {line.file}:{line.line}: {line.text}"
-    if len(report.facts.evidence) > _TEXT_EVIDENCE:
-        yield f"  ... {len(report.facts.evidence) - _TEXT_EVIDENCE} more with --json"
-    yield from (f"warning: {warning}" for warning in report.warnings)
-    yield from (f"finding: {finding}" for finding in report.findings)
-    if report.as_expected:
-        yield "as expected"
-
-
-def _is_shown(name: str) -> bool:
-    return is_context_parallel(name) or is_dynamic(name)
-
-
-def _table(groups: list[Group]) -> Iterator[str]:
-    """One line per group name: how many, how large, the first ranks, what is known of their use."""
-    for name in dict.fromkeys(group.name for group in groups):
-        alike = [group for group in groups if group.name == name]
-        sizes = sorted({group.size for group in alike if group.size is not None})
-        sent = sum(group.bytes_sent for group in alike)
-        operations: Counter[str] = Counter()
-        for group in alike:
-            operations.update(dict(group.operations))
-        ranks = next((format_ranks(group.ranks) for group in alike if group.ranks), "unknown")
-        parts = [
-            f"  {name}: {len(alike)} of size {'/'.join(map(str, sizes)) or 'unknown'}",
-            f"ranks {ranks[:_RANKS_TEXT_LIMIT]}{' ...' if len(alike) > 1 else ''}",
-            max(group.strength for group in alike).word,
-        ]
-        if operations:
-            done = " ".join(f"{kind}:{count}" for kind, count in sorted(operations.items()))
-            parts.append(f"{done} ({sent} bytes)")
-        yield "; ".join(parts)
-
-
-def _bounded(groups: tuple[Group, ...]) -> list[Group]:
-    """The first groups, up to :data:`MAX_GROUPS` and :data:`MAX_RANKS` members in all."""
+def _bounded(groups: Sequence[Group]) -> list[Group]:
+    """Return the first groups, up to `MAX_GROUPS` and `MAX_RANKS` members in all."""
     kept: list[Group] = []
     members = 0
     for group in groups[:MAX_GROUPS]:
@@ -130,14 +160,57 @@ def _bounded(groups: tuple[Group, ...]) -> list[Group]:
 def _group(group: Group) -> dict[str, Any]:
     return {
         "name": group.name,
-        "ranks": None if group.ranks is None else list(group.ranks),
+        "ranks": group.ranks,
         "size": group.size,
         "backend": group.backend,
-        "evidence": group.strength.word,
+        "evidence": group.strength.name.lower(),
         "bytes": group.bytes_sent,
-        "operations": dict(group.operations),
+        "operations": dict(sorted(group.operations.items())),
     }
 
 
-def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if values is None else list(values)
+def as_text(report: GroupsReport) -> Iterator[str]:
+    """Yield the report for a reader, line by line."""
+    facts, decision = report.facts, report.decision
+    sizes = "x".join("?" if size is None else str(size) for size in decision.level_sizes)
+    levels = f"  level sizes {sizes} (inner first)" if sizes else ""
+    yield f"verdict: {decision.verdict.value}  proof: {decision.proof.value}{levels}"
+    named: dict[str, list[Group]] = {}
+    others: list[Group] = []
+    for group in facts.groups:
+        shown = is_context_parallel(group.name) or dynamic_size(group.name) is not None
+        (named.setdefault(group.name, []) if shown else others).append(group)
+    yield from (_line(name, alike) for name, alike in named.items())
+    if others:
+        names = len({group.name for group in others})
+        yield f"  other groups: {len(others)} under {names} names"
+    if facts.engine:
+        yield f"  Transformer Engine's attention: {engine_text(facts.engine)}"
+    if facts.evidence:
+        yield "evidence:"
+    for line in facts.evidence[:_TEXT_EVIDENCE]:
+        yield f"  {line.file}:{line.line}: {line.text}"
+    if len(facts.evidence) > _TEXT_EVIDENCE:
+        yield f"  ... {len(facts.evidence) - _TEXT_EVIDENCE} more with --json"
+    yield from (f"warning: {warning}" for warning in report.warnings)
+    yield from (f"finding: {finding}" for finding in report.findings)
+    if report.as_expected:
+        yield "as expected"
+
+
+def _line(name: str, alike: Sequence[Group]) -> str:
+    """Return how many groups have one name, how large, the first ranks, and their use."""
+    sizes = sorted({group.size for group in alike if group.size is not None})
+    operations: Counter[str] = Counter()
+    for group in alike:
+        operations.update(group.operations)
+    ranks = next((format_ranks(group.ranks) for group in alike if group.ranks), "unknown")
+    parts = [
+        f"  {name}: {len(alike)} of size {'/'.join(map(str, sizes)) or 'unknown'}",
+        f"ranks {ranks[:_RANKS_TEXT_LIMIT]}{' ...' if len(alike) > 1 else ''}",
+        max(group.strength for group in alike).name.lower(),
+    ]
+    if operations:
+        done = " ".join(f"{kind}:{count}" for kind, count in sorted(operations.items()))
+        parts.append(f"{done} ({sum(group.bytes_sent for group in alike)} bytes)")
+    return "; ".join(parts)

@@ -14,17 +14,18 @@ context-parallel group of more than one rank was in use; "unknown" that the logs
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from ringproof.harness.logs.configuration import engine_text
 from ringproof.harness.logs.facts import FLAT_GROUP, Facts, Group, Strength, level_name, level_of
+from ringproof.harness.logs.parsing import engine_text
 
 HIERARCHICAL_TYPE = "a2a+p2p"
 
 
-class Verdict(Enum):
-    """What was active."""
+class ParallelKind(Enum):
+    """Context parallelism that was active."""
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"
@@ -32,7 +33,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-class Proof(Enum):
+class Basis(Enum):
     """The kind of evidence that decided."""
 
     TRAFFIC = "traffic"
@@ -55,16 +56,16 @@ class NameFacts:
         """The most frequent size; ``None`` where no line gives it."""
         return Counter(self.sizes).most_common(1)[0][0] if self.sizes else None
 
-    def shown(self, proof: Proof) -> bool:
+    def shown(self, proof: Basis) -> bool:
         """Whether this kind of evidence shows the groups in use, by more than one rank each.
 
         An unknown size passes only where something ran on the groups.
         """
         if self.size == 1:
             return False
-        if proof is Proof.TRAFFIC:
+        if proof is Basis.TRAFFIC:
             return self.moves_data
-        if proof is Proof.COMMUNICATORS:
+        if proof is Basis.COMMUNICATORS:
             return self.strength >= Strength.COMMUNICATOR
         return self.size is not None
 
@@ -73,14 +74,14 @@ class NameFacts:
 class Decision:
     """The verdict, what it rests on, and the names whose groups were in use."""
 
-    verdict: Verdict
-    proof: Proof
+    verdict: ParallelKind
+    proof: Basis
     level_sizes: tuple[int | None, ...]
     active: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def name_facts(groups: tuple[Group, ...], name: str) -> NameFacts | None:
+def name_facts(groups: Sequence[Group], name: str) -> NameFacts | None:
     """What the groups of one name show together; ``None`` where there is none."""
     found = [group for group in groups if group.name == name]
     if not found:
@@ -93,7 +94,7 @@ def name_facts(groups: tuple[Group, ...], name: str) -> NameFacts | None:
     )
 
 
-def levels(groups: tuple[Group, ...]) -> tuple[NameFacts, ...]:
+def levels(groups: Sequence[Group]) -> tuple[NameFacts, ...]:
     """The hierarchical levels seen, inner first."""
     found = sorted({level for group in groups if (level := level_of(group.name)) is not None})
     facts = [name_facts(groups, level_name(level)) for level in found]
@@ -103,19 +104,19 @@ def levels(groups: tuple[Group, ...]) -> tuple[NameFacts, ...]:
 def decide(facts: Facts) -> Decision:
     """Apply the rules."""
     if facts.traffic_names:
-        return _by_groups(facts, Proof.TRAFFIC)
+        return _by_groups(facts, Basis.TRAFFIC)
     if facts.engine:
         return _by_engine(facts)
     if not facts.groups:
-        return Decision(Verdict.UNKNOWN, Proof.NONE, ())
-    built = _by_groups(facts, Proof.COMMUNICATORS)
+        return Decision(ParallelKind.UNKNOWN, Basis.NONE, ())
+    built = _by_groups(facts, Basis.COMMUNICATORS)
     # Without the log of communicators a missing one proves nothing; one that is there still does.
-    if facts.communicators_logged or built.verdict is Verdict.HIERARCHICAL:
+    if facts.communicators_logged or built.verdict is ParallelKind.HIERARCHICAL:
         return built
     return _by_creation(facts)
 
 
-def _by_groups(facts: Facts, proof: Proof) -> Decision:
+def _by_groups(facts: Facts, proof: Basis) -> Decision:
     """Judge the groups by one kind of evidence."""
     found = levels(facts.groups)
     sizes = tuple(level.size for level in found)
@@ -124,20 +125,25 @@ def _by_groups(facts: Facts, proof: Proof) -> Decision:
     flat = name_facts(facts.groups, FLAT_GROUP)
     names = tuple(level.name for level in used)
     if len(used) >= 2 and len(used) == len(wide):
-        return Decision(Verdict.HIERARCHICAL, proof, sizes, names, _size_warning(sizes))
+        return Decision(ParallelKind.HIERARCHICAL, proof, sizes, names, _size_warning(sizes))
     warnings = _degenerate_warning(sizes)
     if flat is not None and flat.shown(proof):
-        return Decision(Verdict.FLAT, proof, sizes, (FLAT_GROUP,), warnings)
+        return Decision(ParallelKind.FLAT, proof, sizes, (FLAT_GROUP,), warnings)
     if len(used) == 1 and len(wide) == 1 and len(found) >= 2:
-        return Decision(Verdict.FLAT, proof, sizes, names, warnings)
+        return Decision(ParallelKind.FLAT, proof, sizes, names, warnings)
     partial = () if not used else (_partial_warning(used, wide),)
-    return Decision(Verdict.NONE, proof, sizes, (), (*warnings, *partial))
+    return Decision(ParallelKind.NONE, proof, sizes, (), (*warnings, *partial))
 
 
 def _by_creation(facts: Facts) -> Decision:
-    decision = _by_groups(facts, Proof.CREATION)
-    if decision.verdict is not Verdict.HIERARCHICAL:
-        return _unsized(facts, decision)
+    decision = _by_groups(facts, Basis.CREATION)
+    if decision.verdict is not ParallelKind.HIERARCHICAL:
+        unsized = [fact.name for fact in _context_parallel(facts) if fact.size is None]
+        if not unsized:
+            return decision
+        # A group of unknown size could make the verdict another one.
+        warning = f"the logs do not give the size of {', '.join(unsized)}"
+        return Decision(ParallelKind.UNKNOWN, Basis.NONE, decision.level_sizes, (), (warning,))
     types = facts.configuration.comm_types
     if not types or HIERARCHICAL_TYPE in types:
         return decision
@@ -147,30 +153,20 @@ def _by_creation(facts: Facts) -> Decision:
     )
     flat = name_facts(facts.groups, FLAT_GROUP)
     active = (FLAT_GROUP,) if flat is not None else ()
-    return Decision(Verdict.FLAT, decision.proof, decision.level_sizes, active, (warning,))
-
-
-def _unsized(facts: Facts, decision: Decision) -> Decision:
-    """A created CP group of unknown size could make the verdict another one."""
-    unsized = [fact.name for fact in _context_parallel(facts) if fact.size is None]
-    if not unsized:
-        return decision
-    warning = f"the logs do not give the size of {', '.join(unsized)}"
-    return Decision(Verdict.UNKNOWN, Proof.NONE, decision.level_sizes, (), (warning,))
+    return replace(decision, verdict=ParallelKind.FLAT, active=active, warnings=(warning,))
 
 
 def _by_engine(facts: Facts) -> Decision:
     """Judge by what Transformer Engine says it runs; NCCL evidence of use adds what it shows."""
     parallel = [line for line, _ in facts.engine if line.context_parallel]
-    groups = _by_groups(facts, Proof.COMMUNICATORS)
+    groups = _by_groups(facts, Basis.COMMUNICATORS)
     if not parallel:
         return _without_engine(facts, groups)
     types = sorted({line.comm_type for line in parallel})
     if HIERARCHICAL_TYPE not in types:
-        return Decision(Verdict.FLAT, Proof.COMMUNICATORS, groups.level_sizes)
-    sizes: tuple[int | None, ...] = groups.level_sizes or (
-        facts.configuration.hierarchical_sizes or ()
-    )
+        return Decision(ParallelKind.FLAT, Basis.COMMUNICATORS, groups.level_sizes)
+    configured = facts.configuration.hierarchical_sizes or ()
+    sizes: tuple[int | None, ...] = groups.level_sizes or configured
     wide = [size for size in sizes if size != 1]
     total = max(line.size or 0 for line in parallel if line.comm_type == HIERARCHICAL_TYPE)
     if (sizes and len(wide) < 2) or (not sizes and total and _is_prime(total)):
@@ -178,20 +174,20 @@ def _by_engine(facts: Facts) -> Decision:
         warning = (
             f"Transformer Engine names {HIERARCHICAL_TYPE}, but {shown} leaves one level: flat"
         )
-        return Decision(Verdict.FLAT, Proof.COMMUNICATORS, sizes, (), (warning,))
+        return Decision(ParallelKind.FLAT, Basis.COMMUNICATORS, sizes, (), (warning,))
     warnings = list(_size_warning(sizes))
     if not groups.level_sizes and sizes:
         warnings.append("the level sizes are those of the configuration; no group shows them")
     if len(types) > 1:
         warnings.append(f"Transformer Engine runs several CP types: {engine_text(facts.engine)}")
     return Decision(
-        Verdict.HIERARCHICAL, Proof.COMMUNICATORS, sizes, groups.active, tuple(warnings)
+        ParallelKind.HIERARCHICAL, Basis.COMMUNICATORS, sizes, groups.active, tuple(warnings)
     )
 
 
 def _without_engine(facts: Facts, groups: Decision) -> Decision:
     """Transformer Engine never ran with context parallelism; another attention still may have."""
-    if facts.communicators_logged and groups.verdict is not Verdict.NONE:
+    if facts.communicators_logged and groups.verdict is not ParallelKind.NONE:
         return groups
     warning: tuple[str, ...] = ()
     if any(fact.size != 1 for fact in _context_parallel(facts)):
@@ -199,7 +195,7 @@ def _without_engine(facts: Facts, groups: Decision) -> Decision:
             "CP groups exist, but Transformer Engine runs attention without them:"
             " each rank attends to its own part only",
         )
-    return Decision(Verdict.NONE, Proof.COMMUNICATORS, groups.level_sizes, (), warning)
+    return Decision(ParallelKind.NONE, Basis.COMMUNICATORS, groups.level_sizes, (), warning)
 
 
 def _context_parallel(facts: Facts) -> list[NameFacts]:

@@ -7,7 +7,7 @@ import math
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -169,36 +169,28 @@ class SeriesBuilder:
         """The series; of steps that stand more than once the later one counts."""
         later = itertools.islice(self._steps, 1, None)
         if all(map(operator.lt, self._steps, later)):
-            return Series(
-                self.name, self.column, self._steps, self._values, precision=self.precision
-            )
-        steps, values = array("q"), array("d")
-        repeated = Counter[int]()
+            found = (self.name, self.column, self._steps, self._values)
+            return Series(*found, precision=self.precision)
+        latest: dict[int, float] = {}
+        repeated: set[int] = set()
         changed: set[int] = set()
-        for step, value in self._ordered():
-            if steps and steps[-1] == step:
-                repeated[step] += 1
-                if value != values[-1]:
+        for step, value in zip(self._steps, self._values, strict=True):
+            if step in latest:
+                repeated.add(step)
+                if value != latest[step]:
                     changed.add(step)
-                values[-1] = value
-            else:
-                steps.append(step)
-                values.append(value)
+            latest[step] = value
+        steps = array("q", sorted(latest))
         return Series(
             self.name,
             self.column,
             steps,
-            values,
+            array("d", map(latest.__getitem__, steps)),
             len(repeated),
             len(changed),
             min(repeated, default=None),
             self.precision,
         )
-
-    def _ordered(self) -> Iterator[tuple[int, float]]:
-        """By step; equal steps stay in the order of the file."""
-        order = sorted(range(len(self._steps)), key=self._steps.__getitem__)
-        return ((self._steps[place], self._values[place]) for place in order)
 
 
 def printed_precision(text: str) -> Precision:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from ringproof.errors import InputError
-from ringproof.harness.logs.opening import opened, unreadable
+from ringproof.harness.logs.lines import opened, unreadable
 
 JSONL, MEGATRON, CSV = "jsonl", "megatron", "csv"
 FORMATS = (JSONL, MEGATRON, CSV)
