@@ -80,7 +80,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.harness.fences import model as fences
     from ringproof.harness.logs import facts, verdict
     from ringproof.harness.logs.training.verdict import Kind
-    from ringproof.harness.proofs import outcomes
+    from ringproof.harness.proofs import suite
     from ringproof.harness.proofs import verdicts as proofs
     from ringproof.rehearsal.conform.result import Status
 
@@ -92,10 +92,10 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     yield "kind of a proof", values(ProofKind)
     yield "verdict on a statement", values(proofs.Verdict)
     yield "state of a proof", values(proofs.ProofState)
-    yield "state of a test", values(outcomes.TestState)
-    yield "verdict on a run's groups", values(verdict.Verdict)
-    yield "kind of evidence on a run's groups", values(verdict.Proof)
-    yield "evidence on one group", [strength.word for strength in facts.Strength]
+    yield "state of a test", values(suite.TEST_STATES)
+    yield "verdict on a run's groups", values(verdict.ParallelKind)
+    yield "kind of evidence on a run's groups", values(verdict.Basis)
+    yield "evidence on one group", [strength.name.lower() for strength in facts.Strength]
     yield "kind of a difference of two trainings", values(Kind)
     yield "status of a conformance case", values(Status)
 

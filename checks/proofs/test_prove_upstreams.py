@@ -16,7 +16,7 @@ TESTS = """
 import pathlib
 import pytest
 from ringproof.harness.cards import load_card
-from ringproof.harness.proofs.given import UPSTREAM_OPTION, given_tree, unpack
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, given_tree, unpack
 from ringproof.harness.upstreams.tree import UpstreamUnavailable
 
 CARD = load_card(pathlib.Path("skills/demo/card.yaml"))

@@ -14,14 +14,8 @@ import pytest
 from ringproof.harness.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.harness.proofs import environment as machine
 from ringproof.harness.proofs.environment import read_environment
-from ringproof.harness.proofs.outcomes import EventLog, SuiteResult, TestState
-from ringproof.harness.proofs.verdicts import (
-    ProofResult,
-    ProofState,
-    Verdict,
-    judge,
-    judge_tests,
-)
+from ringproof.harness.proofs.suite import EventLog, SuiteResult, judge_tests
+from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 
 TEST = Proof(ProofKind.PYTEST, "checks/t.py::test_x")
 
@@ -107,8 +101,8 @@ def test_a_complete_log() -> None:
 def test_a_log_that_stops_in_the_middle() -> None:
     suite = _suite(SELECTED, *_whole(TEST.target)[:-1], ended="killed")
     assert suite.incomplete == "killed"
-    assert suite.tests[TEST.target].state is TestState.FAILED, "passed so far is not passed"
-    assert suite.tests["checks/t.py::test_y"].state is TestState.NOT_RUN
+    assert suite.tests[TEST.target].state is ProofState.FAILED, "passed so far is not passed"
+    assert suite.tests["checks/t.py::test_y"].state is ProofState.NOT_RUN
 
 
 def test_an_empty_log_is_not_run_rather_than_missing() -> None:

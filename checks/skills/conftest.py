@@ -8,7 +8,7 @@ import pytest
 
 from checks.skills.shared import REPOSITORY
 from ringproof.harness.cards import Card, load_card
-from ringproof.harness.proofs.given import UPSTREAM_OPTION, given_tree
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, given_tree
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Upstream

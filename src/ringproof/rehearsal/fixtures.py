@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ringproof.cli.cache import default_cache
-from ringproof.harness.proofs.given import UPSTREAM_OPTION
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.rehearsal.program import Program, Upstream

@@ -1,10 +1,11 @@
-"""Anchors of cards as proofs."""
+"""Anchors of cards as proofs, and the upstream checkouts that a user gave for tests."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
@@ -23,7 +24,10 @@ from ringproof.harness.cards import (
     RepositoryUpstream,
 )
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
-from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
+
+UPSTREAM_OPTION = "--ringproof-upstream"
+"""How `prove` hands checkouts to pytest: ``NAME=SPEC``, as often as needed; see `recorder`."""
 
 _Look = Callable[[Anchor, Proof, str], ProofResult]
 
@@ -115,3 +119,31 @@ def anchor_digests(card: Card) -> Mapping[str, str]:
     return MappingProxyType(
         {f"anchor:{anchor.id}": anchor_digest(card, anchor) for anchor in card.anchors}
     )
+
+
+def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
+    """Open an upstream repository of a card at the commit that the card names.
+
+    Args:
+        entries: Entries ``NAME=SPEC`` that the user gave.
+        name: Key of the upstream in the card.
+
+    Raises:
+        UpstreamUnavailable: No checkout was given. The message names the one that is needed.
+        InputError: The given tree is not a repository, or is at another commit.
+    """
+    upstream = card.upstreams[name]
+    choice = UpstreamChoice(
+        parse_overrides(entries, option=UPSTREAM_OPTION), cache=Path(), offline=True
+    )
+    tree = choice.open(name, upstream)
+    refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
+    return tree
+
+
+def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
+    """Write the files whose path starts with ``under`` to a folder, so that they can be run."""
+    for path in tree.paths(under):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(tree.read(path))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class RunFacts:
 
 def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
     """Return the record of one skill in the form of the module docstring."""
-    environment = facts.environment
+    environment = asdict(facts.environment)
     started = facts.started.astimezone(datetime.timezone.utc)
     return {
         "version": VERSION,
@@ -89,16 +89,7 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
         "title": result.card.title,
         "summary": result.card.summary,
         "quick": facts.quick,
-        "environment": {
-            "class": environment.name,
-            "python": environment.python,
-            "torch": environment.torch,
-            "platform": environment.platform,
-            "cpus": environment.cpus,
-            "gpus": list(environment.gpus),
-            "commit": environment.commit,
-            "dirty": environment.dirty,
-        },
+        "environment": {"class": environment.pop("name"), **environment},
         "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seconds": round(facts.seconds, 3),
         "claims": [_claim(statement) for statement in result.statements],

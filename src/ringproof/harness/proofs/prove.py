@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,17 +21,11 @@ from ringproof.harness.cards import (
 )
 from ringproof.harness.proofs.anchoring import AnchorProver, anchor_digests
 from ringproof.harness.proofs.closure import SourceClosure
-from ringproof.harness.proofs.environment import Environment, read_environment
+from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
-from ringproof.harness.proofs.outcomes import SuiteResult
-from ringproof.harness.proofs.runner import Progress, SuiteRequest, run_suite
-from ringproof.harness.proofs.verdicts import (
-    ProofResult,
-    ProofState,
-    Verdict,
-    judge,
-    judge_tests,
-)
+from ringproof.harness.proofs.progress import Progress
+from ringproof.harness.proofs.suite import SuiteResult, judge_tests, run_suite
+from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
 
@@ -93,6 +87,7 @@ class _Subject:
     name: str
     card: Card
     statements: tuple[Statement, ...]
+    tests: tuple[Proof, ...]
     digests: Mapping[str, str | None]
 
 
@@ -108,23 +103,25 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     """
     started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     subjects = _subjects(request)
-    wanted = tuple(dict.fromkeys(proof for subject in subjects for proof in _tests(subject)))
+    wanted = dict.fromkeys(proof for subject in subjects for proof in subject.tests)
     runnable = tuple(proof for proof in wanted if _exists(request.root, proof))
     environment = read_environment(request.root)
-    stale = tuple(_stale(request.evidence, subjects))
+    stale = tuple(
+        line
+        for subject in subjects
+        for line in stale_records(
+            request.evidence, subject.name, subject.statements, subject.digests
+        )
+    )
     for line in stale:
         notice(line)
     anchors = _prove_anchors(request, subjects, progress)
-    jobs = request.jobs or _default_jobs(environment)
+    # Two test processes, or one if tests share GPUs or there is one processor.
+    jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
     suite = _run_suite(request, runnable, jobs, progress)
     results = tuple(_judge(subject, anchors[subject.name], suite) for subject in subjects)
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
     return ProveResult(facts, results, tuple(_problems(results, suite)), stale)
-
-
-def _default_jobs(environment: Environment) -> int:
-    """Return two test processes, or one if tests share GPUs or there is one processor."""
-    return 1 if environment.gpus else min(2, environment.cpus)
 
 
 def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
@@ -133,20 +130,16 @@ def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
     for name, path in find_cards(request.skills, request.names).items():
         card = load_card(path)
         said = statements(card)
-        tests = [proof for statement in said for proof in statement.proofs if _is_test(proof)]
+        tests = tuple(
+            proof
+            for statement in said
+            for proof in statement.proofs
+            if proof.kind is ProofKind.PYTEST
+        )
         digests = {proof.id: closure.digest(proof.file) for proof in tests}
         both = MappingProxyType({**digests, **anchor_digests(card)})
-        found.append(_Subject(name, card, said, both))
+        found.append(_Subject(name, card, said, tests, both))
     return tuple(found)
-
-
-def _is_test(proof: Proof) -> bool:
-    return proof.kind is ProofKind.PYTEST
-
-
-def _tests(subject: _Subject) -> Iterator[Proof]:
-    for statement in subject.statements:
-        yield from filter(_is_test, statement.proofs)
 
 
 def _exists(root: Path, proof: Proof) -> bool:
@@ -160,11 +153,6 @@ def _exists(root: Path, proof: Proof) -> bool:
         problem = "lies outside the repository"
         raise InputError("proof", proof.id, problem, "name a test of this checkout")
     return path.is_file()
-
-
-def _stale(evidence: Path, subjects: Iterable[_Subject]) -> Iterator[str]:
-    for subject in subjects:
-        yield from stale_records(evidence, subject.name, subject.statements, subject.digests)
 
 
 def _prove_anchors(
@@ -202,18 +190,16 @@ def _run_suite(
     except OSError as error:
         problem = f"cannot be created: {error.strerror}"
         raise InputError("--out", request.out, problem, "name a writable folder") from error
-    upstreams = {name: absolute_spec(spec) for name, spec in request.upstreams.items()}
-    suite = SuiteRequest(
+    return run_suite(
+        proofs,
+        progress,
         root=request.root,
-        proofs=tuple(proofs),
-        quick=request.quick,
         scratch=request.out.resolve(),
-        deadline=time.monotonic() + request.timeout,
         seconds=request.timeout,
         jobs=jobs,
-        upstreams=MappingProxyType(upstreams),
+        quick=request.quick,
+        upstreams={name: absolute_spec(spec) for name, spec in request.upstreams.items()},
     )
-    return run_suite(suite, progress)
 
 
 def _judge(

@@ -28,7 +28,7 @@ from typing import TextIO
 import pytest
 
 from ringproof.harness.cards.proof import covers
-from ringproof.harness.proofs.given import UPSTREAM_OPTION
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
 
 _TAIL_CHARACTERS = 4000
 _OUTPUT_CHARACTERS = 1500

@@ -1,15 +1,21 @@
-"""The HTML report: one self-contained file, written from the evidence records."""
+"""Show verdicts: on a terminal, and as one self-contained HTML file written from the records."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from ringproof.harness.proofs.verdicts import Verdict
+from ringproof.harness.proofs.evidence import SkillResult
+from ringproof.harness.proofs.prove import ProveResult
+from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdict
 
 
 def render_report(
@@ -57,3 +63,89 @@ def _brief(text: str) -> str:
 def _spread(spread: Mapping[str, float]) -> str:
     low, high = _number(spread["min"]), _number(spread["max"])
     return low if low == high else f"{low} to {high}"
+
+
+_STYLES: Mapping[Verdict, str] = MappingProxyType(
+    {
+        Verdict.PROVEN: "green",
+        Verdict.PARTLY: "green4",
+        Verdict.REFUTED: "bold red",
+        Verdict.UNPROVEN: "yellow",
+        Verdict.NOT_HERE: "cyan",
+    }
+)
+_DETAIL_LINES = 30
+
+
+def print_result(result: ProveResult, console: Console) -> None:
+    """Print the verdicts, the problems and the totals."""
+    for skill in result.skills:
+        console.print(_table(skill))
+        for line in _open_points(skill):
+            console.print(line, soft_wrap=True)
+    for skill in result.skills:
+        for statement in skill.statements:
+            if statement.verdict is Verdict.REFUTED:
+                _print_refuted(skill, statement, console)
+    for problem in result.problems:
+        console.print(f"[bold red]FAIL[/]  {escape(problem)}", soft_wrap=True)
+    console.print(_summary(result), soft_wrap=True)
+
+
+def _table(skill: SkillResult) -> Table:
+    table = Table(title=skill.skill, title_justify="left", title_style="bold", box=None)
+    table.add_column("id", overflow="fold")
+    table.add_column("kind")
+    table.add_column("verdict")
+    table.add_column("proofs", justify="right")
+    table.add_column("seconds", justify="right")
+    for result in skill.statements:
+        style = _STYLES[result.verdict]
+        passed = sum(proof.state is ProofState.PASSED for proof in result.proofs)
+        pointed = [proof for proof in result.proofs if proof.state is not ProofState.DECLARED]
+        table.add_row(
+            escape(result.statement.id),
+            result.statement.kind.value,
+            f"[{style}]{result.verdict.value}[/]",
+            f"{passed}/{len(pointed)}" if pointed else "-",
+            f"{result.seconds:.1f}" if any(proof.executed for proof in pointed) else "-",
+        )
+    return table
+
+
+def _open_points(skill: SkillResult) -> Iterator[str]:
+    """Yield the reasons why statements are not or only partly proven, each with its statements."""
+    reasons: dict[tuple[Verdict, str], list[str]] = {}
+    for result in skill.statements:
+        if result.verdict is not Verdict.REFUTED and result.reason:
+            reasons.setdefault((result.verdict, result.reason), []).append(result.statement.id)
+    for (verdict, reason), names in reasons.items():
+        style = _STYLES[verdict]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        yield f"  [{style}]{verdict.value}[/]: {escape(reason)} ({escape(shown)})"
+
+
+def _print_refuted(skill: SkillResult, result: StatementResult, console: Console) -> None:
+    name = escape(f"{skill.skill}: {result.statement.id}")
+    console.print(f"\n[bold red]refuted[/] {name}", soft_wrap=True)
+    console.print(f"  says: {escape(result.statement.says.strip())}", soft_wrap=True)
+    for proof in result.proofs:
+        if proof.state in (ProofState.FAILED, ProofState.MISSING):
+            console.print(f"  {escape(proof.id)}: {proof.state.value}", soft_wrap=True)
+            for line in proof.detail.splitlines()[-_DETAIL_LINES:]:
+                console.print(f"    {escape(line)}", soft_wrap=True, highlight=False)
+
+
+def _summary(result: ProveResult) -> str:
+    counts = (
+        f"[{_STYLES[verdict]}]{sum(skill.count(verdict) for skill in result.skills)}"
+        f" {verdict.value}[/]"
+        for verdict in Verdict
+    )
+    where = escape(result.facts.environment.name)
+    executed = sum(skill.executed for skill in result.skills)
+    word = "skill" if len(result.skills) == 1 else "skills"
+    return (
+        f"{len(result.skills)} {word}: {', '.join(counts)}; {executed} proofs executed "
+        f"on {where} in {result.facts.seconds:.1f} s"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -10,9 +10,6 @@ from types import MappingProxyType
 from ringproof.harness.anchors.resolve import Resolution
 from ringproof.harness.cards.proof import Proof, ProofKind
 from ringproof.harness.cards.statements import Statement
-from ringproof.harness.proofs.outcomes import SuiteResult, TestOutcome, TestState
-
-LEFT_OUT = "left out of the quick run"
 
 
 class Verdict(str, Enum):
@@ -31,7 +28,7 @@ class Verdict(str, Enum):
 
 
 class ProofState(str, Enum):
-    """Result of one proof of a statement."""
+    """Result of one proof of a statement, or of one of its tests."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -72,7 +69,7 @@ class ProofResult:
     kind: ProofKind
     state: ProofState
     seconds: float = 0.0
-    tests: Mapping[TestState, int] = field(default_factory=dict)
+    tests: Mapping[ProofState, int] = field(default_factory=dict)
     numbers: Mapping[str, Spread] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     detail: str = ""
@@ -86,7 +83,7 @@ class ProofResult:
     @property
     def complete(self) -> bool:
         """Whether all of its tests ran and passed."""
-        return self.state is ProofState.PASSED and set(self.tests) <= {TestState.PASSED}
+        return self.state is ProofState.PASSED and set(self.tests) <= {ProofState.PASSED}
 
 
 @dataclass(frozen=True)
@@ -134,96 +131,6 @@ def _telling_line(proof: ProofResult) -> str:
     raised = [line[2:].strip() for line in lines if line.startswith("E ")]
     telling = [*raised[:1], *reversed(lines), proof.state.value][0]
     return f"{proof.id}: {telling}"
-
-
-def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofResult:
-    """Judge a pytest node id by all the tests that it names."""
-    tests = suite.covered_by(proof.target)
-    if not tests:
-        state, detail = _nothing_collected(proof, suite)
-        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=sources)
-    counts = {state: sum(test.state is state for test in tests) for state in TestState}
-    return ProofResult(
-        proof.id,
-        proof.kind,
-        _test_state(counts),
-        seconds=round(sum(test.seconds for test in tests), 3),
-        tests=MappingProxyType({state: count for state, count in counts.items() if count}),
-        numbers=_numbers(tests),
-        notes=_notes(tests),
-        detail=_test_detail(tests, counts),
-        sources=sources,
-    )
-
-
-def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
-    for problem in suite.problems:
-        # A problem of the file, of a class that contains the test, or of a folder.
-        if problem.id == proof.file or proof.target.startswith(
-            (f"{problem.id}::", f"{problem.id}/")
-        ):
-            state = ProofState.FAILED if problem.failed else ProofState.SKIPPED
-            return state, problem.detail
-    if suite.incomplete:
-        return ProofState.NOT_RUN, f"not run: {suite.incomplete}"
-    return ProofState.MISSING, "names no test of this checkout"
-
-
-def _test_state(counts: Mapping[TestState, int]) -> ProofState:
-    order = (
-        (TestState.FAILED, ProofState.FAILED),
-        (TestState.NOT_RUN, ProofState.NOT_RUN),
-        (TestState.PASSED, ProofState.PASSED),
-        (TestState.SKIPPED, ProofState.SKIPPED),
-    )
-    for state, outcome in order:
-        if counts[state]:
-            return outcome
-    return ProofState.LEFT_OUT
-
-
-def _test_detail(tests: Sequence[TestOutcome], counts: Mapping[TestState, int]) -> str:
-    failures = [test for test in tests if test.state is TestState.FAILED]
-    if failures:
-        more = f"\n({len(failures) - 1} more failed)" if len(failures) > 1 else ""
-        return f"{failures[0].id}\n{failures[0].detail}{more}"
-    parts = []
-    alone = counts[TestState.PASSED] == 0
-    if counts[TestState.NOT_RUN]:
-        cut = next(test for test in tests if test.state is TestState.NOT_RUN)
-        parts.append(f"{counts[TestState.NOT_RUN]} not run: {cut.detail}")
-    if counts[TestState.SKIPPED]:
-        reasons = dict.fromkeys(test.detail for test in tests if test.state is TestState.SKIPPED)
-        prefix = "" if alone else f"{counts[TestState.SKIPPED]} skipped: "
-        parts.append(prefix + ", ".join(reasons))
-    if counts[TestState.LEFT_OUT]:
-        prefix = "" if alone else f"{counts[TestState.LEFT_OUT]} "
-        parts.append(prefix + LEFT_OUT)
-    return "; ".join(parts)
-
-
-def _recorded(tests: Iterable[TestOutcome]) -> Iterable[tuple[str, float | int | str]]:
-    ran = (test for test in tests if test.state in (TestState.PASSED, TestState.FAILED))
-    return (pair for test in ran for pair in test.properties)
-
-
-def _numbers(tests: Sequence[TestOutcome]) -> Mapping[str, Spread]:
-    spreads: dict[str, Spread] = {}
-    for name, value in _recorded(tests):
-        if isinstance(value, str):
-            continue
-        old = spreads.get(name, Spread(value, value, 0))
-        low, high = min(old.minimum, value), max(old.maximum, value)
-        spreads[name] = Spread(low, high, old.count + 1)
-    return MappingProxyType(spreads)
-
-
-def _notes(tests: Sequence[TestOutcome]) -> Mapping[str, tuple[str, ...]]:
-    notes: dict[str, tuple[str, ...]] = {}
-    for name, value in _recorded(tests):
-        if isinstance(value, str) and value not in notes.get(name, ()):
-            notes[name] = (*notes.get(name, ()), value)
-    return MappingProxyType(notes)
 
 
 def judge_anchor(proof: Proof, resolution: Resolution, sources: str) -> ProofResult:

@@ -1,0 +1,393 @@
+"""Run the tests that proofs name in one pytest run, and read their results from its events."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+import psutil
+
+from ringproof.harness.cards.proof import Proof, covers
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
+from ringproof.harness.proofs.progress import Progress
+from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Spread
+
+_LOG_TAIL_LINES = 6
+_GRACE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+LEFT_OUT = "left out of the quick run"
+
+# States of tests: the first that any test has is that of the proof.
+TEST_STATES = (
+    ProofState.FAILED,
+    ProofState.NOT_RUN,
+    ProofState.PASSED,
+    ProofState.SKIPPED,
+    ProofState.LEFT_OUT,
+)
+
+
+@dataclass(frozen=True)
+class TestOutcome:
+    """Result of one test.
+
+    Attributes:
+        seconds: Time of set-up, call and tear-down together.
+        detail: Reason of the skip, or end of the failure; empty if passed.
+        properties: Values that the test recorded by ``record_property``, in order.
+    """
+
+    __test__ = False
+
+    id: str
+    state: ProofState
+    seconds: float = 0.0
+    detail: str = ""
+    properties: tuple[tuple[str, float | int | str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CollectProblem:
+    """A file or class whose tests were not listed, because of an error or a skip."""
+
+    id: str
+    failed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """Result of one pytest run.
+
+    Attributes:
+        tests: Every test that a proof names, by node id.
+        problems: Files that could not be collected.
+        incomplete: Why some selected tests were not run; empty if all were.
+    """
+
+    tests: Mapping[str, TestOutcome]
+    problems: tuple[CollectProblem, ...] = ()
+    incomplete: str = ""
+
+    def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
+        """Return the tests that a node id names, in the order in which they ran."""
+        return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
+
+
+@dataclass
+class _Running:
+    seconds: float = 0.0
+    state: ProofState = ProofState.PASSED
+    detail: str = ""
+    properties: tuple[tuple[str, float | int | str], ...] = ()
+    finished: bool = False
+
+
+@dataclass
+class EventLog:
+    """Collects the events of `recorder` into a `SuiteResult`, and is the source of progress."""
+
+    selected: tuple[str, ...] | None = None
+    left_out: tuple[str, ...] = ()
+    ended: bool = False
+    finished: int = 0
+    failed: int = 0
+    current: str = ""
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _problems: dict[str, CollectProblem] = field(default_factory=dict)
+
+    def feed(self, line: str) -> None:
+        """Read one line. Incomplete lines are ignored."""
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if kind == "selected":
+            self.selected, self.left_out = tuple(event["ids"]), tuple(event["left_out"])
+        elif kind == "collect":
+            failed = event["outcome"] == "failed"
+            self._problems[event["id"]] = CollectProblem(event["id"], failed, event["detail"])
+        elif kind == "start":
+            self.current = event["id"]
+            self._running[event["id"]] = _Running()
+        elif kind == "phase":
+            self._phase(event)
+        elif kind == "finish":
+            running = self._running.setdefault(event["id"], _Running())
+            running.finished = True
+            self.finished += 1
+            self.failed += running.state is ProofState.FAILED
+        elif kind == "end":
+            self.ended = True
+
+    def _phase(self, event: Mapping[str, object]) -> None:
+        running = self._running.setdefault(str(event["id"]), _Running())
+        running.seconds += float(str(event["seconds"]))
+        properties = event["properties"]
+        if isinstance(properties, list):
+            running.properties = tuple((name, value) for name, value in properties)
+        state = ProofState(str(event["outcome"]))
+        if event["expected_failure"]:
+            # An expected failure means that the property does not hold, so it is not a proof.
+            state = ProofState.FAILED
+        if state is ProofState.PASSED or running.state is ProofState.FAILED:
+            return
+        outside = state is ProofState.FAILED and event["when"] != "call"
+        running.state = state
+        running.detail = f"in {event['when']}: " * outside + str(event["detail"])
+
+    def result(self, ended: str) -> SuiteResult:
+        """Return the result of all events.
+
+        Args:
+            ended: How the process ended, for tests that were running: ``timed out after 5 s``.
+        """
+        tests = {
+            node_id: self._outcome(node_id, ended)
+            for node_id in (*self._running, *(self.selected or ()), *self.left_out)
+        }
+        cut = any(test.state is ProofState.NOT_RUN for test in tests.values())
+        died = not all(running.finished for running in self._running.values())
+        incomplete = ended if cut or died or self.selected is None or not self.ended else ""
+        return SuiteResult(MappingProxyType(tests), tuple(self._problems.values()), incomplete)
+
+    def _outcome(self, node_id: str, ended: str) -> TestOutcome:
+        if node_id in self.left_out:
+            return TestOutcome(node_id, ProofState.LEFT_OUT)
+        running = self._running.get(node_id)
+        if running is None:
+            return TestOutcome(node_id, ProofState.NOT_RUN, detail=ended)
+        state, detail = running.state, running.detail
+        if not running.finished:
+            state = ProofState.FAILED
+            detail = f"{ended} while this test was running\n{detail}".strip()
+        return TestOutcome(node_id, state, running.seconds, detail, running.properties)
+
+
+def run_suite(
+    proofs: Sequence[Proof],
+    progress: Progress,
+    *,
+    root: Path,
+    scratch: Path,
+    seconds: float,
+    jobs: int,
+    quick: bool,
+    upstreams: Mapping[str, str],
+) -> SuiteResult:
+    """Run the tests, follow their events, and end all processes.
+
+    pytest gets files, and the recorder selects tests, because pytest runs nothing if a node id on
+    its command line is unknown.
+
+    Args:
+        proofs: Node ids to run, whose files exist.
+        root: Repository root, which is the working directory.
+        scratch: Folder for the event file and the output of pytest.
+        seconds: Time limit.
+        jobs: Number of parallel test processes, among which files are divided.
+        quick: Whether to leave out tests marked ``slow``.
+        upstreams: Specs of the checkouts that tests may use, by name, with absolute paths.
+    """
+    if not proofs:
+        return SuiteResult({})
+    events, selection = scratch / "events.jsonl", scratch / "select.json"
+    output = scratch / "pytest.log"
+    events.write_text("", "utf-8")
+    ids = [proof.target for proof in proofs]
+    selection.write_text(json.dumps({"ids": ids, "quick": quick}), "utf-8")
+    files = sorted({proof.file for proof in proofs})
+    jobs = min(jobs, len(files)) if find_spec("xdist") else 1
+    command = [
+        sys.executable,
+        *("-m", "pytest", "-p", "ringproof.harness.proofs.recorder", "-p", "no:cacheprovider"),
+        *(("-n", str(jobs), "--dist", "loadfile") if jobs > 1 else ()),
+        f"--rootdir={root}",
+        # One word each: pytest takes a separate path for a test and seeks its settings there.
+        f"--ringproof-events={events}",
+        f"--ringproof-select={selection}",
+        *(f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in upstreams.items()),
+        *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no", "--", *files),
+    ]
+    log = EventLog()
+    deadline = time.monotonic() + seconds
+    progress.begin("tests", None)
+    try:
+        with (
+            output.open("wb") as stream,
+            _contained(command, cwd=root, output=stream) as process,
+            events.open("r", encoding="utf-8") as lines,
+        ):
+            partial, running = "", True
+            while running:
+                running = _wait(process, deadline)
+                *whole, partial = (partial + lines.read()).split("\n")
+                for line in whole:
+                    log.feed(line)
+                total = None if log.selected is None else len(log.selected)
+                progress.update(log.finished, total, log.failed, log.current)
+            code = process.poll()
+    finally:
+        progress.end()
+    return log.result(_ending(code, seconds, output))
+
+
+def _ending(code: int | None, seconds: float, output: Path) -> str:
+    """Return how the run ended, for tests that it did not finish."""
+    if code is None:
+        return f"the run was stopped after {seconds:g} s"
+    lines = output.read_text("utf-8", "replace").splitlines()
+    tail = " / ".join(line.strip() for line in lines[-_LOG_TAIL_LINES:] if line.strip())
+    return f"pytest ended (exit code {code}): {tail}"[:800]
+
+
+@contextlib.contextmanager
+def _contained(
+    command: Sequence[str], *, cwd: Path, output: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in its own session, and end all of its processes on exit.
+
+    Its output goes to a file, so no pipe can fill.
+    """
+    process = subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the process, so that it can close what it opened, then kill all that is left."""
+    strays = _descendants(process.pid)
+    try:
+        if process.poll() is None:
+            _signal_group(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+        if process.poll() is None:
+            strays |= _descendants(process.pid)
+    finally:
+        # This also runs after a second interrupt and after a normal end, since a test may have left
+        # processes in the group.
+        _signal_group(process.pid, signal.SIGKILL)
+        for stray in strays:
+            with contextlib.suppress(psutil.Error):
+                stray.kill()
+        process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _descendants(root: int) -> set[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return set(psutil.Process(root).children(recursive=True))
+    return set()
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Sleep briefly, and return whether the process still runs before the deadline."""
+    left = deadline - time.monotonic()
+    if process.poll() is not None or left <= 0:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(min(_PAUSE_SECONDS, left))
+    return True
+
+
+def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofResult:
+    """Judge a pytest node id by all the tests that it names."""
+    tests = suite.covered_by(proof.target)
+    if not tests:
+        state, detail = _nothing_collected(proof, suite)
+        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=sources)
+    counts = {state: sum(test.state is state for test in tests) for state in TEST_STATES}
+    return ProofResult(
+        proof.id,
+        proof.kind,
+        next(state for state in TEST_STATES if counts[state]),
+        seconds=round(sum(test.seconds for test in tests), 3),
+        tests=MappingProxyType({state: counts[state] for state in ProofState if counts.get(state)}),
+        numbers=_numbers(tests),
+        notes=_notes(tests),
+        detail=_test_detail(tests, counts),
+        sources=sources,
+    )
+
+
+def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
+    for problem in suite.problems:
+        # A problem of the file, of a class that contains the test, or of a folder.
+        if problem.id == proof.file or proof.target.startswith(
+            (f"{problem.id}::", f"{problem.id}/")
+        ):
+            state = ProofState.FAILED if problem.failed else ProofState.SKIPPED
+            return state, problem.detail
+    if suite.incomplete:
+        return ProofState.NOT_RUN, f"not run: {suite.incomplete}"
+    return ProofState.MISSING, "names no test of this checkout"
+
+
+def _test_detail(tests: Sequence[TestOutcome], counts: Mapping[ProofState, int]) -> str:
+    failures = [test for test in tests if test.state is ProofState.FAILED]
+    if failures:
+        more = f"\n({len(failures) - 1} more failed)" if len(failures) > 1 else ""
+        return f"{failures[0].id}\n{failures[0].detail}{more}"
+    parts = []
+    alone = counts[ProofState.PASSED] == 0
+    if counts[ProofState.NOT_RUN]:
+        cut = next(test for test in tests if test.state is ProofState.NOT_RUN)
+        parts.append(f"{counts[ProofState.NOT_RUN]} not run: {cut.detail}")
+    if counts[ProofState.SKIPPED]:
+        reasons = dict.fromkeys(test.detail for test in tests if test.state is ProofState.SKIPPED)
+        prefix = "" if alone else f"{counts[ProofState.SKIPPED]} skipped: "
+        parts.append(prefix + ", ".join(reasons))
+    if counts[ProofState.LEFT_OUT]:
+        prefix = "" if alone else f"{counts[ProofState.LEFT_OUT]} "
+        parts.append(prefix + LEFT_OUT)
+    return "; ".join(parts)
+
+
+def _recorded(tests: Iterable[TestOutcome]) -> Iterable[tuple[str, float | int | str]]:
+    ran = (test for test in tests if test.state in (ProofState.PASSED, ProofState.FAILED))
+    return (pair for test in ran for pair in test.properties)
+
+
+def _numbers(tests: Sequence[TestOutcome]) -> Mapping[str, Spread]:
+    spreads: dict[str, Spread] = {}
+    for name, value in _recorded(tests):
+        if isinstance(value, str):
+            continue
+        old = spreads.get(name, Spread(value, value, 0))
+        low, high = min(old.minimum, value), max(old.maximum, value)
+        spreads[name] = Spread(low, high, old.count + 1)
+    return MappingProxyType(spreads)
+
+
+def _notes(tests: Sequence[TestOutcome]) -> Mapping[str, tuple[str, ...]]:
+    notes: dict[str, tuple[str, ...]] = {}
+    for name, value in _recorded(tests):
+        if isinstance(value, str) and value not in notes.get(name, ()):
+            notes[name] = (*notes.get(name, ()), value)
+    return MappingProxyType(notes)
