@@ -21,11 +21,11 @@ from ringproof.harness.cluster import (
     RankContext,
     RankFailure,
     drop,
+    run_launched,
     worker,
 )
 from ringproof.harness.cluster.case import Assignment
 from ringproof.harness.cluster.gpus import choose_backend, gpu_of
-from ringproof.harness.cluster.torchrun import run_launched
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
 from smoke import cases, shared_gpu_cases

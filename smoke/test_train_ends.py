@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ringproof.cli import train as command
-from ringproof.harness.cluster import Cluster
-from ringproof.harness.cluster.watch_failures import RankRefusal
+from ringproof.harness.cluster import Cluster, RankRefusal
 from smoke import training_command
 from smoke.training_command import Command
 

@@ -15,9 +15,9 @@ from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
-from ringproof.harness.logs.training.comparison import compare_logs
+from ringproof.harness.logs.training.comparison import Comparison, compare_logs
 from ringproof.harness.logs.training.log import read_log
-from ringproof.harness.logs.training.series import parse_columns
+from ringproof.harness.logs.training.series import Columns, parse_columns
 from ringproof.harness.logs.training.source import FORMATS
 
 app = typer.Typer(
@@ -131,30 +131,37 @@ def parity(
     Exit code 1: some step is beyond the tolerance; 2: the logs cannot be compared.
     """
     _refuse(tol, format_name, {"--json": json_path or None, "--html": html, "--png": png})
-    wanted = parse_columns(series, columns)
-    if a == b == STDIN:
-        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
-    one, other = (
-        read_log(path, role, wanted, format_name=format_name, stdin=_stdin())
-        for path, role in ((a, "A"), (b, "B"))
-    )
-    result = compare_logs(one, other, wanted.series, tol)
+    result = _compared(a, b, parse_columns(series, columns), tol, format_name)
     if json_path:
         write_json(parity_report.as_json(result), json_path)
     if html is not None or png is not None:
-        from ringproof.cli.logs_plots import page, write_picture
-        from ringproof.cli.page import write_page
-
-        if html is not None:
-            write_page(page(result), html)
-        if png is not None:
-            write_picture(result, png)
+        _draw(result, html, png)
     if STDIN not in (json_path, html):
         from rich.console import Console
 
         parity_report.print_comparison(result, Console())
     if not result.within:
         raise typer.Exit(1)
+
+
+def _compared(a: str, b: str, columns: Columns, tol: float, format_name: str | None) -> Comparison:
+    if a == b == STDIN:
+        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
+    one, other = (
+        read_log(path, role, columns, format_name=format_name, stdin=_stdin())
+        for path, role in ((a, "A"), (b, "B"))
+    )
+    return compare_logs(one, other, columns.series, tol)
+
+
+def _draw(result: Comparison, html: str | None, png: str | None) -> None:
+    from ringproof.cli.logs_plots import page, write_picture
+    from ringproof.cli.page import write_page
+
+    if html is not None:
+        write_page(page(result), html)
+    if png is not None:
+        write_picture(result, png)
 
 
 def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) -> None:

@@ -10,8 +10,13 @@ import typer
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.parity_case import attention_case
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
-from ringproof.harness.cluster.torchrun import launched_world, run_launched
+from ringproof.harness.cluster import (
+    Cluster,
+    ClusterOptions,
+    RankContext,
+    launched_world,
+    run_launched,
+)
 from ringproof.reference.attention.case import ParityCase
 
 app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
@@ -28,7 +33,7 @@ def _group() -> None:
 
 
 @app.command(epilog=EXAMPLE)
-def attention(
+def attention(  # noqa: PLR0917 - one parameter per option
     context: typer.Context,
     comm: Annotated[
         str, typer.Option(help="CP communication type: p2p, all_gather, a2a or a2a+p2p.")

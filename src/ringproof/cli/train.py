@@ -12,10 +12,14 @@ import typer
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, ClusterOptions
-from ringproof.harness.cluster.case import LogSink
-from ringproof.harness.cluster.torchrun import launched_world, run_launched
-from ringproof.harness.cluster.watch_failures import RankRefusal
+from ringproof.harness.cluster import (
+    Cluster,
+    ClusterOptions,
+    LogSink,
+    RankRefusal,
+    launched_world,
+    run_launched,
+)
 
 if TYPE_CHECKING:
     from ringproof.reference.training.options import TrainOptions
@@ -26,7 +30,7 @@ EXAMPLE = (
 )
 
 
-def train(
+def train(  # noqa: PLR0917 - one parameter per option
     context: typer.Context,
     preset: Annotated[
         str, typer.Option(help="Name of the model: qwen3-tiny, moonlight-tiny or nemotron-h-tiny.")

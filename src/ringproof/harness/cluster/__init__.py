@@ -1,17 +1,29 @@
 """SPMD workers: start ranks once, run many cases on them, and name the rank that failed.
 
-Read in this order: ``case`` (what a case sees and how it fails), ``worker`` (one rank),
-``cluster`` (all of them), ``torchrun`` (the same case where a launcher made the ranks), ``gpus``
-(which rank gets which GPU, and how several share one).
+Reading order: ``case`` (the context and result of a case), ``worker`` (one rank), ``cluster`` (all
+of them, or those of a launcher such as torchrun), ``gpus`` (which rank gets which GPU).
 """
 
 from ringproof.harness.cluster.case import (
     CaseOutcome,
     ClusterOptions,
+    LogSink,
     RankContext,
     RankFailure,
+    RankRefusal,
     drop,
 )
-from ringproof.harness.cluster.cluster import Cluster
+from ringproof.harness.cluster.cluster import Cluster, launched_world, run_launched
 
-__all__ = ["CaseOutcome", "Cluster", "ClusterOptions", "RankContext", "RankFailure", "drop"]
+__all__ = [
+    "CaseOutcome",
+    "Cluster",
+    "ClusterOptions",
+    "LogSink",
+    "RankContext",
+    "RankFailure",
+    "RankRefusal",
+    "drop",
+    "launched_world",
+    "run_launched",
+]

@@ -67,25 +67,14 @@ class ClusterOptions:
 
 
 def check_timeout(seconds: float) -> None:
-    """Check that a limit is a positive, finite number of seconds.
-
-    Raises:
-        InputError: The limit is not valid.
-    """
+    """Raise `InputError` for a limit that is not a positive, finite number of seconds."""
     if not 0 < seconds < math.inf:
         raise InputError("timeout", seconds, "not a positive number of seconds", "give one")
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """One rank's view of a case. The default process group is initialised.
-
-    Args:
-        rank: This rank.
-        world_size: Ranks in the case.
-        backend: ``gloo`` or ``nccl``.
-        device: Device of this rank's tensors.
-    """
+    """One rank's view of a case. The default process group is initialised."""
 
     rank: int
     world_size: int
@@ -98,7 +87,7 @@ class CaseOutcome:
     """Result of a case.
 
     Args:
-        values: Return value of each rank.
+        values: Return value of each rank, by rank.
         logs: ``(rank, line)`` for all output of the ranks, in order of arrival.
     """
 
@@ -116,8 +105,6 @@ class Assignment:
 
     Args:
         payload: Pickled ``(function, arguments)``.
-        world_size: Ranks in the case.
-        backend: ``auto``, ``gloo`` or ``nccl``.
         store_path: File that only this case uses.
         timeout_seconds: Timeout of each collective.
         module_path: ``sys.path`` of the parent, so that the function can be imported.
@@ -138,10 +125,7 @@ class RankReport:
     """Result of a case on one rank.
 
     Args:
-        rank: The rank.
-        value: Returned value.
-        error: Exception on one line; ``None`` if it returned.
-        traceback: Traceback of the exception.
+        error: Exception on one line; empty if it returned.
         failed_at: ``time.monotonic()`` of the exception, which is comparable between ranks of a
             machine.
         refused: Arguments of the :class:`ringproof.errors.InputError`, if that was raised.
@@ -173,3 +157,22 @@ class RankFailure(RuntimeError):
         text = f"rank {rank} failed first: {reason}"
         text += f" ({others})" if others else ""
         super().__init__(f"{text}\n{detail.rstrip()}" if detail else text)
+
+
+class RankRefusal(RankFailure):
+    """A rank refused its input, and the others could not continue without it.
+
+    Args:
+        report: Report of the rank, with ``refused``.
+        others: What became of the other ranks, in one line.
+    """
+
+    def __init__(self, report: RankReport, others: str) -> None:
+        assert report.refused is not None, "another failure is none of these"
+        self.refused = report.refused
+        super().__init__(report.rank, report.error, report.traceback, others)
+
+    def input_error(self) -> InputError:
+        """Return the refused input and the rank on one line."""
+        field, value, problem, remedy = self.refused
+        return InputError(field, value, f"{problem}, says rank {self.rank}", remedy)

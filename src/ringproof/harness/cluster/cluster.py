@@ -219,3 +219,23 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def launched_world() -> tuple[int, int] | None:
+    """Return ``(rank, world size)`` under a launcher such as torchrun, otherwise ``None``."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if any(name not in os.environ for name in names):
+        return None
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def run_launched(
+    function: CaseFunction, options: ClusterOptions, arguments: dict[str, Any]
+) -> list[Any]:
+    """Run a case in the launched world, and return the values of all ranks on every rank.
+
+    The options give the backend, the timeout of each collective, and whether ranks may share GPUs.
+    """
+    from ringproof.harness.cluster.worker import run_in_launched_world  # imports torch
+
+    return run_in_launched_world(function, arguments, options)

@@ -24,8 +24,7 @@ def choose_backend(asked: str, ranks: int, gpus: int, *, share: bool) -> str:
 
     Args:
         asked: ``auto``, ``gloo`` or ``nccl``.
-        ranks: On this host.
-        gpus: Of this host.
+        ranks: Ranks on this host; ``gpus`` likewise.
         share: Whether a GPU may have several ranks.
 
     Raises:
@@ -72,12 +71,8 @@ def sharing_variables(rank: int, host: str) -> Mapping[str, str]:
 def prepare_sharing(rank: int, ranks: int, gpus: int) -> None:
     """Set these variables in this process if there are more ranks than GPUs, before NCCL starts.
 
-    All ranks of a host must decide alike, since NCCL uses shared memory among ranks of one host.
-
-    Args:
-        rank: Rank on this host.
-        ranks: Ranks on this host in all cases of this process.
-        gpus: Of this host.
+    All ranks of a host must decide alike, since NCCL uses shared memory among ranks of one host:
+    ``ranks`` are those on this host in all cases of this process.
     """
     if ranks > gpus:
         os.environ.update(sharing_variables(rank, platform.node()))

@@ -15,8 +15,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster.case import CaseOutcome, LogSink, RankFailure, RankReport
-from ringproof.harness.cluster.watch_failures import Death, RankRefusal, same_refusal
+from ringproof.harness.cluster.case import (
+    CaseOutcome,
+    LogSink,
+    RankFailure,
+    RankRefusal,
+    RankReport,
+)
 
 # Time after the first failure in which other ranks report how they ended, so that a rank that
 # raised because its neighbour ended is not taken for the first.
@@ -36,19 +41,31 @@ FRAME = re.compile(r'File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>\S+
 
 @dataclass(frozen=True)
 class Worker:
-    """A rank as seen by its parent.
-
-    Args:
-        rank: Which.
-        process: Process of the rank.
-        control: Channel for assignments and reports.
-        output: Stdout and stderr of the rank.
-    """
+    """A rank as seen by its parent: assignments and reports pass through ``control``."""
 
     rank: int
     process: BaseProcess
     control: Connection
     output: Connection
+
+
+@dataclass(frozen=True)
+class _Death:
+    """A process that ended without a report: when its channel closed, and its exit code."""
+
+    noticed: float
+    code: int | None
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it ended without a signal."""
+        return self.code is not None and self.code >= 0
+
+    @property
+    def reason(self) -> str:
+        if self.code is not None and self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        return f"exited with code {self.code}"
 
 
 class Watch:
@@ -80,7 +97,7 @@ class Watch:
         self._stacks: dict[int, list[str]] = {}
         self._dumping: set[int] = set()
         self._reports: dict[int, RankReport] = {}
-        self._deaths: dict[int, Death] = {}
+        self._deaths: dict[int, _Death] = {}
 
     def outcome(self) -> CaseOutcome:
         """Wait for all ranks.
@@ -154,7 +171,7 @@ class Watch:
         except (EOFError, OSError):
             noticed = time.monotonic()
             worker.process.join(SETTLE_SECONDS)
-            self._deaths[rank] = Death(noticed, worker.process.exitcode)
+            self._deaths[rank] = _Death(noticed, worker.process.exitcode)
             return
         try:
             self._reports[rank] = pickle.loads(data)
@@ -203,8 +220,9 @@ class Watch:
 
     def _failure(self) -> Exception:
         raised = [report for report in self._reports.values() if report.error]
-        if len(raised) == len(self._workers) and (refused := same_refusal(raised)):
-            return InputError(*refused)
+        reasons = {r.refused and (r.refused[0], r.refused[2]) for r in raised}
+        if len(raised) == len(self._workers) and len(reasons) == 1 and raised[0].refused:
+            return InputError(*raised[0].refused)
         # The report of a rank that raised because another died may arrive before that death is
         # noticed.
         deaths = {rank: death.noticed - NOTICE_SECONDS for rank, death in self._deaths.items()}

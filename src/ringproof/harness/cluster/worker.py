@@ -38,11 +38,7 @@ def serve(
 ) -> None:
     """Run cases until the parent closes the control channel or dies.
 
-    Args:
-        rank: Rank of this worker.
-        threads: Compute threads.
-        control: Channel for assignments and :class:`RankReport`.
-        output: Pipe that replaces stdout and stderr.
+    ``output`` replaces stdout and stderr.
     """
     for descriptor in (1, 2):  # by number, since the parent may have closed its own
         os.dup2(output.fileno(), descriptor)
@@ -121,13 +117,9 @@ def _join(rank: int, assignment: Assignment) -> RankContext:
 def _place(
     asked: str, local_rank: int, local_ranks: int, *, sharing: int
 ) -> tuple[str, torch.device]:
-    """Choose backend and device of a rank.
+    """Choose backend and device of a rank, by the ranks of the case on this host.
 
-    Args:
-        asked: ``auto``, ``gloo`` or ``nccl``.
-        local_rank: Rank on this host.
-        local_ranks: Ranks of the case on this host.
-        sharing: Ranks on this host that may share GPUs in any case; 0 if none may.
+    ``sharing`` is the number of ranks on this host that may share GPUs in any case; 0 if none may.
     """
     gpus = torch.cuda.device_count()
     backend = choose_backend(asked, local_ranks, gpus, share=sharing > 0)

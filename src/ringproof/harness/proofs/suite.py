@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, TextIO
 
 import psutil
 
@@ -106,6 +106,15 @@ class EventLog:
     current: str = ""
     _running: dict[str, _Running] = field(default_factory=dict)
     _problems: dict[str, CollectProblem] = field(default_factory=dict)
+    _partial: str = ""
+
+    def read(self, stream: TextIO, progress: Progress) -> None:
+        """Read the lines that were written since the last call, and update the progress."""
+        *whole, self._partial = (self._partial + stream.read()).split("\n")
+        for line in whole:
+            self.feed(line)
+        total = None if self.selected is None else len(self.selected)
+        progress.update(self.finished, total, self.failed, self.current)
 
     def feed(self, line: str) -> None:
         """Read one line. Incomplete lines are ignored."""
@@ -208,18 +217,14 @@ def run_suite(
     events.write_text("", "utf-8")
     ids = [proof.target for proof in proofs]
     selection.write_text(json.dumps({"ids": ids, "quick": quick}), "utf-8")
-    files = sorted({proof.file for proof in proofs})
-    jobs = min(jobs, len(files)) if find_spec("xdist") else 1
     command = [
         sys.executable,
         *("-m", "pytest", "-p", "ringproof.harness.proofs.recorder", "-p", "no:cacheprovider"),
-        *(("-n", str(jobs), "--dist", "loadfile") if jobs > 1 else ()),
-        f"--rootdir={root}",
         # One word each: pytest takes a separate path for a test and seeks its settings there.
-        f"--ringproof-events={events}",
-        f"--ringproof-select={selection}",
+        *(f"--rootdir={root}", f"--ringproof-events={events}", f"--ringproof-select={selection}"),
         *(f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in upstreams.items()),
-        *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no", "--", *files),
+        *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
+        *_distributed({proof.file for proof in proofs}, jobs),
     ]
     log = EventLog()
     deadline = time.monotonic() + seconds
@@ -230,18 +235,22 @@ def run_suite(
             _contained(command, cwd=root, output=stream) as process,
             events.open("r", encoding="utf-8") as lines,
         ):
-            partial, running = "", True
-            while running:
-                running = _wait(process, deadline)
-                *whole, partial = (partial + lines.read()).split("\n")
-                for line in whole:
-                    log.feed(line)
-                total = None if log.selected is None else len(log.selected)
-                progress.update(log.finished, total, log.failed, log.current)
+            while _wait(process, deadline):
+                log.read(lines, progress)
+            log.read(lines, progress)
             code = process.poll()
     finally:
         progress.end()
     return log.result(_ending(code, seconds, output))
+
+
+def _distributed(files: Iterable[str], jobs: int) -> Iterator[str]:
+    """Yield the files, and before them how many processes divide them."""
+    paths = sorted(files)
+    jobs = min(jobs, len(paths)) if find_spec("xdist") else 1
+    if jobs > 1:
+        yield from ("-n", str(jobs), "--dist", "loadfile")
+    yield from ("--", *paths)
 
 
 def _ending(code: int | None, seconds: float, output: Path) -> str:
