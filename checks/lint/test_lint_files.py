@@ -10,7 +10,7 @@ import pytest
 
 from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
 from ringproof.errors import InputError
-from ringproof.harness.lint.walk import MAX_BYTES, find_skills
+from ringproof.harness.lint.skill import MAX_BYTES, find_skills
 
 SAME = "Use this skill to choose, enable, check or debug ring attention in long runs"
 

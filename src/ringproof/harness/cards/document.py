@@ -91,7 +91,47 @@ class YamlDocument:
         return MappingProxyType(found)
 
 
+class YamlProblem(ValueError):
+    """YAML that cannot be used.
+
+    Attributes:
+        line: Line from 1, or ``None``.
+        refused: Whether this reader refuses it, although it may be valid YAML.
+    """
+
+    def __init__(self, line: int | None, problem: str, remedy: str, refused: bool = True) -> None:
+        super().__init__(problem)
+        self.line = line
+        self.problem = problem
+        self.remedy = remedy
+        self.refused = refused
+
+
 @no_collection()
+def parse_yaml(
+    text: str, *, max_depth: int = MAX_DEPTH, refuse_control: bool = True
+) -> tuple[object, dict[Location, int]]:
+    """Return the data of one YAML document, and the line of every value.
+
+    Args:
+        refuse_control: Whether to refuse control characters in text.
+
+    Raises:
+        YamlProblem: The text is not YAML, or uses something that this reader refuses.
+    """
+    try:
+        builder = _Builder(iter(YAML(typ="safe", pure=True).parse(text)), max_depth, refuse_control)
+        return builder.document(), builder.lines
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        problem = f"not valid YAML: {error.problem or error.context}"
+        raise YamlProblem(line, problem, "correct the syntax there", refused=False) from error
+    except YAMLError as error:
+        problem = f"not valid YAML: {' '.join(str(error).split())[:200]}"
+        raise YamlProblem(None, problem, "correct the syntax", refused=False) from error
+
+
 def read_document(path: Path) -> YamlDocument:
     """Parse one YAML file within the limits.
 
@@ -100,19 +140,12 @@ def read_document(path: Path) -> YamlDocument:
             uses something that this reader refuses. The message names file and line.
     """
     text = _read_text(path)
-    parser = YAML(typ="safe", pure=True)
     try:
-        builder = _Builder(path, iter(parser.parse(text)))
-        data = builder.document()
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
-        problem = f"not valid YAML: {error.problem or error.context}"
-        raise InputError(f"{path}:{line}", None, problem, "correct the syntax there") from error
-    except YAMLError as error:
-        problem = f"not valid YAML: {' '.join(str(error).split())[:200]}"
-        raise InputError(str(path), None, problem, "correct the syntax") from error
-    return YamlDocument(path, data, MappingProxyType(builder.lines))
+        data, lines = parse_yaml(text)
+    except YamlProblem as error:
+        place = f"{path}:{error.line}" if error.line else str(path)
+        raise InputError(place, None, error.problem, error.remedy) from error
+    return YamlDocument(path, data, MappingProxyType(lines))
 
 
 def _read_text(path: Path) -> str:
@@ -131,8 +164,9 @@ def _read_text(path: Path) -> str:
 class _Builder:
     """Builds data from the parse events of one file."""
 
-    path: Path
     events: Iterator[Event]
+    max_depth: int
+    refuse_control: bool
     lines: dict[Location, int] = field(default_factory=dict)
 
     def document(self) -> object:
@@ -148,7 +182,7 @@ class _Builder:
             elif isinstance(event, NodeEvent):
                 data = self._value(event, ())
         if documents == 0:
-            raise InputError(str(self.path), None, "is empty", "write the card into it")
+            raise YamlProblem(None, "is empty", "write the card into it")
         return data
 
     def _value(self, event: Event, location: Location) -> object:
@@ -192,7 +226,7 @@ class _Builder:
 
     def _text(self, event: ScalarEvent) -> str:
         text = str(event.value)
-        odd = _CONTROL.search(text)
+        odd = _CONTROL.search(text) if self.refuse_control else None
         if odd is not None:
             problem = f"contains the control character U+{ord(odd[0]):04X}"
             raise self._refused(event, problem, "remove it")
@@ -205,12 +239,12 @@ class _Builder:
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise self._refused(event, f"the tag {str(tag)[:80]} is refused", "remove the tag")
-        if len(location) >= MAX_DEPTH:
-            problem = f"nested deeper than {MAX_DEPTH} levels"
+        if len(location) >= self.max_depth:
+            problem = f"nested deeper than {self.max_depth} levels"
             raise self._refused(event, problem, "flatten it")
 
-    def _refused(self, event: Event, problem: str, remedy: str) -> InputError:
-        return InputError(f"{self.path}:{event.start_mark.line + 1}", None, problem, remedy)
+    def _refused(self, event: Event, problem: str, remedy: str) -> YamlProblem:
+        return YamlProblem(event.start_mark.line + 1, problem, remedy)
 
 
 def _scalar(text: str) -> object:

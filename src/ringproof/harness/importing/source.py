@@ -16,7 +16,7 @@ from ringproof.files import read_input
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.loading import CARD_FILE
 from ringproof.harness.fences.documents import NOT_ENTERED
-from ringproof.harness.lint.frontmatter import parse_frontmatter
+from ringproof.harness.lint.skill import parse_frontmatter
 
 SKILL_FILE = "SKILL.md"
 MAX_FILES = 1_000

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.harness.lint.fenced import CommandTable, check_commands, check_data, check_shell
-from ringproof.harness.lint.model import Skill
 from ringproof.harness.lint.references import check_references, check_unreferenced
 from ringproof.harness.lint.rules import RULES, rule_of
 from ringproof.harness.lint.safety import (
@@ -18,8 +17,8 @@ from ringproof.harness.lint.safety import (
     check_secrets,
 )
 from ringproof.harness.lint.selection import LintConfig, Silence, apply_silences, silences_of
+from ringproof.harness.lint.skill import Skill, find_skills, read_skill
 from ringproof.harness.lint.spec import check_duplicates, check_sizes, check_spec, has_skills_ref
-from ringproof.harness.lint.walk import find_skills, read_skill
 from ringproof.harness.reports.formats import finding_data
 from ringproof.harness.reports.model import Finding, Report
 

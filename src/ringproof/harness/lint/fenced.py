@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Skill
+from ringproof.harness.lint.skill import Skill
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from ringproof.harness.markdown import LINE_END, parse, without_frontmatter
 
 FRONTMATTER = re.compile(r"\A---[ \t]*\r?\n(?P<yaml>(?:.*\n)*?)---[ \t]*(?:\r?\n|\Z)")
 _COMMENT = re.compile(r"<!--(.*?)(?:-->|\Z)", re.DOTALL)
@@ -57,46 +58,41 @@ class Markdown:
 def parse_markdown(text: str) -> Markdown:
     """Parse CommonMark; a frontmatter counts for line numbers and for nothing else."""
     head = FRONTMATTER.match(text)
-    start = head.end() if head else 0
-    skipped = text.count("\n", 0, start)
-    body = text[start:]
-    tokens = MarkdownIt("commonmark").parse(body)
-    inlines = tuple(_inline_pieces(tokens, body.split("\n"), skipped))
+    lines = LINE_END.split(text)
+    body = without_frontmatter(lines) if head else lines
+    tokens = parse(body)
+    inlines = tuple(_inline_pieces(tokens, body))
     hidden = [piece for kind, piece in inlines if kind == "hidden"]
-    hidden += _definition_comments(tokens, body, skipped)
     return Markdown(
-        body=body,
-        fences=tuple(_fences(tokens, skipped)),
+        body=text[head.end() :] if head else text,
+        fences=tuple(_fences(tokens)),
         links=tuple(piece for kind, piece in inlines if kind == "link"),
         codes=tuple(piece for kind, piece in inlines if kind == "code"),
         prose=tuple(piece for kind, piece in inlines if kind == "text"),
-        hidden=tuple(hidden),
+        hidden=(*hidden, *_definition_comments(tokens, "\n".join(body))),
         blocks=tuple(
-            (token.map[0] + 1 + skipped, token.map[1] + skipped)
+            (token.map[0] + 1, token.map[1])
             for token in tokens
             if token.level == 0 and token.map and token.nesting >= 0
         ),
     )
 
 
-def _fences(tokens: list[Token], skipped: int) -> Iterator[Piece]:
+def _fences(tokens: list[Token]) -> Iterator[Piece]:
     for token in tokens:
         if token.type == "fence" and token.map:
             info = token.info.strip().split()
             language = info[0].lower().strip("{}.") if info else ""
-            first = token.map[0] + 2 + skipped
-            yield Piece(token.content, first, language, token.map[1] + skipped)
+            yield Piece(token.content, token.map[0] + 2, language, token.map[1])
 
 
-def _inline_pieces(
-    tokens: list[Token], lines: list[str], skipped: int
-) -> Iterator[tuple[str, Piece]]:
+def _inline_pieces(tokens: list[Token], lines: list[str]) -> Iterator[tuple[str, Piece]]:
     for token in tokens:
         if not token.map:
             continue
         first, last = token.map
         if token.type == "html_block":
-            yield from (("hidden", piece) for piece in hidden_pieces(token.content, first, skipped))
+            yield from (("hidden", piece) for piece in hidden_pieces(token.content, first))
         for child in token.children or ():
             found = _kind(child)
             if found is None:
@@ -104,9 +100,9 @@ def _inline_pieces(
             kind, content = found
             at = next((n for n in range(first, last) if content[:60] in lines[n]), first)
             if kind == "html":
-                yield from (("hidden", piece) for piece in hidden_pieces(content, at, skipped))
+                yield from (("hidden", piece) for piece in hidden_pieces(content, at))
             else:
-                yield kind, Piece(content, at + 1 + skipped)
+                yield kind, Piece(content, at + 1)
 
 
 def _kind(token: Token) -> tuple[str, str] | None:
@@ -119,20 +115,18 @@ def _kind(token: Token) -> tuple[str, str] | None:
     return None if kind is None else (kind, token.content)
 
 
-def hidden_pieces(html: str, first: int, skipped: int = 0) -> Iterator[Piece]:
+def hidden_pieces(html: str, first: int) -> Iterator[Piece]:
     """Comments and invisible elements in HTML that starts on the 0-based line ``first``."""
     for pattern, group in ((_COMMENT, 1), (_HIDDEN, 2)):
         for match in pattern.finditer(html):
-            line = first + 1 + skipped + html.count("\n", 0, match.start())
+            line = first + 1 + html.count("\n", 0, match.start())
             yield Piece(match[group], line, end=line + match[0].count("\n"))
 
 
-def _definition_comments(tokens: list[Token], body: str, skipped: int) -> list[Piece]:
+def _definition_comments(tokens: list[Token], body: str) -> Iterator[Piece]:
     """``[//]: # (text)``: a link definition that nothing shows; not those inside of code."""
     code = [token.map for token in tokens if token.type in ("fence", "code_block") and token.map]
-    found = []
     for match in _DEFINITION_COMMENT.finditer(body):
         line = body.count("\n", 0, match.start())
         if not any(first <= line < last for first, last in code):
-            found.append(Piece(match[1], line + 1 + skipped, end=line + 1 + skipped))
-    return found
+            yield Piece(match[1], line + 1, end=line + 1)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.lint.skill import Skill, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 

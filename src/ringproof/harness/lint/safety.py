@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ringproof.harness.lint.markdown import Piece, hidden_pieces
-from ringproof.harness.lint.model import Skill, SourceFile
+from ringproof.harness.lint.skill import Skill, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.harness.lint.model import Skill, SourceFile
 from ringproof.harness.lint.rules import IDS
+from ringproof.harness.lint.skill import Skill, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 

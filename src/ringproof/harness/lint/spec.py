@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from ringproof.harness.lint.model import Skill
+from ringproof.harness.lint.skill import Skill
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 

@@ -1,0 +1,256 @@
+"""Find skills below a path and read them, within limits and without leaving the root."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.files import looks_binary
+from ringproof.harness.cards.document import YamlProblem, parse_yaml
+from ringproof.harness.lint.markdown import FRONTMATTER, Markdown, Piece, parse_markdown
+from ringproof.harness.reports.model import Finding
+from ringproof.harness.reports.printable import showable
+
+MAIN = "SKILL.md"
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 16
+MAX_FILES_PER_SKILL = 5_000
+MAX_HEAD_CHARACTERS = 64_000
+MAX_HEAD_NESTING = 8
+SKIPPED = re.compile(
+    r"\.git|\.hg|\.svn|node_modules|site-packages|__pycache__|\.?venv|\.tox|\.nox"
+    r"|\.mypy_cache|\.pytest_cache|\.ruff_cache|.*\.egg-info"
+)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A text file of a skill.
+
+    Attributes:
+        name: Path relative to the skill folder, with slashes.
+        shown: The path in findings.
+        markdown: The parsed form of a Markdown file; ``None`` of any other.
+    """
+
+    name: str
+    shown: str
+    text: str
+    markdown: Markdown | None = None
+
+    def line_of(self, offset: int) -> int:
+        """Return the 1-based line of a character offset."""
+        return self.text.count("\n", 0, offset) + 1
+
+
+@dataclass(frozen=True)
+class Frontmatter:
+    """The YAML head of a ``SKILL.md``.
+
+    Attributes:
+        data: Key to value; plain data.
+        lines: Key to its 1-based line.
+        problem: Why it cannot be used, and ``problem_line`` where; empty when it can.
+    """
+
+    data: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    problem: str = ""
+    problem_line: int = 1
+
+    def line(self, key: str) -> int:
+        """Return the line of a key; the first line when it is missing."""
+        return self.lines.get(key, 1)
+
+
+@dataclass(frozen=True)
+class Skill:
+    """One skill folder, read.
+
+    Attributes:
+        folder: Real path.
+        repository: The folder that repository-relative references start from.
+        main: Its ``SKILL.md``, and ``frontmatter`` the head of it.
+        texts: Every readable text file, ``SKILL.md`` included.
+        names: Every file, relative, sorted; also the ones that were not read.
+        unread: Findings about files that could not be read or lead outside.
+    """
+
+    folder: Path
+    repository: Path
+    main: SourceFile
+    frontmatter: Frontmatter
+    texts: tuple[SourceFile, ...]
+    names: tuple[str, ...]
+    unread: tuple[Finding, ...] = ()
+
+    def fences(self, languages: frozenset[str]) -> Iterator[tuple[SourceFile, Piece]]:
+        """Yield the fenced blocks in some languages, each with the file that it stands in."""
+        for source in self.texts:
+            for fence in source.markdown.fences if source.markdown else ():
+                if fence.language in languages:
+                    yield source, fence
+
+
+def parse_frontmatter(text: str) -> Frontmatter:
+    """Read the head by the rules of YAML; a problem of it is kept in ``problem``."""
+    if text.startswith("\ufeff"):
+        return Frontmatter(problem="a byte order mark stands before ---; save without it")
+    if not text.startswith("---"):
+        return Frontmatter(problem="the file does not start with ---")
+    head = FRONTMATTER.match(text)
+    if head is None:
+        return Frontmatter(problem="the frontmatter is not closed by a line of ---")
+    if len(head["yaml"]) > MAX_HEAD_CHARACTERS:
+        return Frontmatter(problem=f"longer than {MAX_HEAD_CHARACTERS:,} characters")
+    try:
+        data, lines = parse_yaml(head["yaml"], max_depth=MAX_HEAD_NESTING, refuse_control=False)
+    except YamlProblem as error:
+        remedy = f"; {error.remedy}" if error.refused else ""
+        why = showable(error.problem) + remedy
+        return Frontmatter(problem=why, problem_line=(error.line or 1) + 1)
+    if not isinstance(data, dict):
+        return Frontmatter(problem="is not a mapping; write `key: value` lines", problem_line=2)
+    places = {key: lines[(key,)] + 1 for key in data}
+    return Frontmatter(MappingProxyType(data), MappingProxyType(places))
+
+
+def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
+    """Return the skills at or below a path, sorted: (real ``SKILL.md``, repository folder).
+
+    Raises:
+        InputError: The path does not exist, or holds no skill: nothing checked is not a pass.
+    """
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise InputError("PATH", path, "no such file or folder", "name a skill") from None
+    if real.is_file() and real.name.lower() == MAIN.lower():
+        real = real.parent
+    repository = _repository(real)
+    found = []
+    for folder, names in _folders(real):
+        exact = [name for name in names if name == MAIN]
+        for name in exact or [name for name in names if name.lower() == MAIN.lower()]:
+            found.append((folder / name, repository))
+    if not found:
+        problem = f"no {MAIN} there: 0 files scanned"
+        raise InputError("PATH", path, problem, "name a skill, a folder of skills or a repository")
+    return tuple(found)
+
+
+def _repository(real: Path) -> Path:
+    """Where repository-relative paths start: at ``.git``, else above ``skills``, else here."""
+    lineage = (real, *real.parents)
+    for folder in lineage[:MAX_DEPTH]:
+        if (folder / ".git").exists():
+            return folder
+    for folder in lineage[:3]:
+        if folder.name == "skills":
+            holder = folder.parent
+            return holder.parent if holder.name in (".claude", ".agents") else holder
+    return real
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield every folder and the names of its files, top down, without entering linked folders."""
+    for where, folders, files in os.walk(root, followlinks=False):
+        here = Path(where)
+        deep = len(here.relative_to(root).parts) >= MAX_DEPTH
+        folders[:] = sorted(
+            name
+            for name in ([] if deep else folders)
+            if SKIPPED.fullmatch(name) is None and not (here / name / "pyvenv.cfg").exists()
+        )
+        yield here, sorted(files)
+
+
+def read_skill(main: Path, repository: Path) -> Skill:
+    """Read one skill: all its text files, except those of skills nested in it.
+
+    The suffix of a file does not matter: text is what can be decoded.
+
+    Raises:
+        InputError: It has more files than any skill needs.
+    """
+    folder = main.parent
+    texts: list[SourceFile] = []
+    unread: list[Finding] = []
+    names = tuple(_names(folder))
+    for name in names:
+        path = folder / name
+        shown = shown_path(path)
+        problem = _outside(path, repository)
+        if problem:
+            unread.append(Finding("RP209", shown, 1, problem))
+            continue
+        raw = _read(path)
+        text = None if raw is None else _decoded(raw)
+        if text is not None:
+            is_markdown = name.lower().endswith((".md", ".mdx", ".markdown"))
+            parsed = parse_markdown(text) if is_markdown else None
+            texts.append(SourceFile(name, shown, text, parsed))
+        elif raw is None or not _is_binary(raw):
+            why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
+            unread.append(Finding("RP208", shown, 1, why))
+    empty = SourceFile(main.name, shown_path(main), "")
+    read = next((text for text in texts if text.name == main.name), empty)
+    head = parse_frontmatter(read.text)
+    return Skill(folder, repository, read, head, tuple(texts), names, tuple(unread))
+
+
+def _names(folder: Path) -> Iterator[str]:
+    count = 0
+    for where, files in _folders(folder):
+        inner = where != folder and MAIN in files
+        for name in () if inner else files:
+            count += 1
+            if count > MAX_FILES_PER_SKILL:
+                problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
+                raise InputError("PATH", folder, problem, "lint a smaller folder")
+            yield (where / name).relative_to(folder).as_posix()
+
+
+def _outside(path: Path, repository: Path) -> str:
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return "is a link that leads nowhere" if path.is_symlink() else ""
+    return "" if target.is_relative_to(repository) else "is a link that leads out of the repository"
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the first bytes, one more than may be checked; never open a device or pipe."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError:
+        return None
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return None if len(raw) > MAX_BYTES else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_binary(raw: bytes) -> bool:
+    """Whether there is no text in it; text of 8 or 16 bits a character is text."""
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return not wide and b"\0" in raw and looks_binary(raw)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path relative to the working directory, with every character visible."""
+    here = Path.cwd().resolve()
+    inside = path.is_relative_to(here)
+    return showable((path.relative_to(here) if inside else path).as_posix(), 500)
