@@ -8,8 +8,8 @@ from checks.rendering.miniature_skill import CARD, block, changed, lock_of
 from checks.rendering.test_render_documents import FILE, rendered
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card
-from ringproof.harness.rendering import render_document
 from ringproof.harness.rendering.blocks import find_blocks
+from ringproof.harness.rendering.render import render_document
 
 BEGIN, END = "<!-- ringproof:begin claims -->", "<!-- ringproof:end -->"
 

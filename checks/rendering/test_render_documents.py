@@ -13,9 +13,14 @@ from markdown_it import MarkdownIt
 from checks.rendering.miniature_skill import ALL_BLOCKS, CARD, block, changed, lock_of, write_skill
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card
-from ringproof.harness.rendering import RenderedFile, difference, render_document, render_skill
 from ringproof.harness.rendering.blocks import find_blocks
-from ringproof.harness.rendering.render import KINDS
+from ringproof.harness.rendering.render import (
+    KINDS,
+    RenderedFile,
+    difference,
+    render_document,
+    render_skill,
+)
 
 FILE = Path("SKILL.md")
 
@@ -210,8 +215,8 @@ def test_injected_templates_are_printed_as_they_are(
 
 
 def test_a_break_out_is_refused_even_if_escaping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ringproof.harness.rendering import statements
     from ringproof.harness.rendering.escaping import Safe
+    from ringproof.harness.rendering.render import statements
 
     monkeypatch.setattr(statements, "opening", Safe)
     data = changed((("claims", 0, "says"), "x\n\n<!-- ringproof:end -->\n\n# mine"))

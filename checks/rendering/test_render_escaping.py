@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ringproof.harness.rendering.commands import WIDTH, command_lines
 from ringproof.harness.rendering.escaping import (
     Safe,
     code,
@@ -20,6 +19,7 @@ from ringproof.harness.rendering.escaping import (
     opening,
     visible,
 )
+from ringproof.harness.rendering.statements import WIDTH, command_lines
 
 NASTY = st.text(
     alphabet=st.one_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.harness.cards import find_cards
-from ringproof.harness.rendering import difference, render_skill
+from ringproof.harness.rendering.render import difference, render_skill
 
 SKILLS = Path(__file__).parents[2] / "skills"
 CARDS = dict(find_cards(SKILLS))

@@ -21,15 +21,15 @@ class InputError(ValueError):
         self.problem = problem
         self.remedy = remedy
         got = "" if value is None else f" (got {_short(value)})"
-        super().__init__(_plain(f"{field}: {problem}{got}; {remedy}"))
+        super().__init__(printable(f"{field}: {problem}{got}; {remedy}"))
 
 
 def _short(value: object, limit: int = 120) -> str:
-    """The value on one line: nothing that steers a terminal, cut so that it cannot flood one."""
-    text = _plain(" ".join(str(value)[: 8 * limit].split()))
+    """Return the value on one line, cut so that it cannot flood a terminal."""
+    text = printable(" ".join(str(value)[: 8 * limit].split()))
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def _plain(text: str) -> str:
-    """Line ends and whatever a terminal would obey or hide are question marks."""
+def printable(text: str) -> str:
+    """Replace line ends, and what a terminal would obey or hide, by question marks."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

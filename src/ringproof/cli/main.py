@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from ringproof import __version__
-from ringproof.errors import InputError
+from ringproof.errors import InputError, printable
 
 CLOSED_PIPE = 141
 """Exit code of a command whose reader has gone: that of a process ended by SIGPIPE."""
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _output(stream: TextIO) -> TextIO:
-    """The stream as an `_Output`; a character that it cannot encode is escaped."""
+    """The stream as an `_Output`; a character that it cannot encode is printable."""
     if type(stream) is not io.TextIOWrapper:  # closed, or captured by a test
         return stream
     encoding, lines = stream.encoding, stream.line_buffering
@@ -177,9 +177,8 @@ def _explained(error: Exception) -> int:
     if isinstance(error, RankFailure):
         typer.echo(f"error: {error}", err=True)
         return 1
-    said = " ".join(traceback.format_exception_only(error)[-1].split())
-    text = "".join(character if character.isprintable() else "?" for character in said[:300])
-    typer.echo(f"internal error: {text}; {_kept_traceback(error)}", err=True)
+    said = " ".join(traceback.format_exception_only(error)[-1].split())[:300]
+    typer.echo(f"internal error: {printable(said)}; {_kept_traceback(error)}", err=True)
     return 3
 
 

@@ -9,10 +9,10 @@ import typer
 
 from ringproof.cli.options import FolderOption, JsonOption, SkillsArgument
 from ringproof.cli.output import write_json
-from ringproof.errors import InputError
+from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
 from ringproof.harness.cards import find_cards
-from ringproof.harness.rendering import RenderedFile, difference, render_skill
+from ringproof.harness.rendering.render import RenderedFile, difference, render_skill
 
 
 def render(
@@ -75,11 +75,6 @@ def _print(files: list[RenderedFile], *, check: bool) -> None:
     for path, made in stale if check else ():
         typer.echo(f"{path}:{made.block.begin + 1}: {made.block.kind}: stale")
         for line in difference(made):
-            typer.echo(f"    {_plain(line)}")
+            typer.echo(f"    {printable(line)}")
     counts = f"{len(stale)} {'stale' if check else 'written'}, {len(found) - len(stale)} current"
     typer.echo(f"{len(found)} blocks in {len(files)} files: {counts}")
-
-
-def _plain(text: str) -> str:
-    """A line of a file without what could steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

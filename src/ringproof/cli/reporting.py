@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
+from ringproof.files import read_bounded
 from ringproof.harness.reports.formats import as_github, as_sarif, line_fingerprints, print_report
 from ringproof.harness.reports.model import Report
 
@@ -88,10 +89,7 @@ class Outputs:
 
 def _fingerprints(path: str) -> Mapping[int, str]:
     try:
-        with Path(path).open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = read_bounded(Path(path), MAX_BYTES)
     except (OSError, ValueError):
-        return {}
-    if len(raw) > MAX_BYTES:
         return {}
     return line_fingerprints(raw.decode("utf-8", "replace"))

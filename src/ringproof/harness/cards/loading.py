@@ -13,38 +13,11 @@ from pydantic_core import ErrorDetails
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
-from ringproof.harness.cards.model import (
-    Anchor,
-    Card,
-    Claim,
-    Command,
-    Constraint,
-    GpuNeed,
-    Marker,
-    PackageUpstream,
-    Pitfall,
-    RepositoryUpstream,
-    ShortPitfall,
-    VersionRow,
-)
+from ringproof.harness.cards.model import Card, CardModel
 from ringproof.harness.cards.statements import cross_check
 
 CARD_FILE = "card.yaml"
 
-_MODELS = (
-    Card,
-    Anchor,
-    Constraint,
-    Pitfall,
-    Marker,
-    Command,
-    Claim,
-    PackageUpstream,
-    RepositoryUpstream,
-    GpuNeed,
-    ShortPitfall,
-    VersionRow,
-)
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         "missing": "add it",
@@ -188,7 +161,7 @@ def _remedy(detail: ErrorDetails) -> str:
     if detail["type"] == "card":
         return str(detail["ctx"]["remedy"])
     if detail["type"] == "extra_forbidden":
-        known = [name for model in _MODELS for name in model.model_fields]
+        known = [name for model in CardModel.__subclasses__() for name in model.model_fields]
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         return f"did you mean `{near[0]}`?" if near else "remove it"
     return _REMEDIES.get(detail["type"], "see the schema in ringproof.harness.cards.model")

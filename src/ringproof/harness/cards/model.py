@@ -33,11 +33,13 @@ Label = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, ma
 ConfigValue = bool | int | float | str | None | tuple[bool | int | float | str | None, ...]
 
 
-class _Model(BaseModel):
+class CardModel(BaseModel):
+    """Base of every part of a card: frozen, without other keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class PackageUpstream(_Model):
+class PackageUpstream(CardModel):
     """A release on the package index, which is downloaded as a wheel.
 
     Attributes:
@@ -56,7 +58,7 @@ class PackageUpstream(_Model):
     label: Label | None = None
 
 
-class RepositoryUpstream(_Model):
+class RepositoryUpstream(CardModel):
     """A commit of a repository, with the branch or tag it was read from.
 
     Attributes:
@@ -82,7 +84,7 @@ Upstream = Annotated[
 ]
 
 
-class Anchor(_Model):
+class Anchor(CardModel):
     """A reference to upstream code: a symbol, and text that must occur inside it.
 
     Attributes:
@@ -104,7 +106,7 @@ class Anchor(_Model):
     short: Line | None = None
 
 
-class Constraint(_Model):
+class Constraint(CardModel):
     """A rule for configurations; ``rule`` names the function that checks it.
 
     Attributes:
@@ -119,7 +121,7 @@ class Constraint(_Model):
     short: Line | None = None
 
 
-class ShortPitfall(_Model):
+class ShortPitfall(CardModel):
     """Cells of a pitfall's row in a table. Missing cells are taken from the pitfall."""
 
     symptom: Line | None = None
@@ -128,7 +130,7 @@ class ShortPitfall(_Model):
     affects: Line | None = None
 
 
-class Pitfall(_Model):
+class Pitfall(CardModel):
     """A failure, with symptom, cause and remedy.
 
     Attributes:
@@ -145,7 +147,7 @@ class Pitfall(_Model):
     short: ShortPitfall | None = None
 
 
-class Marker(_Model):
+class Marker(CardModel):
     """A line to look for in a log, as a regular expression."""
 
     id: Identifier
@@ -155,13 +157,13 @@ class Marker(_Model):
     says: Prose | None = None
 
 
-class GpuNeed(_Model):
+class GpuNeed(CardModel):
     """``needs: {gpus: 2}``."""
 
     gpus: Annotated[int, Field(ge=1)]
 
 
-class Command(_Model):
+class Command(CardModel):
     """A command and what its success looks like. ringproof never executes it."""
 
     id: Identifier
@@ -171,7 +173,7 @@ class Command(_Model):
     proof: Proofs
 
 
-class Claim(_Model):
+class Claim(CardModel):
     """Any other statement. ``short`` is its form in tables."""
 
     id: Identifier
@@ -180,7 +182,7 @@ class Claim(_Model):
     short: Line | None = None
 
 
-class VersionRow(_Model):
+class VersionRow(CardModel):
     """A row of the table of names by upstream version, which is filled from the lock.
 
     Attributes:
@@ -192,7 +194,7 @@ class VersionRow(_Model):
     anchors: Annotated[tuple[Identifier, ...], Field(min_length=1)]
 
 
-class Card(_Model):
+class Card(CardModel):
     """One ``card.yaml``.
 
     Attributes:

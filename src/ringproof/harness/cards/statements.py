@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.harness.cards.document import Location
-from ringproof.harness.cards.model import Card
+from ringproof.harness.cards.model import Card, Claim, Command, Marker, Pitfall
 from ringproof.harness.cards.proof import Proof, ProofKind, parse_proof
 
 
@@ -25,13 +25,7 @@ class StatementKind(str, Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a card and its proofs.
-
-    Attributes:
-        id: Id that is unique in the card.
-        says: Text of the statement.
-        proofs: Proofs of the statement, at least one.
-    """
+    """A statement of a card and its proofs, of which there is at least one."""
 
     id: str
     kind: StatementKind
@@ -81,16 +75,14 @@ def _listed(card: Card) -> Iterator[Statement]:
         if constraint.upstream_anchor is not None:
             proofs = tuple(dict.fromkeys((*proofs, _anchor_proof(constraint.upstream_anchor))))
         yield Statement(constraint.id, StatementKind.CONSTRAINT, constraint.says, proofs)
-    for pitfall in card.pitfalls:
-        kind = StatementKind.PITFALL
-        yield Statement(pitfall.id, kind, pitfall.symptom, _parsed(pitfall.proof))
-    for marker in card.markers:
-        says = marker.says or f"{marker.where}: {marker.pattern}"
-        yield Statement(marker.id, StatementKind.MARKER, says, _parsed(marker.proof))
-    for command in card.commands:
-        yield Statement(command.id, StatementKind.COMMAND, command.run, _parsed(command.proof))
-    for claim in card.claims:
-        yield Statement(claim.id, StatementKind.CLAIM, claim.says, _parsed(claim.proof))
+    said: tuple[tuple[Pitfall | Marker | Command | Claim, StatementKind, str], ...] = (
+        *((item, StatementKind.PITFALL, item.symptom) for item in card.pitfalls),
+        *((m, StatementKind.MARKER, m.says or f"{m.where}: {m.pattern}") for m in card.markers),
+        *((item, StatementKind.COMMAND, item.run) for item in card.commands),
+        *((item, StatementKind.CLAIM, item.says) for item in card.claims),
+    )
+    for item, kind, says in said:
+        yield Statement(item.id, kind, says, _parsed(item.proof))
 
 
 def _parsed(entries: tuple[str, ...]) -> tuple[Proof, ...]:
@@ -98,13 +90,9 @@ def _parsed(entries: tuple[str, ...]) -> tuple[Proof, ...]:
 
 
 def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
-    lists = (
-        ("known_constraints", card.known_constraints),
-        ("known_limitations", card.known_limitations),
-    )
     proof = Proof(ProofKind.UNPROVEN, "prose without a proof")
-    for name, items in lists:
-        for index, text in enumerate(items):
+    for name in ("known_constraints", "known_limitations"):
+        for index, text in enumerate(getattr(card, name)):
             if text not in ids:
                 yield Statement(f"{name}[{index}]", StatementKind.PROSE, text, (proof,))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ringproof.harness.anchors.lock import Lock
-from ringproof.harness.cards.model import Card
+from ringproof.harness.anchors.lock import Lock, concerns
+from ringproof.harness.cards.model import Card, PackageUpstream
 from ringproof.harness.rendering.blocks import GeneratedBlock
 from ringproof.harness.rendering.escaping import Safe
-from ringproof.harness.rendering.versions import staleness
 
 _SHOWN = 12
 
@@ -26,6 +25,26 @@ def nearest(value: str, choices: Sequence[str]) -> str:
     listed = ", ".join(choices[:_SHOWN])
     more = f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else ""
     return f"choose from: {listed}{more}" if choices else "the card has none"
+
+
+def _differences(card: Card, lock: Lock) -> Iterator[str]:
+    """Yield why a lock does not match a card."""
+    for anchor in card.anchors:
+        locked = lock.anchors.get(anchor.id)
+        if locked is None:
+            yield f"lacks the anchor {anchor.id}"
+            continue
+        if (locked.path, locked.symbol) != (anchor.path, anchor.symbol):
+            yield f"has the anchor {anchor.id} as it was before"
+        for name in card.upstreams:
+            if concerns(card, anchor, name) and name not in locked.places:
+                yield f"lacks the upstream {name}"
+    for name, resolved in lock.upstreams.items():
+        now = card.upstreams.get(name)
+        if now is not None and resolved.commit is not None and resolved.commit != now.commit:
+            yield f"has the upstream {name} at another commit"
+        if isinstance(now, PackageUpstream) and resolved.version not in (None, now.version):
+            yield f"has the upstream {name} at another release"
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ class BlockRequest:
         remedy = "write it with `ringproof anchors lock`"
         if self.lock is None:
             raise self.block.refusal(None, "needs anchors.lock, which is not there", remedy)
-        stale = staleness(self.card, self.lock)
+        stale = next(_differences(self.card, self.lock), None)
         if stale is not None:
             problem = f"anchors.lock is older than the card: it {stale}"
             raise self.block.refusal(None, problem, remedy)

@@ -1,13 +1,17 @@
-"""Renders blocks about places in upstream: anchors, upstreams and the version matrix."""
+"""Renders blocks about places in upstream: anchors, upstreams and the version matrix.
+
+A wheel and the commit from which it was built are one version of a repository.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.harness.anchors.lock import Lock, permalink
-from ringproof.harness.cards.model import Anchor, PackageUpstream, RepositoryUpstream
+from ringproof.harness.anchors.lock import Lock, LockedPlace, permalink
+from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
 from ringproof.harness.rendering.content import (
     BlockRequest,
     Column,
@@ -17,14 +21,6 @@ from ringproof.harness.rendering.content import (
     table,
 )
 from ringproof.harness.rendering.escaping import Safe, code, inline, joined, link
-from ringproof.harness.rendering.versions import (
-    Version,
-    found_place,
-    label,
-    product,
-    repository_of,
-    versions,
-)
 
 _DASH = Safe("-")
 _DAGGER = Safe(" †")
@@ -36,6 +32,74 @@ _DAGGER_NOTE = Safe(
 _TELLING = re.compile(r"(?!__)_?[^\W_]\w*_\w*[^\W_](?:#\d+)?")
 
 _Upstream = PackageUpstream | RepositoryUpstream
+_PULL_REQUEST = re.compile(r"(?:pull-request|pull|pr)/(\d+)(?:/(?:head|merge))?")
+_RELEASE = re.compile(r"(?:.*[_/-])?([rv]?\d+(?:\.\d+)+\w*)")
+_SHORT_COMMIT = 8
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a repository, which one or more upstreams of the card name.
+
+    Attributes:
+        label: Name in tables.
+        repository: ``OWNER/NAME``, or the upstream's key in the card if it is not known.
+        names: Keys under ``upstreams``.
+    """
+
+    label: str
+    repository: str
+    names: tuple[str, ...]
+
+
+def label(upstream: _Upstream) -> str:
+    """Return the name of an upstream in tables: its label, the release, or ref and commit."""
+    if upstream.label is not None:
+        return upstream.label
+    if isinstance(upstream, PackageUpstream):
+        return upstream.version
+    request = _PULL_REQUEST.fullmatch(upstream.ref)
+    if request is not None:
+        return f"PR {request[1]}"
+    release = _RELEASE.fullmatch(upstream.ref)
+    if release is not None:
+        return release[1].removeprefix("v")
+    return f"{upstream.ref} {upstream.commit[:_SHORT_COMMIT]}"
+
+
+def product(upstream: _Upstream) -> str:
+    """Return the name before the label: the package, or the repository without its owner."""
+    if isinstance(upstream, PackageUpstream):
+        return upstream.package
+    return upstream.repo.partition("/")[2]
+
+
+def versions(card: Card) -> tuple[Version, ...]:
+    """Return the versions of a card in its order, each once."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for name, upstream in card.upstreams.items():
+        state = upstream.commit or f"{name} {label(upstream)}"
+        grouped.setdefault((_repository(card, name), state), []).append(name)
+    return tuple(
+        Version(label(card.upstreams[names[0]]), repository, tuple(names))
+        for (repository, _), names in grouped.items()
+    )
+
+
+def _repository(card: Card, name: str) -> str:
+    return card.upstreams[name].repo or name
+
+
+def found_place(lock: Lock, anchor: Anchor, version: Version) -> tuple[str, LockedPlace] | None:
+    """Return upstream and place of an anchor in a version, preferably with a commit."""
+    places = lock.anchors[anchor.id].places
+    found = [
+        (name, places[name])
+        for name in version.names
+        if name in places and places[name].status == "found"
+    ]
+    linked = [pair for pair in found if permalink(lock.upstreams[pair[0]], pair[1]) is not None]
+    return next(iter((*linked, *found)), None)
 
 
 def _where(request: BlockRequest, anchor: Anchor) -> Safe:
@@ -75,7 +139,7 @@ def _lines(request: BlockRequest, anchor: Anchor) -> Safe:
 
 
 def _versions_of(request: BlockRequest, anchor: Anchor) -> list[Version]:
-    repository = repository_of(request.card, anchor)
+    repository = _repository(request.card, anchor.upstream)
     asked = request.known("at", tuple(request.card.upstreams), "upstream of the card")
     return [
         version
@@ -198,7 +262,7 @@ def _matrix(
     made: list[tuple[Safe, ...]] = []
     columns: Sequence[Version] = ()
     for about, row in rows:
-        members = [a for a in row if repository_of(request.card, a) == repository]
+        members = [a for a in row if _repository(request.card, a.upstream) == repository]
         if members:
             columns = _versions_of(request, members[0])
             cells = (_cell(lock, members, version) for version in columns)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from ringproof.harness.cards.model import Claim, Command, Constraint, GpuNeed, Marker, Pitfall
 from ringproof.harness.cards.proof import ProofKind, parse_proof
-from ringproof.harness.rendering.commands import command_lines
 from ringproof.harness.rendering.content import (
     BlockRequest,
     Column,
@@ -16,10 +16,20 @@ from ringproof.harness.rendering.content import (
     refuse_columns,
     table,
 )
-from ringproof.harness.rendering.escaping import Safe, code, fence_for, inline, opening
+from ringproof.harness.rendering.escaping import (
+    Safe,
+    code,
+    fence_for,
+    inline,
+    opening,
+    visible,
+)
 
 _Said = Constraint | Claim
 _UNPROVEN = " *(unproven)*"
+WIDTH = 96
+# A word with its quoted parts. A command with an unbalanced quote is not changed.
+_WORDS = re.compile(r"(?:[^\s'\"\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\")+")
 
 
 def unproven(proof: tuple[str, ...]) -> str | None:
@@ -164,3 +174,36 @@ def _fence(item: Command) -> CommandBlock:
     where = "on CPU" if needs == "CPU" else f"needs {inline(needs)}"
     about = Safe(f"{code(item.id)} ({where}{state}). Success: {inline(item.expects)}")
     return CommandBlock(about, fence_for(item.run), command_lines(item.run))
+
+
+def command_lines(run: str) -> tuple[Safe, ...]:
+    """Return the lines. A long command of one line is continued with backslashes between words.
+
+    Commands of several lines are not changed. `escaping.fence_for` makes sure that they cannot
+    close the code block.
+    """
+    lines = tuple(_seen(line) for line in run.splitlines())
+    if len(lines) != 1 or len(lines[0]) <= WIDTH:
+        return tuple(Safe(line) for line in lines)
+    words = _WORDS.findall(lines[0])
+    rest = _WORDS.sub("", lines[0])
+    if rest.strip() or any(word.startswith("#") for word in words):
+        return (Safe(lines[0]),)
+    return tuple(Safe(line) for line in _wrapped(words))
+
+
+def _seen(line: str) -> str:
+    """Return a line with its indentation, in which every character is visible."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return indent + visible(line)
+
+
+def _wrapped(words: list[str]) -> list[str]:
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) + len(" \\") > WIDTH:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return lines
