@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from checks.cards import test_card_model
-from checks.cards.test_card_model import CARD
+from checks.cards.test_card_model import CARD, _set, _write
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.harness.cards import load_card, schema
@@ -68,11 +67,8 @@ def test_our_cards_validate(path: Path) -> None:
     assert _errors(read_document(path).data) == []
 
 
-def test_there_are_cards_of_ours() -> None:
-    assert OWN_CARDS
-
-
 def test_a_whole_card_validates() -> None:
+    assert OWN_CARDS
     assert _errors(json.loads(json.dumps(dict(CARD)))) == []
 
 
@@ -80,12 +76,7 @@ def test_a_whole_card_validates() -> None:
 def test_what_the_loader_refuses_for_its_form_the_schema_refuses(
     tmp_path: Path, location: tuple[str | int, ...], value: Any, words: str
 ) -> None:
-    data = copy.deepcopy(dict(CARD))
-    target: Any = data
-    for part in location[:-1]:
-        target = target[part]
-    target[location[-1]] = value
-    _refused_by_both(tmp_path, data)
+    _refused_by_both(tmp_path, _set(location, value))
 
 
 @pytest.mark.parametrize("key", ["title", "summary", "validated_on", "upstreams"])
@@ -94,59 +85,41 @@ def test_missing_keys_are_refused_by_both(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "key"), [((), "evidence"), (("claims", 0), "prove"), (("upstreams", "core"), "url")]
+    "place", [("evidence",), ("claims", 0, "prove"), ("upstreams", "core", "url")]
 )
-def test_unknown_keys_are_refused_by_both(tmp_path: Path, place: tuple[Any, ...], key: str) -> None:
-    data = copy.deepcopy(dict(CARD))
-    target: Any = data
-    for part in place:
-        target = target[part]
-    target[key] = "x"
-    _refused_by_both(tmp_path, data)
+def test_unknown_keys_are_refused_by_both(tmp_path: Path, place: tuple[Any, ...]) -> None:
+    _refused_by_both(tmp_path, _set(place, "x"))
 
 
 def _refused_by_both(tmp_path: Path, data: dict[str, Any]) -> None:
-    path = test_card_model._write(tmp_path, data)
+    path = _write(tmp_path, data)
     with pytest.raises(InputError):
         load_card(path)
     assert _errors(read_document(path).data)
 
 
-@pytest.mark.parametrize(
-    "symbol",
-    [
-        "f",
-        "A.b",
-        "outer.inner#2",
-        "--option",
-        '"--option"',
-        "'--option'",
-        "--option#2",
-        "Class::method",
-    ],
+SYMBOLS = (
+    *("f", "A.b", "outer.inner#2", "Class::method"),
+    *("--option", '"--option"', "'--option'", "--option#2"),
 )
-def test_every_form_of_a_symbol_is_accepted_by_both(tmp_path: Path, symbol: str) -> None:
-    data = copy.deepcopy(dict(CARD))
-    data["anchors"][0]["symbol"] = symbol
-    path = test_card_model._write(tmp_path, data)
-    load_card(path)
-    assert _errors(read_document(path).data) == []
+PROOFS = (
+    "anchor:place",
+    "unproven: no machine",
+    "checks/a/test_b.py::test_x[1-a:b/../c]",
+    "smoke/test_b.py",
+    ["checks/test_a.py::TestC::test_x", "anchor:place"],
+)
 
 
 @pytest.mark.parametrize(
-    "proof",
+    ("place", "value"),
     [
-        "anchor:place",
-        "unproven: no machine",
-        "checks/a/test_b.py::test_x[1-a:b/../c]",
-        "smoke/test_b.py",
-        ["checks/test_a.py::TestC::test_x", "anchor:place"],
+        *((("anchors", 0, "symbol"), symbol) for symbol in SYMBOLS),
+        *((("claims", 0, "proof"), proof) for proof in PROOFS),
     ],
 )
-def test_every_form_of_a_proof_is_accepted_by_both(tmp_path: Path, proof: Any) -> None:
-    data = copy.deepcopy(dict(CARD))
-    data["claims"][0]["proof"] = proof
-    path = test_card_model._write(tmp_path, data)
+def test_every_form_is_accepted_by_both(tmp_path: Path, place: tuple[Any, ...], value: Any) -> None:
+    path = _write(tmp_path, _set(place, value))
     load_card(path)
     assert _errors(read_document(path).data) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 
 from checks.proofs.miniature import Miniature, anchor, claim
@@ -63,32 +64,42 @@ class TestGroup:
         pass
 """
 
-CLAIMS = (
-    claim("passes", "checks/test_fates.py::test_pass"),
-    claim("passes-too", "checks/test_fates.py::test_pass", "smoke/test_more.py"),
-    claim("parameters", "checks/test_fates.py::test_param"),
-    claim("one-parameter", "checks/test_fates.py::test_param[2]"),
-    claim("in-class", "checks/test_fates.py::TestGroup::test_in_class"),
-    claim("fails", "checks/test_fates.py::test_fail"),
-    claim("passes-and-fails", "checks/test_fates.py::test_pass", "checks/test_fates.py::test_fail"),
-    claim("skipped", "checks/test_fates.py::test_skip"),
-    claim("slow", "checks/test_fates.py::test_slow"),
-    claim("expected-failure", "checks/test_fates.py::test_expected_failure"),
-    claim("setup-error", "checks/test_fates.py::test_setup_error"),
-    claim("teardown-error", "checks/test_fates.py::test_teardown_error"),
-    claim("of-nothing", "checks/test_fates.py::test_of_nothing"),
-    claim("no-test", "checks/test_fates.py::test_pas"),
-    claim("no-parameter", "checks/test_fates.py::test_param[4]"),
-    claim("passes-and-vanished", "checks/test_fates.py::test_pass", "checks/test_fates.py::test_x"),
-    claim("no-file", "checks/test_gone.py::test_pass"),
-    claim("unimportable", "checks/test_broken.py::test_pass"),
-    claim("module-skipped", "checks/test_elsewhere.py::test_pass"),
-    claim("anchored", "anchor:holds"),
-    claim("anchored-below-src", "anchor:in-the-repository"),
-    claim("anchored-wrongly", "checks/test_fates.py::test_pass", "anchor:moved-away"),
-    claim("anchored-elsewhere", "anchor:repository"),
-    claim("anchor-and-skip", "anchor:holds", "checks/test_fates.py::test_skip"),
-    claim("declared", "unproven: nobody has a <cluster>"),
+# Id of the claim, its proofs, the verdict, and words of the reason.
+FATES_OF_CLAIMS = (
+    ("passes", ["test_pass"], "proven", ""),
+    ("passes-too", ["test_pass", "smoke/test_more.py"], "proven", ""),
+    ("parameters", ["test_param"], "partly", "1 skipped: needs 2 GPUs"),
+    ("one-parameter", ["test_param[2]"], "proven", ""),
+    ("in-class", ["TestGroup::test_in_class"], "proven", ""),
+    ("fails", ["test_fail"], "refuted", "AssertionError: one is not two"),
+    ("passes-and-fails", ["test_pass", "test_fail"], "refuted", "test_fail"),
+    ("skipped", ["test_skip"], "not-here", "needs 8 GPUs"),
+    ("slow", ["test_slow"], "proven", ""),
+    ("expected-failure", ["test_expected_failure"], "refuted", "known to be wrong"),
+    ("setup-error", ["test_setup_error"], "refuted", "test_setup_error"),
+    ("teardown-error", ["test_teardown_error"], "refuted", "test_teardown_error"),
+    ("of-nothing", ["test_of_nothing"], "not-here", "empty parameter set"),
+    ("no-test", ["test_pas"], "refuted", "names no test"),
+    ("no-parameter", ["test_param[4]"], "refuted", "names no test"),
+    ("passes-and-vanished", ["test_pass", "test_x"], "refuted", "names no test"),
+    ("no-file", ["checks/test_gone.py::test_pass"], "refuted", "no file checks/test_gone.py"),
+    ("unimportable", ["checks/test_broken.py::test_pass"], "refuted", "no_such_module"),
+    ("module-skipped", ["checks/test_elsewhere.py::test_pass"], "not-here", "needs a cluster"),
+    ("anchored", ["anchor:holds"], "proven", ""),
+    ("anchored-below-src", ["anchor:in-the-repository"], "proven", ""),
+    ("anchored-wrongly", ["test_pass", "anchor:moved-away"], "refuted", "new_group"),
+    (
+        "anchored-elsewhere",
+        ["anchor:repository"],
+        "not-here",
+        "a checkout of NVIDIA/Megatron-LM",
+    ),
+    ("anchor-and-skip", ["anchor:holds", "test_skip"], "not-here", "needs 8 GPUs"),
+    ("declared", ["unproven: nobody has a <cluster>"], "unproven", "nobody has a <cluster>"),
+)
+CLAIMS = tuple(
+    claim(name, *(re.sub("^(test_|Test)", r"checks/test_fates.py::\1", proof) for proof in proofs))
+    for name, proofs, _, _ in FATES_OF_CLAIMS
 )
 ANCHORS = (
     anchor("holds", "build", "make_group"),
@@ -106,35 +117,10 @@ CONSTRAINT = MappingProxyType(
         "proof": "checks/test_fates.py::test_pass",
     }
 )
-
 VERDICTS = MappingProxyType(
     {
+        **{name: (verdict, words) for name, _, verdict, words in FATES_OF_CLAIMS},
         "ruled": ("refuted", "expectation missing"),
-        "passes": ("proven", ""),
-        "passes-too": ("proven", ""),
-        "parameters": ("partly", "1 skipped: needs 2 GPUs"),
-        "one-parameter": ("proven", ""),
-        "in-class": ("proven", ""),
-        "fails": ("refuted", "AssertionError: one is not two"),
-        "passes-and-fails": ("refuted", "test_fail"),
-        "skipped": ("not-here", "needs 8 GPUs"),
-        "slow": ("proven", ""),
-        "expected-failure": ("refuted", "known to be wrong"),
-        "setup-error": ("refuted", "test_setup_error"),
-        "teardown-error": ("refuted", "test_teardown_error"),
-        "of-nothing": ("not-here", "empty parameter set"),
-        "no-test": ("refuted", "names no test"),
-        "no-parameter": ("refuted", "names no test"),
-        "passes-and-vanished": ("refuted", "names no test"),
-        "no-file": ("refuted", "no file checks/test_gone.py"),
-        "unimportable": ("refuted", "no_such_module"),
-        "module-skipped": ("not-here", "needs a cluster"),
-        "anchored": ("proven", ""),
-        "anchored-below-src": ("proven", ""),
-        "anchored-wrongly": ("refuted", "new_group"),
-        "anchored-elsewhere": ("not-here", "needs a checkout of NVIDIA/Megatron-LM"),
-        "anchor-and-skip": ("not-here", "needs 8 GPUs"),
-        "declared": ("unproven", "nobody has a <cluster>"),
         "known_limitations[0]": ("unproven", "prose"),
         "loose": ("refuted", "chosen#1"),
     }

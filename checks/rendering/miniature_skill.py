@@ -15,97 +15,41 @@ from ringproof.harness.anchors.lock import Lock
 RELEASED, MAIN = "a" * 40, "b" * 40
 
 CARD: Mapping[str, Any] = MappingProxyType(
-    {
-        "title": "demo",
-        "summary": "What it is.",
-        "validated_on": "2026-11-20",
-        "upstreams": {
-            "core": {
-                "package": "megatron-core",
-                "version": "0.16.1",
-                "repo": "NVIDIA/Megatron-LM",
-                "commit": RELEASED,
-            },
-            "release": {"repo": "NVIDIA/Megatron-LM", "ref": "core_v0.16.1", "commit": RELEASED},
-            "main": {"repo": "NVIDIA/Megatron-LM", "ref": "main", "commit": MAIN},
-            "te": {"package": "transformer-engine", "version": "2.20.2"},
-        },
-        "anchors": [
-            {
-                "id": "switch",
-                "upstream": "core",
-                "path": "megatron/config.py",
-                "symbol": "Config.hybrid_switch",
-                "role": "Turns it on.",
-                "expects": ["size"],
-                "short": "the switch",
-            },
-            {
-                "id": "renamed",
-                "upstream": "main",
-                "path": "megatron/config.py",
-                "symbol": "Config.dynamic_switch",
-                "role": "Its name on main.",
-            },
-            {
-                "id": "attention",
-                "upstream": "te",
-                "path": "te/attention.py",
-                "symbol": "Attention.forward",
-                "role": "Runs it.",
-            },
-        ],
-        "constraints": [
-            {
-                "id": "product",
-                "says": "The sizes multiply to CP.",
-                "proof": "anchor:switch",
-                "short": "`prod(sizes) == CP`",
-            },
-            {"id": "heads", "says": "Heads divide.", "proof": "unproven: needs 2 GPUs"},
-        ],
-        "pitfalls": [
-            {
-                "id": "silent",
-                "symptom": "The loss is wrong.",
-                "cause": "No group was made.",
-                "remedy": "Set the sizes.",
-                "affects": ["0.16.1", "main"],
-                "proof": "anchor:switch",
-                "short": {"symptom": "wrong loss"},
-            }
-        ],
-        "markers": [
-            {
-                "id": "line",
-                "pattern": "group=L[0-9]+ (a|b)",
-                "where": "census",
-                "says": "They exist.",
-                "proof": "anchor:switch",
-            }
-        ],
-        "commands": [
-            {
-                "id": "run",
-                "run": "ringproof lint skills",
-                "expects": "no finding",
-                "needs": "cpu",
-                "proof": "anchor:switch",
-            },
-            {
-                "id": "smoke",
-                "run": "torchrun train.py",
-                "expects": "a loss",
-                "needs": {"gpus": 2},
-                "proof": "unproven: needs 2 GPUs",
-            },
-        ],
-        "claims": [{"id": "fast", "says": "It is fast.", "proof": "unproven: nobody measured"}],
-        "version_matrix": [
-            {"about": "the switch", "anchors": ["switch", "renamed"]},
-            {"about": "attention", "anchors": ["attention"]},
-        ],
-    }
+    YAML(typ="safe", pure=True).load(f"""
+title: demo
+summary: What it is.
+validated_on: '2026-11-20'
+upstreams:
+  core: {{package: megatron-core, version: 0.16.1, repo: NVIDIA/Megatron-LM, commit: {RELEASED}}}
+  release: {{repo: NVIDIA/Megatron-LM, ref: core_v0.16.1, commit: {RELEASED}}}
+  main: {{repo: NVIDIA/Megatron-LM, ref: main, commit: {MAIN}}}
+  te: {{package: transformer-engine, version: 2.20.2}}
+anchors:
+- {{id: switch, upstream: core, path: megatron/config.py, symbol: Config.hybrid_switch,
+   role: Turns it on., expects: [size], short: the switch}}
+- {{id: renamed, upstream: main, path: megatron/config.py, symbol: Config.dynamic_switch,
+   role: Its name on main.}}
+- {{id: attention, upstream: te, path: te/attention.py, symbol: Attention.forward, role: Runs it.}}
+constraints:
+- {{id: product, says: The sizes multiply to CP., proof: 'anchor:switch',
+   short: '`prod(sizes) == CP`'}}
+- {{id: heads, says: Heads divide., proof: 'unproven: needs 2 GPUs'}}
+pitfalls:
+- {{id: silent, symptom: The loss is wrong., cause: No group was made., remedy: Set the sizes.,
+   affects: [0.16.1, main], proof: 'anchor:switch', short: {{symptom: wrong loss}}}}
+markers:
+- {{id: line, pattern: 'group=L[0-9]+ (a|b)', where: census, says: They exist.,
+   proof: 'anchor:switch'}}
+commands:
+- {{id: run, run: ringproof lint skills, expects: no finding, needs: cpu, proof: 'anchor:switch'}}
+- {{id: smoke, run: torchrun train.py, expects: a loss, needs: {{gpus: 2}},
+   proof: 'unproven: needs 2 GPUs'}}
+claims:
+- {{id: fast, says: It is fast., proof: 'unproven: nobody measured'}}
+version_matrix:
+- {{about: the switch, anchors: [switch, renamed]}}
+- {{about: attention, anchors: [attention]}}
+""")
 )
 
 ALL_BLOCKS = (

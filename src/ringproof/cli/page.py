@@ -24,16 +24,6 @@ def write_page(text: str, destination: str) -> None:
         write_atomically(Path(destination), text, field="--html")
 
 
-def rendered(name: str, **values: Any) -> str:
-    """Fill a template of ``cli/pages``; every value that is not marked as safe is escaped."""
-    from jinja2 import PackageLoader, StrictUndefined
-    from jinja2.sandbox import SandboxedEnvironment
-
-    loader = PackageLoader("ringproof.cli", "pages")
-    environment = SandboxedEnvironment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    return environment.get_template(name).render(**values)
-
-
 def asset(name: str) -> str:
     """Return a template, style or script of ``cli/pages``."""
     return files("ringproof.cli").joinpath("pages").joinpath(name).read_text(encoding="utf-8")
