@@ -34,10 +34,6 @@ def test_groups_without_a_communicator_were_not_used(tmp_path: Path) -> None:
     assert read(tmp_path, census(GROUPS, 8)).decision.verdict.value == "hierarchical"
 
 
-def test_one_level_alone_is_not_hierarchical(tmp_path: Path) -> None:
-    assert read(tmp_path, nccl(GROUPS, built=(L1,))).decision.verdict.value == "none"
-
-
 def test_eager_communicators_show_creation_only(tmp_path: Path) -> None:
     lines = nccl(GROUPS, built=(FLAT, L0, L1), eager=True)
     report = read(tmp_path, lines, "hierarchical")
@@ -50,12 +46,6 @@ def test_undescribed_groups_are_no_evidence(tmp_path: Path) -> None:
     report = read(tmp_path, nccl(GROUPS, built=()), "hierarchical")
     assert report.decision.verdict.value == "unknown"
     assert any("7 NCCL groups have no description" in text for text in report.warnings)
-
-
-def test_levels_of_one_rank(tmp_path: Path) -> None:
-    groups = layout(8, 8, (1, 8))
-    report = read(tmp_path, nccl(groups, built=(L0, L1)))
-    assert report.decision.verdict.value == "flat"
 
 
 def test_one_ranks_log_gives_sizes_without_ranks(tmp_path: Path) -> None:
@@ -93,11 +83,21 @@ def test_errors_prove_use_but_not_disuse(tmp_path: Path) -> None:
     assert read(tmp_path, [*groups, *here]).decision.proof.value == "communicators"
 
 
-def test_a_run_that_did_not_reach_attention_is_none(tmp_path: Path) -> None:
-    lines = [*nccl(GROUPS, built=()), nccl_line(0, "NCCL_DEBUG: N/A", "99", "default_pg")]
-    report = read(tmp_path, lines, "none")
-    assert report.decision.verdict.value == "none"
-    assert report.as_expected is True
+UNREACHED = [*nccl(GROUPS, built=()), nccl_line(0, "NCCL_DEBUG: N/A", "99", "default_pg")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (nccl(GROUPS, built=(L1,)), "none"),
+        (nccl(layout(8, 8, (1, 8)), built=(L0, L1)), "flat"),
+        (UNREACHED, "none"),
+    ],
+    ids=["one level alone", "a level of one rank", "attention was not reached"],
+)
+def test_what_is_not_hierarchical(tmp_path: Path, lines: list[str], expected: str) -> None:
+    report = read(tmp_path, lines, expected)
+    assert (report.decision.verdict.value, report.as_expected) == (expected, True)
 
 
 @pytest.mark.parametrize(

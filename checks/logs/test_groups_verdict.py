@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -58,19 +59,6 @@ def test_a_silent_level_is_not_hierarchical(tmp_path: Path, silent: str) -> None
     assert any("part of the sequence" in warning for warning in report.warnings)
 
 
-def test_switched_off_communication_is_none(tmp_path: Path) -> None:
-    off = [*HIERARCHICAL, *(line for name in (FLAT, L0, L1) for line in traffic(name, 8, (), 0))]
-    assert verdict(tmp_path, off) == ("none", "traffic")
-    assert verdict(tmp_path, HIERARCHICAL) == ("hierarchical", "groups-created")
-
-
-def test_bookkeeping_is_no_traffic(tmp_path: Path) -> None:
-    lines = [*HIERARCHICAL]
-    for name in (FLAT, L0, L1):
-        lines += traffic(name, 8, (("all_reduce", 9), ("broadcast", 2)), 512)
-    assert verdict(tmp_path, lines) == ("none", "traffic")
-
-
 def test_ring_over_the_flat_group_is_flat(tmp_path: Path) -> None:
     lines = [*HIERARCHICAL, *traffic(FLAT, 8, RING, 99), *traffic(L0, 8, (), 0)]
     assert verdict(tmp_path, lines) == ("flat", "traffic")
@@ -86,40 +74,11 @@ def test_creation_is_accepted_and_named_as_such(tmp_path: Path) -> None:
     assert strict.as_expected is False
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [((), "flat"), ((2, 2), "hierarchical"), ((1, 4), "flat"), ((4, 1), "flat")],
-)
-def test_levels_of_one_rank_are_flat(tmp_path: Path, sizes: tuple[int, ...], expected: str) -> None:
-    lines = census(layout(4, 4, sizes), 4)
-    assert verdict(tmp_path, lines) == (expected, "groups-created")
-    assert read(tmp_path, lines, expected).as_expected is True
-
-
-def test_one_wide_level_with_traffic_is_flat(tmp_path: Path) -> None:
-    lines = [*census(layout(4, 4, (4, 1)), 4), *traffic(L0, 4, EXCHANGE, 64)]
-    assert verdict(tmp_path, lines) == ("flat", "traffic")
-
-
 def test_three_levels(tmp_path: Path) -> None:
     lines = census(layout(8, 8, (2, 2, 2)), 8)
     report = read(tmp_path, lines, hcp="2,2,2")
     assert report.as_expected is True
     assert read(tmp_path, lines, hcp="2,4").as_expected is False
-
-
-def test_a_silent_third_level_is_not_hierarchical(tmp_path: Path) -> None:
-    third = "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L2"
-    lines = [*census(layout(8, 8, (2, 2, 2)), 8), *traffic(L0, 8, EXCHANGE, 9)]
-    lines += traffic(L1, 8, RING, 9)
-    assert verdict(tmp_path, [*lines, *traffic(third, 8, (), 0)]) == ("none", "traffic")
-    assert verdict(tmp_path, [*lines, *traffic(third, 8, RING, 9)]) == ("hierarchical", "traffic")
-
-
-@pytest.mark.parametrize("cp", [1, 2])
-def test_none_needs_groups_and_no_larger_cp_group(tmp_path: Path, cp: int) -> None:
-    lines = census([*layout(4, cp), ("TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))], 4)
-    assert verdict(tmp_path, lines) == ("none" if cp == 1 else "flat", "groups-created")
 
 
 def test_unknown_without_groups(tmp_path: Path) -> None:
@@ -145,13 +104,6 @@ MENTIONS = [
     argument("cp_comm_type", "['a2a+p2p']"),
     argument("hierarchical_context_parallel_sizes", "[2, 2]"),
 ]
-
-
-def test_words_alone_prove_nothing(tmp_path: Path) -> None:
-    assert verdict(tmp_path, MENTIONS) == ("unknown", "none")
-    flat = census(layout(4, 4), 4)
-    assert verdict(tmp_path, [*MENTIONS, *flat]) == ("flat", "groups-created")
-    assert verdict(tmp_path, [*MENTIONS, *HIERARCHICAL])[0] == "hierarchical"
 
 
 @pytest.mark.parametrize(
@@ -185,14 +137,6 @@ def test_configuration_without_groups_is_a_warning(tmp_path: Path) -> None:
     assert agreeing.facts.configuration.world_size == 4
 
 
-def test_groups_that_the_configuration_leaves_unused_are_flat(tmp_path: Path) -> None:
-    lines = census(layout(4, 4, (2, 2)), 4)
-    unused = [startup(4, 4, "[2, 2]"), argument("cp_comm_type", "['p2p']"), *lines]
-    assert verdict(tmp_path, unused) == ("flat", "groups-created")
-    used = [startup(4, 4, "[2, 2]"), argument("cp_comm_type", "['a2a+p2p']"), *lines]
-    assert verdict(tmp_path, used) == ("hierarchical", "groups-created")
-
-
 @pytest.mark.parametrize("configured", ["[4, 1]", "None"])
 def test_configured_sizes_that_differ_are_a_warning(tmp_path: Path, configured: str) -> None:
     report = read(tmp_path, [startup(8, 8, configured), *HIERARCHICAL])
@@ -213,20 +157,65 @@ ENGINE_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "expected"), ENGINE_CASES)
-def test_transformer_engine(tmp_path: Path, lines: list[str], expected: str) -> None:
-    assert verdict(tmp_path, lines) == (expected, "communicators")
+BOOKKEEPING = (("all_reduce", 9), ("broadcast", 2))
+CREATED = census(layout(4, 4, (2, 2)), 4)
+THIRD = "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L2"
+THREE = [
+    *census(layout(8, 8, (2, 2, 2)), 8),
+    *traffic(L0, 8, EXCHANGE, 9),
+    *traffic(L1, 8, RING, 9),
+]
+ALL_RANKS = ("TENSOR_MODEL_PARALLEL_GROUP", (0, 1, 2, 3))
+TOLD = startup(4, 4, "[2, 2]")
+
+
+def everywhere(operations: tuple[tuple[str, int], ...], sent: int) -> list[str]:
+    return [line for name in (FLAT, L0, L1) for line in traffic(name, 8, operations, sent)]
+
+
+CASES = {
+    "communication is switched off": ([*HIERARCHICAL, *everywhere((), 0)], "none", "traffic"),
+    "created": (HIERARCHICAL, "hierarchical", "groups-created"),
+    "bookkeeping": ([*HIERARCHICAL, *everywhere(BOOKKEEPING, 512)], "none", "traffic"),
+    "levels [1, 4]": (census(layout(4, 4, (1, 4)), 4), "flat", "groups-created"),
+    "levels [4, 1]": (census(layout(4, 4, (4, 1)), 4), "flat", "groups-created"),
+    "one wide level moves": (
+        [*census(layout(4, 4, (4, 1)), 4), *traffic(L0, 4, EXCHANGE, 64)],
+        *("flat", "traffic"),
+    ),
+    "a silent third level": ([*THREE, *traffic(THIRD, 8, (), 0)], "none", "traffic"),
+    "a third level": ([*THREE, *traffic(THIRD, 8, RING, 9)], "hierarchical", "traffic"),
+    "CP 1": (census([*layout(4, 1), ALL_RANKS], 4), "none", "groups-created"),
+    "CP 2": (census([*layout(4, 2), ALL_RANKS], 4), "flat", "groups-created"),
+    "words alone": (MENTIONS, "unknown", "none"),
+    "words and flat groups": ([*MENTIONS, *census(layout(4, 4), 4)], "flat", "groups-created"),
+    "words and groups": ([*MENTIONS, *HIERARCHICAL], "hierarchical", "groups-created"),
+    "groups left unused": (
+        [TOLD, argument("cp_comm_type", "['p2p']"), *CREATED],
+        *("flat", "groups-created"),
+    ),
+    "groups configured": (
+        [TOLD, argument("cp_comm_type", "['a2a+p2p']"), *CREATED],
+        *("hierarchical", "groups-created"),
+    ),
+    "traffic overrules the engine": (
+        [engine("a2a+p2p"), *HIERARCHICAL, *traffic(L0, 8, (), 0)],
+        *("none", "traffic"),
+    ),
+    **{f"engine {n}": (*case, "communicators") for n, case in enumerate(ENGINE_CASES)},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdicts(tmp_path: Path, name: str) -> None:
+    lines, *expected = CASES[name]
+    assert verdict(tmp_path, lines) == tuple(expected)
 
 
 def test_transformer_engine_without_the_groups_is_told(tmp_path: Path) -> None:
     lines = [engine("a2a+p2p", parallel=False), *census(layout(4, 4, (2, 2)), 4)]
     report = read(tmp_path, lines)
     assert any("its own part" in warning for warning in report.warnings)
-
-
-def test_traffic_overrules_what_transformer_engine_says(tmp_path: Path) -> None:
-    lines = [engine("a2a+p2p"), *HIERARCHICAL, *traffic(L0, 8, (), 0)]
-    assert verdict(tmp_path, lines) == ("none", "traffic")
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -236,9 +225,7 @@ def test_traffic_overrules_what_transformer_engine_says(tmp_path: Path) -> None:
 def test_any_layout_and_any_order_of_lines(
     tmp_path: Path, sizes: list[int], copies: int, data: st.DataObject
 ) -> None:
-    cp = 1
-    for size in sizes:
-        cp *= size
+    cp = prod(sizes)
     world = cp * copies
     lines = data.draw(st.permutations(census(layout(world, cp, tuple(sizes)), world)))
     wide = sum(size > 1 for size in sizes)
