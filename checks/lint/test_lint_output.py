@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -147,9 +146,8 @@ def test_our_own_skills_are_clean() -> None:
         "x" * 200000,
     ],
 )
+@pytest.mark.timeout(60)  # linear in its size; quadratic would be minutes
 def test_hostile_text_takes_no_long_time(tmp_path: Path, text: str) -> None:
     folder = make_skill(tmp_path, text)
     (folder / "a.py").write_text(text, encoding="utf-8")
-    start = time.monotonic()
-    report_on(folder)
-    assert time.monotonic() - start < 10  # linear in its size; quadratic would be minutes
+    assert report_on(folder).files == 2

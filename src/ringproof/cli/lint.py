@@ -10,10 +10,11 @@ import typer
 
 from ringproof.cli.options import JsonOption
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
+from ringproof.errors import InputError
 from ringproof.harness.lint.engine import as_json, as_report
 from ringproof.harness.lint.engine import lint as run_rules
 from ringproof.harness.lint.fenced import CommandTable
-from ringproof.harness.lint.selection import LintConfig, check_prefixes, read_config
+from ringproof.harness.lint.selection import LintConfig, check_prefix, read_config
 
 
 def lint(
@@ -67,11 +68,15 @@ def _rules(config: Path | None, select: tuple[str, ...], ignore: tuple[str, ...]
     default = Path("pyproject.toml")
     chosen = config if config is not None else default if default.is_file() else None
     base = read_config(chosen) if chosen is not None else LintConfig()
-    return LintConfig(
-        select=check_prefixes("--select", select) or base.select,
-        ignore=base.ignore + check_prefixes("--ignore", ignore),
-        per_path=base.per_path,
-    )
+    for option, prefixes in (("--select", select), ("--ignore", ignore)):
+        for prefix in prefixes:
+            try:
+                check_prefix(prefix)
+            except ValueError as error:
+                remedy = "see docs/lint.md for the rules"
+                raise InputError(option, prefix, str(error), remedy) from error
+    update = {"select": select or base.select, "ignore": base.ignore + ignore}
+    return base.model_copy(update=update)
 
 
 def command_table(command: Any) -> CommandTable:

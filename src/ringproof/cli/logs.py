@@ -16,9 +16,8 @@ from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
 from ringproof.harness.logs.training.comparison import Comparison, compare_logs
-from ringproof.harness.logs.training.log import read_log
+from ringproof.harness.logs.training.log import FORMATS, read_log
 from ringproof.harness.logs.training.series import Columns, parse_columns
-from ringproof.harness.logs.training.source import FORMATS
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",
