@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import textwrap
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +10,8 @@ import pytest
 
 from checks.anchors.wheelhouse import SOURCES, make_wheel
 from ringproof.harness.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
-from ringproof.harness.anchors.contents import documentation_fingerprint, fingerprint
-from ringproof.harness.anchors.symbols import find_symbol
 from ringproof.harness.cards import Anchor
+from ringproof.harness.code.python import PythonModule
 from ringproof.harness.upstreams.tree import WheelTree
 
 MODULE = SOURCES["pkg/mod.py"]
@@ -135,8 +132,8 @@ def test_a_moved_symbol_holds_with_new_lines_and_the_same_fingerprint() -> None:
 
 
 def _prints(source: str) -> tuple[str, str]:
-    nodes = find_symbol(ast.parse(textwrap.dedent(source)), "f").nodes
-    return fingerprint(nodes), documentation_fingerprint(nodes)
+    found = PythonModule(source.encode()).find("f")
+    return found.fingerprint(), found.documentation()
 
 
 ORIGINAL = '''

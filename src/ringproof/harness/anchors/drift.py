@@ -6,16 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ringproof.harness.anchors.languages import has_symbols, language_of
-from ringproof.harness.anchors.protocol import (
-    Definition,
-    Language,
-    Module,
-    SymbolError,
-    UnparsableError,
-)
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.cards.model import Anchor
+from ringproof.harness.code.definitions import Definition, SymbolError, UnparsableError
+from ringproof.harness.code.languages import has_symbols, is_native, last_name, parse_module
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 RENAME_THRESHOLD = 0.6
@@ -76,8 +70,8 @@ class _Candidate:
     confidence: float
 
 
-_Wanted = tuple[str, str]
-"""A language's name and a symbol."""
+_Wanted = tuple[bool, str]
+"""Whether a symbol is native, and the symbol."""
 
 
 def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) -> tuple[Drift, ...]:
@@ -193,7 +187,7 @@ def _new_names(
 
 
 def _wanted(anchor: Anchor) -> _Wanted:
-    return language_of(anchor.path).name, anchor.symbol
+    return is_native(anchor.path), anchor.symbol
 
 
 def _elsewhere(
@@ -205,16 +199,14 @@ def _elsewhere(
     """
     places: dict[_Wanted, list[tuple[str, Definition]]] = {item: [] for item in wanted}
     for path in sorted(filter(has_symbols, new.paths())):
-        language = language_of(path)
-        symbols = [symbol for name, symbol in wanted if name == language.name]
-        data = _source(new, path) if symbols else b""
-        likely = [symbol for symbol in symbols if language.last_name(symbol).encode() in data]
-        now = _module(language, data) if likely else None
-        found = [(symbol, _defined(now, symbol)) for symbol in likely]
-        before = _module(language, _source(old, path)) if any(item for _, item in found) else None
-        for symbol, definition in found:
-            if definition is not None and not _is_known(before, symbol):
-                places[language.name, symbol].append((path, definition))
+        symbols = [symbol for native, symbol in wanted if native == is_native(path)]
+        if not symbols:
+            continue
+        data = _source(new, path)
+        likely = [symbol for symbol in symbols if last_name(path, symbol).encode() in data]
+        for symbol, definition in _defined(path, data, likely).items():
+            if definition is not None and not _defined(path, _source(old, path), [symbol]):
+                places[is_native(path), symbol].append((path, definition))
     return places
 
 
@@ -225,23 +217,18 @@ def _source(tree: UpstreamTree, path: str) -> bytes:
         return b""
 
 
-def _module(language: Language, source: bytes) -> Module | None:
+def _defined(path: str, source: bytes, symbols: Sequence[str]) -> dict[str, Definition | None]:
+    """Return the symbols that a file has; ``None`` for one that it has several times."""
+    found: dict[str, Definition | None] = {}
+    if not symbols:
+        return found
     try:
-        return language.parse(source)
+        module = parse_module(path, source)
     except UnparsableError:
-        return None
-
-
-def _defined(module: Module | None, symbol: str) -> Definition | None:
-    try:
-        return module.find(symbol) if module is not None else None
-    except SymbolError:
-        return None
-
-
-def _is_known(module: Module | None, symbol: str) -> bool:
-    """Return whether a file has a symbol, once or several times."""
-    try:
-        return module is not None and module.find(symbol) is not None
-    except SymbolError as error:
-        return error.ambiguous
+        return found
+    for symbol in symbols:
+        try:
+            found[symbol] = module.find(symbol)
+        except SymbolError as error:
+            found.update({symbol: None} if error.ambiguous else {})
+    return found

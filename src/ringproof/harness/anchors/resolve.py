@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ringproof.harness.anchors.languages import language_of
-from ringproof.harness.anchors.protocol import Definition, Module, SymbolError, UnparsableError
 from ringproof.harness.cards.model import Anchor
+from ringproof.harness.code.definitions import Definition, Module, SymbolError, UnparsableError
+from ringproof.harness.code.languages import parse_module
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 
@@ -30,7 +30,7 @@ class Resolution:
         origin: Tree in which it was searched.
         start, end: First and last line of the symbol, from 1, without decorators and ``template
             <...>``; ``None`` if it was not found.
-        fingerprint: Fingerprint of the code without documentation; see `protocol.Definition`.
+        fingerprint: Fingerprint of the code without documentation; see `Definition`.
         documentation: Fingerprint of the documentation.
         missing: Expectations that do not occur.
         detail: Explanation on one line; empty if the anchor holds.
@@ -114,7 +114,7 @@ class AnchorResolver:
             raise self._failures[path]
         if path not in self._modules:
             try:
-                self._modules[path] = language_of(path).parse(self._tree.read(path))
+                self._modules[path] = parse_module(path, self._tree.read(path))
             except (FileNotFoundError, UpstreamError, UnparsableError) as error:
                 self._failures[path] = error
                 raise

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ringproof.harness.anchors.languages import has_symbols
-from ringproof.harness.anchors.protocol import Definition
 from ringproof.harness.cards.model import Anchor
+from ringproof.harness.code.definitions import Definition
+from ringproof.harness.code.languages import has_symbols
 from ringproof.harness.fences.matching import place_quote
 from ringproof.harness.fences.model import Mention
 from ringproof.harness.fences.names import place_name_at
 from ringproof.harness.importing.draft import CardDraft, slug
-from ringproof.harness.importing.enclosing import enclosing, is_class, name_parts
+from ringproof.harness.importing.enclosing import enclosing, name_parts
 from ringproof.harness.importing.roots import RootFile, Roots, SourceRefused
 from ringproof.harness.importing.words import inside, of_code, of_prose
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
@@ -183,7 +183,7 @@ class CodeAnchors:
 def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) -> bool:
     """Return whether a symbol contains a word. A whole class counts only if it is named."""
     name, found = item
-    if is_class(found) and not any(word in mention.quote for word in name_parts(name)):
+    if found.is_class and not any(word in mention.quote for word in name_parts(name)):
         return False
     return bool(inside(found, words, ""))
 

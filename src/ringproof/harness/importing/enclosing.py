@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 
-from ringproof.harness.anchors.protocol import Definition
-from ringproof.harness.anchors.python import PythonDefinition
+from ringproof.harness.code.definitions import Definition
 
 MAX_MEMBERS = 6
 """Members of a class or a file up to which each of those quoted is an anchor of its own."""
 
 _SEPARATOR = re.compile(r"\.|::")
-_CLASSES = frozenset(("type", "enum"))
 
 
 def enclosing(
@@ -29,7 +26,7 @@ def enclosing(
     """
     around = [item for item in symbols.items() if item[1].start <= start and end <= item[1].end]
     innermost = min(around, key=_height, default=None)
-    if innermost is not None and not is_class(innermost[1]):
+    if innermost is not None and not innermost[1].is_class:
         return [innermost]
     scope = "" if innermost is None else innermost[0]
     members = [
@@ -44,13 +41,6 @@ def enclosing(
 
 def _height(item: tuple[str, Definition]) -> tuple[int, int]:
     return item[1].end - item[1].start, -len(item[0])
-
-
-def is_class(found: Definition) -> bool:
-    """Return whether a definition is a class, struct, enumeration or similar."""
-    if isinstance(found, PythonDefinition):
-        return isinstance(found.found.nodes[0], ast.ClassDef)
-    return getattr(getattr(found, "found", None), "kind", "") in _CLASSES
 
 
 def name_parts(symbol: str) -> list[str]:

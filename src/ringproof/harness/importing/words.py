@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Iterable, Sequence
 
-from ringproof.harness.anchors.protocol import Definition
+from ringproof.harness.code.definitions import Definition
 
 MAX_EXPECTED = 6
 

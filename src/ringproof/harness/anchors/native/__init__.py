@@ -1,1 +1,0 @@
-"""C++ and CUDA: finds symbols of native code with tree-sitter."""

@@ -1,0 +1,1 @@
+"""Where code is: definitions of symbols in Python, C++ and CUDA files, and quoted lines."""

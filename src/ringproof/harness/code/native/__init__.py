@@ -1,0 +1,1 @@
+"""C++ and CUDA files, parsed by tree-sitter after what it stumbles over is blanked."""

@@ -1,0 +1,424 @@
+"""Python files, parsed by `ast`.
+
+Symbol syntax: a dotted name (``TransformerConfig.cp_comm_type``, ``outer.inner`` for a nested
+function) or a command-line option (``--cp-comm-type``, the ``add_argument`` call that has it).
+``#2`` after a name picks the second definition at the same level, in source order.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+
+from ringproof.harness.code.definitions import (
+    Definition,
+    Features,
+    Summary,
+    SymbolError,
+    UnparsableError,
+    Words,
+    numbered,
+    shortened,
+)
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NAMED = (*_FUNCTIONS, ast.ClassDef)
+_FIELDS = (ast.AnnAssign, ast.Assign)
+_HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)
+# Fields that do not affect the meaning. Positions are attributes and not fields.
+_IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
+_CLOSE = object()  # marks the end of a node on the stack of `fingerprint`
+
+
+class PythonDefinition(Definition):
+    """A function or class without its decorators, a field with the docstring below it, or the call
+    that adds an option.
+    """
+
+    def __init__(self, node: ast.stmt | ast.expr, below: ast.stmt | None = None) -> None:
+        self.node = node
+        self.nodes: tuple[ast.AST, ...] = (node,) if below is None else (node, below)
+        last = node if below is None else below
+        self.start, self.end = node.lineno, last.end_lineno or last.lineno
+
+    @property
+    def is_class(self) -> bool:
+        """See `Definition`."""
+        return isinstance(self.node, ast.ClassDef)
+
+    def words(self) -> Words:
+        """Return names, dotted names, and the texts of docstrings and literals."""
+        chains: set[tuple[str, ...]] = set()
+        texts: list[str] = []
+        for root in self.nodes:
+            for node in ast.walk(root):
+                chains.update(_identifiers(node))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.append(_folded(node.value))
+        return Words({name for chain in chains for name in chain}, chains, texts)
+
+    def split(self, item: str) -> tuple[str, ...]:
+        """Split a dotted name."""
+        return tuple(item.split("."))
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the syntax tree without positions, comments and docstrings.
+
+        `ast.dump` is not used because its text differs between Python versions. Empty fields are
+        left out, so that a field that a later Python adds does not change the fingerprint until it
+        is used. There is no recursion because a tree can be deeper than its limit.
+        """
+        digest = hashlib.sha256()
+        stack: list[object] = [node for node in reversed(self.nodes) if not _is_docstring(node)]
+        while stack:
+            current = stack.pop()
+            if current is _CLOSE:
+                digest.update(b")")
+            elif isinstance(current, ast.AST):
+                digest.update(f"({type(current).__name__}".encode())
+                stack += [_CLOSE, *reversed(list(_children(current)))]
+            else:
+                digest.update(f" {current!r}".encode("utf-8", "backslashreplace"))
+        return digest.hexdigest()
+
+    def docstrings(self) -> Iterator[str]:
+        """Yield the docstrings inside, in the order of `ast.walk`."""
+        for root in self.nodes:
+            pending = deque((root,))
+            while pending:
+                node = pending.popleft()
+                if _is_docstring(node):
+                    yield _folded(node.value.value)  # type: ignore[attr-defined]
+                for name in node._fields:
+                    value = getattr(node, name, None)
+                    if isinstance(value, list):
+                        pending.extend(item for item in value if isinstance(item, _HOLDERS))
+
+    def summary(self) -> Summary:
+        """See `Definition`; the defaults of an option are the arguments of its call."""
+        node = self.node
+        counted = {
+            "decorators": Counter(map(_text, getattr(node, "decorator_list", ()))),
+            "bases": Counter(map(_text, getattr(node, "bases", ()))),
+            "raises": _raised(node),
+            "literals": _literals(node),
+        }
+        return Summary(type(node).__name__, _parameters(node), _settings(node), counted)
+
+    def features(self) -> Features:
+        """Return the parent-child pairs and leaves of the tree."""
+        own = [child for child in ast.iter_child_nodes(self.node) if self._is_own_name(child)]
+        counts: Counter[str] = Counter()
+        stack: list[ast.AST] = [self.node]
+        while stack:
+            node = stack.pop()
+            if node is not self.node:
+                counts.update(_leaves(node))
+            for child in ast.iter_child_nodes(node):
+                skipped = _is_docstring(child) or isinstance(child, ast.expr_context)
+                if not skipped and not (node is self.node and child in own):
+                    counts[f"{type(node).__name__}>{type(child).__name__}"] += 1
+                    stack.append(child)
+        names = [getattr(child, "id", getattr(child, "value", "")) for child in own]
+        name = " ".join(item for item in names if isinstance(item, str))
+        return Features(
+            type(self.node).__name__, counts, name, small=not isinstance(self.node, _NAMED)
+        )
+
+    def _is_own_name(self, child: ast.AST) -> bool:
+        if isinstance(self.node, ast.AnnAssign):
+            return child is self.node.target
+        if isinstance(self.node, ast.Assign):
+            return child in self.node.targets
+        return isinstance(self.node, ast.Call) and child in self.node.args
+
+
+_Members = Mapping[str, Sequence[PythonDefinition]]
+
+
+class PythonModule:
+    """A Python file, parsed without executing or importing it.
+
+    Raises:
+        UnparsableError: The source cannot be parsed.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._root = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UnparsableError(f"no Python source: {error}") from error
+        self._members: dict[ast.AST, _Members] = {}
+
+    @cached_property
+    def _options(self) -> _Members:
+        """The ``add_argument`` calls of the file by option."""
+        index: dict[str, list[PythonDefinition]] = {}
+        for node in ast.walk(self._root):
+            if isinstance(node, ast.Call) and _called_name(node) == "add_argument":
+                values = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+                named = [item for item in values if isinstance(item, str) and item[:2] == "--"]
+                for option in dict.fromkeys(named):
+                    index.setdefault(option, []).append(PythonDefinition(node))
+        return {name: sorted(calls, key=lambda call: call.start) for name, calls in index.items()}
+
+    def find(self, symbol: str) -> PythonDefinition:
+        """See `Module.find`."""
+        place = "the file"
+        if symbol.startswith("--"):
+            return _chosen(self._options, symbol, place)
+        scope: ast.AST = self._root
+        for part in symbol.split("."):
+            found = _chosen(self._inside(scope), part, place)
+            scope, place = found.node, f"`{part.partition('#')[0]}`"
+        return found
+
+    def catalog(self) -> Mapping[str, PythonDefinition]:
+        """See `Module.catalog`."""
+        found: dict[str, PythonDefinition] = {}
+        pending: list[tuple[str, ast.AST]] = [("", self._root)]
+        while pending:
+            prefix, scope = pending.pop()
+            for name, definition in _numbered(self._inside(scope)):
+                found[f"{prefix}{name}"] = definition
+                if isinstance(definition.node, _NAMED):
+                    pending.append((f"{prefix}{name}.", definition.node))
+        found.update(_numbered(self._options))
+        return MappingProxyType(found)
+
+    def _inside(self, scope: ast.AST) -> _Members:
+        """Return the definitions in a scope by name; in a function, only functions and classes."""
+        if scope not in self._members:
+            members: dict[str, list[PythonDefinition]] = {}
+            for block in _statement_blocks(scope):
+                for statement, below in zip(block, [*block[1:], None], strict=True):
+                    if isinstance(statement, _NAMED):
+                        named = PythonDefinition(statement)
+                        members.setdefault(statement.name, []).append(named)
+                    elif not isinstance(scope, _FUNCTIONS) and (names := _targets(statement)):
+                        words = below if below is not None and _is_docstring(below) else None
+                        for name in sorted(names):
+                            field = PythonDefinition(statement, words)
+                            members.setdefault(name, []).append(field)
+            for several in members.values():
+                several.sort(key=lambda definition: definition.start)
+            self._members[scope] = members
+        return self._members[scope]
+
+
+def _numbered(members: _Members) -> Iterator[tuple[str, PythonDefinition]]:
+    for name, several in members.items():
+        yield from numbered(name, several)  # type: ignore[misc]
+
+
+def _chosen(members: _Members, part: str, place: str) -> PythonDefinition:
+    name, _, number = part.partition("#")
+    candidates = members.get(name, ())
+    if not candidates:
+        raise SymbolError(f"no `{name}` in {place}")
+    if number:
+        if int(number) > len(candidates):
+            raise SymbolError(f"`{name}` is defined {len(candidates)} time(s) in {place}")
+        return candidates[int(number) - 1]
+    if len(candidates) > 1:
+        lines = ", ".join(str(candidate.start) for candidate in candidates)
+        message = f"`{name}` is defined on lines {lines} of {place}: say `{name}#1` or later"
+        raise SymbolError(message, ambiguous=True)
+    return candidates[0]
+
+
+def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the statement lists of a scope, including those of compound statements.
+
+    Definitions are not entered. There is no recursion because each ``elif`` is a level of the tree,
+    and there may be thousands.
+    """
+    pending: list[ast.AST] = [scope]
+    while pending:
+        current = pending.pop()
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(current, name, None)
+            if isinstance(block, list) and block:
+                yield block
+                pending.extend(item for item in block if not isinstance(item, _NAMED))
+        pending.extend((*getattr(current, "handlers", ()), *getattr(current, "cases", ())))
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    """Return the plain names to which a statement assigns."""
+    if not isinstance(statement, _FIELDS):
+        return set()
+    assigned = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    names: set[str] = set()
+    for target in assigned:
+        parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        names.update(part.id for part in parts if isinstance(part, ast.Name))
+    return names
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _called_name(call: ast.Call) -> str | None:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else None
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _identifiers(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    if isinstance(node, ast.Name):
+        yield (node.id,)
+    elif isinstance(node, ast.Attribute):
+        yield _chain(node)
+    elif isinstance(node, (ast.arg, ast.keyword)):
+        if node.arg is not None:
+            yield (node.arg,)
+    elif isinstance(node, _NAMED):
+        yield (node.name,)
+    elif isinstance(node, ast.alias):
+        yield tuple(node.name.split("."))
+        if node.asname is not None:
+            yield (node.asname,)
+
+
+def _chain(node: ast.Attribute) -> tuple[str, ...]:
+    """Split ``a.b.c`` into parts, without a call or an index at its start."""
+    parts: list[str] = []
+    current: ast.expr = node
+    while isinstance(current, ast.Attribute):
+        parts.append(current.attr)
+        current = current.value
+    if isinstance(current, ast.Name):
+        parts.append(current.id)
+    return tuple(reversed(parts))
+
+
+class _Label(str):
+    """Name of a field on the stack of `fingerprint`; a dot tells it from string values."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f".{self}"
+
+
+def _children(node: ast.AST) -> Iterator[object]:
+    for name, value in ast.iter_fields(node):
+        if name in _IGNORED_FIELDS or value is None or value == []:
+            # `Constant.value` may be None itself; any other missing field means nothing.
+            if isinstance(node, ast.Constant) and name == "value":
+                yield _Label("None")
+            continue
+        yield _Label(name)
+        values = value if isinstance(value, list) else [value]
+        for item in values:
+            if not (name == "body" and isinstance(item, ast.AST) and _is_docstring(item)):
+                yield item
+
+
+def _leaves(node: ast.AST) -> Iterator[str]:
+    for name, value in ast.iter_fields(node):
+        plain = isinstance(value, (str, int, float, complex, bytes, bool))
+        if plain and name not in ("kind", "type_comment"):
+            yield f"{type(node).__name__}.{name}={value!r}"
+
+
+def _text(node: ast.AST | None) -> str:
+    """Return a node as source on one line, shortened."""
+    if node is None:
+        return ""
+    try:
+        return shortened(_folded(ast.unparse(node)))
+    except (RecursionError, ValueError):
+        return "(deeply nested)"
+
+
+def _parameters(node: ast.AST) -> Mapping[str, str]:
+    """Return parameters of a function, or fields and methods of a class, with their types."""
+    if isinstance(node, _FUNCTIONS):
+        found = {name: _text(argument.annotation) for name, argument in _arguments(node.args)}
+        return {**found, "return": _text(node.returns)} if node.returns is not None else found
+    members: dict[str, str] = {}
+    for statement in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(statement, _NAMED):
+            members[f"{statement.name}()"] = ""
+        elif isinstance(statement, ast.AnnAssign):
+            members[_text(statement.target)] = _text(statement.annotation)
+        elif isinstance(statement, ast.Assign):
+            members.update((_text(target), "") for target in statement.targets)
+    return members
+
+
+def _arguments(arguments: ast.arguments) -> Iterator[tuple[str, ast.arg]]:
+    for argument in (*arguments.posonlyargs, *arguments.args):
+        yield argument.arg, argument
+    if arguments.vararg is not None:
+        yield f"*{arguments.vararg.arg}", arguments.vararg
+    for argument in arguments.kwonlyargs:
+        yield argument.arg, argument
+    if arguments.kwarg is not None:
+        yield f"**{arguments.kwarg.arg}", arguments.kwarg
+
+
+def _settings(node: ast.AST) -> Mapping[str, str]:
+    """Return default values of parameters or fields, or the settings of an option."""
+    if isinstance(node, _FUNCTIONS):
+        positional = (*node.args.posonlyargs, *node.args.args)
+        tail = positional[len(positional) - len(node.args.defaults) :]
+        pairs = [*zip(tail, node.args.defaults, strict=True)]
+        keywords = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        pairs += [(argument, value) for argument, value in keywords if value is not None]
+        return {argument.arg: _text(value) for argument, value in pairs}
+    if isinstance(node, ast.ClassDef):
+        fields = (item for item in node.body if isinstance(item, _FIELDS))
+        return {name: text for field in fields for name, text in _settings(field).items()}
+    if isinstance(node, ast.AnnAssign):
+        return {_text(node.target): _text(node.value)} if node.value is not None else {}
+    if isinstance(node, ast.Assign):
+        return {_text(target): _text(node.value) for target in node.targets}
+    if isinstance(node, ast.Call):
+        return {keyword.arg or "**": _text(keyword.value) for keyword in node.keywords}
+    return {}
+
+
+def _raised(node: ast.AST) -> Counter[str]:
+    names: Counter[str] = Counter()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Raise) and inner.exc is not None:
+            error = inner.exc.func if isinstance(inner.exc, ast.Call) else inner.exc
+            names[_text(error)] += 1
+        elif isinstance(inner, ast.Assert):
+            names["AssertionError"] += 1
+    return names
+
+
+def _literals(node: ast.AST) -> Counter[str]:
+    """Count the constants in a body. Those of signatures and fields count as defaults."""
+    counts: Counter[str] = Counter()
+    stack: list[ast.AST] = [*node.body] if isinstance(node, _NAMED) else []
+    if isinstance(node, ast.ClassDef):
+        stack = [item for item in stack if not isinstance(item, _FIELDS)]
+    while stack:
+        current = stack.pop()
+        if _is_docstring(current):
+            continue
+        if isinstance(current, ast.Constant):
+            counts[_text(current)] += 1
+        stack.extend(ast.iter_child_nodes(current))
+    return counts
