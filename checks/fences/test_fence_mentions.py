@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from checks.fences.trees import CODE, MemoryTree, mentions
 from ringproof.errors import InputError
-from ringproof.harness.fences.check import judge
-from ringproof.harness.fences.markdown import find_mentions
-from ringproof.harness.fences.source_files import SourceFiles
+from ringproof.harness.fences.check import SourceFiles, judge
+from ringproof.harness.fences.mentions import find_mentions
 
 FENCE = "```3:4:src/a.py\nx = 1\n  y = 2\n```\n"
 FOUND = ("fence", "src/a.py", 3, 4, ("x = 1", "  y = 2", ""))

@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ringproof.harness.fences.check import check_documents
-from ringproof.harness.fences.markdown import find_mentions
-from ringproof.harness.fences.matching import place_quote
-from ringproof.harness.fences.model import JudgedMention, Placement
-from ringproof.harness.fences.source import read_source
+from ringproof.harness.code.files import read_source
+from ringproof.harness.code.quotes import Placement, place_quote
+from ringproof.harness.fences.check import JudgedMention, check_documents
+from ringproof.harness.fences.mentions import find_mentions
 from ringproof.harness.upstreams.tree import refuse_escape
 
 CODE = "\n".join(

@@ -77,7 +77,8 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.harness.anchors.resolve import AnchorStatus
     from ringproof.harness.cards.proof import ProofKind
     from ringproof.harness.cards.statements import StatementKind
-    from ringproof.harness.fences import model as fences
+    from ringproof.harness.code import quotes
+    from ringproof.harness.fences import mentions
     from ringproof.harness.logs import facts, verdict
     from ringproof.harness.logs.training.verdict import Kind
     from ringproof.harness.proofs import suite
@@ -86,8 +87,8 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
 
     yield "status of an anchor", values(AnchorStatus)
     yield "change of an anchor between versions", values(DriftKind)
-    yield "status of a mention of code", get_args(fences.Status)
-    yield "kind of a mention of code", get_args(fences.Kind)
+    yield "status of a mention of code", get_args(quotes.Status)
+    yield "kind of a mention of code", get_args(mentions.Kind)
     yield "kind of a statement", values(StatementKind)
     yield "kind of a proof", values(ProofKind)
     yield "verdict on a statement", values(proofs.Verdict)

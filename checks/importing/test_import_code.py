@@ -12,7 +12,7 @@ from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.cards import Card, ProofKind, statements
 from ringproof.harness.importing import Roots, convert, open_roots
-from ringproof.harness.importing.words import of_code, of_prose
+from ringproof.harness.importing.anchoring import of_code, of_prose
 
 
 def _anchors(card: Card) -> dict[str, tuple[str, str, str, tuple[str, ...]]]:

@@ -14,7 +14,7 @@ from checks.importing.foreign import TODAY, imported, write_skill
 from ringproof.errors import InputError
 from ringproof.harness.cards.document import read_document
 from ringproof.harness.cards.model import Card
-from ringproof.harness.importing import Roots, convert, flatten, mapping
+from ringproof.harness.importing import Roots, convert, mapping
 from ringproof.harness.importing.completeness import lost
 from ringproof.harness.importing.source import read_source
 
@@ -117,12 +117,12 @@ def test_a_rule_that_drops_what_it_is_given_is_noticed(
 def test_one_item_of_a_nested_mapping_that_is_dropped_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = flatten._mapping
+    honest = mapping._mapping
 
     def forgetful(value: Any, location: Any, spell: Any) -> Any:
         return (said for said in honest(value, location, spell) if "deepest" not in said.label)
 
-    monkeypatch.setattr(flatten, "_mapping", forgetful)
+    monkeypatch.setattr(mapping, "_mapping", forgetful)
     with pytest.raises(InputError, match="would be lost") as caught:
         imported(tmp_path)
     assert "best_configs" in str(caught.value)

@@ -17,9 +17,13 @@ from ringproof.cli.options import (
     given_submodules,
 )
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.harness.fences import as_json, check_documents, mend
-from ringproof.harness.fences.documents import repository_root
-from ringproof.harness.fences.source_files import CHECKOUT
+from ringproof.harness.fences.check import (
+    CHECKOUT,
+    as_json,
+    check_documents,
+    mend,
+    repository_root,
+)
 from ringproof.harness.reports.fences import fences_report
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree

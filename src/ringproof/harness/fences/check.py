@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.files import read_input, write_atomically
-from ringproof.harness.fences.documents import FIELD, repository_root, skill_documents
-from ringproof.harness.fences.markdown import MAX_DOCUMENT_BYTES, find_mentions
-from ringproof.harness.fences.matching import place_lines, place_quote
-from ringproof.harness.fences.model import ByteSpan, JudgedMention, Mention, Placement
-from ringproof.harness.fences.names import place_name, place_name_at
-from ringproof.harness.fences.source import SourceLines, SourceRefused
-from ringproof.harness.fences.source_files import SourceFiles
-from ringproof.harness.upstreams.tree import FolderTree, UpstreamTree
+from ringproof.files import read_input, walk_files, write_atomically
+from ringproof.harness.code.files import (
+    MARKDOWN_SUFFIXES,
+    SourceLines,
+    SourceRefused,
+    TreeFiles,
+)
+from ringproof.harness.code.quotes import (
+    Placement,
+    place_lines,
+    place_name,
+    place_name_at,
+    place_quote,
+)
+from ringproof.harness.fences.mentions import MAX_DOCUMENT_BYTES, ByteSpan, Mention, find_mentions
+from ringproof.harness.upstreams.submodules import submodule_urls
+from ringproof.harness.upstreams.tree import FolderTree, UpstreamError, UpstreamTree
 
+CHECKOUT = "."
+"""Name of the root that replaces the checkout."""
+NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
+_FIELD = "PATH"
 _ORDER = ("exact", "moved", "changed", "missing")
+
+
+@dataclass(frozen=True)
+class JudgedMention:
+    """A mention and the result of checking it.
+
+    Attributes:
+        file: Path of the document from the repository root, with slashes.
+    """
+
+    file: str
+    mention: Mention
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -45,19 +72,133 @@ def check_documents(path: Path, roots: Mapping[str, UpstreamTree]) -> tuple[Chec
         path = path.resolve()
         path.exists()  # raises for a name that is too long
     except (OSError, RuntimeError) as error:
-        raise InputError(FIELD, path, "cannot be resolved", "name skills or a file") from error
+        raise InputError(_FIELD, path, "cannot be resolved", "name skills or a file") from error
     root = repository_root(path)
     places = SourceFiles(FolderTree(root), roots)
     documents = []
-    for file in skill_documents(path, root):
+    for file in _skill_documents(path, root):
         name = file.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode()
         data = _read(file)
-        mentions = find_mentions(data, name)
-        found = (judge(mention, name, places) for mention in mentions)
-        documents.append(
-            CheckedDocument(file, data, tuple(item for item in found if item is not None))
-        )
+        judged = (judge(mention, name, places) for mention in find_mentions(data, name))
+        findings = tuple(item for item in judged if item is not None)
+        documents.append(CheckedDocument(file, data, findings))
     return tuple(documents)
+
+
+def repository_root(path: Path) -> Path:
+    """Return the folder to which a skill's paths are relative.
+
+    This is the given folder if it contains ``.git`` or ``skills``, otherwise the nearest parent
+    with ``.git``, otherwise the parent of the ``skills`` folder around it, otherwise the given
+    folder.
+    """
+    folder = path if path.is_dir() else path.parent
+    if (folder / ".git").exists() or (folder / "skills").is_dir():
+        return folder
+    for above in folder.parents:
+        if (above / ".git").exists():
+            return above
+    around = (inner for inner in (folder, *folder.parents) if inner.name == "skills")
+    return next((inner.parent for inner in around), folder)
+
+
+def _skill_documents(path: Path, root: Path) -> list[Path]:
+    """List the Markdown files of the skills at, in or around a path, or the file itself."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(_FIELD, path, "there is no such file or folder", "name skills or a file")
+    found = walk_files(path, NOT_ENTERED.__contains__)
+    files = [file for file in found if file.suffix.lower() in MARKDOWN_SUFFIXES]
+    skills = {file.parent for file in files if file.name == "SKILL.md"}
+    above = [folder for folder in (path, *path.parents) if folder.is_relative_to(root)]
+    if not any((folder / "SKILL.md").is_file() for folder in above):
+        files = [file for file in files if not skills.isdisjoint(file.parents)]
+    if not files:
+        raise InputError(_FIELD, path, "holds no skill (no SKILL.md)", "name a folder of skills")
+    return files
+
+
+class SourceFiles:
+    """The files to which mentions can refer.
+
+    Args:
+        checkout: Repository of the skills.
+        roots: Tree for each path prefix; ``.`` replaces the checkout.
+    """
+
+    def __init__(self, checkout: UpstreamTree, roots: Mapping[str, UpstreamTree]) -> None:
+        named = {name.strip("/") or CHECKOUT: tree for name, tree in roots.items()}
+        named.setdefault(CHECKOUT, checkout)
+        self._roots = {name: TreeFiles(tree, _is_own) for name, tree in named.items()}
+
+    def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[SourceLines, ...]:
+        """Find the files that a path in a document means; several if it is ambiguous.
+
+        The path is tried below the longest root whose name begins the path, otherwise in the
+        checkout, then as a path in a named root, and then relative to the document.
+
+        Args:
+            folder: Folder of the document from the checkout's root.
+            anywhere: Whether the path may be the end of a longer path. A bare name (``config.py``)
+                then means every file of that name, unless there is one beside the document.
+
+        Raises:
+            InputError: The path is in a submodule that is empty here and has no root.
+            SourceRefused: The file is too large, binary, or the path leaves the root.
+        """
+        plain = path.removeprefix("./")
+        outside = plain.startswith(("/", "../"))
+        try:
+            if not outside and not (anywhere and "/" not in plain):
+                for root, inner in self._strict(plain):
+                    if source := self._roots[root].lines(inner):
+                        return (source,)
+            beside = posixpath.normpath(posixpath.join(folder, path))
+            if source := self._roots[CHECKOUT].lines(beside):
+                return (source,)
+            self._refuse_empty_submodule(plain)
+            if not anywhere or outside:
+                return ()
+            found = (
+                files.lines(name)
+                for files in self._roots.values()
+                for name in files.ending_with(plain)
+            )
+            return tuple(source for source in found if source is not None)
+        except UpstreamError as error:
+            raise SourceRefused(str(error)) from error
+
+    def _strict(self, path: str) -> Iterator[tuple[str, str]]:
+        prefixes = [name for name in self._roots if path.startswith(f"{name}/")]
+        if prefixes:
+            name = max(prefixes, key=len)
+            yield name, path[len(name) + 1 :]
+            return
+        yield CHECKOUT, path
+        yield from ((name, path) for name in self._roots if name != CHECKOUT)
+
+    @cached_property
+    def _submodules(self) -> tuple[str, ...]:
+        try:
+            text = self._roots[CHECKOUT].tree.read(".gitmodules").decode("utf-8", "replace")
+        except (FileNotFoundError, UpstreamError):
+            return ()
+        return tuple(submodule_urls(text))
+
+    def _refuse_empty_submodule(self, path: str) -> None:
+        for module in self._submodules:
+            if not path.startswith(f"{module}/") or module in self._roots:
+                continue
+            if next(iter(self._roots[CHECKOUT].tree.paths(f"{module}/")), None) is None:
+                problem = f"{module} is a submodule that is empty here"
+                remedy = f"add --upstream {module}=git:PATH@REF"
+                raise InputError("--upstream", None, problem, remedy)
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a file belongs to the repository and not to a package installed into it."""
+    return NOT_ENTERED.isdisjoint(path.split("/"))
 
 
 def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | None:
@@ -110,19 +251,35 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
     """
     count = 0
     for document in documents:
-        data = mended(document)
-        if data != document.data:
-            _replace(document.path, document.data, data)
-            count += 1
+        path, data = document.path, mended(document)
+        if data == document.data:
+            continue
+        if _read(path) != document.data:
+            raise InputError("--fix", path, "the file changed meanwhile", "run it again")
+        write_atomically(path, data, field="--fix", mode=path.stat().st_mode & 0o7777)
+        count += 1
     return count
 
 
 def _read(path: Path) -> bytes:
     remedy = "name a readable file, or leave it out of PATH"
-    return read_input(path, MAX_DOCUMENT_BYTES, field=FIELD, remedy=remedy)
+    return read_input(path, MAX_DOCUMENT_BYTES, field=_FIELD, remedy=remedy)
 
 
-def _replace(path: Path, old: bytes, new: bytes) -> None:
-    if _read(path) != old:
-        raise InputError("--fix", path, "the file changed meanwhile", "run it again")
-    write_atomically(path, new, field="--fix", mode=path.stat().st_mode & 0o7777)
+def as_json(findings: Sequence[JudgedMention]) -> dict[str, Any]:
+    """``{"anchors": [...]}``; line numbers that do not apply are ``null``."""
+    return {
+        "anchors": [
+            {
+                "kind": finding.mention.kind,
+                "file": finding.file,
+                "path": finding.mention.path,
+                "start": finding.mention.start,
+                "end": finding.mention.end,
+                "status": finding.placement.status,
+                "new_start": finding.placement.new_start,
+                "new_end": finding.placement.new_end,
+            }
+            for finding in findings
+        ]
+    }

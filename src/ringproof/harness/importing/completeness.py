@@ -10,8 +10,7 @@ from typing import Any
 
 from ringproof.harness.cards.document import Location
 from ringproof.harness.importing.draft import joined
-from ringproof.harness.importing.flatten import Spell
-from ringproof.harness.importing.judging import FAILURE_KEYS, plain
+from ringproof.harness.importing.mapping import FAILURE_KEYS, Spell, plain
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 

@@ -16,9 +16,8 @@ from ringproof.harness.cards.loading import CARD_FILE, load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.cards.statements import cross_check, statements
-from ringproof.harness.importing.code import CodeAnchors
+from ringproof.harness.importing.anchoring import CodeAnchors, Pointers, add_documents
 from ringproof.harness.importing.completeness import lost
-from ringproof.harness.importing.documents import Pointers, add_documents
 from ringproof.harness.importing.draft import CardDraft
 from ringproof.harness.importing.mapping import Mapper
 from ringproof.harness.importing.roots import Roots

@@ -1,28 +1,37 @@
-"""Maps the keys of a foreign card. Unknown keys become claims."""
+"""Maps the keys of a foreign card to a draft. Unknown keys become claims."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from ringproof.errors import InputError
 from ringproof.harness.cards.document import Location
-from ringproof.harness.importing.code import CodeAnchors
+from ringproof.harness.fences.mentions import Mention, find_mentions
+from ringproof.harness.importing.anchoring import CodeAnchors
 from ringproof.harness.importing.draft import IDENTIFIER, MAX_LINE, MAX_PROSE, CardDraft
-from ringproof.harness.importing.flatten import Said, flatten
-from ringproof.harness.importing.judging import (
-    NOT_SAID,
-    date_of,
-    evidence_of,
-    failure_of,
-    is_key,
-    mentions_in,
-    plain,
-    without,
-)
+from ringproof.harness.importing.roots import Roots
 from ringproof.harness.importing.source import Comment, SkillSource
 
+SHORT_ITEM = 24
+"""Characters of a list's longest item up to which the list stays on one line of its record."""
+
+Spell = Callable[[Location, object], str]
+"""The text of a scalar at a location."""
+NOT_SAID = "Not said upstream."
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_PATH = re.compile(r"(?:[\w.@+-]+/)+[\w.@+-]*|[\w@+-]+\.[A-Za-z]{1,5}")
+_FIELDS = (
+    ("symptom", ("symptom",)),
+    ("cause", ("likely_cause", "cause")),
+    ("remedy", ("fix", "remedy")),
+)
+FAILURE_KEYS = ("name", "symptom", "likely_cause", "cause", "fix", "remedy")
+"""The keys of a failure mode that a pitfall has fields for."""
 _MEASURED = "measured upstream, linked to no log and no run"
 _OTHERWISE = "stated upstream, linked to nothing"
 _REASONS = MappingProxyType(
@@ -253,3 +262,149 @@ _OWN: Mapping[str, _Rule] = MappingProxyType(
         "evidence": Mapper._evidence,
     }
 )
+
+
+def date_of(value: object) -> datetime.date | None:
+    """Return a date as ``YYYY-MM-DD``, or nothing."""
+    if not isinstance(value, str) or _DATE.fullmatch(value.strip()) is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(value.strip())
+    except ValueError:
+        return None
+
+
+def is_key(name: str) -> bool:
+    """Return whether a name can be a key of a card without being stripped."""
+    return name == name.strip() and 0 < len(name) <= MAX_LINE
+
+
+def plain(value: object) -> str:
+    """Return a number or a boolean as the card spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def without(said: Said, prefix: str) -> str:
+    """Remove the label of a statement that its list already expresses."""
+    deeper = said.label.removeprefix(prefix).removeprefix(".")
+    return f"{deeper}: {said.text}" if deeper else said.text
+
+
+def failure_of(item: Mapping[str, object]) -> tuple[dict[str, str], tuple[str, ...]] | None:
+    """Return name, symptom, cause and remedy of a failure mode, and its other keys.
+
+    Returns:
+        ``None`` if it has no symptom, or if one of them is not plain text.
+    """
+    found: dict[str, str] = {"name": ""}
+    taken: set[str] = set()
+    for ours, (topic, names) in enumerate((("name", ("name",)), *_FIELDS)):
+        given = next((name for name in names if name in item), None)
+        value = NOT_SAID if given is None else item[given]
+        text = value.strip() if isinstance(value, str) else ""
+        if given is None and ours == 0:
+            continue
+        if not 0 < len(text) <= MAX_PROSE - MAX_LINE:
+            return None
+        found[topic] = text
+        taken.update(() if given is None else (given,))
+    if "symptom" not in item or len(found["name"]) > MAX_LINE // 2:
+        return None
+    return found, tuple(key for key in item if key not in taken)
+
+
+def mentions_in(text: str) -> tuple[Mention, ...]:
+    """Return every ``path:line`` of a sentence; none if it cannot be read as Markdown."""
+    try:
+        found = find_mentions(text.encode("utf-8", "replace"), "card.yaml")
+    except InputError:
+        return ()
+    return tuple(mention for mention in found if mention.kind == "inline")
+
+
+def evidence_of(text: str, roots: Roots) -> tuple[str, str]:
+    """Return the result for an entry of ``evidence``: a word, and the reason of its claim."""
+    said = "named upstream as evidence"
+    if _PATH.fullmatch(text) is None:
+        return "prose", f"{said}; it is not a path"
+    if not roots.roots:
+        return "not looked up", f"{said}; no --upstream was given to look it up in"
+    root = roots.holds(text)
+    if root is not None:
+        what = f"the path exists in {root.name}; what it shows is not said"
+        return "exists", f"{said}; {what}"
+    lacking = roots.lacking(text)
+    if lacking:
+        return "not looked up", f"{said}; no --upstream {lacking}=SPEC was given"
+    return "missing", f"{said}; no root given has that path"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One statement of the source.
+
+    Attributes:
+        location: Location in the source.
+        label: Keys of the location, without list positions.
+        text: Value in words: a scalar, or ``key = value`` pairs.
+    """
+
+    location: Location
+    label: str
+    text: str
+
+    @property
+    def says(self) -> str:
+        """Return label and text. A text of several lines begins on its own line."""
+        if not self.label:
+            return self.text
+        return f"{self.label}:\n{self.text}" if "\n" in self.text else f"{self.label}: {self.text}"
+
+
+def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
+    """Yield the statements in a value.
+
+    Each scalar and each item of a list is a statement. The scalars of a mapping, together with its
+    short lists, are one statement. Deeper values follow in order.
+    """
+    if isinstance(value, Mapping):
+        yield from _mapping(value, location, spell)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from flatten(item, (*location, index), spell)
+        if not value:
+            yield Said(location, label(location), "(none)")
+    else:
+        yield Said(location, label(location), spell(location, value) or "(empty)")
+
+
+def label(location: Location) -> str:
+    """Return ``best_configs.h100`` for ``("best_configs", 3, "h100")``."""
+    return ".".join(part for part in location if isinstance(part, str))
+
+
+def _mapping(value: Mapping[str, object], location: Location, spell: Spell) -> Iterator[Said]:
+    if not value:
+        yield Said(location, label(location), "(none)")
+        return
+    flat = {key: item for key, item in value.items() if _is_flat(item)}
+    if flat:
+        pairs = (f"{key} = {_inline(item, (*location, key), spell)}" for key, item in flat.items())
+        yield Said(location, label(location), "; ".join(pairs))
+    for key, item in value.items():
+        if key not in flat:
+            yield from flatten(item, (*location, key), spell)
+
+
+def _is_flat(value: object) -> bool:
+    if isinstance(value, list):
+        plain = not any(isinstance(item, (list, dict)) for item in value)
+        return bool(value) and plain and all(len(str(item)) <= SHORT_ITEM for item in value)
+    return not isinstance(value, Mapping)
+
+
+def _inline(value: object, location: Location, spell: Spell) -> str:
+    if isinstance(value, list):
+        items = (spell((*location, index), item) for index, item in enumerate(value))
+        return ", ".join(items)
+    return spell(location, value) or "(empty)"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.fences.source import SourceLines, SourceRefused, read_source
+from ringproof.harness.code.files import SourceLines, TreeFiles
 from ringproof.harness.upstreams.specs import open_tree, split_git
 from ringproof.harness.upstreams.submodules import repository_of, submodule_urls
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
@@ -36,14 +35,14 @@ class Root:
 
     name: str
     upstream: Mapping[str, str]
-    tree: UpstreamTree
+    files: TreeFiles
     resolver: AnchorResolver
     submodules: Mapping[str, str]
 
     @property
     def repository(self) -> str:
-        """``OWNER/NAME``; empty for packages."""
-        return self.upstream.get("repo", "")
+        """``owner/name`` in lower case; empty for packages."""
+        return self.upstream.get("repo", "").lower()
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,8 @@ class RootFile:
     """A file of a root."""
 
     root: Root
+    path: str
     source: SourceLines
-
-    @property
-    def path(self) -> str:
-        """Path from the root."""
-        return self.source.path
 
 
 def open_roots(specs: Mapping[str, str], *, cache: Path, offline: bool) -> Roots:
@@ -80,7 +75,8 @@ def open_roots(specs: Mapping[str, str], *, cache: Path, offline: bool) -> Roots
         key = key if key not in taken else name.replace("/", "-").lower()
         if key in taken or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", key) is None:
             raise InputError(OPTION, name, "cannot be an upstream's name", "name it otherwise")
-        roots.append(Root(key, upstream, tree, AnchorResolver(tree), _submodules(name, tree)))
+        files, submodules = TreeFiles(tree), _submodules(name, tree)
+        roots.append(Root(key, upstream, files, AnchorResolver(tree), submodules))
     return Roots(tuple(roots))
 
 
@@ -107,11 +103,9 @@ def _submodules(name: str, tree: UpstreamTree) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Roots:
-    """All trees in the user's order. Each file is read once."""
+    """All trees in the user's order."""
 
     roots: tuple[Root, ...] = ()
-    _read: dict[tuple[str, str], SourceLines | None] = field(default_factory=dict, repr=False)
-    _names: dict[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
 
     def find(self, path: str, *, anywhere: bool) -> tuple[RootFile, ...]:
         """Find the files that a path in a skill can mean.
@@ -129,28 +123,29 @@ class Roots:
         plain = path.removeprefix("./")
         if plain.startswith(("/", "../")):
             return ()
-        found = [self._place(root, inner) for root, inner in self._exact(plain)]
-        places = tuple(place for place in found if place is not None)
-        if places or not anywhere:
-            return places[:1]
-        ending = [(root, name) for root in self.roots for name in self._ending(root, plain)]
+        for root, inner in self._exact(plain):
+            if (place := _place(root, inner)) is not None:
+                return (place,)
+        if not anywhere:
+            return ()
+        ending = [(root, name) for root in self.roots for name in root.files.ending_with(plain)]
         if len(ending) > MAX_NAMESAKES:
             return ()
-        found = [self._place(root, name) for root, name in ending]
+        found = (_place(root, name) for root, name in ending)
         return tuple(place for place in found if place is not None)
 
     def holds(self, path: str) -> Root | None:
         """Return the root that has a file or a folder of that path, without reading it."""
         plain = path.removeprefix("./").rstrip("/")
         for root, inner in self._exact(plain):
-            listed = root.tree.paths(inner)
+            listed = root.files.tree.paths(inner)
             if any(name == inner or name.startswith(f"{inner}/") for name in listed):
                 return root
         return None
 
     def lacking(self, path: str) -> str:
         """Return the repository of the submodule that contains a path, if it has no root."""
-        given = {root.repository.lower() for root in self.roots}
+        given = {root.repository for root in self.roots}
         for root in self.roots:
             for prefix, repository in root.submodules.items():
                 if path.startswith(f"{prefix}/") and repository.lower() not in given:
@@ -163,33 +158,14 @@ class Roots:
             if path.startswith("src/"):
                 yield root, path.removeprefix("src/")
             for prefix, repository in root.submodules.items():
-                same = [other for other in self.roots if _same(other.repository, repository)]
+                same = [other for other in self.roots if other.repository == repository.lower()]
                 if path.startswith(f"{prefix}/"):
                     yield from ((other, path[len(prefix) + 1 :]) for other in same)
 
-    def _ending(self, root: Root, path: str) -> tuple[str, ...]:
-        if root.name not in self._names:
-            names: dict[str, tuple[str, ...]] = {}
-            for name in sorted(root.tree.paths()):
-                base = posixpath.basename(name)
-                names[base] = (*names.get(base, ()), name)
-            self._names[root.name] = MappingProxyType(names)
-        known = self._names[root.name].get(posixpath.basename(path), ())
-        return tuple(name for name in known if f"/{name}".endswith(f"/{path}"))
 
-    def _place(self, root: Root, path: str) -> RootFile | None:
-        key = (root.name, path)
-        if key not in self._read:
-            try:
-                self._read[key] = read_source(path, root.tree.read(path))
-            except (FileNotFoundError, UpstreamError, UpstreamUnavailable):
-                self._read[key] = None
-        source = self._read[key]
-        return None if source is None else RootFile(root, source)
-
-
-def _same(one: str, other: str) -> bool:
-    return bool(one) and one.lower() == other.lower()
-
-
-__all__ = ("OPTION", "Root", "RootFile", "Roots", "SourceRefused", "open_roots")
+def _place(root: Root, path: str) -> RootFile | None:
+    try:
+        source = root.files.lines(path)
+    except (UpstreamError, UpstreamUnavailable):
+        return None
+    return None if source is None else RootFile(root, path, source)

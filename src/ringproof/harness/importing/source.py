@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.loading import CARD_FILE
-from ringproof.harness.fences.documents import NOT_ENTERED
+from ringproof.harness.fences.check import NOT_ENTERED
 from ringproof.harness.lint.skill import parse_frontmatter
 
 SKILL_FILE = "SKILL.md"
@@ -106,45 +106,34 @@ def read_source(folder: Path) -> SkillSource:
 
 def _files(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """List regular files and those that are left out, relative and sorted."""
-    walk = _Walk(folder)
-    walk.enter(folder)
-    return sorted(walk.files), tuple(sorted(walk.left_out))
+    files: list[str] = []
+    left_out: list[str] = []
+    size = 0
+    pending = [folder]
+    while pending:
+        for entry in _entries(pending.pop()):
+            name = entry.relative_to(folder).as_posix()
+            if entry.is_symlink() or entry.name in NOT_ENTERED:
+                left_out.append(name)
+            elif entry.is_dir():
+                pending.append(entry)
+            elif entry.is_file():
+                files.append(name)
+                size += entry.stat().st_size
+            else:
+                left_out.append(name)
+            if len(files) > MAX_FILES or size > MAX_FOLDER_BYTES:
+                problem = f"holds more than {MAX_FILES:,} files or {MAX_FOLDER_BYTES:,} bytes"
+                raise InputError(_FIELD, folder, problem, "name the folder of one skill")
+    return sorted(files), tuple(sorted(left_out))
 
 
-@dataclass
-class _Walk:
-    root: Path
-    files: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    size: int = 0
-
-    def enter(self, folder: Path) -> None:
-        pending = [folder]
-        while pending:
-            for entry in sorted(self._entries(pending.pop())):
-                name = entry.relative_to(self.root).as_posix()
-                if entry.is_symlink() or entry.name in NOT_ENTERED:
-                    self.left_out.append(name)
-                elif entry.is_dir():
-                    pending.append(entry)
-                elif entry.is_file():
-                    self._add(name, entry.stat().st_size)
-                else:
-                    self.left_out.append(name)
-
-    def _entries(self, folder: Path) -> list[Path]:
-        try:
-            return list(folder.iterdir())
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-            raise InputError(_FIELD, folder, problem, "check its permissions") from error
-
-    def _add(self, name: str, size: int) -> None:
-        self.files.append(name)
-        self.size += size
-        if len(self.files) > MAX_FILES or self.size > MAX_FOLDER_BYTES:
-            problem = f"holds more than {MAX_FILES:,} files or {MAX_FOLDER_BYTES:,} bytes"
-            raise InputError(_FIELD, self.root, problem, "name the folder of one skill")
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(_FIELD, folder, problem, "check its permissions") from error
 
 
 def _head(file: Path) -> tuple[str, str]:

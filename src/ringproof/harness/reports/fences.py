@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
-from ringproof.harness.fences.check import CheckedDocument
-from ringproof.harness.fences.model import JudgedMention
+from ringproof.harness.fences.check import CheckedDocument, JudgedMention
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
 

@@ -1,24 +1,105 @@
-"""Converts mentions of code in a skill to anchors, if the code is found."""
+"""Converts mentions of code in a skill to anchors, if the code is found, or to open claims."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import builtins
+import keyword
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from ringproof.errors import InputError
 from ringproof.harness.cards.model import Anchor
 from ringproof.harness.code.definitions import Definition
+from ringproof.harness.code.files import MARKDOWN_SUFFIXES, SourceRefused
 from ringproof.harness.code.languages import has_symbols
-from ringproof.harness.fences.matching import place_quote
-from ringproof.harness.fences.model import Mention
-from ringproof.harness.fences.names import place_name_at
+from ringproof.harness.code.quotes import place_name_at, place_quote
+from ringproof.harness.fences.mentions import MAX_DOCUMENT_BYTES, Mention, find_mentions
 from ringproof.harness.importing.draft import CardDraft, slug
-from ringproof.harness.importing.enclosing import enclosing, name_parts
-from ringproof.harness.importing.roots import RootFile, Roots, SourceRefused
-from ringproof.harness.importing.words import inside, of_code, of_prose
+from ringproof.harness.importing.roots import RootFile, Roots
+from ringproof.harness.importing.source import SkillSource
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
+
+MAX_MEMBERS = 6
+"""Members of a class or a file up to which each of those quoted is an anchor of its own."""
+
+_SEPARATOR = re.compile(r"\.|::")
+MAX_EXPECTED = 6
+
+_NAME = re.compile(r"[A-Za-z_]\w{2,}(?:\.[A-Za-z_]\w*)*")
+_STRING = re.compile(
+    r"(?P<long>\"\"\"|''')(?P<text>.*?)(?:(?P=long)|\Z)"
+    r"|#[^\n]*|\"(?P<double>(?:\\.|[^\"\\\n])*)\"|'(?P<single>(?:\\.|[^'\\\n])*)'",
+    re.DOTALL,
+)
+_FIELD = re.compile(r"\{[^}]*\}|\\.|\n")
+_LITERAL_LENGTHS = range(4, 101)
+_OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]+")
+_FILE = re.compile(r"\S+\.(?:py|md|yaml|yml|sh|json|toml)\b(?::\d+(?:-\d+)?)?")
+_TELLING = re.compile(r"\w_\w|[a-z][A-Z]|\d[A-Z]|[A-Z]{2}.*[a-z]")
+_COMMON = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls", "args", "kwargs"))
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """Numbers of fences and ``path:line`` mentions, and of those that became anchors."""
+
+    fences: int = 0
+    fences_anchored: int = 0
+    inline: int = 0
+    inline_anchored: int = 0
+
+
+def add_documents(source: SkillSource, code: CodeAnchors, draft: CardDraft) -> Pointers:
+    """Convert every ``start:end:path`` fence and ``path:line`` of the Markdown files.
+
+    Each becomes an anchor, or otherwise a claim with path and lines.
+    """
+    counts = {"fence": [0, 0], "inline": [0, 0]}
+    done: set[tuple[str, str, int | None, int | None, tuple[str, ...]]] = set()
+    for name, mention, prose in _mentions(source):
+        key = (name, mention.path, mention.start, mention.end, mention.quote)
+        if key in done:
+            continue
+        done.add(key)
+        outcome = code.add(mention, name, prose)
+        counts[mention.kind][0] += 1
+        counts[mention.kind][1] += bool(outcome.anchors)
+        if not outcome.anchors:
+            says = _says(name, mention)
+            stem = mention.path.rpartition("/")[2]
+            draft.claim("code", f"{stem} {mention.start}", says, f"not anchored: {outcome.why}")
+    return Pointers(*counts["fence"], *counts["inline"])
+
+
+def _mentions(source: SkillSource) -> Iterator[tuple[str, Mention, str]]:
+    """Yield document, mention, and the text of its line."""
+    for name in source.files:
+        if not name.lower().endswith(MARKDOWN_SUFFIXES):
+            continue
+        data = (source.folder / name).read_bytes()[: MAX_DOCUMENT_BYTES + 1]
+        try:
+            found = find_mentions(data, name)
+        except InputError:
+            continue  # lint has a rule for such documents
+        lines = data.decode("utf-8", "replace").splitlines()
+        for mention in found:
+            if mention.kind != "symbol":
+                line = lines[mention.line - 1] if mention.line <= len(lines) else ""
+                yield name, mention, line
+
+
+def _says(name: str, mention: Mention) -> str:
+    lines = f"{mention.start}"
+    if mention.end != mention.start:
+        lines += f"-{mention.end}"
+    if mention.kind == "fence":
+        return f"{name} quotes lines {lines} of {mention.path}."
+    named = f" for {mention.quote[0]}" if mention.quote else ""
+    return f"{name} points to line {lines} of {mention.path}{named}."
 
 
 @dataclass(frozen=True)
@@ -131,15 +212,15 @@ class CodeAnchors:
                 self._catalogs[key] = known
             except (ValueError, UpstreamError, UpstreamUnavailable, FileNotFoundError):
                 self._catalogs[key] = {}
-        return enclosing(self._catalogs[key], lines.start, lines.end)
+        return _enclosing(self._catalogs[key], lines.start, lines.end)
 
     def _anchor(
         self, mention: Mention, lines: _Lines, symbol: str, found: Definition, said_by: str
     ) -> str:
         root, path = lines.place.root, lines.place.path
-        own = name_parts(symbol)[-1]  # a symbol always contains its own name
+        own = _name_parts(symbol)[-1]  # a symbol always contains its own name
         words = [word for word in lines.words if word.rpartition(".")[2] != own]
-        expects = inside(found, words, lines.place.source.raw)
+        expects = _inside(found, words, lines.place.source.raw)
         written = f"{mention.path}:{mention.start}"
         if mention.kind == "fence":
             written = f"{mention.start}:{mention.end}:{mention.path}"
@@ -154,7 +235,7 @@ class CodeAnchors:
                 known["role"] = f"{known['role']} {role}"
             return str(known["id"])
         stem = path.rpartition("/")[2].rpartition(".")[0]
-        wish = slug(stem, name_parts(symbol)[-1].strip("-"))
+        wish = slug(stem, _name_parts(symbol)[-1].strip("-"))
         entry: dict[str, Any] = {
             "id": wish,
             "upstream": root.name,
@@ -183,9 +264,9 @@ class CodeAnchors:
 def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) -> bool:
     """Return whether a symbol contains a word. A whole class counts only if it is named."""
     name, found = item
-    if found.is_class and not any(word in mention.quote for word in name_parts(name)):
+    if found.is_class and not any(word in mention.quote for word in _name_parts(name)):
         return False
-    return bool(inside(found, words, ""))
+    return bool(_inside(found, words, ""))
 
 
 def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | None:
@@ -200,3 +281,84 @@ def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | 
     if not 1 <= start <= end <= place.source.total:
         return None
     return _Lines(place, start, end, tuple(words))
+
+
+def _enclosing(
+    symbols: Mapping[str, Definition], start: int, end: int
+) -> list[tuple[str, Definition]]:
+    """Return the innermost function or field around the lines, or a class's members there.
+
+    Args:
+        symbols: All symbols of a file, from `catalog`.
+
+    Returns:
+        Names and definitions, by line; empty if the lines are outside of named symbols.
+    """
+    around = [item for item in symbols.items() if item[1].start <= start and end <= item[1].end]
+    innermost = min(around, key=_height, default=None)
+    if innermost is not None and not innermost[1].is_class:
+        return [innermost]
+    scope = "" if innermost is None else innermost[0]
+    members = [
+        item
+        for item in symbols.items()
+        if item[1].start <= end and start <= item[1].end and _scope(item[0], symbols) == scope
+    ]
+    if 1 <= len(members) <= MAX_MEMBERS:
+        return sorted(members, key=lambda item: item[1].start)
+    return [] if innermost is None else [innermost]
+
+
+def _height(item: tuple[str, Definition]) -> tuple[int, int]:
+    return item[1].end - item[1].start, -len(item[0])
+
+
+def _name_parts(symbol: str) -> list[str]:
+    """Return the names of a symbol, outermost first, without their numbers."""
+    return [part.partition("#")[0] for part in _SEPARATOR.split(symbol)]
+
+
+def _scope(name: str, symbols: Mapping[str, Definition]) -> str | None:
+    """Return the symbol around a symbol, ``""`` for none, or ``None`` for options."""
+    if name.startswith("--"):
+        return None
+    ends = [match.start() for match in _SEPARATOR.finditer(name)]
+    return next((name[:end] for end in reversed(ends) if name[:end] in symbols), "")
+
+
+def of_code(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the longest literal part of each string, then names, without comments."""
+    text = "\n".join(lines)
+    strings = [
+        "".join(match.group("text", "double", "single")[at] or "" for at in range(3))
+        for match in _STRING.finditer(text)
+    ]
+    literals = [_telling(max(_FIELD.split(string), key=len)) for string in strings]
+    names = [name for name in _NAME.findall(_STRING.sub(" ", text)) if name not in _COMMON]
+    kept = [literal for literal in literals if len(literal) in _LITERAL_LENGTHS]
+    return tuple(dict.fromkeys((*kept, *names)))
+
+
+def _telling(text: str) -> str:
+    """Return the beginning of a literal: its first sentence, or as many words as fit."""
+    first = " ".join(text.split()).partition(". ")[0]
+    if len(first) <= _LITERAL_LENGTHS[-1]:
+        return first
+    return first[: _LITERAL_LENGTHS[-1]].rpartition(" ")[0]
+
+
+def of_prose(text: str) -> tuple[str, ...]:
+    """Return words that can only be code: ``snake_case``, ``CamelCase``, ``--option``."""
+    plain = _FILE.sub(" ", text)
+    names = [name for name in _NAME.findall(plain) if _TELLING.search(name)]
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    return tuple(dict.fromkeys((*_OPTION.findall(plain), *names, *last)))
+
+
+def _inside(symbol: Definition, wanted: Iterable[str], source: str) -> tuple[str, ...]:
+    """Return the rarest words that occur inside a symbol, in their order."""
+    candidates = [word for word in wanted if len(word.split()) and len(word) <= 200]
+    lacking = set(symbol.missing(candidates))
+    there = [word for word in candidates if word not in lacking]
+    rare = sorted(there, key=lambda word: (source.count(word), -len(word)))[:MAX_EXPECTED]
+    return tuple(word for word in there if word in rare)

@@ -1,18 +1,21 @@
-"""Lines of a source file, with which quotes are compared."""
+"""Source files as lines with which quotes are compared, and the files of a tree by their ends."""
 
 from __future__ import annotations
 
 import ast
 import bisect
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 from ringproof.harness.markdown import LINE_END
+from ringproof.harness.upstreams.tree import UpstreamTree
 
+MARKDOWN_SUFFIXES = (".md", ".mdx", ".markdown")
 MAX_SOURCE_BYTES = 4_000_000
 MAX_SOURCE_LINES = 60_000
 _WORD = re.compile(r"\w+")
@@ -28,14 +31,12 @@ class SourceRefused(Exception):
 class SourceLines:
     """The lines of a file that are not blank, with white space folded.
 
-    Args:
-        path: Path in the tree.
+    Attributes:
         total: Number of lines of the file.
         texts: Lines that are not blank, with single spaces and none at the ends. Fence marks of a
             Markdown file count as blank, since a fence cannot quote them.
         numbers: Line number, from 1, of each of ``texts``.
         where: Indices of each text in ``texts``, ascending.
-        raw: Whole text.
     """
 
     path: str
@@ -52,6 +53,10 @@ class SourceLines:
     def index_until(self, line: int) -> int:
         """Return the index after the last line with text at or before a line number."""
         return bisect.bisect_right(self.numbers, line)
+
+    def starting_with(self, prefix: str) -> list[int]:
+        """Return the indices of the texts that start with a prefix."""
+        return [index for index, text in enumerate(self.texts) if text.startswith(prefix)]
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -116,7 +121,7 @@ def read_source(path: str, data: bytes) -> SourceLines:
         lines.pop()
     if len(lines) > MAX_SOURCE_LINES:
         raise SourceRefused(f"is too large to be quoted ({len(lines):,} lines)")
-    markdown = path.endswith((".md", ".mdx", ".markdown"))
+    markdown = path.endswith(MARKDOWN_SUFFIXES)
     texts, numbers = [], []
     for number, line in enumerate(lines, 1):
         text = fold(line)
@@ -128,3 +133,42 @@ def read_source(path: str, data: bytes) -> SourceLines:
         where.setdefault(text, []).append(index)
     frozen = MappingProxyType({text: tuple(indices) for text, indices in where.items()})
     return SourceLines(path, len(lines), tuple(texts), tuple(numbers), frozen, raw)
+
+
+class TreeFiles:
+    """The files of a tree, each read once.
+
+    Args:
+        is_own: Whether a file counts when only the end of its path is known.
+    """
+
+    def __init__(self, tree: UpstreamTree, is_own: Callable[[str], bool] = bool) -> None:
+        self.tree = tree
+        self._is_own = is_own
+        self._read: dict[str, SourceLines | None] = {}
+
+    def lines(self, path: str) -> SourceLines | None:
+        """Return a file, or ``None`` if it does not exist.
+
+        Raises:
+            SourceRefused: See `read_source`.
+            UpstreamError, UpstreamUnavailable: See `UpstreamTree.read`.
+        """
+        if path not in self._read:
+            try:
+                self._read[path] = read_source(path, self.tree.read(path))
+            except FileNotFoundError:
+                self._read[path] = None
+        return self._read[path]
+
+    def ending_with(self, path: str) -> tuple[str, ...]:
+        """Return the files whose path is the given one or ends with it, sorted."""
+        known = self._by_name.get(posixpath.basename(path), ())
+        return tuple(name for name in known if f"/{name}".endswith(f"/{path}"))
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for path in sorted(filter(self._is_own, self.tree.paths())):
+            names.setdefault(posixpath.basename(path), []).append(path)
+        return names
