@@ -44,7 +44,7 @@ def test_quoted_code_becomes_anchors_with_what_occurs_in_them(tmp_path: Path) ->
 def test_the_anchors_hold_in_the_code_and_prove_only_themselves(tmp_path: Path) -> None:
     roots = kite_roots(tmp_path)
     card = imported(tmp_path, roots=roots).card
-    trees = {root.name: root.tree for root in roots.roots}
+    trees = {root.name: root.files.tree for root in roots.roots}
     assert len(card.anchors) == 4
     for anchor in card.anchors:
         assert AnchorResolver(trees[anchor.upstream]).resolve(anchor).holds, anchor.id
@@ -166,7 +166,7 @@ def test_quoted_cuda_becomes_an_anchor(tmp_path: Path) -> None:
     (anchor,) = convert(folder, roots, today=TODAY).card.anchors
     assert anchor.symbol == "kite::fill_kernel"
     assert "total" in anchor.expects
-    assert AnchorResolver(roots.roots[0].tree).resolve(anchor).holds
+    assert AnchorResolver(roots.roots[0].files.tree).resolve(anchor).holds
 
 
 def test_a_place_that_is_quoted_twice_is_one_anchor(tmp_path: Path) -> None:

@@ -89,15 +89,8 @@ class PythonDefinition(Definition):
     def docstrings(self) -> Iterator[str]:
         """Yield the docstrings inside, in the order of `ast.walk`."""
         for root in self.nodes:
-            pending = deque((root,))
-            while pending:
-                node = pending.popleft()
-                if _is_docstring(node):
-                    yield _folded(node.value.value)  # type: ignore[attr-defined]
-                for name in node._fields:
-                    value = getattr(node, name, None)
-                    if isinstance(value, list):
-                        pending.extend(item for item in value if isinstance(item, _HOLDERS))
+            found = filter(_is_docstring, _statements(root))
+            yield from (_folded(node.value.value) for node in found)  # type: ignore[attr-defined]
 
     def summary(self) -> Summary:
         """See `Definition`; the defaults of an option are the arguments of its call."""
@@ -197,16 +190,8 @@ class PythonModule:
         """Return the definitions in a scope by name; in a function, only functions and classes."""
         if scope not in self._members:
             members: dict[str, list[PythonDefinition]] = {}
-            for block in _statement_blocks(scope):
-                for statement, below in zip(block, [*block[1:], None], strict=True):
-                    if isinstance(statement, _NAMED):
-                        named = PythonDefinition(statement)
-                        members.setdefault(statement.name, []).append(named)
-                    elif not isinstance(scope, _FUNCTIONS) and (names := _targets(statement)):
-                        words = below if below is not None and _is_docstring(below) else None
-                        for name in sorted(names):
-                            field = PythonDefinition(statement, words)
-                            members.setdefault(name, []).append(field)
+            for name, definition in _definitions(scope):
+                members.setdefault(name, []).append(definition)
             for several in members.values():
                 several.sort(key=lambda definition: definition.start)
             self._members[scope] = members
@@ -234,6 +219,18 @@ def _chosen(members: _Members, part: str, place: str) -> PythonDefinition:
     return candidates[0]
 
 
+def _definitions(scope: ast.AST) -> Iterator[tuple[str, PythonDefinition]]:
+    fields = not isinstance(scope, _FUNCTIONS)
+    for block in _statement_blocks(scope):
+        for statement, below in zip(block, [*block[1:], None], strict=True):
+            if isinstance(statement, _NAMED):
+                yield statement.name, PythonDefinition(statement)
+                continue
+            words = below if below is not None and _is_docstring(below) else None
+            for name in sorted(_targets(statement)) if fields else ():
+                yield name, PythonDefinition(statement, words)
+
+
 def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
     """Yield the statement lists of a scope, including those of compound statements.
 
@@ -249,6 +246,18 @@ def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
                 pending.extend(item for item in block if not isinstance(item, _NAMED))
         pending.extend((*getattr(current, "handlers", ()), *getattr(current, "cases", ())))
+
+
+def _statements(root: ast.AST) -> Iterator[ast.AST]:
+    """Yield statements and their holders in the order of `ast.walk`, without expressions."""
+    pending = deque((root,))
+    while pending:
+        node = pending.popleft()
+        yield node
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                pending.extend(item for item in value if isinstance(item, _HOLDERS))
 
 
 def _targets(statement: ast.stmt) -> set[str]:

@@ -149,23 +149,22 @@ class SourceFiles:
         """
         plain = path.removeprefix("./")
         outside = plain.startswith(("/", "../"))
-        try:
-            if not outside and not (anywhere and "/" not in plain):
-                for root, inner in self._strict(plain):
-                    if source := self._roots[root].lines(inner):
-                        return (source,)
-            beside = posixpath.normpath(posixpath.join(folder, path))
-            if source := self._roots[CHECKOUT].lines(beside):
+        bare = anywhere and "/" not in plain
+        beside = (CHECKOUT, posixpath.normpath(posixpath.join(folder, path)))
+        exact = [beside] if outside or bare else [*self._strict(plain), beside]
+        for root, inner in exact:
+            if source := self._lines(root, inner):
                 return (source,)
-            self._refuse_empty_submodule(plain)
-            if not anywhere or outside:
-                return ()
-            found = (
-                files.lines(name)
-                for files in self._roots.values()
-                for name in files.ending_with(plain)
-            )
-            return tuple(source for source in found if source is not None)
+        self._refuse_empty_submodule(plain)
+        if not anywhere or outside:
+            return ()
+        ending = [(root, self._roots[root].ending_with(plain)) for root in self._roots]
+        found = (self._lines(root, name) for root, names in ending for name in names)
+        return tuple(source for source in found if source is not None)
+
+    def _lines(self, root: str, path: str) -> SourceLines | None:
+        try:
+            return self._roots[root].lines(path)
         except UpstreamError as error:
             raise SourceRefused(str(error)) from error
 

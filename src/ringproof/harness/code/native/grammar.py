@@ -87,11 +87,10 @@ def declarations(source: bytes, masked: Masked) -> Iterator[Declared]:
     pending: list[tuple[Node, _Scope]] = [(_parsed(masked.text), _Scope())]
     while pending:
         node, scope = pending.pop()
-        for child in node.children:
-            for made in reader.read(child, scope, pending):
-                if scope.members is not None:
-                    scope.members.append(made)
-                yield made
+        made = [item for child in node.children for item in reader.read(child, scope, pending)]
+        if scope.members is not None:
+            scope.members.extend(made)
+        yield from made
 
 
 def _parsed(text: bytes) -> Node:
