@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ringproof.harness.cluster import RankContext
-from ringproof.reference.model import router
+from ringproof.reference.model import moe
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.mla import LatentAttention
@@ -249,4 +249,4 @@ def _fault(
     }
     if case.fault not in wrong:
         return nullcontext()
-    return patch.object(router, "counting_groups", wrong[case.fault])
+    return patch.object(moe, "counting_groups", wrong[case.fault])

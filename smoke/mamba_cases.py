@@ -17,8 +17,7 @@ from ringproof.reference.model import batch as batch_module
 from ringproof.reference.model import mamba as mamba_module
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import MambaShape, ModelConfig, preset
-from ringproof.reference.model.mamba import Mamba
-from ringproof.reference.model.mamba_shares import HeadShares
+from ringproof.reference.model.mamba import HeadShares, Mamba
 from ringproof.reference.model.parameters import Builder, ParameterKind
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.maps import local_to_global

@@ -15,9 +15,8 @@ from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.stage import Stage, build_stage
 from ringproof.reference.model.tensor_parallel import (
     TensorParallel,
-    enter,
-    gather_rows,
-    leave,
+    copy_to_region,
+    reduce_from_region,
     scatter_rows,
 )
 from ringproof.reference.topology.context import parallel_context
@@ -180,10 +179,9 @@ def duals(rank: RankContext, *, sequence_parallel: bool) -> dict[str, float]:
         same, apart, share = ("same", 12), ("apart", 12), ("apart", 12 // size)
         rows = share if sequence_parallel else same
         maps = {
-            "enter": (enter, rows, apart),
-            "leave": (leave, apart, rows),
+            "copy_to_region": (copy_to_region, rows, apart),
+            "reduce_from_region": (reduce_from_region, apart, rows),
             "scatter_rows": (scatter_rows, same, rows),
-            "gather_rows": (gather_rows, rows, same),
         }
         return {
             name: _adjoint_error(function, tp, before, after, device=rank.device)
@@ -230,4 +228,4 @@ def uneven_rows(rank: RankContext) -> None:
         RankLayout(tp=rank.world_size), descriptions=(TENSOR_PARALLEL,)
     ) as context:
         tp = TensorParallel.of(context.groups[TENSOR_PARALLEL], sequence_parallel=True)
-        leave(torch.zeros(rank.world_size + 1, 2, device=rank.device), tp)
+        reduce_from_region(torch.zeros(rank.world_size + 1, 2, device=rank.device), tp)

@@ -32,8 +32,8 @@ from ringproof.errors import InputError
 from ringproof.harness.tape.backend import TapeBackend
 from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.model import mla
+from ringproof.reference.model.attention import rotation
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.rope import rotation
 from ringproof.reference.model.static import batch_tensors, static_batch
 from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack

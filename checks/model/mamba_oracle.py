@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from ringproof.reference.model.config import MambaShape
-from ringproof.reference.model.segments import PADDING
+from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.partition import Span
 
 NAN = float("nan")

@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ringproof.reference.model.batch import IGNORED
-from ringproof.reference.model.cross_entropy import cross_entropy_sum
 from ringproof.reference.model.tensor_parallel import TensorParallel
+from ringproof.reference.model.vocabulary import cross_entropy_sum
 
 ONE = TensorParallel()
 LABELS = torch.tensor([3, IGNORED, 0, 9, IGNORED, 9])

@@ -19,7 +19,7 @@ from checks.model.device_labels import GPU, PretendedGpu
 from checks.model.whole_model import whole
 from ringproof.harness.tape.backend import TapeBackend
 from ringproof.harness.tape.memory import TapePool
-from ringproof.reference.model import rope
+from ringproof.reference.model import attention
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.training.options import GraphOptions, KeepingOptions
@@ -71,7 +71,7 @@ def test_a_tensor_left_on_the_host_is_seen(
     def on_host(*arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
         return arange(*arguments, **options)
 
-    monkeypatch.setattr(rope.torch, "arange", on_host)
+    monkeypatch.setattr(attention.torch, "arange", on_host)
     with pytest.raises(AssertionError, match="a tensor on the host"):
         step("qwen3-tiny", static=True)
 

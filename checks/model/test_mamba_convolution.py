@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import conv1d, pad
 
 from checks.model.mamba_oracle import NAN, random_segments, runs
-from ringproof.reference.model.convolution import causal_convolution
-from ringproof.reference.model.segments import PADDING
+from ringproof.reference.model.state_space import causal_convolution
+from ringproof.reference.packing.capacity import PADDING
 
 CHANNELS = 5
 

@@ -7,7 +7,7 @@ import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.model.config import MambaShape
-from ringproof.reference.model.mamba_shares import HeadShares
+from ringproof.reference.model.mamba import HeadShares
 
 LARGEST = 24
 

@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from checks.model.mamba_oracle import NAN, random_segments, recur, runs
-from ringproof.reference.model.segments import PADDING
 from ringproof.reference.model.state_space import state_space_scan
+from ringproof.reference.packing.capacity import PADDING
 
 Inputs = tuple[torch.Tensor, ...]
 

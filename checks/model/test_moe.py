@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from ringproof.errors import InputError
-from ringproof.reference.model.balance import balance_loss
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig, preset
-from ringproof.reference.model.moe import MixtureOfExperts, RoutedExperts
+from ringproof.reference.model.moe import MixtureOfExperts, RoutedExperts, balance_loss, route
 from ringproof.reference.model.parameters import Builder
-from ringproof.reference.model.router import route
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from smoke.model_batches import LENGTHS, group_of_one, random_sequences, rank_batch, totals

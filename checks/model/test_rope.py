@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from checks.model.dense import turn
-from ringproof.reference.model.rope import rotate, rotation
+from ringproof.reference.model.attention import rotate, rotation
 
 ROWS, HEADS, WIDTH, BASE = 11, 3, 8, 1e4
 

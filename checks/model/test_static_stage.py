@@ -18,9 +18,8 @@ from torch import nn
 from checks.model.test_stage_capture import no_read_back
 from checks.model.whole_model import run, whole, worst
 from ringproof.errors import InputError
-from ringproof.reference.model import segments
 from ringproof.reference.model import stage as stage_module
-from ringproof.reference.model.batch import PackedBatch, Totals
+from ringproof.reference.model.batch import PackedBatch, Totals, row_segments
 from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.model.static import (
     batch_tensors,
@@ -172,7 +171,7 @@ def baked(where: str) -> Iterator[None]:
         "segments": (
             PackedBatch,
             "segments",
-            property(lambda batch: segments.row_segments(batch.packed, batch.positions.device)),
+            property(lambda batch: row_segments(batch.packed, batch.positions.device)),
         ),
         "table": (
             PackedBatch,

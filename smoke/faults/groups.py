@@ -15,12 +15,12 @@ from ringproof.reference.attention import plan as attention_plan
 from ringproof.reference.attention.attention import planned_attention
 from ringproof.reference.attention.plan import AttentionPlan
 from ringproof.reference.attention.steps import Step
-from ringproof.reference.model import attention, router
+from ringproof.reference.model import attention, moe
 from ringproof.reference.model import batch as model_batch
 from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.mamba import Mamba
-from ringproof.reference.model.segments import PADDING
+from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from ringproof.reference.training import trainer
 from smoke.faults.seams import Predecessor, Site, own_pack, seen_by
@@ -160,7 +160,7 @@ def padding_left_undefined(site: Site) -> Any:
 
 
 def router_counts_own_rows(site: Site) -> Any:
-    return mock.patch.object(router, "counting_groups", lambda batch, tensor_parallel: ())
+    return mock.patch.object(moe, "counting_groups", lambda batch, tensor_parallel: ())
 
 
 def router_counts_over_domain(site: Site) -> Any:
@@ -170,20 +170,20 @@ def router_counts_over_domain(site: Site) -> Any:
 
 @contextmanager
 def router_counts_padding(site: Site) -> Iterator[None]:
-    call = router.balance_loss
+    call = moe.balance_loss
 
     def changed(p: Any, chosen: Any, sequences: Any, real: Any, **options: Any) -> torch.Tensor:
         return call(p, chosen, sequences, torch.ones_like(real), **options)
 
     with ExitStack() as changes:
-        changes.enter_context(mock.patch.object(router, "balance_loss", changed))
+        changes.enter_context(mock.patch.object(moe, "balance_loss", changed))
         yield
 
 
 def _balance_loss(other: Any) -> Any:
-    call = router.balance_loss
+    call = moe.balance_loss
 
     def changed(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
         return call(*tensors, **{**options, **other()})
 
-    return mock.patch.object(router, "balance_loss", changed)
+    return mock.patch.object(moe, "balance_loss", changed)

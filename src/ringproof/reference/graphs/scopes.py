@@ -25,7 +25,7 @@ from ringproof.reference.graphs.backend import Outputs
 from ringproof.reference.graphs.names import check_scope
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ATTENTIONS
-from ringproof.reference.model.router import Router, Routing
+from ringproof.reference.model.moe import Router, Routing
 from ringproof.reference.model.stage import Stage
 
 

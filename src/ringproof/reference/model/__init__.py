@@ -1,8 +1,7 @@
-"""Tiny models, structurally true, whose every part works on a packed microbatch under CP and TP.
+"""Tiny models with the structure of real ones, whose parts work on a packed microbatch under CP, TP.
 
-Read in this order: ``config`` (what a model is made of), ``batch`` (what it is fed),
-``parameters`` and ``tensor_parallel`` (how weights are cut, and what moves for it), ``linear``,
-``norm`` and ``rope``, then the mixers ``attention``, ``mla`` and ``mamba``, the feed-forwards
-``feed_forward`` and ``moe``, and what puts them together: ``layer``, ``cross_entropy``, ``mtp``
-and ``stage``.
+Read in this order: ``config`` (parts of a model), ``batch`` (its input), ``parameters`` and
+``tensor_parallel`` (division of weights, and communication), ``linear`` and ``norm``, the mixers
+``attention``, ``mla`` and ``mamba``, the feed-forwards ``feed_forward`` and ``moe``, ``layer``,
+``vocabulary`` and ``stage``. ``static`` has microbatches of fixed capacity for CUDA graphs.
 """

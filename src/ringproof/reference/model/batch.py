@@ -1,13 +1,13 @@
-"""One microbatch as one rank of its CP group holds it: rows, metadata and the group, together.
+"""One microbatch as one rank of its CP group holds it: rows, metadata and the group.
 
-The group travels with the microbatch. No module keeps one, so none can use that of another
-microbatch, and nothing has to be restored afterwards. What layers derive from the pack alone (the
-plan of attention, Mamba's exchange) is derived once and travels with the microbatch, too.
+The group travels with the microbatch. No module stores one, so none can use that of another
+microbatch. Plans that layers derive from the pack alone (of attention, and of Mamba's exchange) are
+made once and travel with the microbatch, too.
 
-A microbatch says what its rows are twice over. ``packed`` and ``totals`` are integers, from which
-eager code takes the shortest way. ``metadata`` are the same facts as tensors of a fixed size. Where
-a microbatch has them, no layer looks at those integers, so that a graph captured with one pack
-computes any other of the same capacity once its tensors are copied in (``static``).
+The pack and the totals are given twice: ``packed`` and ``totals`` are integers for eager code,
+``metadata`` has the same facts as tensors of a fixed size. If a microbatch has metadata, no layer
+uses the integers, so that a graph captured with one pack computes any other of the same capacity
+once its tensors are copied in (``static``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ringproof.reference.attention.communicator import Communicator
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable
 from ringproof.reference.attention.plan import AttentionPlan, Cut, plan_attention
-from ringproof.reference.model.segments import row_segments
+from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.packing.shards import Sharding
 from ringproof.reference.topology.dynamic import ContextParallelGroup
@@ -33,7 +33,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Totals:
-    """What losses are divided by: counts over the whole global batch, whatever its packing.
+    """Divisors of losses: counts over the whole global batch, whatever its packing.
 
     Args:
         tokens: Real tokens.
@@ -48,16 +48,14 @@ class Totals:
 class Metadata:
     """A pack of fixed capacity, and the totals, as tensors; the same on all ranks of the CP group.
 
-    ``N`` ranks of ``R`` rows, ``E`` entries. Nothing but ``capacity`` may be baked into a graph.
+    ``N`` ranks of ``R`` rows, ``E`` entries. Only ``capacity`` may be a constant of a graph.
 
     Args:
-        capacity: ``N * R`` rows and ``E`` entries. Also the most rows that a sequence may have:
-            what a kernel is told as ``max_seqlen``.
+        capacity: ``N * R`` rows, which are also the ``max_seqlen`` of a kernel, and ``E`` entries.
         table: Sequence and position of each row: ``[N, R]`` int64 each.
         places: ``[N, R]`` int64, row of the pack of each row.
         order: ``[N * R]`` int64, the inverse.
-        cu_seqlens: ``[E + 1]`` int32, as kernels take it. No layer here needs it.
-        cu_seqlens_padded: ``[E + 1]`` int32, likewise.
+        cu_seqlens, cu_seqlens_padded: ``[E + 1]`` int32, for kernels. No layer here uses them.
         tokens: 0-dim int64, see :class:`Totals`.
         predictions: ``[1 + depths]`` int64, see :class:`Totals`.
     """
@@ -73,7 +71,7 @@ class Metadata:
 
     @property
     def segments(self) -> torch.Tensor:
-        """``[N * R]``, the sequence of each row of the pack; see ``segments``."""
+        """Sequence of each row of the pack, ``[N * R]``; see :func:`row_segments`."""
         return self.table.sequences.flatten().index_select(0, self.order)
 
 
@@ -84,17 +82,17 @@ class PackedBatch:
     Args:
         packed: The sequences in the rows of the whole group.
         group: The ranks that share them.
-        comm_type: How attention communicates over the group.
-        partition: How rows are cut over it, ``zigzag`` or ``contiguous``.
+        comm_type: Communication type of attention.
+        partition: Partition of the rows over the group, ``zigzag`` or ``contiguous``.
         positions: ``[R]`` int64, position of each row in its sequence.
         sequences: ``[R]`` int64, entry of the pack that each row belongs to.
         real: ``[R]`` bool, whether the row holds a token of the data.
         tokens: ``[R]`` int64, or ``None`` on a stage that embeds nothing.
-        future: ``[1 + depths, R]`` int64, or ``None`` where no loss is computed: at depth ``d``
-            the token ``1 + d`` places later in the same sequence, :data:`IGNORED` where it ends.
-        totals: Of the global batch.
-        metadata: The pack and the totals as tensors, in place of which nothing of ``packed`` and
-            ``totals`` is used; ``None`` for eager code.
+        future: ``[1 + depths, R]`` int64, or ``None`` without a loss: at depth ``d`` the token
+            ``1 + d`` places later in the same sequence, :data:`IGNORED` where it ends.
+        totals: Counts of the global batch.
+        metadata: The pack and the totals as tensors, which replace ``packed`` and ``totals``;
+            ``None`` for eager code.
 
     Raises:
         InputError: A tensor does not have the pack's rows, or the metadata are another group's.
@@ -116,21 +114,14 @@ class PackedBatch:
         if self.metadata is not None:
             shape = tuple(self.metadata.table.sequences.shape)
             if shape[0] != self.group.size or self.metadata.capacity.rows != self.packed.rows:
-                raise InputError(
-                    "metadata",
-                    shape,
-                    f"the pack has {self.packed.rows} rows on {self.group.size} ranks",
-                    "make them for this group and capacity",
-                )
+                problem = f"the pack has {self.packed.rows} rows on {self.group.size} ranks"
+                remedy = "make them for this group and capacity"
+                raise InputError("metadata", shape, problem, remedy)
         for name in ("positions", "sequences", "real", "tokens", "future"):
             tensor: torch.Tensor | None = getattr(self, name)
             if tensor is not None and tensor.shape[-1] != self.rows:
-                raise InputError(
-                    name,
-                    tuple(tensor.shape),
-                    f"the pack has {self.rows} rows on each of {self.group.size} ranks",
-                    "cut it by the same pack",
-                )
+                problem = f"the pack has {self.rows} rows on each of {self.group.size} ranks"
+                raise InputError(name, tuple(tensor.shape), problem, "cut it by the same pack")
 
     @property
     def rows(self) -> int:
@@ -139,7 +130,7 @@ class PackedBatch:
 
     @cached_property
     def attention_plan(self) -> AttentionPlan:
-        """How attention runs on these rows: made when the first layer asks, used by all.
+        """Plan of attention on these rows, made once for all layers.
 
         Raises:
             InputError: See :func:`~ringproof.reference.attention.plan.plan_attention`.
@@ -159,10 +150,9 @@ class PackedBatch:
 
     @cached_property
     def sequence_exchange(self) -> HeadExchange:
-        """Between this rank's rows of all heads and all rows, in order, of some heads.
+        """Exchange between this rank's rows of all heads and all rows, in order, of some heads.
 
-        Over the flat CP group, whatever the communication type of attention. Made when the first
-        layer asks, used by all.
+        It uses the flat CP group, whatever the communication type of attention.
         """
         communicator = Communicator(self.group.flat)
         if self.metadata is not None:
@@ -173,9 +163,24 @@ class PackedBatch:
 
     @property
     def segments(self) -> torch.Tensor:
-        """The sequence of each row of the pack, in ascending order: ``[N * R]`` int64."""
+        """Sequence of each row of the pack, ``[N * R]`` int64; see :func:`row_segments`."""
         return self.metadata.segments if self.metadata else self._segments_of_pack
 
     @cached_property
     def _segments_of_pack(self) -> torch.Tensor:
         return row_segments(self.packed, self.positions.device)
+
+
+def row_segments(packed: PackedSequences, device: torch.device) -> torch.Tensor:
+    """Return the entry of each row of the pack that holds a token, else ``PADDING``: ``[T]`` int64.
+
+    >>> from ringproof.reference.packing.sequences import pack
+    >>> row_segments(pack([3, 1], multiple=4), torch.device("cpu")).tolist()
+    [0, 0, 0, -1, 1, -1, -1, -1]
+    """
+    numbers: list[int] = []
+    counts: list[int] = []
+    for entry, (real, rows) in enumerate(zip(packed.lengths, packed.padded_lengths, strict=True)):
+        numbers += [entry, PADDING]
+        counts += [real, rows - real]
+    return torch.tensor(numbers).repeat_interleave(torch.tensor(counts)).to(device)

@@ -1,4 +1,4 @@
-"""What a model is made of, and the presets: tiny, but with every part of the real one."""
+"""Configuration of a model, and presets: tiny models with every part of the real ones."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class LayerKind:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """GQA.
+    """Grouped-query attention.
 
     Args:
         heads: Query heads.
         kv_heads: Key/value heads; divides ``heads``.
-        head_width: Of queries, keys and values.
-        normalise: RMS norm of queries and keys, per head (Qwen3).
-        rotary: Whether positions are encoded (Nemotron-H's attention has none).
+        head_width: Channels of a query, key or value.
+        normalise: Whether queries and keys are RMS-normalized, per head (Qwen3).
+        rotary: Whether positions are encoded (not in Nemotron-H).
 
     Raises:
-        InputError: Heads that cannot be grouped, or a width of which no pairs can be turned.
+        InputError: The heads cannot be grouped, or the width is odd with RoPE.
     """
 
     heads: int
@@ -65,10 +65,10 @@ class LatentShape:
 
     Args:
         heads: Query heads, as many as key/value heads.
-        latent_width: Of the compressed keys and values.
-        content_width: Of queries and keys, the part without position.
-        rotary_width: Of queries and keys, the part with it; its key is shared by all heads.
-        value_width: Of values.
+        latent_width: Channels of the compressed keys and values.
+        content_width: Channels of queries and keys without position.
+        rotary_width: Channels of queries and keys with position; all heads share the key.
+        value_width: Channels of values.
     """
 
     heads: int
@@ -82,12 +82,8 @@ class LatentShape:
 class MambaShape:
     """Mamba-2 (arXiv 2405.21060).
 
-    Args:
-        heads: SSM heads.
-        head_width: Channels of a head.
-        state_width: SSM state of a channel.
-        groups: Groups of heads that share B and C; divides ``heads``.
-        convolution: Taps of the causal convolution.
+    The heads of a group share B and C. ``state_width`` is the SSM state of a channel, and
+    ``convolution`` the number of taps of the causal convolution.
     """
 
     heads: int
@@ -103,11 +99,10 @@ class ExpertsShape:
 
     Args:
         experts: Routed experts.
-        chosen: Of them for each token (top-k).
-        width: Hidden width of one expert.
-        shared_width: Hidden width of the shared expert.
-        score: How the router rates experts, ``softmax`` or ``sigmoid``.
-        scale: Of the routed experts' sum (``routed_scaling_factor``).
+        chosen: Experts of each token (top-k).
+        width, shared_width: Hidden width of a routed expert and of the shared one.
+        score: Score function of the router, ``softmax`` or ``sigmoid``.
+        scale: Factor of the routed experts' sum (``routed_scaling_factor``).
         auxiliary: Coefficient of the balance loss.
     """
 
@@ -125,20 +120,17 @@ class ModelConfig:
     """A model.
 
     Args:
-        name: For messages and logs.
+        name: Name for messages and logs.
         hidden: Width of the residual stream.
         feed_forward: Hidden width of a dense feed-forward.
-        layers: In order.
         attention, latent, mamba, experts: Shapes of the parts that occur.
-        vocabulary: Bytes.
-        rotary_base: Of RoPE's frequencies.
-        norm_epsilon: Of RMS norms.
+        rotary_base: Base of RoPE's frequencies.
         mtp_depths: Tokens predicted beyond the next (multi-token prediction).
         mtp_weight: Weight of their mean loss.
         tied: Whether the output head is the embedding.
 
     Raises:
-        InputError: No layer, an unknown part, or a part without a shape.
+        InputError: There is no layer, an unknown part, or a part without a shape.
     """
 
     name: str
@@ -170,19 +162,19 @@ class ModelConfig:
 
     @property
     def mtp_layer(self) -> LayerKind:
-        """Of which kind the layer of a multi-token prediction module is: the last that attends.
+        """Kind of the layer of a prediction module: that of the last layer with attention.
 
-        The last of all where none does.
+        It is the last layer if none has attention.
         """
         attending = (kind for kind in reversed(self.layers) if kind.mixer in ATTENTIONS)
         return next(attending, self.layers[-1])
 
 
 def required(shape: Shape | None, part: str) -> Shape:
-    """The shape of a part that a layer is made of.
+    """Return the shape of a part that a layer needs.
 
     Raises:
-        InputError: The model gives none.
+        InputError: The model has none.
     """
     if shape is None:
         raise InputError(part, None, "a layer needs this part", f"give the model its {part} shape")
@@ -190,10 +182,10 @@ def required(shape: Shape | None, part: str) -> Shape:
 
 
 def preset(name: str) -> ModelConfig:
-    """A preset by its name.
+    """Return a preset by its name.
 
     Raises:
-        InputError: There is none of that name.
+        InputError: The name is unknown.
     """
     if name not in PRESETS:
         raise InputError("preset", name, "unknown", f"use one of {', '.join(PRESETS)}")

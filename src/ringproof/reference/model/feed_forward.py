@@ -1,6 +1,7 @@
 """Dense feed-forwards: SwiGLU (arXiv 2002.05202) and squared ReLU (arXiv 2109.08668).
 
-``SwiGLU(x) = (silu(x A) * x B) C``; ``squared ReLU(x) = relu(x A)^2 C``. TP cuts the hidden width.
+``SwiGLU(x) = (silu(x A) * x B) C``; ``squared ReLU(x) = relu(x A)^2 C``. TP divides the hidden
+width.
 """
 
 from __future__ import annotations
@@ -13,17 +14,11 @@ from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.linear import ColumnLinear, RowLinear
 from ringproof.reference.model.parameters import Builder
-from ringproof.reference.model.tensor_parallel import enter, leave
+from ringproof.reference.model.tensor_parallel import copy_to_region, reduce_from_region
 
 
 class FeedForward(nn.Module):
-    """One of the two, on each row by itself.
-
-    Args:
-        config: The model.
-        builder: Scoped to this module.
-        kind: ``swiglu`` or ``squared-relu``.
-    """
+    """A feed-forward of kind ``swiglu`` or ``squared-relu``, which acts on each row by itself."""
 
     def __init__(self, config: ModelConfig, builder: Builder, kind: str) -> None:
         super().__init__()
@@ -33,14 +28,13 @@ class FeedForward(nn.Module):
         self.down = RowLinear(builder.scope("down"), config.feed_forward, config.hidden)
 
     def forward(self, x: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
-        """``[r or R, h]`` to the same."""
-        up = self.up(enter(x, self.tensor_parallel))
-        return leave(
-            self.down(swiglu(up) if self.gated else relu(up).square()), self.tensor_parallel
-        )
+        """Map rows ``[r or R, h]`` to the same shape."""
+        up = self.up(copy_to_region(x, self.tensor_parallel))
+        down = self.down(swiglu(up) if self.gated else relu(up).square())
+        return reduce_from_region(down, self.tensor_parallel)
 
 
 def swiglu(gate_and_value: torch.Tensor) -> torch.Tensor:
-    """``[R, 2 F]``, gate beside value, to ``[R, F]``."""
+    """Map ``[R, 2 F]``, gate beside value, to ``[R, F]``."""
     gate, value = gate_and_value.chunk(2, dim=-1)
     return silu(gate) * value

@@ -1,4 +1,5 @@
-"""Matrix products under TP. None of them communicates: ``enter`` and ``leave`` are the caller's.
+"""Matrix products under TP, without communication: callers use ``copy_to_region`` before and
+``reduce_from_region`` after them.
 
 ``in`` and ``out`` are the full widths. Weights are ``[out, in]`` as in ``torch.nn.Linear``, without
 a bias, drawn with a standard deviation of ``in ** -0.5``.
@@ -18,12 +19,8 @@ from ringproof.reference.model.parameters import Builder
 class ColumnLinear(nn.Module):
     """Each TP rank computes its own columns of the result.
 
-    Args:
-        builder: Scoped to this module.
-        in_width: Of the input, on every rank.
-        out_width: Of the result over all ranks.
-        blocks: Full widths of the parts of a fused result (such as q, k, v): each rank then gets
-            its share of every part, side by side.
+    ``blocks`` are the full widths of the parts of a fused result (such as q, k, v). Each rank then
+    gets its share of every part, side by side.
     """
 
     def __init__(
@@ -35,18 +32,12 @@ class ColumnLinear(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[R, in] -> [R, out / TP]``; ``x`` has passed ``enter``."""
+        """Map ``[R, in]``, after ``copy_to_region``, to ``[R, out / TP]``."""
         return linear(x, self.weight)
 
 
 class RowLinear(nn.Module):
-    """Each TP rank holds its own columns of the input and computes one addend of the result.
-
-    Args:
-        builder: Scoped to this module.
-        in_width: Of the input over all ranks.
-        out_width: Of the result.
-    """
+    """Each TP rank holds its own columns of the input and computes one addend of the result."""
 
     def __init__(self, builder: Builder, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -55,7 +46,7 @@ class RowLinear(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[R, in / TP] -> [R, out]``, a partial sum that ``leave`` completes."""
+        """Map ``[R, in / TP]`` to ``[R, out]``, a partial sum for ``reduce_from_region``."""
         return linear(x, self.weight)
 
 
@@ -63,23 +54,16 @@ class ReplicatedLinear(nn.Module):
     """Each TP rank holds the whole matrix and applies it to the rows that it has.
 
     For the residual stream (``[r, in]`` under sequence parallelism), where its gradient is partial
-    exactly when the rows are cut. Not for what has passed ``enter``.
-
-    Args:
-        builder: Scoped to this module.
-        in_width: Of the input.
-        out_width: Of the result.
+    exactly when the rows are divided. Not for the result of ``copy_to_region``.
     """
 
     def __init__(self, builder: Builder, in_width: int, out_width: int) -> None:
         super().__init__()
+        partial = builder.tensor_parallel.rows_are_cut
         self.weight = builder.parameter(
-            "weight",
-            (out_width, in_width),
-            std=in_width**-0.5,
-            partial=builder.tensor_parallel.rows_are_cut,
+            "weight", (out_width, in_width), std=in_width**-0.5, partial=partial
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[r or R, in] -> [r or R, out]``."""
+        """Map ``[r or R, in]`` to ``[r or R, out]``."""
         return linear(x, self.weight)

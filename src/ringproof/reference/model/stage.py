@@ -1,9 +1,9 @@
-"""A pipeline stage: a run of layers, with the embedding before the first and the loss after the
+"""A pipeline stage: consecutive layers, with the embedding before the first and the loss after the
 last.
 
-Parameters have the names of the whole model, whatever the cut: layers are keyed by their global
-index. What every loss is divided by comes with the microbatch and covers the whole global batch, so
-that shares add up, over microbatches, ranks and stages, to one number that no packing changes:
+Parameters have the names of the whole model: layers are keyed by their global index. The divisor of
+every loss comes with the microbatch and covers the whole global batch, so that shares add up, over
+microbatches, ranks and stages, to one number that does not depend on the packing:
 
     next token     sum of cross-entropy / predictions[0]
     further ones   weight / depths * sum over depths d of (sum of cross-entropy / predictions[d])
@@ -26,25 +26,22 @@ from torch.utils.checkpoint import checkpoint
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
-from ringproof.reference.model.cross_entropy import cross_entropy_sum
-from ringproof.reference.model.embedding import VocabularyMatrix
-from ringproof.reference.model.layer import Layer
-from ringproof.reference.model.mtp import PredictionModule
+from ringproof.reference.model.layer import Layer, PredictionModule
 from ringproof.reference.model.norm import RMSNorm
 from ringproof.reference.model.parameters import Builder, ParameterKind
 from ringproof.reference.model.tensor_parallel import TensorParallel, all_reduce
+from ringproof.reference.model.vocabulary import VocabularyMatrix, cross_entropy_sum
 
 
 @dataclass(frozen=True)
 class StageOutput:
-    """What a stage makes of a microbatch.
+    """Result of a stage for a microbatch.
 
     Args:
-        value: Hidden state ``[r or R, h]`` for the next stage; of the last stage, this rank's
-            share of the loss (0-dim). Backward through it reaches the auxiliary losses, too.
-        losses: Detached shares by name (``lm``, ``mtp``, ``moe_auxiliary``), of this stage. The
-            sum over the domain's ranks, the stages and the microbatches is the loss. TP ranks
-            have the same.
+        value: Hidden state ``[r or R, h]`` for the next stage; of the last stage, this rank's share
+            of the loss (0-dim). Its backward includes the auxiliary losses.
+        losses: Detached shares of this stage by name (``lm``, ``mtp``, ``moe_auxiliary``), equal on
+            TP ranks. The sum over the domain, the stages and the microbatches is the loss.
     """
 
     value: torch.Tensor
@@ -52,16 +49,15 @@ class StageOutput:
 
 
 class Stage(nn.Module):
-    """A run of layers of a model.
+    """Consecutive layers of a model.
 
     Args:
         config: The model.
-        builder: Unscoped. Its registry becomes :attr:`kinds`.
-        layers: Their indices in the whole model.
+        builder: Builder without a prefix. Its registry becomes :attr:`kinds`.
+        layers: Indices of the layers in the whole model.
         first: Whether it embeds tokens.
         last: Whether it computes the loss.
-        recompute: Whether each layer's activations are computed again in the backward, instead
-            of being kept.
+        recompute: Whether each layer runs its forward again in the backward.
     """
 
     def __init__(
@@ -105,14 +101,12 @@ class Stage(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, batch: PackedBatch) -> StageOutput:
-        """One microbatch.
+        """Compute one microbatch.
 
-        Args:
-            x: Of the first stage ``batch.tokens``; of others what the stage before returned.
-            batch: The microbatch.
+        ``x`` is ``batch.tokens`` on the first stage, and the value of the stage before on others.
 
         Raises:
-            InputError: The last stage is given no labels, or fewer depths than it predicts.
+            InputError: The last stage gets no labels, or fewer depths than it predicts.
         """
         if self.first:
             x = self.embedding.embed(x)
@@ -121,14 +115,17 @@ class Stage(nn.Module):
             x = self._run(layer, balance, x, batch)
         losses = self._losses(x, batch, balance) if self.last else {}
         if balance:
-            losses["moe_auxiliary"] = self._sum_over_rows(torch.stack(balance).sum())
+            share = torch.stack(balance).sum()
+            if self.tensor_parallel.rows_are_cut:
+                share = all_reduce(share, self.tensor_parallel)
+            losses["moe_auxiliary"] = share
         value = torch.stack(tuple(losses.values())).sum() if self.last else x
         return StageOutput(value, {name: loss.detach() for name, loss in losses.items()})
 
     def _run(
         self, module: nn.Module, balance: list[torch.Tensor], *arguments: object
     ) -> torch.Tensor:
-        """A layer or a prediction module; its auxiliary loss goes with the result."""
+        """Run a layer or a prediction module, and attach its auxiliary loss to the result."""
         again = self.recompute and not getattr(module, "recomputes", False)
         if again and torch.is_grad_enabled():
             x, auxiliary = checkpoint(
@@ -144,7 +141,7 @@ class Stage(nn.Module):
     def _losses(
         self, x: torch.Tensor, batch: PackedBatch, balance: list[torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Next token, then one token further at each depth."""
+        """Return the loss of the next token, then of one token further at each depth."""
         config = self.config
         future = _labels(batch, 1 + config.mtp_depths)
         x = self.norm(x)
@@ -159,7 +156,7 @@ class Stage(nn.Module):
         return losses
 
     def _mean(self, x: torch.Tensor, batch: PackedBatch, *, depth: int) -> torch.Tensor:
-        """This rank's share of the mean cross-entropy over the global batch."""
+        """Return this rank's share of the mean cross-entropy over the global batch."""
         head = self.embedding if self.config.tied else self.head
         labels = _labels(batch, 1 + depth)[depth]
         total = cross_entropy_sum(head.logits(x), labels, self.tensor_parallel)
@@ -167,17 +164,11 @@ class Stage(nn.Module):
             return total / max(1, batch.totals.predictions[depth])
         return total / batch.metadata.predictions[depth].clamp(min=1)
 
-    def _sum_over_rows(self, share: torch.Tensor) -> torch.Tensor:
-        """A share that counts a TP rank's own rows, over all of them: the same on every rank."""
-        return (
-            all_reduce(share, self.tensor_parallel) if self.tensor_parallel.rows_are_cut else share
-        )
-
 
 class _Attach(torch.autograd.Function):
-    """Hands ``x`` on; backward, the auxiliary loss gets the gradient 1 that a loss has.
+    """Return ``x``; in the backward, the auxiliary loss gets the gradient 1 of a loss.
 
-    So a stage need not send its auxiliary loss on for the last stage to add it.
+    So a stage does not have to send its auxiliary loss to the last stage.
     """
 
     @staticmethod
@@ -204,53 +195,40 @@ def build_stage(
     tensor_parallel: TensorParallel,
     recompute: bool = False,
 ) -> Stage:
-    """A stage with fresh parameters, the same numbers in any layout; see :class:`Stage`.
-
-    Args:
-        config: The model.
-        layers: Indices of its layers.
-        first: Whether it embeds.
-        last: Whether it computes the loss.
-        seed: Of the parameters.
-        dtype: Of the parameters.
-        device: Where they live.
-        tensor_parallel: Over which ranks they are cut.
-        recompute: See :class:`Stage`.
+    """Build a stage with the same parameters in any layout; see :class:`Stage`.
 
     Raises:
-        InputError: TP cannot cut the model.
+        InputError: TP cannot divide the model.
     """
     builder = Builder(seed, dtype, device, tensor_parallel, registry={})
     return Stage(config, builder, layers=layers, first=first, last=last, recompute=recompute)
 
 
 def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:
-    """The layers of each stage: as even as can be, in order, the longer runs first.
+    """Return the layers of each stage, divided evenly and in order, the longer stages first.
 
     Under interleaving there are ``PP x VPP`` stages, and stage ``c`` is on pipeline rank
     ``c % PP``.
 
     Raises:
-        InputError: No stage, or more stages than layers.
+        InputError: There is no stage, or there are more stages than layers.
 
     >>> split_layers(5, 2)
     (range(0, 3), range(3, 5))
     """
     if not 1 <= stages <= layer_count:
-        raise InputError(
-            "pipeline stages", stages, f"the model has {layer_count} layers", "give each a layer"
-        )
+        problem = f"the model has {layer_count} layers"
+        raise InputError("pipeline stages", stages, problem, "give each a layer")
     length, longer = divmod(layer_count, stages)
     starts = [stage * length + min(stage, longer) for stage in range(stages + 1)]
     return tuple(range(start, stop) for start, stop in itertools.pairwise(starts))
 
 
 def _labels(batch: PackedBatch, depths: int) -> torch.Tensor:
-    """``future [>= depths, R]``."""
+    """Return ``future [>= depths, R]``."""
     counts = batch.metadata.predictions if batch.metadata else batch.totals.predictions
     if batch.future is None or min(len(batch.future), len(counts)) < depths:
         found = None if batch.future is None else tuple(batch.future.shape)
-        raise InputError(
-            "future", found, f"the model predicts {depths} tokens of each row", "give their labels"
-        )
+        problem = f"the model predicts {depths} tokens of each row"
+        raise InputError("future", found, problem, "give their labels")
     return batch.future

@@ -1,4 +1,7 @@
-"""The state-space recurrence of Mamba-2, computed in chunks (arXiv 2405.21060, section 6).
+"""Convolution and state-space recurrence of Mamba-2, in chunks (arXiv 2405.21060, section 6).
+
+Both run over the rows of a pack in order and start anew with each sequence. A tensor has the number
+of each row's sequence, so a captured graph can be replayed with other sequences.
 
 Each head keeps a state ``h [P, N]``, which is zero before the first row of every sequence:
 
@@ -21,10 +24,42 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from ringproof.reference.model.segments import PADDING, blank
+from ringproof.reference.packing.capacity import PADDING
 
 CHUNK = 32
-"""Near the fastest on a CPU for states of 16 x 16; a result does not depend on it."""
+"""Near the fastest on a CPU for states of 16 x 16; the result does not depend on it."""
+
+
+def blank(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Return ``values [n, …]`` with zeros where ``keep [n]`` is false.
+
+    This is a choice, not a product: NaN becomes zero, and the gradient of a zero is zero.
+    """
+    return torch.where(keep.reshape(-1, *(1,) * (values.dim() - 1)), values, 0)
+
+
+def causal_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: torch.Tensor
+) -> torch.Tensor:
+    """Compute each channel's weighted sum of a row and the few before it in the same sequence.
+
+    ``y[t] = bias + sum over k of weight[:, K - 1 - k] * x[t - k]``, over those ``t - k`` that are
+    rows of the same sequence as ``t``. Rows of padding give zero.
+
+    Args:
+        x: ``[T, C]``.
+        weight: ``[C, K]``; the last tap belongs to the row itself, as in ``torch.nn.Conv1d``.
+        bias: ``[C]``.
+        segments: ``[T]``, see :func:`~ringproof.reference.model.batch.row_segments`.
+    """
+    real = segments != PADDING
+    x = blank(x, real)
+    taps = weight.unbind(1)
+    total = bias + taps[-1] * x
+    for back in range(1, min(len(taps), len(x))):
+        earlier = blank(x[:-back], segments[:-back] == segments[back:])
+        total = total + taps[-1 - back] * functional.pad(earlier, (0, 0, back, 0))
+    return blank(total, real)
 
 
 def state_space_scan(
@@ -37,10 +72,9 @@ def state_space_scan(
     *,
     chunk: int = CHUNK,
 ) -> torch.Tensor:
-    """The recurrence above over a pack. Work and memory grow with ``T * chunk``.
+    """Compute the recurrence over a pack, in float32 or wider. Work grows with ``T * chunk``.
 
-    Nothing depends on what the tensors hold but their values: shapes, loops and kernels are the
-    same for every pack of ``T`` rows. Computed in float32 or wider, whatever the inputs are.
+    Shapes, loops and kernels are the same for every pack of ``T`` rows.
 
     Args:
         x: ``[T, H, P]``.
@@ -79,7 +113,7 @@ def state_space_scan(
 def _within(
     driven: torch.Tensor, passed: torch.Tensor, b: torch.Tensor, c: torch.Tensor, ids: torch.Tensor
 ) -> torch.Tensor:
-    """What reaches a row from the rows of its own chunk."""
+    """Sum over the rows of the same chunk."""
     seen = (ids[:, :, None] == ids[:, None, :]).tril()
     gap = passed[:, :, None] - passed[:, None, :]
     # The mask comes before the exponential: gaps to later rows are positive and may overflow.
@@ -91,7 +125,7 @@ def _within(
 def _across(
     driven: torch.Tensor, passed: torch.Tensor, b: torch.Tensor, c: torch.Tensor, ids: torch.Tensor
 ) -> torch.Tensor:
-    """What reaches a row from earlier chunks, by way of the state at their end."""
+    """Sum over earlier chunks, by the state at their end."""
     last = ids[:, -1]
     before = functional.pad(last[:-1], (1, 0), value=PADDING)
     to_end = _where((passed[:, -1:] - passed).exp(), ids == last[:, None])
@@ -104,15 +138,14 @@ def _across(
 
 
 def _where(decay: torch.Tensor, connected: torch.Tensor) -> torch.Tensor:
-    """A decay ``[…, G, K]``, zero across a border."""
+    """Return a decay ``[…, G, K]``, zero across a border."""
     return torch.where(connected[..., None, None], decay, 0)
 
 
 def _chain(decay: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """``state[n] + decay[n] * (the result for n - 1)``, for all ``n``.
+    """Compute ``state[n] + decay[n] * (the result for n - 1)`` for all ``n``, in log2 rounds.
 
-    Two neighbouring links make one link: in each round every link takes in all that the link at
-    twice the distance before it has, so ``log2`` of the length rounds suffice.
+    Each round doubles the number of states that are summed in every result.
     """
     distance = 1
     while distance < len(state):

@@ -3,16 +3,16 @@
     eager                  capacity                        static
     pack and totals   ->   to_capacity, with_metadata  ->  static_batch (once), load (each replay)
 
-A captured graph holds on to the tensors of one :class:`PackedBatch`, the *static* one. Before each
-replay all of them are overwritten, also the rows behind the last sequence: a dummy without tokens
-owns those. What is not a tensor (group, communication type, partition, capacity) is a constant of
-the graph, and a microbatch of other constants is refused. The static tensors have to stay as they
-are until the backward has run, which reads the masks again.
+A captured graph uses the tensors of one :class:`PackedBatch`, the *static* one. Before each replay
+all of them are overwritten, also the rows behind the last sequence, which belong to a dummy without
+tokens. Everything else (group, communication type, partition, capacity) is a constant of the graph,
+and a microbatch with other constants is refused. The static tensors must not change until the
+backward has run, which reads the masks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import torch
@@ -27,7 +27,7 @@ from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 PER_ROW = ("positions", "sequences", "real", "tokens", "future")
-"""Tensors of a microbatch that are about this rank's rows."""
+"""Tensors of a microbatch with one element per row of this rank."""
 _TABLE_TENSORS = ("sequences", "positions")
 _METADATA_TENSORS = tuple(
     field.name for field in fields(Metadata) if field.name not in ("capacity", "table")
@@ -43,19 +43,11 @@ def make_metadata(
     partition: str,
     device: torch.device | None = None,
 ) -> Metadata:
-    """A pack and its totals as tensors.
-
-    Args:
-        packed: Exactly as large as the capacity: see
-            :func:`~ringproof.reference.packing.capacity.to_capacity`.
-        totals: Of the global batch.
-        capacity: Rows and entries.
-        size: Ranks in the CP group.
-        partition: How rows are cut over it.
-        device: Where the tensors live.
+    """Return a pack of exactly the size of a capacity, and the totals, as tensors.
 
     Raises:
-        InputError: The pack has another size, or cannot be cut evenly.
+        InputError: The pack has another size, or the CP group cannot share it evenly. See
+            :func:`~ringproof.reference.packing.capacity.to_capacity`.
     """
     check_capacity(capacity, size, partition)
     found = Capacity(rows=packed.rows, entries=len(packed.lengths))
@@ -81,7 +73,7 @@ def make_metadata(
 
 
 def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
-    """The microbatch, from whose ``packed`` and ``totals`` no layer takes a number any more.
+    """Return the microbatch with metadata, so that no layer uses ``packed`` and ``totals``.
 
     Raises:
         InputError: See :func:`make_metadata`.
@@ -98,10 +90,10 @@ def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
 
 
 def static_batch(like: PackedBatch) -> PackedBatch:
-    """A microbatch of its own tensors, filled from another; its ``packed`` says nothing.
+    """Return a copy of a microbatch with its own tensors and a pack of padding alone.
 
     Raises:
-        InputError: The other has no metadata.
+        InputError: It has no metadata.
     """
     copies = {name: tensor.clone() for name, tensor in batch_tensors(like).items()}
     nothing = Totals(0, (0,) * len(like.totals.predictions))
@@ -110,7 +102,7 @@ def static_batch(like: PackedBatch) -> PackedBatch:
 
 
 def with_tensors(batch: PackedBatch, tensors: Mapping[str, torch.Tensor]) -> PackedBatch:
-    """The microbatch on other tensors, all of them; names as of :func:`batch_tensors`.
+    """Return the microbatch with other tensors, by the names of :func:`batch_tensors`.
 
     Raises:
         InputError: It has no metadata.
@@ -128,7 +120,7 @@ def load(static: PackedBatch, batch: PackedBatch) -> None:
     """Overwrite every tensor of a static microbatch with those of another.
 
     Raises:
-        InputError: The other has no metadata, or differs in what a graph has baked in.
+        InputError: The other has no metadata, or differs in a constant of the graph.
     """
     _check_constants(static, batch)
     into, given = batch_tensors(static), batch_tensors(batch)
@@ -143,7 +135,7 @@ def load(static: PackedBatch, batch: PackedBatch) -> None:
 
 
 def batch_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Every tensor of a microbatch by name; its metadata's begin with ``metadata.``.
+    """Return every tensor of a microbatch by name; those of its metadata begin with ``metadata.``.
 
     Raises:
         InputError: It has no metadata.
@@ -164,7 +156,7 @@ def _metadata(batch: PackedBatch) -> Metadata:
 
 
 def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
-    """What is no tensor is a constant of a graph."""
+    """Check everything that is a constant of a graph."""
     if batch.group != static.group:
         raise _of_another_group(static.group, batch.group)
     for name, found, wanted in (
@@ -177,22 +169,18 @@ def _check_constants(static: PackedBatch, batch: PackedBatch) -> None:
 
 
 def _of_another_group(static: ContextParallelGroup, given: ContextParallelGroup) -> InputError:
-    """By what tells them apart: the size, the ranks, or only the communicator."""
-    problem = "the static microbatch is of another CP group, of"
+    """Return an error that names the difference: the size, the ranks, or the communicator."""
+    of, remedy = "the static microbatch is of another CP group, of", "capture for each group"
     if given.size != static.size:
-        value, problem = f"{given.size} ranks", f"{problem} {static.size} ranks"
-        return InputError("group", value, problem, "capture for each group")
-    ranks, captured = (dist.get_process_group_ranks(one.flat) for one in (given, static))
+        return InputError("group", f"{given.size} ranks", f"{of} {static.size} ranks", remedy)
+    ranks, captured = (
+        ", ".join(map(str, dist.get_process_group_ranks(one.flat))) for one in (given, static)
+    )
     if ranks != captured:
-        value, problem = f"ranks {_listed(ranks)}", f"{problem} ranks {_listed(captured)}"
-        return InputError("group", value, problem, "capture for each group")
-    value, problem = f"ranks {_listed(ranks)}", f"{problem} the same ranks"
-    return InputError("group", value, problem, "use the group of the capture")
+        return InputError("group", f"ranks {ranks}", f"{of} ranks {captured}", remedy)
+    remedy = "use the group of the capture"
+    return InputError("group", f"ranks {ranks}", f"{of} the same ranks", remedy)
 
 
 def _likeness(tensor: torch.Tensor) -> str:
     return f"{tuple(tensor.shape)} {tensor.dtype}"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))

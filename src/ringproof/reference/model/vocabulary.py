@@ -1,7 +1,9 @@
-"""Cross-entropy of logits whose vocabulary is cut over TP: three numbers per row move, no logits.
+"""Embedding, output head and cross-entropy, with the vocabulary divided over TP ranks.
 
-With ``m`` the largest logit of a row over all ranks and ``Z = sum_v exp(l_v - m)``, the loss of a
-row with label ``y`` is ``log Z + m - l_y``, and its gradient ``softmax(l) - onehot(y)``.
+Embedding and head may be one matrix. The rank that holds a token's row looks it up, the others add
+zero. For the loss of a row three numbers move and no logits: with ``m`` the largest logit over all
+ranks and ``Z = sum_v exp(l_v - m)``, the loss with label ``y`` is ``log Z + m - l_y``, and its
+gradient is ``softmax(l) - onehot(y)``.
 """
 
 from __future__ import annotations
@@ -10,21 +12,55 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding, linear
 
 from ringproof.reference.model.batch import IGNORED
-from ringproof.reference.model.tensor_parallel import TensorParallel, all_reduce
+from ringproof.reference.model.parameters import Builder
+from ringproof.reference.model.tensor_parallel import (
+    TensorParallel,
+    all_reduce,
+    copy_to_region,
+    reduce_from_region,
+)
+
+
+class VocabularyMatrix(nn.Module):
+    """``weight [V / TP, h]`` of an embedding, of a head, or of both.
+
+    With ``shared``, it also exists on another pipeline stage.
+    """
+
+    def __init__(
+        self, builder: Builder, vocabulary: int, width: int, *, shared: bool = False
+    ) -> None:
+        super().__init__()
+        self.tensor_parallel = builder.tensor_parallel
+        self.weight = builder.parameter("weight", (vocabulary, width), split=0, shared=shared)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map tokens ``[R]`` to ``[r or R, h]``. A negative token is embedded as 0."""
+        rows = self.weight.shape[0]
+        local = tokens - self.tensor_parallel.rank * rows
+        own = (local >= 0) & (local < rows)
+        found = embedding(local.clamp(0, rows - 1), self.weight)
+        return reduce_from_region(found * own.unsqueeze(-1), self.tensor_parallel)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Map rows ``[r or R, h]`` to ``[R, V / TP]``."""
+        return linear(copy_to_region(x, self.tensor_parallel), self.weight)
 
 
 def cross_entropy_sum(
     logits: torch.Tensor, labels: torch.Tensor, tp: TensorParallel
 ) -> torch.Tensor:
-    """Sum of the cross-entropy over the rows that have a label.
+    """Sum the cross-entropy over the rows that have a label.
 
     Every TP rank gets the same number and the gradient of its own columns.
 
     Args:
-        logits: ``[R, V / TP]``, the columns of this rank: rank ``i`` holds the ``i``-th run.
+        logits: ``[R, V / TP]``, the columns of this rank: rank ``i`` holds the ``i``-th part.
         labels: ``[R]`` int64 in the whole vocabulary, or :data:`IGNORED`.
         tp: The TP ranks.
 
