@@ -72,6 +72,11 @@ def test_the_second_definition() -> None:
     assert _resolve("chosen#3").status is AnchorStatus.MISSING_SYMBOL
 
 
+def test_definitions_are_numbered_in_the_order_of_the_file() -> None:
+    source = "if a:\n    def f(): ...\nif b:\n    def f(): ...\nif c:\n    def f(): ...\n"
+    assert [_resolve(f"f#{number}", source=source).start for number in (1, 2, 3)] == [2, 4, 6]
+
+
 def test_an_ambiguous_symbol_is_refused_with_its_lines() -> None:
     found = _resolve("chosen")
     assert found.status is AnchorStatus.AMBIGUOUS_SYMBOL

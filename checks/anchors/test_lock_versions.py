@@ -11,7 +11,7 @@ from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.scene import ANCHORS, MODULE, Scene, make_scene
 from checks.anchors.wheelhouse import fill_cache
 from checks.proofs.miniature import anchor
-from ringproof.harness.anchors.check import STALE, check_cards
+from ringproof.harness.anchors.check import NOT_LOCKED, STALE, check_cards
 from ringproof.harness.anchors.lock import (
     Lock,
     LockedPlace,
@@ -175,3 +175,14 @@ def test_a_lock_of_another_version_is_not_compared(scene: Scene) -> None:
     assert "changed-code" not in said.stdout
     checked = check_cards({"demo": card}, {"demo": lock}, _choice(scene, given[1]))
     assert {item.since_lock for item in checked} == {STALE}, "not `changed`: it is another version"
+
+
+def test_an_anchor_whose_symbol_was_replaced_is_not_compared(scene: Scene) -> None:
+    given = ("--upstream", f"some/where={scene.git()}")
+    assert scene.run("lock", *given).exit_code == 0
+    lock = read_lock(scene.lock)
+    assert lock is not None
+    upstream = {"repo": "some/where", "ref": "main", "commit": scene.pinned}
+    card = _card(scene, {"lm": upstream}, [anchor("l-build", "Config.check", upstream="lm")])
+    (checked,) = check_cards({"demo": card}, {"demo": lock}, _choice(scene, given[1]))
+    assert checked.since_lock == NOT_LOCKED

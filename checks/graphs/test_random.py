@@ -68,6 +68,18 @@ def test_an_unregistered_generator_repeats_itself() -> None:
     assert not equal([seeded_by_the_host(tensor(64))], found[0])
 
 
+def test_a_repeated_draw_leaves_the_generator_as_it_was() -> None:
+    generator = torch.Generator().manual_seed(3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
+
+    graphed = graph(function, tensor(64), backend=TapeBackend(repeat_unregistered=True))
+    before = generator.manual_seed(4).get_state()
+    graphed(tensor(64))
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_a_seed_set_in_the_capture_is_refused() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         torch.manual_seed(1)

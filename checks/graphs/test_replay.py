@@ -64,6 +64,14 @@ def test_writes_in_place_and_several_outputs() -> None:
     assert not outputs[2].requires_grad
 
 
+def test_an_output_that_is_not_used_adds_nothing_to_gradients() -> None:
+    graphed = graph(lambda x: (2 * x, 3 * x), tensor(4, grad=True))
+    for used, factor in ((2, 5.0), (1, 2.0)):
+        x = tensor(4, seed=1, grad=True)
+        torch.stack(graphed(x)[:used]).sum().backward()
+        assert x.grad is not None and equal([x.grad], [torch.full_like(x, factor)])
+
+
 def test_python_is_not_run_again() -> None:
     calls = []
 

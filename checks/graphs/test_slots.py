@@ -98,9 +98,10 @@ def test_a_microbatch_that_has_left_is_refused(alone: ContextParallelGroup) -> N
     left = bank.enter(batch)
     module(rows(1), left).sum().backward()
     module(rows(1), left).sum().backward()  # still there
-    bank.enter(microbatch(PACKS[1], alone))
+    entered = bank.enter(microbatch(PACKS[1], alone))
     with pytest.raises(InputError, match="microbatch: it has left its slot"):
         module(rows(1), left)
+    module(rows(1), entered)
 
 
 def test_evaluation_between_forward_and_backward(alone: ContextParallelGroup) -> None:
