@@ -1,14 +1,8 @@
-"""Capture a computation once, replay it without Python: on CUDA, and by the same rules on a CPU.
+"""Capture a computation once and replay it without Python.
 
-Read in this order: ``backend`` (what is asked for, and what comes back), ``order`` (in which order
-passes are captured, and why memory depends on it), ``conditions`` (what a capture asks for),
-``capturing`` (warm-up, forward, backward: the same for every backend), ``replaying`` (the captured
-callable under autograd), ``refusals`` (what no device can capture). Then the backends: ``cuda``,
-``transformer_engine``, and the folder ``tape``, which has a reading order of its own. ``choose``
-picks one.
-
-On top of them: ``scopes`` (which parts of a model), ``key`` (what a graph of one is for), ``slots``
-(who may replay, and until when), ``installed`` (a part that replays), and ``bank`` (one graph for
-each part, slot and CP size, and which of them a microbatch gets). Apart from all of it, ``sizing``:
-how large graphs have to be for a batch.
+Read in this order: ``backend`` (the interface), ``capture`` (warm-up, forward, backward, and their
+conditions), ``replay`` (the captured callable under autograd), ``cuda`` and ``transformer_engine``
+(the backends of a GPU; the tape for a CPU is ``ringproof.harness.tape``), ``scopes`` (captured parts
+of a model), ``bank`` (one graph for each part, slot and CP size), ``estimate`` (whether the graphs
+fit in memory) and ``sizing`` (size of the graphs of a batch).
 """

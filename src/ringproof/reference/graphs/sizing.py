@@ -1,7 +1,7 @@
-"""How large graphs have to be for a batch: rows, entries, CP sizes, slots, and what that costs.
+"""Size of the graphs of a batch: rows, entries, CP sizes, slots, and their costs.
 
-A captured graph has one shape, so every pack is padded to the largest. Plans of the batches to
-come say what the largest is. Worked example, budget of 2,048 tokens, two plans on 8 ranks:
+A captured graph has one shape, so every pack is padded to the largest of all plans. Worked example,
+budget of 2,048 tokens, two plans on 8 ranks:
 
     plan    microbatches   sequences in the fullest pack   CP sizes used
     0       3              13                              1, 2, 4
@@ -26,32 +26,32 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.plan import Plan
 
 ITEM_BYTES = 2
-"""bf16, of hidden states."""
+"""Hidden states are bf16."""
 ROPE_BYTES = 4
-"""float32, of an angle."""
+"""Angles are float32."""
 _BOUNDARY_TENSORS, _BOUNDARY_BYTES = 4, 4
 """``cu_seqlens`` of queries and keys, real and padded, as int32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCapacity:
-    """What graphs have to hold for some batches.
+    """Capacity of the graphs for some batches.
 
     Attributes:
-        batches: How many were planned.
-        rows: On each rank, in every microbatch; as ``--graph-rows`` of ``ringproof train``.
+        batches: Number of planned batches.
+        rows: Rows on each rank in every microbatch: ``--graph-rows`` of ``ringproof train``.
         fullest: Sequences in the fullest pack.
-        entries: Of a pack, its dummy included: ``--thd-max-packed-sequences`` of Megatron-LM,
-            ``--graph-sequences`` of ``ringproof train``.
-        groups: CP size, largest first, to the groups that had sequences, in all batches. A size
-            with none is captured all the same.
-        microbatches: Of the batch with most.
-        slots: Of these, the most that wait for their backwards together.
-        upstream_slots: What pull request 5618 captures for: every sequence a microbatch of its
-            own, with a pipeline; without one a single slot. Data sets with one sample per
-            sequence (``--use-varlen-dataset``); else ``entries`` times as many.
-        tokens: Real ones, of all batches.
-        packed_rows: Rows that hold them, padded only to be cut.
+        entries: Entries of a pack, its dummy included: ``--thd-max-packed-sequences`` of
+            Megatron-LM, ``--graph-sequences`` of ``ringproof train``.
+        groups: Groups with sequences in all batches, by CP size, largest first. A size without any
+            is captured, too.
+        microbatches: Microbatches of the batch with most.
+        slots: Largest number of microbatches that wait for their backwards together.
+        upstream_slots: Slots of pull request 5618: with a pipeline one for each sequence, else one.
+            This is for data sets with one sample per sequence (``--use-varlen-dataset``); for
+            others it is ``entries`` times as many.
+        tokens: Real tokens of all batches.
+        packed_rows: Rows that hold them, with the least padding.
         capacity_rows: Rows at capacity, ranks without a sequence included.
     """
 
@@ -74,7 +74,7 @@ class GraphCapacity:
 
     @property
     def never_used(self) -> tuple[int, ...]:
-        """CP sizes without a sequence: captured, and a test that passes says nothing of them."""
+        """CP sizes that are captured and have no sequence."""
         return tuple(size for size, count in self.groups.items() if not count)
 
     @property
@@ -89,21 +89,21 @@ class GraphCapacity:
 
     @property
     def packed_padding(self) -> float:
-        """Part of the rows that is computed for nothing without capacity."""
+        """Fraction of the rows that is padding, without capacity."""
         return 1 - self.tokens / self.packed_rows
 
     @property
     def padding(self) -> float:
-        """The same at capacity."""
+        """Fraction of the rows that is padding, at capacity."""
         return 1 - self.tokens / self.capacity_rows
 
     @property
     def times_the_rows(self) -> float:
-        """Rows at capacity over rows without. Not of time: some of these ranks would wait."""
+        """Ratio of the rows at capacity to those without; some of these ranks would wait."""
         return self.capacity_rows / self.packed_rows
 
     def as_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "batches": self.batches,
             "rows_per_rank": self.rows,
@@ -129,18 +129,17 @@ def graph_capacity(
     pp: int = 1,
     max_sequences: int | None = None,
 ) -> GraphCapacity:
-    """What graphs have to hold for one plan.
+    """Return the capacity of the graphs for one plan.
 
     Args:
-        plan: Of a batch.
+        plan: Plan of a batch.
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
-        slots: Of its microbatches, the most that wait for their backwards together.
+        slots: Largest number of microbatches that wait for their backwards together.
         pp: Pipeline ranks.
-        max_sequences: Most sequences of a pack, where the planner was told; else those of the
-            fullest are room enough.
+        max_sequences: Limit of sequences of a pack; those of the fullest if ``None``.
 
     Raises:
-        InputError: A plan without sequences.
+        InputError: The plan has no sequences.
     """
     groups = [group for item in plan.microbatches for group in item.groups if not group.dummy]
     if not groups:
@@ -170,10 +169,10 @@ def graph_capacity(
 
 
 def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
-    """What holds all of several batches of one domain.
+    """Return the capacity for several batches of one domain.
 
     Raises:
-        InputError: There are none, or they have other rows or CP sizes.
+        InputError: There are none, or their rows or CP sizes differ.
     """
     if len({(one.rows, one.sizes) for one in found}) != 1:
         problem = "have not all the same rows and CP sizes"
@@ -196,28 +195,22 @@ def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
 
 
 def upstream_slots(sequences: int, *, pp: int) -> int:
-    """Slots of pull request 5618, whose data set gives one sample per sequence.
-
-    Args:
-        sequences: Of the global batch: each might be a microbatch of its own.
-        pp: Pipeline ranks.
-    """
+    """Return the slots of pull request 5618: each sequence may be a microbatch of its own."""
     return 1 if pp == 1 else sequences
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaticInputs:
-    """Bytes of what is filled before a replay, in pull request 5618; on one rank.
+    """Bytes that are filled before a replay in pull request 5618, on one rank.
 
-    Activations, gradients and the memory pools of the graphs come on top.
+    Activations, gradients and the memory pools of the graphs are not included.
 
     Attributes:
         hidden: Hidden states of a layer, slot and CP size.
         metadata: Four ``cu_seqlens`` tensors.
         mask: One byte for each row.
         rope: Angles for all CP sizes together: layers and slots share them.
-        copies: Layers times microbatches in flight times CP sizes. Slots that are never filled
-            together share their tensors.
+        copies: Layers times microbatches in flight times CP sizes.
     """
 
     hidden: int
@@ -228,16 +221,16 @@ class StaticInputs:
 
     @property
     def each(self) -> int:
-        """Of a layer, slot and CP size."""
+        """Bytes of a layer, slot and CP size."""
         return self.hidden + self.metadata + self.mask
 
     @property
     def total(self) -> int:
-        """Of the rank."""
+        """Bytes of the rank."""
         return self.each * self.copies + self.rope
 
     def as_json(self) -> dict[str, int]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "layer_slot_and_size": self.each,
             "rope_of_all_sizes": self.rope,
@@ -248,14 +241,10 @@ class StaticInputs:
 def static_inputs(
     capacity: GraphCapacity, *, hidden: int, rotary: int, layers: int, tp: int = 1
 ) -> StaticInputs:
-    """Bytes of static inputs; the rules are those of ``references/capacity.md`` of the skill.
+    """Count the bytes of static inputs by the rules of the skill's ``references/capacity.md``.
 
-    Args:
-        capacity: Of the graphs.
-        hidden: Width of the residual stream.
-        rotary: Width of the angles; 0 where the layer makes them itself (MLA).
-        layers: Captured ones on the rank.
-        tp: Ranks that share the rows, by sequence parallelism.
+    ``rotary`` is the width of the angles, 0 if the layer makes them itself (MLA). ``layers`` are
+    the captured ones on the rank, and ``tp`` ranks share the rows by sequence parallelism.
     """
     rows = capacity.rows // tp
     return StaticInputs(

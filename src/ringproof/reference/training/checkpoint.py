@@ -50,12 +50,8 @@ Identity = Mapping[str, str | int | float | bool]
 class TrainingState:
     """State of a rank that a checkpoint saves, apart from the random generators.
 
-    Args:
-        parameters: Parameters of this rank, loaded in place.
-        optimiser: Optimizer of exactly these parameters.
-        identity: Options that must be equal when the run is resumed; see :data:`Identity`.
-        place: Prefix of this rank's keys, from :func:`place_of`.
-        device: Device whose random generator is saved in addition to that of the CPU.
+    Parameters are loaded in place. ``place`` is the result of :func:`place_of`. The random
+    generator of the device is saved in addition to that of the CPU.
     """
 
     parameters: tuple[TrainedParameter, ...]
@@ -213,11 +209,7 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
 
 
 def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Check that every argument of the run is the same.
-
-    Raises:
-        InputError: An argument differs. The message names the first one.
-    """
+    """Check that every argument is the same; the message names the first that differs."""
     asked = json.loads(json.dumps(asked))
     for name in (*asked, *saved):
         if saved.get(name) != asked.get(name):
@@ -230,11 +222,7 @@ def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) 
 
 
 def _on_first_rank(function: Callable[[], Result]) -> Result:
-    """Call a function on rank 0, and return its result or raise its error on every rank.
-
-    Raises:
-        InputError: The function raised it.
-    """
+    """Call a function on rank 0, and return its result or raise its InputError on every rank."""
     outcome: list[Any] = [None]
     if dist.get_rank() == 0:
         try:

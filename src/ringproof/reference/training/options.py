@@ -22,13 +22,10 @@ _OF_CAPACITY = ("graphs", "graph_rows", "graph_sequences", "graphs_overflow")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The model to train.
+    """The model to train: a preset of `ringproof.reference.model.config`.
 
-    Args:
-        preset: Name of a preset of `ringproof.reference.model.config`.
-        mtp: Number of tokens predicted beyond the next one (multi-token prediction).
-        dtype: Dtype of parameters and activations.
-        recompute: Whether each layer runs its forward again in the backward.
+    ``mtp`` is the number of tokens predicted beyond the next one. With ``recompute``, each layer
+    runs its forward again in the backward.
     """
 
     preset: str = "qwen3-tiny"
@@ -55,11 +52,8 @@ class ParallelOptions:
     Args:
         layout: Parallel sizes.
         vpp: Chunks of layers per pipeline rank. More than one gives interleaved 1F1B.
-        sequence_parallel: Whether tensor parallel ranks divide the rows between layers.
         fully_sharded: Whether FSDP2 shards parameters over the DP x CP domain.
-        comm_type: Communication type of CP attention.
-        ranks_per_node: Ranks of a domain in one node, for ``a2a+p2p``; 0 if the domain is in one
-            node.
+        ranks_per_node: Ranks of a domain in one node, for ``a2a+p2p``; 0 if all are.
     """
 
     layout: RankLayout
@@ -104,7 +98,6 @@ class BatchOptions:
         seed: Seed of the data, its order and the parameters.
         global_batch: Sequences per step.
         max_sequence_length: Maximum tokens per sequence. Longer documents are cut.
-        schedule: ``padded``, ``packed`` or ``dynamic``.
         max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
         cp_sizes: CP sizes of dynamic groups: ``pow2``, ``divisors`` or a comma-separated list.
         forced_sizes: CP sizes that microbatches take in turn instead of the planner's choice, for
@@ -136,14 +129,9 @@ class BatchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserOptions:
-    """Optimizer and learning rate.
+    """Optimizer and learning rate, which rises for ``warmup_steps`` of all ``steps``.
 
-    Args:
-        steps: Steps of the whole run.
-        learning_rate: Highest learning rate.
-        warmup_steps: Steps until the highest learning rate.
-        weight_decay: Weight decay of matrices.
-        clip: Largest global gradient norm; 0 for no clipping.
+    Only matrices decay. ``clip`` is the largest global gradient norm; 0 for no clipping.
     """
 
     steps: int = 50
@@ -189,13 +177,11 @@ class KeepingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """CUDA graphs of a run.
+    """CUDA graphs of a run; names are those of ``graphs.names``.
 
     Args:
         graphs: ``off``; ``static`` for packs of fixed capacity without captures; ``bank`` for the
             same computation with captured graphs.
-        graph_backend: Capture backend, one of ``graphs.names.NAMES``.
-        graph_scope: Part of the model that one graph captures; see ``graphs.scopes``.
         graph_warmup: Number of runs before a capture.
         graph_rows: Rows of a pack per rank; 0 for the maximum of a microbatch.
         graph_sequences: Entries of a pack, the dummy included; 0 for enough for any pack.

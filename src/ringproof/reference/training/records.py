@@ -178,8 +178,6 @@ class GraphsRecord:
     slot for one CP size.
 
     Args:
-        backend: Name of the capture backend.
-        scope: Part of the model that one graph captures.
         slots: Slots per stage of a rank.
         entries: Entries on all ranks together.
         entries_of_rank: Entries on the rank that has most.

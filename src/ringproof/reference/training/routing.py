@@ -36,14 +36,10 @@ BYTE = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Portion:
-    """Real rows of one sequence that one rank needs in one microbatch; at least one row.
+    """Real rows of one sequence that one rank of the domain needs in one microbatch.
 
-    Args:
-        rank: Rank of the domain that needs the rows.
-        microbatch: Index of the microbatch.
-        sequence: Index of the sequence in the step.
-        positions: Positions of the rows in the sequence, ascending.
-        local: Positions of the rows in the rank's part of the microbatch.
+    ``positions`` are those of the rows in the sequence, ascending, and ``local`` those in the
+    rank's part of the microbatch.
     """
 
     rank: int
@@ -92,10 +88,7 @@ def local_rows(step: StepPlan, group: Group, packed: PackedSequences, place: int
 def portions(step: StepPlan, rank: int, source: int | None = None) -> Iterator[Portion]:
     """Yield the rows that one rank needs, by microbatch and then in the order of the pack.
 
-    Args:
-        step: The plan.
-        rank: Rank of the domain that needs the rows.
-        source: Owner of the rows; all owners when ``None``.
+    With ``source``, only the rows of that owner.
     """
     for microbatch in range(len(step.plan.microbatches)):
         group = step.group_of(microbatch, rank)
@@ -124,17 +117,9 @@ def portions_by_owner(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], .
 
 
 def followed(document: Tokens, positions: Rows, columns: range) -> IdRows:
-    """Return rows of a document: column ``c`` is the token ``c`` positions after the row's.
+    """Return rows ``[n, columns]`` of a document: column ``c`` is the token ``c`` places later.
 
     After the end of the document the value is 0. The receiver knows where the sequence ends.
-
-    Args:
-        document: ``[L]``.
-        positions: ``[n]``, positions of the rows.
-        columns: Columns to return; 0 is the row's own token.
-
-    Returns:
-        ``[n, len(columns)]``.
 
     >>> followed(np.array([7, 8, 9], np.uint8), np.array([0, 2]), range(0, 2)).tolist()
     [[7, 8], [9, 0]]
@@ -269,13 +254,7 @@ def place_rows(
     needed: Sequence[Sequence[Portion]],
     received: Sequence[IdRows],
 ) -> list[IdRows]:
-    """Put the received rows into the rank's microbatches.
-
-    Args:
-        step: The plan.
-        rank: Rank of the domain that received.
-        needed: Rows that it needed from each owner.
-        received: ``[rows, columns]`` from each owner.
+    """Put the rows ``[rows, columns]`` from each owner into the rank's microbatches.
 
     Returns:
         ``[R, columns]`` for each microbatch, 0 in padding.
@@ -321,13 +300,9 @@ def build_batches(
     groups: DynamicGroups,
     needs: TokenNeeds,
 ) -> list[PackedBatch]:
-    """Build a rank's microbatches from the rows that arrived.
+    """Build a rank's microbatches from the result of :func:`place_rows`.
 
-    Args:
-        step: The plan.
-        arrived: Rows of each microbatch from :func:`place_rows`; ``None`` if no tokens are needed.
-        groups: CP groups of every size that the plan uses.
-        needs: Tokens that this rank's part of the model needs.
+    The rows are ``None`` if no tokens are needed.
     """
     counts = totals(step, needs.depths)
     batches = []

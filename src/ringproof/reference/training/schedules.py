@@ -61,7 +61,7 @@ class Schedule:
     """Settings from which steps are planned.
 
     Args:
-        name: Name of the schedule, one of :data:`SCHEDULES`.
+        name: One of :data:`SCHEDULES`.
         ranks: Ranks of the DP x CP domain.
         max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
         cp_size: CP size of ``padded`` and ``packed``.
@@ -76,8 +76,7 @@ class Schedule:
         pipeline: Pipeline stages, and virtual stages per rank. Interleaved schedules need a
             multiple of the stages as number of microbatches.
         model: Cost model of a sequence on a group.
-        capacity: Fixed size of packs for CUDA graphs; ``None`` if each is as large as its
-            sequences.
+        capacity: Fixed size of packs for CUDA graphs; ``None`` for the size of their sequences.
 
     Raises:
         InputError: The name is unknown, or a size does not divide ``ranks``.
@@ -240,14 +239,10 @@ def plan_step(
 def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
     """Refuse a plan in which the independent validator finds a fault.
 
-    Args:
-        step: The plan.
-        what: Name of the batch for the message.
-        multiple: Required divisor of the number of microbatches.
-
     Raises:
         InputError: The plan has a fault, of which the message names the first, or a pack exceeds
-            the capacity.
+            the capacity. ``multiple`` has to divide the number of microbatches; ``what`` names the
+            batch for the message.
     """
     computed = replace(step.plan, lengths=step.computed)  # longer under padded
     _ = step.rows  # checks the capacity of every pack on all ranks, not only on those that hold it
