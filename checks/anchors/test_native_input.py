@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from checks.anchors.native_source import TextTree, anchor, resolve
 from ringproof.errors import InputError
 from ringproof.harness.anchors import AnchorResolver, AnchorStatus
-from ringproof.harness.cards.fields import Symbol
+from ringproof.harness.cards.model import Symbol
 from ringproof.harness.code.native.masking import MAX_DECLARATIONS, MAX_DEPTH
 
 NEIGHBOUR = "\nint f(int a) {\n  return a;\n}\n"

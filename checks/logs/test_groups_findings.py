@@ -1,10 +1,28 @@
-"""Findings: runs that are wrong although the words are all there."""
+"""Findings: runs that are wrong although the words are there, and evidence against itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from checks.logs.groups_run import EXCHANGE, FLAT, L0, L1, RING, census, layout, read, traffic
+import pytest
+
+from checks.logs.groups_run import (
+    EXCHANGE,
+    FLAT,
+    L0,
+    L1,
+    RING,
+    argument,
+    census,
+    engine,
+    layout,
+    nccl,
+    nccl_line,
+    read,
+    traffic,
+)
+from ringproof.harness.logs.findings import parse_expectation
+from ringproof.harness.logs.report import GroupsReport, as_json, as_text, read_groups
 
 GROUPS = layout(8, 8, (2, 4))
 SOUND = census(GROUPS, 8)
@@ -75,3 +93,88 @@ def test_uneven_sizes_and_products(tmp_path: Path) -> None:
 def test_several_worlds_are_a_warning(tmp_path: Path) -> None:
     report = read(tmp_path, [*SOUND, *census(layout(4, 4), 4)])
     assert any("world sizes (4, 8)" in warning for warning in report.warnings)
+
+
+BUILT = nccl(GROUPS, built=(L0, L1))
+ON, OFF = engine("a2a+p2p", size=8), engine("a2a+p2p", parallel=False, size=1)
+
+
+def options(place: int, size: int, *, rank: int | None = None, name: str = L0) -> str:
+    """What the constructor of a group's backend prints, with the description in the prefix."""
+    rank = place if rank is None else rank
+    text = f"ProcessGroupNCCL initialization options: size: {size}, global rank: {rank}, TIMEOUT"
+    return nccl_line(place, text, "7" if name == L0 else "8", name, rank)
+
+
+def dynamic(tmp_path: Path, lines: list[str], sizes: str) -> GroupsReport:
+    path = tmp_path / "dynamic.log"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return read_groups([str(path)], parse_expectation(None, None, dynamic=sizes))
+
+
+def test_attention_without_cp_beside_attention_with_it(tmp_path: Path) -> None:
+    assert read(tmp_path, [*BUILT, ON, ON], hcp="2,4", require_traffic=True).as_expected is True
+    report = read(tmp_path, [*BUILT, ON, OFF, ON, OFF, OFF], hcp="2,4", require_traffic=True)
+    assert report.as_expected is False
+    assert report.findings == (
+        "Transformer Engine ran attention both with and without context parallelism:"
+        " 3 lines without, 2 lines with a2a+p2p over 8 ranks",
+    )
+    assert [one["lines"] for one in as_json(report)["engine"]] == [3, 2]
+    assert any("3 lines without" in line for line in as_text(report))
+
+
+def test_dynamic_cp_may_run_on_one_rank(tmp_path: Path) -> None:
+    def mixed(sizes: str) -> bool:
+        found = dynamic(tmp_path, [engine("p2p", size=2), engine("p2p", False, 1)], sizes).findings
+        return any("both with and without" in finding for finding in found)
+
+    assert not mixed("1,2")
+    assert mixed("2,4")
+
+
+@pytest.mark.parametrize("expect", [None, "hierarchical", "flat"])
+def test_initialization_options_are_no_traffic(tmp_path: Path, expect: str | None) -> None:
+    both = [options(0, 2), options(1, 2), options(0, 4, name=L1), options(1, 4, name=L1)]
+    if expect == "flat":
+        both.append(argument("cp_comm_type", "['p2p']"))
+    report = read(tmp_path, both, expect, require_traffic=True)
+    assert report.as_expected is False
+    assert any("not that anything used them" in finding for finding in report.findings)
+    if expect is not None:
+        assert read(tmp_path, both, expect).as_expected is True
+
+
+def test_traffic_is_required_of_a_log_that_says_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, ["hello"], require_traffic=True).as_expected is False
+    assert read(tmp_path, BUILT, require_traffic=True).as_expected is True
+    assert read(tmp_path, nccl(GROUPS, built=()), "none", require_traffic=True).findings == (
+        "expected none, found unknown",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([options(place, 2) for place in range(4)], f"NCCL group 7 ({L0}) of size 2 has 4 members"),
+        ([options(0, 2), options(5, 2)], f"NCCL group 7 ({L0}) of size 2 has a member at place 5"),
+        ([options(0, 2), options(1, 3)], f"NCCL group 7 ({L0}) is described with sizes 2 and 3"),
+        (
+            [options(0, 2), nccl_line(1, "NCCL_DEBUG: N/A", "7", L1, 1)],
+            f"NCCL group 7 is described as {L0} and as {L1}",
+        ),
+        (
+            [options(0, 2, rank=4), options(1, 2, rank=4)],
+            f"NCCL group 7 ({L0}) has rank 4 at places 0 and 1",
+        ),
+    ],
+)
+def test_descriptions_that_contradict_each_other(
+    tmp_path: Path, lines: list[str], said: str
+) -> None:
+    assert said in read(tmp_path, lines).findings
+
+
+def test_sound_descriptions_are_no_finding(tmp_path: Path) -> None:
+    assert read(tmp_path, [options(0, 2), options(1, 2)]).findings == ()
+    assert read(tmp_path, BUILT).findings == ()

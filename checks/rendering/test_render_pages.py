@@ -1,15 +1,18 @@
-"""A skill as a page of the docs."""
+"""A skill as a page of the docs, and the skills of this repository against their cards."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from checks.rendering.miniature_skill import CARD, changed, lock_of
 from ringproof.errors import InputError
+from ringproof.harness.cards import find_cards
 from ringproof.harness.cards.model import Card
 from ringproof.harness.rendering.pages import skill_page
+from ringproof.harness.rendering.render import difference, render_skill
 
 RECORD = MappingProxyType(
     {
@@ -60,3 +63,28 @@ def test_a_summary_is_text() -> None:
     card = Card.model_validate(changed((("summary",), "# {{ 7*7 }} <b>|x|</b>")))
     page = skill_page("demo", card, lock_of(CARD), {})
     assert page.split("\n")[2] == "\\# {{ 7\\*7 }} &lt;b>\\|x\\|&lt;/b>"
+
+
+SKILLS = Path(__file__).parents[2] / "skills"
+CARDS = dict(find_cards(SKILLS))
+
+
+def stale_blocks(card: Path) -> list[str]:
+    """What ``ringproof render --check`` finds."""
+    return [
+        f"{item.path}:{made.block.begin + 1}: {made.block.kind}: {difference(made)[:4]}"
+        for item in render_skill(card)
+        for made in item.blocks
+        if made.stale
+    ]
+
+
+@pytest.mark.parametrize("skill", CARDS)
+def test_generated_blocks_are_current(skill: str) -> None:
+    assert stale_blocks(CARDS[skill]) == [], "run `ringproof render`"
+
+
+@pytest.mark.parametrize("skill", CARDS)
+def test_every_skill_has_generated_blocks(skill: str) -> None:
+    kinds = {made.block.kind for item in render_skill(CARDS[skill]) for made in item.blocks}
+    assert {"pitfalls", "anchors"} <= kinds

@@ -61,8 +61,6 @@ class YamlDocument:
     """A parsed YAML file.
 
     Attributes:
-        path: File as the user named it.
-        data: Dictionaries, lists, strings, numbers, booleans and ``None``.
         lines: Line of every value by location, from 1.
     """
 

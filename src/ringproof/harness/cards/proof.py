@@ -30,7 +30,6 @@ class Proof:
     """One parsed ``proof`` entry.
 
     Attributes:
-        kind: Kind of the entry.
         target: Pytest node id, anchor id, or the reason why there is no proof.
     """
 

@@ -106,7 +106,7 @@ class _Generator(GenerateJsonSchema):
     def function_after_schema(
         self, schema: core_schema.AfterValidatorFunctionSchema
     ) -> JsonSchemaValue:
-        """Add the pattern of a validator of `fields`."""
+        """Add the pattern of a validator of `model`."""
         inner = self.generate_inner(schema["schema"])
         function = schema["function"]["function"]
         name = getattr(function, "__name__", "")

@@ -84,12 +84,7 @@ class RankContext:
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """Result of a case.
-
-    Args:
-        values: Return value of each rank, by rank.
-        logs: ``(rank, line)`` for all output of the ranks, in order of arrival.
-    """
+    """Result of a case."""
 
     values: tuple[Any, ...]
     logs: tuple[tuple[int, str], ...]
@@ -106,7 +101,6 @@ class Assignment:
     Args:
         payload: Pickled ``(function, arguments)``.
         store_path: File that only this case uses.
-        timeout_seconds: Timeout of each collective.
         module_path: ``sys.path`` of the parent, so that the function can be imported.
         sharing: Ranks of the whole cluster if they may share GPUs; otherwise 0.
     """
@@ -143,8 +137,6 @@ class RankFailure(RuntimeError):
     """A case did not finish: a rank raised, died or hung.
 
     Args:
-        rank: Rank that failed first.
-        reason: Reason on one line.
         detail: Traceback or last log lines of this rank.
         others: Results of the other ranks on one line.
     """
@@ -160,12 +152,7 @@ class RankFailure(RuntimeError):
 
 
 class RankRefusal(RankFailure):
-    """A rank refused its input, and the others could not continue without it.
-
-    Args:
-        report: Report of the rank, with ``refused``.
-        others: What became of the other ranks, in one line.
-    """
+    """A rank refused its input, and the others could not continue without it."""
 
     def __init__(self, report: RankReport, others: str) -> None:
         assert report.refused is not None, "another failure is none of these"

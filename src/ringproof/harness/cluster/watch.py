@@ -72,8 +72,6 @@ class Watch:
     """Watches one case on some workers.
 
     Args:
-        workers: Ranks of the case.
-        log_sink: Function that receives each line.
         limit_seconds: Time after which the case counts as hung.
         renewed_by_output: Whether each line that a rank writes restarts the limit.
     """

@@ -41,10 +41,7 @@ class LintReport:
     """What a run found.
 
     Attributes:
-        findings: Sorted by path, line and rule.
         silenced: What comments with a reason silenced.
-        skills: How many were read; never zero.
-        files: How many text files were read; never zero.
         skills_ref: Whether the reference validator took part.
     """
 

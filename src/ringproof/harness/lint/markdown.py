@@ -27,8 +27,6 @@ class Piece:
     Attributes:
         text: A link's target, a code span, a comment's content, a fence's content, plain text.
         line: 1-based line of its first character (of a fence: of its first content line).
-        language: Of a fence, lower case; empty otherwise.
-        end: Last line.
     """
 
     text: str
@@ -42,7 +40,6 @@ class Markdown:
     """A parsed document; line numbers count from the start of the file.
 
     Attributes:
-        body: What follows the frontmatter.
         blocks: First and last line of each top-level block, in order.
     """
 

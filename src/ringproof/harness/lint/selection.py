@@ -47,8 +47,6 @@ class LintConfig(BaseModel):
     """The table ``[tool.ringproof.lint]``: which rules apply where.
 
     Attributes:
-        select: Prefixes of rule ids; all rules when empty.
-        ignore: Prefixes of rule ids that never apply.
         per_path: Globs of shown paths, and the prefixes that do not apply there.
     """
 
@@ -103,12 +101,7 @@ _UNSILENCEABLE = ("RP001", "RP002")
 
 @dataclass(frozen=True)
 class Silence:
-    """One comment.
-
-    Attributes:
-        first, last: The lines that it covers.
-        line: Where it stands.
-    """
+    """One comment."""
 
     path: str
     line: int

@@ -35,7 +35,6 @@ class SourceFile:
 
     Attributes:
         name: Path relative to the skill folder, with slashes.
-        shown: The path in findings.
         markdown: The parsed form of a Markdown file; ``None`` of any other.
     """
 
@@ -54,7 +53,6 @@ class Frontmatter:
     """The YAML head of a ``SKILL.md``.
 
     Attributes:
-        data: Key to value; plain data.
         lines: Key to its 1-based line.
         problem: Why it cannot be used, and ``problem_line`` where; empty when it can.
     """
@@ -76,9 +74,6 @@ class Skill:
     Attributes:
         folder: Real path.
         repository: The folder that repository-relative references start from.
-        main: Its ``SKILL.md``, and ``frontmatter`` the head of it.
-        texts: Every readable text file, ``SKILL.md`` included.
-        names: Every file, relative, sorted; also the ones that were not read.
         unread: Findings about files that could not be read or lead outside.
     """
 

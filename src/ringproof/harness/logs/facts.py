@@ -90,7 +90,6 @@ class Group:
     Attributes:
         ranks: Global ranks in group order, ``None`` where the logs do not give all of them.
         size: Number of members, ``None`` where unknown; ``backend`` likewise.
-        strength: The strongest evidence for it.
         bytes_sent: Sum over the ranks that reported; ``operations`` likewise, by kind.
     """
 
@@ -287,15 +286,9 @@ class Facts:
         communicator_names: For each rank known to have built NCCL communicators at first use:
             the names of their groups.
         engine: Transformer Engine's choices, each with the number of lines that say so.
-        contradictions: NCCL groups whose lines cannot all be true, one sentence each.
-        configuration: Settings that Megatron-LM printed.
         unnamed_groups: NCCL groups that the logs show without a description.
         communicators_logged: Whether the logs show NCCL communicators being built at first use
             (not eagerly), so that one that is missing was never used.
-        damaged: Census or traffic markers without a sound line.
-        overflow: Whether a table was full.
-        worlds: World sizes named.
-        evidence: Lines that count, a few per group and kind.
     """
 
     groups: tuple[Group, ...]

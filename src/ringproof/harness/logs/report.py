@@ -44,12 +44,7 @@ class FileCount:
 
 @dataclass(frozen=True)
 class GroupsReport:
-    """What the logs of one run say about its context parallelism.
-
-    Attributes:
-        findings: What speaks against the run; empty where all agrees.
-        warnings: What the reader of the verdict should know.
-    """
+    """What the logs of one run say about its context parallelism."""
 
     facts: Facts
     decision: Decision

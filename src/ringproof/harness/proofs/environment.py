@@ -26,9 +26,7 @@ class Environment:
 
     Attributes:
         name: Environment class: ``cpu-gloo``, ``1xH200``, ``cpu`` without torch.
-        gpus: Names of the devices that torch can use.
         commit: Commit of the checkout; ``None`` outside of git.
-        dirty: Whether the checkout differs from the commit.
     """
 
     name: str

@@ -37,13 +37,8 @@ class ProveRequest:
     Attributes:
         skills: Folder of the skills. Its parent is the repository root and pytest's working
             directory; only tests below it are run.
-        names: Skills to prove; all if empty.
-        quick: Whether to leave out tests marked ``slow``.
         out: Folder for the output of pytest.
         evidence: Folder of committed records, which are compared at the start.
-        cache: Folder of downloaded wheels.
-        offline: Whether to use the cache only.
-        timeout: Time limit of all tests together in seconds.
         jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
         upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
     """
@@ -67,12 +62,7 @@ class ProveRequest:
 
 @dataclass(frozen=True)
 class ProveResult:
-    """Result of ``ringproof prove``.
-
-    Attributes:
-        problems: Reasons why the run fails; empty if it does not.
-        stale: Committed records that are stale, which is not a failure.
-    """
+    """Result of ``ringproof prove``."""
 
     facts: RunFacts
     skills: tuple[SkillResult, ...]

@@ -21,13 +21,7 @@ from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdi
 def render_report(
     records: Sequence[Mapping[str, Any]], problems: Sequence[str], stale: Sequence[str]
 ) -> str:
-    """Render the page.
-
-    Args:
-        records: Records from `evidence.skill_record`, at least one.
-        problems: Reasons why the run failed; empty if it did not.
-        stale: Committed records that are stale.
-    """
+    """Render the page."""
     environment = SandboxedEnvironment(
         loader=PackageLoader("ringproof.harness.proofs"),
         autoescape=True,

@@ -45,7 +45,6 @@ class TestOutcome:
     Attributes:
         seconds: Time of set-up, call and tear-down together.
         detail: Reason of the skip, or end of the failure; empty if passed.
-        properties: Values that the test recorded by ``record_property``, in order.
     """
 
     __test__ = False
@@ -72,7 +71,6 @@ class SuiteResult:
 
     Attributes:
         tests: Every test that a proof names, by node id.
-        problems: Files that could not be collected.
         incomplete: Why some selected tests were not run; empty if all were.
     """
 

@@ -32,8 +32,6 @@ class GeneratedBlock:
     """A generated block.
 
     Attributes:
-        file: Document as the user named it.
-        kind: Kind of the block, which is not checked yet.
         options: Values by key, split at commas.
         begin, end: Lines of the two markers, from 0.
     """

@@ -42,9 +42,7 @@ class Version:
     """A version of a repository, which one or more upstreams of the card name.
 
     Attributes:
-        label: Name in tables.
         repository: ``OWNER/NAME``, or the upstream's key in the card if it is not known.
-        names: Keys under ``upstreams``.
     """
 
     label: str

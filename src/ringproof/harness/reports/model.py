@@ -16,9 +16,7 @@ class Rule:
 
     Attributes:
         id: Two letters and three digits: ``RP`` lint, ``RA`` anchors, ``RF`` fences, ``RD`` drift.
-        name: Short, for SARIF and tables.
         level: ``error`` or ``warning``, either of which fails a run; ``note`` does not.
-        what: One sentence: what is found.
         remedy: One sentence: what to do about it; empty where the finding says it.
         page: The page of ``docs/`` that explains it, without its suffix.
     """
@@ -36,12 +34,9 @@ class Finding:
     """One broken rule at one place. Its level is the rule's.
 
     Attributes:
-        rule: Id, such as ``RP201``.
         path: The file: relative to the working directory where it lies inside, with slashes.
-        line: 1-based.
         message: One line; what is wrong and what to do. Every character of it can be seen.
         end_line: The last line of the place; ``None`` where one line is named.
-        details: More lines, for a reader; as showable as the message.
         identity: What stays the same when lines move, such as ``SKILL/ANCHOR``; the message's
             place is taken by it when runs are compared. Empty: nothing does.
     """
@@ -61,8 +56,6 @@ class Report:
 
     Attributes:
         rules: All that were looked for, each once; every finding has one of them.
-        summary: The closing lines, for a reader.
-        silenced: Findings that somebody silenced with a reason.
     """
 
     rules: tuple[Rule, ...]

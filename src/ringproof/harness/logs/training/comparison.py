@@ -37,7 +37,6 @@ class SeriesComparison:
 
     Attributes:
         common: The series at their common steps; ``found`` how far they lie apart there.
-        judgement: The class of the difference.
         resolution: Smallest and largest relative difference that print could hide at some step.
     """
 

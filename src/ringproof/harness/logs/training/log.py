@@ -84,9 +84,6 @@ class Source:
     """The lines of one open log; iterate it once, then read what was noted.
 
     Attributes:
-        path: As the user named it.
-        role: ``A`` or ``B``, for messages.
-        format: One of :data:`FORMATS`.
         notes: What the reader of the verdict should know of the bytes themselves.
     """
 
@@ -511,13 +508,9 @@ class TrainingLog:
     """One run's log.
 
     Attributes:
-        role: ``A`` or ``B``.
-        format: ``jsonl``, ``megatron`` or ``csv``.
-        series: Those wanted that the log holds, by name.
         exact: Values were written with all their digits, by contract.
         averaged: A loss is the mean over the steps since the line before.
         names: Quantities that its first records hold.
-        notes: What the reader of the verdict should know.
     """
 
     path: str

@@ -32,7 +32,6 @@ class Columns:
     """The series wanted and the names they go by.
 
     Args:
-        series: Names of the series, in order.
         chosen: Names in the file that the user gave for ``step`` or a series: the first that a
             file holds counts, so that two files may differ.
     """
@@ -113,8 +112,6 @@ class Series:
         name: As it is compared: ``loss``; ``column`` is what the file calls it.
         repeated: Steps that stood more than once (the run was restarted): the later one counts.
         changed: How many of them with another value than before.
-        first_repeated: The first such step.
-        precision: How finely it was printed.
     """
 
     name: str
@@ -226,12 +223,8 @@ class Reading:
     """A log while it is read.
 
     Attributes:
-        builders: One for each wanted series.
-        notes: What the reader of the verdict should know.
         seen: Names of quantities in the file, for messages.
         records: Lines that held a step; ``damaged`` those that should have and could not be read.
-        exact: Values were written with all their digits, by contract.
-        averaged: The loss is a mean over the steps since the line before.
     """
 
     builders: dict[str, SeriesBuilder]

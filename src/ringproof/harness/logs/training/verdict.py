@@ -65,7 +65,6 @@ class Differences:
         places: Places in the common steps whose difference exceeds the tolerance.
         differing: Steps that differ by more than print rounds away.
         rounding: Steps whose printed digits differ, but by no more than rounding could do.
-        undefined: Steps that are NaN, or the same infinity, in both.
     """
 
     relative: array[float]
@@ -108,13 +107,7 @@ def common_steps(a: Series, b: Series) -> Common:
 
 
 def differences(common: Common, tolerance: float, a: Precision, b: Precision) -> Differences:
-    """Compare at every common step.
-
-    Args:
-        common: The two series.
-        tolerance: Largest relative difference that is accepted; 0 means bitwise.
-        a: How finely the first was printed; ``b`` the second.
-    """
+    """Compare at every common step."""
     relative, beyond = array("d"), array("q")
     differing = rounding = undefined = 0
     isfinite = math.isfinite
@@ -215,7 +208,6 @@ class Judgement:
 
     Attributes:
         largest_before: Largest relative difference before the first one beyond the tolerance.
-        level: Noise before that step.
         earlier_jump: Place of the steepest leap before a gradual crossing; ``later_jump`` after it.
     """
 
@@ -265,10 +257,8 @@ def is_jump(relative: float, largest: float, *, growth: float, level: float) -> 
     """The rule itself, in factors.
 
     Args:
-        relative: The difference in question.
         largest: The largest before it.
         growth: The largest rise of the largest in one step before it.
-        level: Noise.
     """
     base = max(largest, level)
     return relative / base > max(LEAP, base / level, growth**2)
