@@ -173,7 +173,7 @@ def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) ->
     for limit in ("_SMALL", "_MEDIUM"):  # such batches are not dealt one by one
         monkeypatch.setattr(f"ringproof.reference.planning.planner.{limit}", 0)
     monkeypatch.setattr("ringproof.reference.planning.pack.merge", _no_merge)
-    monkeypatch.setattr("ringproof.reference.planning.divide._GOOD_ENOUGH", 1e9)
+    monkeypatch.setattr("ringproof.reference.planning.divide.GOOD_ENOUGH", 1e9)
     worst = max(
         make_plan(lognormal(seed, 512), domain(64, 8192), Mixed()).metrics.ratio
         for seed in range(3)

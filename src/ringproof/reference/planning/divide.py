@@ -13,6 +13,7 @@ from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
+    GOOD_ENOUGH,
     MOST_CHAINS,
     Order,
     Packing,
@@ -23,8 +24,6 @@ from ringproof.reference.planning.pack import (
 )
 from ringproof.reference.planning.target import Target, Targets
 
-_GOOD_ENOUGH = 1.002
-"""A microbatch within this factor of its work spread over all ranks is accepted at once."""
 _MOST_SPARE = 16_384
 """Later sequences that may fill holes; of more, every second, third, ... is considered."""
 
@@ -199,7 +198,7 @@ class _Divider:
         deficit = 0.0 if everything else max(0.0, FULL_ENOUGH - part)
         rating = packing.ticks / max(ideal, 1.0) + self.manner.weight * deficit
         alone = len(packing.members) == 1 and packing.groups.level[0] == len(packing.sizes) - 1
-        return _Best(packing, rating, not deficit, rating <= _GOOD_ENOUGH or bool(alone))
+        return _Best(packing, rating, not deficit, rating <= GOOD_ENOUGH or bool(alone))
 
 
 def split_to_multiple(

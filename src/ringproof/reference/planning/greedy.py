@@ -25,6 +25,7 @@ from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.domain import Domain
 from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
+    GOOD_ENOUGH,
     MOST_CHAINS,
     WEIGHT_OF_UNUSED,
     Packing,
@@ -42,6 +43,8 @@ class _Table:
 
     Attributes:
         sizes: The chain.
+        ticks: Cost by size and sequence.
+        ticks_overhead: Ticks of a group whatever is in it, by size.
         weights: What the rule compares, by size and sequence: ticks, or squared lengths.
         tokens: Tokens per rank, by size and sequence.
         overhead: Weight of a group whatever is in it, by size.
@@ -51,6 +54,8 @@ class _Table:
     """
 
     sizes: tuple[int, ...]
+    ticks: list[list[int]]
+    ticks_overhead: list[int]
     weights: list[list[int]]
     tokens: list[list[int]]
     overhead: list[int]
@@ -84,6 +89,21 @@ class _Filling:
     left: list[int] = field(default_factory=list)
     rating: float = 0.0
 
+    @property
+    def members(self) -> list[int]:
+        """All sequences in it."""
+        return [item for level in self.groups for group in level for item in group.members]
+
+    @property
+    def ticks(self) -> int:
+        """Time of the longest group, whatever the rule compares."""
+        ticks, overhead = self.table.ticks, self.table.ticks_overhead
+        return max(
+            overhead[group.level] + sum(map(ticks[group.level].__getitem__, group.members))
+            for level in self.groups
+            for group in level
+        )
+
 
 def one_by_one(
     batch: Batch,
@@ -102,26 +122,31 @@ def one_by_one(
         domain: Ranks and limits.
         as_upstream: Follow upstream's rule instead; see above.
         even: Join groups so that all end together.
-        limit: Give up, and return nothing, when the microbatches together take that many ticks.
+        limit: Give up, and return nothing, when the microbatches together will take that many
+            ticks, the rest of the sequences at their cheapest.
     """
     usable = usable_chains(batch, domain, 0)[: 1 if as_upstream else MOST_CHAINS]
     tables = [_table(batch, domain, chain, as_upstream) for chain in usable]
-    rate = _rating(batch, domain)
+    work = least_work(batch, domain)[batch.kind].tolist()
+    rate = _rating(batch, domain, work)
     queue = list(range(len(batch)))
-    packings: list[Packing] = []
-    spent = 0
+    fillings: list[_Filling] = []
+    spent, rest = 0, sum(work)
     while queue:
         if as_upstream:
             best = _fill(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT)
         else:
             found = [_best(queue, table, rate) for table in tables]
             best = min(found, key=lambda filling: filling.rating)
-        packings.append(_packed(best, batch, domain, even))
-        spent += packings[-1].ticks + batch.microbatch_overhead
-        if limit is not None and spent >= limit:
+        spent += batch.microbatch_overhead
+        if not best.free:  # else groups will grow, and take less time
+            spent += best.ticks
+            rest -= sum(map(work.__getitem__, best.members))
+        if limit is not None and spent + rest / domain.ranks >= limit:
             return ()
+        fillings.append(best)
         queue = best.left
-    return tuple(packings)
+    return tuple(_packed(filling, batch, domain, even) for filling in fillings)
 
 
 def _best(queue: Sequence[int], table: _Table, rate: Callable[[_Filling], float]) -> _Filling:
@@ -138,18 +163,19 @@ def _best(queue: Sequence[int], table: _Table, rate: Callable[[_Filling], float]
         if best is not None and better.rating >= best.rating:
             break
         best = better
+        if best.rating <= GOOD_ENOUGH:
+            break
     assert best is not None
     return best
 
 
-def _rating(batch: Batch, domain: Domain) -> Callable[[_Filling], float]:
+def _rating(batch: Batch, domain: Domain, work: list[int]) -> Callable[[_Filling], float]:
     """A function that rates fillings: time over the ideal, and the part of the budget not used."""
-    work = least_work(batch, domain)[batch.kind].tolist()
     tokens = least_tokens(batch, domain)[batch.kind].tolist()
     budget = domain.ranks * domain.max_tokens_per_rank
 
     def rate(filling: _Filling) -> float:
-        members = [item for level in filling.groups for group in level for item in group.members]
+        members = filling.members
         ideal = sum(map(work.__getitem__, members)) / domain.ranks
         part = sum(map(tokens.__getitem__, members)) / budget
         missing = max(0.0, FULL_ENOUGH - part) if filling.left else 0.0
@@ -161,14 +187,16 @@ def _rating(batch: Batch, domain: Domain) -> Callable[[_Filling], float]:
 
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
     items = batch.items(np.arange(len(batch)), chain)
+    ticks, ticks_overhead = items.ticks.tolist(), items.overhead.tolist()
+    weights, overhead = ticks, ticks_overhead
     if as_upstream:  # squared length over size, times the largest size: whole numbers
         squares = [length * length for length in batch.lengths.tolist()]
         weights = [[square * (chain[-1] // size) for square in squares] for size in chain]
         overhead = [0] * len(chain)
-    else:
-        weights, overhead = items.ticks.tolist(), items.overhead.tolist()
     return _Table(
         chain,
+        ticks,
+        ticks_overhead,
         weights,
         items.tokens.tolist(),
         overhead,

@@ -1,4 +1,4 @@
-"""Lay the groups of each microbatch on ranks, so that ranks that run ahead wait little."""
+"""Lay the groups of each microbatch on ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from ringproof.reference.planning.pack import Packing
 from ringproof.reference.planning.plan import Group, Microbatch
 
 
+def side_by_side(packing: Packing) -> IntArray:
+    """The first rank of each group, largest groups first, so that every group is aligned."""
+    sizes = np.array(packing.sizes)[packing.groups.level]
+    order = np.argsort(-sizes, kind="stable")
+    offsets = np.empty_like(sizes)
+    offsets[order] = np.cumsum(sizes[order]) - sizes[order]
+    return offsets
+
+
 def laid_out(
     packings: Sequence[Packing], batch: Batch, ranks: int
 ) -> tuple[list[IntArray], IntArray]:
     """The first rank of each group, by microbatch, and when each rank is done if it runs ahead.
 
-    Each rank begins its next microbatch when its own group has ended, as `simulate` has it under
+    A long group gets ranks that are free early, so that ranks that run ahead wait little. Each rank
+    begins its next microbatch when its own group has ended, as `simulate` has it under
     ``async``; here for all groups of one size at a time.
     """
     clocks = np.zeros(ranks, np.int64)

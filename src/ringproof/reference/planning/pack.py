@@ -22,6 +22,8 @@ from ringproof.reference.planning.target import Target, Targets
 
 FULL_ENOUGH = 0.998
 """Part of the wanted tokens above which a microbatch counts as full: padding takes the rest."""
+GOOD_ENOUGH = 1.002
+"""A microbatch within this factor of its work spread over all ranks is accepted at once."""
 WEIGHT_OF_UNUSED = 0.5
 """How much worse it is to leave a part of a microbatch's token budget unused than to take that part
 longer, where microbatches are filled one after the other. Only the last one's rest is lost."""
@@ -218,21 +220,14 @@ def assembled(
         domain: Ranks and limits.
         even: Join groups so that all end together.
     """
-    groups = Groups(
-        level,
-        _sums(items.ticks, home, len(level)) + items.overhead[:, None],
-        _sums(items.tokens, home, len(level)),
-        np.bincount(home, minlength=len(level)),
-        items.overhead,
+    by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
+    starts = np.cumsum(count) - count
+    ticks, tokens = (
+        np.add.reduceat(values[:, by_group], starts, axis=1)
+        for values in (items.ticks, items.tokens)
     )
+    groups = Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
     return _settled(groups, items.sizes, domain, items.members, home, even=even)
-
-
-def _sums(values: IntArray, home: IntArray, groups: int) -> IntArray:
-    """Column sums by group; exact, unlike `numpy.bincount` with weights."""
-    found = np.zeros((groups, len(values)), np.int64)
-    np.add.at(found, home, values.T)
-    return found.T
 
 
 def _settled(

@@ -25,7 +25,7 @@ from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import Manner, divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
-from ringproof.reference.planning.layout import dummies, laid_out, placed
+from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
 from ringproof.reference.planning.pack import WEIGHT_OF_UNUSED, Packing, assembled, first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
@@ -39,7 +39,7 @@ _QUEUES = 1 << 27
 through all sequences that are left."""
 _FEW = 32
 """Up to so many sequences everything is tried: a few milliseconds."""
-_QUICK = 200
+_QUICK = 256
 """Above `_FEW` and up to so many, only dealing one by one is tried: a division takes longer than
 upstream's packer (`benchmarks/planner/versus_upstream.py`)."""
 _MANY = 4_096
@@ -86,7 +86,10 @@ def make_plan(
     batch = make_batch(values, domain, model)
     bound = lower_bound(batch, domain, goal)
     best = _search(batch, domain, goal, bound)
-    offsets, _ = laid_out(best.packings, batch, domain.ranks)
+    if goal.objective == "async":
+        offsets, _ = laid_out(best.packings, batch, domain.ranks)
+    else:
+        offsets = [side_by_side(packing) for packing in best.packings]
     microbatches = [
         placed(packing, first, batch, domain.ranks)
         for packing, first in zip(best.packings, offsets, strict=True)
