@@ -1,14 +1,16 @@
-"""``ringproof parity``: is CP attention exact here?"""
+"""``ringproof parity``: compare CP attention with attention on one rank."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from ringproof.cli.field_names import integers, named_by_option
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
-from ringproof.cli.parity_case import attention_case
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
     Cluster,
@@ -18,6 +20,27 @@ from ringproof.harness.cluster import (
     run_launched,
 )
 from ringproof.reference.attention.case import ParityCase
+from ringproof.reference.packing.padding import padding_multiple
+from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
+
+# Where a field's option is not simply its name with dashes.
+OPTION_OF_FIELD = MappingProxyType(
+    {
+        "capacity.entries": "--pack-entries",
+        "capacity.rows": "--pack-rows",
+        "capacity.rows or total_multiple": "--pack-rows",
+        "comm_type": "--comm",
+        "cp_size": "--nproc",
+        "cu_seqlens_padded": "--pad-multiple",
+        "hierarchical_context_parallel_sizes": "--hcp",
+        "hierarchical_sizes": "--hcp",
+        "lengths": "--packed",
+        "multiple": "--pad-multiple",
+        "world": "--nproc",
+    }
+)
+ONLY_BSHD = ("seq_len", "batch")
+ONLY_PACKED = ("pad_multiple", "tail", "pack_rows", "pack_entries")
 
 app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
 
@@ -136,6 +159,69 @@ def attention(  # noqa: PLR0917 - one parameter per option
         raise typer.Exit(1)
 
 
+def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
+    """Return the case of the options, on the ranks that torchrun made, if any.
+
+    Raises:
+        InputError: Options contradict each other or cannot be measured. It names the option.
+    """
+    options = context.params
+    levels = integers("--hcp", options["hcp"], "2,2")
+    world = options["nproc"] or launched or (math.prod(levels) if levels else 2)
+    with named_by_option(OPTION_OF_FIELD, options):
+        packed = _pack(context, world)
+        case = ParityCase(
+            world=world,
+            comm_type=options["comm"],
+            hierarchical_sizes=levels,
+            seq_len=packed.rows if packed else options["seq_len"],
+            batch=options["batch"],
+            packed=packed,
+            heads=options["heads"],
+            kv_heads=options["kv_heads"] or options["heads"],
+            head_dim=options["head_dim"],
+            v_head_dim=options["v_head_dim"] or options["head_dim"],
+            dtype=options["dtype"],
+            causal=options["causal"],
+            partition=options["partition"],
+            scale=options["scale"],
+            kernel=options["kernel"],
+            kv_replication=options["kv_replication"],
+            seed=options["seed"],
+        )
+        case.check()
+    return case
+
+
+def _pack(context: typer.Context, world: int) -> PackedSequences | None:
+    """Return the pack of ``--packed`` and its companions; ``None`` without it."""
+    options = context.params
+    wrong, remedy = (
+        (ONLY_BSHD, "drop it: the pack has its own")
+        if options["packed"]
+        else (ONLY_PACKED, "give --packed, too")
+    )
+    for name in wrong:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise InputError(name, options[name], "does not go with this layout", remedy)
+    if not options["packed"]:
+        return None
+    lengths = integers("--packed", options["packed"], "5,1,17,64")
+    whole = padding_multiple(cp_size=world, partition=options["partition"])
+    rows, entries = options["pack_rows"], options["pack_entries"] or len(lengths) + 1
+    if options["pack_entries"] and not rows:
+        raise InputError("pack_entries", entries, "a capacity has rows, too", "give --pack-rows")
+    multiple = options["pad_multiple"] or whole
+    return pack(
+        lengths,
+        multiple=multiple,
+        total_multiple=math.lcm(multiple, whole),
+        tail=options["tail"],
+        capacity=Capacity(rows=rows, entries=entries) if rows else None,
+    )
+
+
 def _measure(
     case: ParityCase,
     world: tuple[int, int] | None,
@@ -171,7 +257,7 @@ def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str
 
 
 def _summary(result: dict[str, Any]) -> str:
-    """The verdict and each tensor's error beside its limit."""
+    """Return the verdict, and each tensor's error beside its limit."""
     case, errors = result["case"], result["max_abs_error"]
     levels = f" {list(case['hierarchical_sizes'])}" if case["hierarchical_sizes"] else ""
     mask = "causal" if case["causal"] else "full"

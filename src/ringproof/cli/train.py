@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ringproof.cli.field_names import named_by_option
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
@@ -208,7 +209,7 @@ def train(  # noqa: PLR0917 - one parameter per option
     if importlib.util.find_spec("torch") is None:
         remedy = "run: pip install 'ringproof[reference]'"
         raise InputError("ringproof train", None, "needs the package torch", remedy)
-    from ringproof.cli.train_options import named_by_option, train_options  # imports numpy
+    from ringproof.cli.train_options import OPTION_OF_FIELD, train_options  # imports numpy
 
     options = train_options(context.params)  # reads most of the above
     world = launched_world()
@@ -218,7 +219,7 @@ def train(  # noqa: PLR0917 - one parameter per option
         raise InputError("tp x pp x cp x dp", ranks, problem, "make them equal")
     file = LogFile.opened(log, log_format, append=resume, first=world is None or world[0] == 0)
     quiet = json_path == "-"
-    with named_by_option(context.params):
+    with named_by_option(OPTION_OF_FIELD, context.params):
         _make_folder(save)
         _check_place(json_path)
         with rank_log_stream(rank_log, first=True) as stream:
@@ -235,7 +236,7 @@ def train(  # noqa: PLR0917 - one parameter per option
 
 
 def _make_folder(path: str) -> None:
-    """Make the folder of the checkpoints, before a run is spent that could not be kept."""
+    """Make the folder of the checkpoints before the run."""
     try:
         if path:
             Path(path).mkdir(parents=True, exist_ok=True)
@@ -245,7 +246,7 @@ def _make_folder(path: str) -> None:
 
 
 def _check_place(path: str) -> None:
-    """Refuse a place of the result before a run is spent on it."""
+    """Refuse a file of the result that cannot be written, before the run."""
     if path not in ("", "-") and (Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise InputError("--json", path, "no file can be written there", "name another")
 
@@ -258,10 +259,10 @@ def _run(
     *,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Run on the launched ranks or on ranks of our own; rank 0's lines go to standard output.
+    """Run on the ranks of torchrun or on new ones; rank 0's lines go to standard output.
 
     Raises:
-        InputError: Some rank refused what the run was given.
+        InputError: A rank refused its input.
     """
     arguments: dict[str, Any] = {
         "options": options,

@@ -1,4 +1,4 @@
-"""Where the records of a run go: a file that rank 0 writes, and lines for whoever watches."""
+"""The records of a run: a file that rank 0 writes, and lines of progress."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
 
 FORMATS = ("jsonl", "megatron")
 PROGRESS = "[ringproof train] "
-"""What marks a rank's line for whoever watches, among others that ranks of our own write."""
+"""Prefix of a line of progress among the other lines of a rank."""
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log of one run.
+    """A log of one run: its path (empty for none), and its format, one of :data:`FORMATS`.
 
-    Args:
-        path: Empty: none is kept.
-        format: One of :data:`FORMATS`.
-        append: Whether an earlier part of the same run stays.
+    With ``append``, an earlier part of the same run stays.
     """
 
     path: str
@@ -42,16 +39,12 @@ class LogFile:
 
     @classmethod
     def opened(cls, path: str, kind: str, *, append: bool, first: bool) -> LogFile:
-        """Find out whether the file can be written, before any rank starts. It stays as it is.
+        """Check before any rank starts that the file can be written; the first process does.
 
-        Args:
-            path: Empty for none.
-            kind: One of :data:`FORMATS`.
-            append: Whether an earlier part of the same run stays.
-            first: Whether this process is the one that finds out.
+        The file is not changed.
 
         Raises:
-            InputError: An unknown format, or a file that cannot be written.
+            InputError: The format is unknown, or the file cannot be written.
         """
         if kind not in FORMATS:
             raise InputError("--log-format", kind, "unknown", f"use one of {', '.join(FORMATS)}")
@@ -64,7 +57,7 @@ class LogFile:
         return file
 
     def begin(self) -> None:
-        """Make room for a run that has got as far as its first step; on one rank."""
+        """Empty the file, or end its last line, before the first step; on one rank."""
         if self.path and self.append:
             _end_last_line(Path(self.path))
         elif self.path:
@@ -78,17 +71,17 @@ class LogFile:
 
     @staticmethod
     def is_progress(line: str) -> bool:
-        """Whether a rank's line is meant for whoever watches."""
+        """Return whether a rank's line is a line of progress."""
         return line.startswith(PROGRESS)
 
     @staticmethod
     def text(line: str) -> str:
-        """What such a line says."""
+        """Return the text of a line of progress."""
         return line[len(PROGRESS) :]
 
 
 def _end_last_line(path: Path) -> None:
-    """What a killed run left of its last line must not swallow the first one of this run."""
+    """End the last line of a killed run, so that the first one of this run is separate."""
     if not path.is_file():  # a pipe or a device has no past
         return
     with path.open("rb+") as stream:
@@ -101,14 +94,14 @@ def _end_last_line(path: Path) -> None:
 def on_rank(
     rank: RankContext, *, options: TrainOptions, file: LogFile, timeout: float, mark: str | None
 ) -> dict[str, Any]:
-    """The case: train, report, and return what the run came to.
+    """Train on one rank, report, and return the summary of the run.
 
     Args:
-        rank: Which.
-        options: Of the run.
+        rank: This rank.
+        options: Options of the run.
         file: Its log.
-        timeout: Seconds that a collective may take.
-        mark: What a line for whoever watches begins with; ``None``: there are no such lines.
+        timeout: Timeout of a collective in seconds.
+        mark: Prefix of a line of progress; ``None`` for no such lines.
 
     Raises:
         InputError: See `ringproof.reference.training.trainer.train`.

@@ -1,14 +1,13 @@
-"""From the options of ``ringproof train`` to a run that is checked as a whole."""
+"""Options of a run from the parameters of ``ringproof train``."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.cli.field_names import integers, named_by_option
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     BatchOptions,
@@ -35,13 +34,13 @@ OPTION_OF_FIELD = MappingProxyType(
 
 
 def train_options(given: Mapping[str, Any]) -> TrainOptions:
-    """The run that the command's parameters ask for.
+    """Return the options of a run from the command's parameters.
 
     Raises:
-        InputError: A value that cannot be, or options that contradict each other, by option.
+        InputError: A value is wrong, or options contradict each other. It names the option.
     """
-    forced = _integers("--force-cp", given["force_cp"])
-    with named_by_option(given):
+    forced = integers("--force-cp", given["force_cp"], "1,2,4")
+    with named_by_option(OPTION_OF_FIELD, given):
         layout = RankLayout(**{axis: given[axis] for axis in ("tp", "pp", "cp", "dp")})
         return TrainOptions(
             model=ModelOptions(**_picked(given, "preset", "mtp", "dtype", "recompute")),
@@ -71,26 +70,3 @@ def train_options(given: Mapping[str, Any]) -> TrainOptions:
 
 def _picked(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: given[name] for name in names}
-
-
-@contextlib.contextmanager
-def named_by_option(given: Mapping[str, Any]) -> Iterator[None]:
-    """Refusals of a field that has an option name that instead.
-
-    Args:
-        given: The command's parameters.
-    """
-    try:
-        yield
-    except InputError as error:
-        name = OPTION_OF_FIELD.get(error.field, error.field)
-        if name in given:
-            name = f"--{name.replace('_', '-')}"
-        raise InputError(name, error.value, error.problem, error.remedy) from None
-
-
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError(option, text, "not a list of integers", "write it as 1,2,4") from None
