@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from checks.anchors.native_source import TextTree, anchor
 from checks.anchors.wheelhouse import SOURCES, make_wheel
 from ringproof.harness.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
-from ringproof.harness.cards import Anchor
 from ringproof.harness.code.python import PythonModule
 from ringproof.harness.upstreams.tree import WheelTree
 
 MODULE = SOURCES["pkg/mod.py"]
 
 
-class TextTree:
-    """An upstream of one file."""
-
-    origin = "text"
-
-    def __init__(self, source: str | bytes) -> None:
-        self._source = source
-
-    def read(self, path: str) -> bytes:
-        if path != "pkg/mod.py":
-            raise FileNotFoundError(path)
-        return self._source if isinstance(self._source, bytes) else self._source.encode()
-
-    def paths(self, under: str = "") -> Iterator[str]:
-        return iter(["pkg/mod.py"])
-
-
 def _resolve(
     symbol: str, *expects: str, source: str | bytes = MODULE, path: str = "pkg/mod.py"
 ) -> Resolution:
-    anchor = Anchor(id="a", upstream="u", path=path, symbol=symbol, role="r", expects=expects)
-    return AnchorResolver(TextTree(source)).resolve(anchor)
+    tree = TextTree({"pkg/mod.py": source})
+    return AnchorResolver(tree).resolve(anchor(symbol, *expects, path=path))
 
 
 def _line(text: str) -> int:

@@ -17,11 +17,12 @@ from ringproof.harness.anchors.lock import (
     LockedPlace,
     LockedSubmodule,
     LockedUpstream,
+    leftovers,
     make_lock,
     permalink,
     read_lock,
+    stale_upstreams,
 )
-from ringproof.harness.anchors.staleness import leftovers, stale_upstreams
 from ringproof.harness.cards import Card, load_card
 from ringproof.harness.proofs.anchoring import AnchorProver
 from ringproof.harness.proofs.verdicts import ProofState

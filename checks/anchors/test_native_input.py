@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -41,10 +40,8 @@ LONG = 60_000
     ],
 )
 def test_large_and_deep_text_costs_little_and_hides_nothing(text: str) -> None:
-    started = time.monotonic()
-    found = resolve("f", source=text + NEIGHBOUR)
+    found = resolve("f", source=text + NEIGHBOUR)  # quadratic work would run into the time limit
     assert found.holds, found.detail
-    assert time.monotonic() - started < 30  # quadratic work takes many minutes
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ringproof.garbage import no_collection
-from ringproof.harness.anchors.lock import Lock, LockedPlace
+from ringproof.harness.anchors.lock import Lock, LockedPlace, stale_upstreams
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.harness.anchors.staleness import stale_upstreams
 from ringproof.harness.cards.model import Anchor, Card
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable

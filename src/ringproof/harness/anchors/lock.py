@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,12 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
-from ringproof.harness.anchors.sourcefiles import SourceFinder, source_finder
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
 from ringproof.harness.upstreams.choice import UpstreamChoice
-from ringproof.harness.upstreams.tree import UpstreamTree
+from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.submodules import Submodule
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 LOCK_FILE = "anchors.lock"
+REMEDY = "run `ringproof anchors lock`"
 MAX_BYTES = 5_000_000
 
 _Upstream = PackageUpstream | RepositoryUpstream
@@ -138,14 +142,14 @@ def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolutio
             continue
         tree = choice.open(name, upstream)
         resolver = AnchorResolver(tree)
-        finder = source_finder(upstream, tree, choice)
+        sources = _Sources(tree, _release_commit(upstream, tree, choice))
         for anchor in members:
             found = resolver.resolve(anchor)
-            source = finder.source(found.path) if found.start is not None else None
+            source = sources.source(found.path) if found.start is not None else None
             places[anchor.id][name] = _place(found, source)
             if anchor.upstream == name and not found.holds:
                 broken.append(found)
-        upstreams[name] = _resolved(name, upstream, tree, finder)
+        upstreams[name] = _resolved(name, upstream, tree, sources)
     anchors = {anchor.id: _locked(anchor, places[anchor.id]) for anchor in card.anchors}
     return Lock(upstreams=upstreams, anchors=anchors), tuple(broken)
 
@@ -174,14 +178,14 @@ def _place(found: Resolution, source: str | None) -> LockedPlace:
 
 
 def _resolved(
-    name: str, upstream: _Upstream, tree: UpstreamTree, finder: SourceFinder
+    name: str, upstream: _Upstream, tree: UpstreamTree, sources: _Sources
 ) -> LockedUpstream:
     commit = getattr(tree, "commit", None)
     if commit is not None:
         at_pin = commit == upstream.commit
         modules = {
             path: LockedSubmodule(repo=module.repo, commit=module.commit)
-            for path, module in finder.submodules.items()
+            for path, module in sources.submodules.items()
         }
         ref = upstream.ref if at_pin else None
         return LockedUpstream(repo=upstream.repo, ref=ref, commit=commit, submodules=modules)
@@ -192,11 +196,69 @@ def _resolved(
     package, _, version = release.partition("#")[0].partition("==")
     return LockedUpstream(
         repo=upstream.repo,
-        ref=upstream.ref if finder.commit is not None else None,
-        commit=finder.commit,
+        ref=upstream.ref if sources.commit is not None else None,
+        commit=sources.commit,
         package=package,
         version=version,
     )
+
+
+@dataclass
+class _Sources:
+    """Finds the file of a commit that has the content of a tree's file.
+
+    Attributes:
+        tree: A commit, whose files may be behind links and in submodules, or a release.
+        released: For a release, the commit that the card names for it, if the user gave that
+            repository.
+        commit: For a release, the commit in which its files were found unchanged.
+        submodules: Submodules that contain one of the files, by path.
+    """
+
+    tree: Any
+    released: Any
+    commit: str | None = None
+    submodules: dict[str, Submodule] = field(default_factory=dict)
+
+    def source(self, path: str) -> str | None:
+        """Return the path in the commit if it differs, or if the tree is a release."""
+        if self.released is not None:
+            return self._unchanged(path)
+        if not hasattr(self.tree, "locate"):
+            return None
+        place = self.tree.locate(path)
+        real = str(place.path)
+        if place.submodule is not None:
+            self.submodules[place.submodule.path] = place.submodule
+            real = f"{place.submodule.path}/{real}"
+        return real if real != path else None
+
+    def _unchanged(self, path: str) -> str | None:
+        """Return the file with the same bytes, because other files have other line numbers."""
+        content = self.tree.read(path)
+        for layout in ("", "src/"):
+            try:
+                same = self.released.read(f"{layout}{path}") == content
+            except (FileNotFoundError, UpstreamError):
+                continue
+            if same:
+                self.commit = self.released.commit
+                return f"{layout}{path}"
+        return None
+
+
+def _release_commit(upstream: _Upstream, tree: UpstreamTree, choice: UpstreamChoice) -> Any:
+    """Return the tree of the commit that a card names for a release, if it is here."""
+    if isinstance(upstream, RepositoryUpstream) or upstream.repo is None or upstream.commit is None:
+        return None
+    release = tree.origin.partition(":")[2].partition("#")[0]
+    place = choice.submodules.find(upstream.repo)
+    if place is None or release != f"{upstream.package}=={upstream.version}":
+        return None
+    try:
+        return open_tree(f"git:{place}@{upstream.commit}", cache=choice.cache, offline=True)
+    except InputError:
+        return None  # there are no permalinks then; nothing else needs the repository
 
 
 def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
@@ -215,3 +277,45 @@ def permalink(upstream: LockedUpstream, place: LockedPlace) -> str | None:
         repo, commit, path = module.repo, module.commit, path[len(prefix) + 1 :]
     shown = f"https://github.com/{repo}/blob/{commit}/{quote(path)}"
     return f"{shown}#L{place.start}-L{place.end}"
+
+
+def stale_upstreams(card: Card, lock: Lock) -> Mapping[str, str]:
+    """Describe, by upstream, how the lock differs from the card.
+
+    Upstreams that are equal are left out. Only the files are compared, so no upstream is needed.
+    """
+    found = {}
+    for name, upstream in card.upstreams.items():
+        if any(concerns(card, anchor, name) for anchor in card.anchors):
+            problem = _difference(upstream, lock.upstreams.get(name))
+            if problem:
+                found[name] = f"{name} is {problem}: {REMEDY}"
+    return MappingProxyType(found)
+
+
+def leftovers(card: Card, lock: Lock) -> tuple[str, ...]:
+    """List what is in the lock but not in the card, as ``anchor ID`` or ``upstream NAME``."""
+    anchors = {anchor.id for anchor in card.anchors}
+    gone = [f"anchor {name}" for name in lock.anchors if name not in anchors]
+    gone += [f"upstream {name}" for name in lock.upstreams if name not in card.upstreams]
+    return tuple(sorted(gone))
+
+
+def _difference(upstream: _Upstream, locked: LockedUpstream | None) -> str:
+    if locked is None:
+        return "not in the lock"
+    if isinstance(upstream, RepositoryUpstream):
+        then, now = _at(locked), f"commit {upstream.commit[:12]}"
+        same = (locked.repo, locked.commit) == (upstream.repo, upstream.commit)
+    else:
+        now = f"{upstream.package}=={upstream.version}"
+        then = f"{locked.package}=={locked.version}" if locked.package else _at(locked)
+        same = then == now
+        if same and locked.commit is not None and locked.commit != upstream.commit:
+            then, now = _at(locked), f"commit {(upstream.commit or 'none')[:12]}"
+            same = False
+    return "" if same else f"locked at {then}, and the card says {now}"
+
+
+def _at(locked: LockedUpstream) -> str:
+    return f"commit {(locked.commit or 'none')[:12]}"

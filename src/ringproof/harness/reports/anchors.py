@@ -14,9 +14,8 @@ from ringproof.harness.anchors.check import (
     CheckedAnchor,
     counts,
 )
-from ringproof.harness.anchors.lock import LOCK_FILE, Lock
+from ringproof.harness.anchors.lock import LOCK_FILE, REMEDY, Lock, leftovers, stale_upstreams
 from ringproof.harness.anchors.resolve import AnchorStatus
-from ringproof.harness.anchors.staleness import REMEDY, leftovers, stale_upstreams
 from ringproof.harness.cards.loading import LocatedCard
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
