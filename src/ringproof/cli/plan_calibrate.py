@@ -24,11 +24,8 @@ def run(
 ) -> tuple[Calibration, Iterator[str]]:
     """Fit measurements, and describe the result line by line.
 
-    Args:
-        options: Model, hardware and parallel sizes of the measured run.
-        comm: Its communication type.
-        source: File of measurements; lengths to measure where ``skip`` is ``None``.
-        skip: Number of steps to leave out.
+    ``source`` is a file of measurements, of which ``skip`` steps are left out; where ``skip`` is
+    ``None``, it lists lengths to measure here.
 
     Raises:
         InputError: Measurements that cannot be read or fitted.

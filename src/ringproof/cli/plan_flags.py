@@ -23,19 +23,10 @@ _Flag = tuple[str, object]
 class Wanted:
     """What Megatron-LM is to be set to.
 
-    Attributes:
-        ranks: Ranks of the domain, data parallel times context parallel.
-        cp_sizes: Group sizes of the plan.
-        max_tokens_per_rank: Budget.
-        min_cp: Smallest group size.
-        static_cp: CP size of the baseline, ``context_parallel_size`` of the run.
-        longest: Tokens of the longest sequence.
-        sequences: In the global batch.
-        comm: Type of communication.
-        tp, pp, vpp: Tensor, pipeline and virtual pipeline sizes.
-        max_sequences: Most sequences in one pack.
-        mla, moe: Whether the model has latent attention, and experts.
-        graphs: What graphs have to hold, if any are wanted.
+    ``ranks`` is data parallel times context parallel; ``static_cp`` is the CP size of the baseline,
+    ``context_parallel_size`` of the run; ``longest`` is the longest sequence in tokens, and
+    ``sequences`` the size of the global batch; ``mla`` and ``moe`` say whether the model has latent
+    attention, and experts; ``graphs`` is what graphs have to hold, if any are wanted.
     """
 
     ranks: int
@@ -74,15 +65,7 @@ class Wanted:
 
 
 def megatron_flags(wanted: Wanted, target: str) -> list[str]:
-    """Lines of a shell: remarks, then flags.
-
-    Args:
-        wanted: The setting.
-        target: ``dev``, ``pr5618`` for pull request 5618, or ``main`` for main and the releases.
-
-    Raises:
-        InputError: Another target.
-    """
+    """Lines of a shell, remarks and then flags, for a target that `check_target` accepts."""
     check_target(target)
     if target == "main":
         remarks = [*_main_remarks(wanted)]
@@ -97,11 +80,7 @@ def megatron_flags(wanted: Wanted, target: str) -> list[str]:
 
 
 def check_target(target: str) -> None:
-    """Refuse a name that is no target.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Refuse a name that is not in `TARGETS`."""
     if target not in TARGETS:
         raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
 

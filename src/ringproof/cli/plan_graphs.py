@@ -32,12 +32,6 @@ def batches_capacity(
 ) -> GraphCapacity:
     """What graphs have to hold for this plan and, with ``--batches``, for the next draws.
 
-    Args:
-        options: Options of the command.
-        plan: Plan of the lengths as they were given.
-        domain: Domain of the plan.
-        model: What a sequence costs.
-
     Raises:
         InputError: A batch that does not fit, by its draw.
     """

@@ -177,13 +177,7 @@ class Drawing:
 
 
 def drawing(line: Timeline, lengths: IntArray, sizes: Sequence[int]) -> Drawing:
-    """The rectangles of a timeline, at most `MAX_BLOCKS`.
-
-    Args:
-        line: The timeline.
-        lengths: Tokens of each sequence.
-        sizes: All group sizes of the page; rectangles name theirs by its place.
-    """
+    """The rectangles of a timeline, at most `MAX_BLOCKS`, with places in ``sizes``."""
     per_row = 1
     while line.ranks > per_row * _MOST_ROWS:
         per_row *= 2

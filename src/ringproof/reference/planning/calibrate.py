@@ -57,11 +57,7 @@ def rates_of(machine: Hardware) -> FloatArray:
 
 
 def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
-    """The machine with these rates; peak and node as they were.
-
-    Raises:
-        InputError: A rate that no machine can have: a share above the peak.
-    """
+    """The machine with these rates; peak and node as they were."""
     values = rates.astype(float).tolist()
     peak = machine.peak_flops_per_second
     for index in (ATTENTION, LINEAR):
@@ -78,10 +74,8 @@ class Table:
 
     Attributes:
         by_size: Per group size its loads, and the load and length of each of its sequences.
-        microbatch_of: Microbatch of each load.
-        measurement_of: Measurement of each microbatch.
-        whole: Per measurement, 1 unless only attention was timed.
-        rest: Per measurement, 1 for a whole step of a trainer.
+        microbatch_of, measurement_of: Microbatch of each load, measurement of each microbatch.
+        whole, rest: Per measurement, 1 unless only attention was timed; 1 for a whole step.
     """
 
     by_size: tuple[tuple[int, IntArray, IntArray, IntArray], ...]
@@ -169,12 +163,7 @@ _ROUNDING = 1e-12
 def nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:
     """Minimise ``|matrix @ x - target|`` over ``x >= 0``, with columns scaled to length 1.
 
-    Args:
-        matrix: Shape ``(samples, unknowns)``; the columns are independent.
-        target: Shape ``(samples,)``.
-
-    Returns:
-        Shape ``(unknowns,)``.
+    The columns of ``matrix``, shape ``(samples, unknowns)``, are independent.
 
     Raises:
         InputError: scipy is not installed.

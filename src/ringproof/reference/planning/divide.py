@@ -15,6 +15,7 @@ from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
     GOOD_ENOUGH,
     MOST_CHAINS,
+    WEIGHT_OF_UNUSED,
     Order,
     Packing,
     assembled,
@@ -27,23 +28,9 @@ from ringproof.reference.planning.target import Target, Targets
 _MOST_SPARE = 16_384
 """Later sequences that may fill holes; of more, every second, third, ... is considered."""
 
-
-@dataclass(frozen=True)
-class Manner:
-    """A way of dividing a batch.
-
-    Attributes:
-        spread: Each microbatch gets sequences of all lengths; else neighbours in length.
-        full: Each microbatch is filled before the next is begun; else all get the same share. Where
-            one long sequence decides how long a microbatch takes, whatever is beside it is free.
-        weight: How much worse it is to miss a part of the share than to take that part longer.
-            What is left over may end as one microbatch more, so missing an equal share is dear;
-            full microbatches leave room in the last one.
-    """
-
-    spread: bool = False
-    full: bool = False
-    weight: float = 10.0
+_WEIGHT_OF_MISSING = 10.0
+"""How much worse it is to miss a part of an equal share than to take that part longer: what is left
+over may end as one microbatch more."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +47,8 @@ class _Share:
 class _Best:
     """The best packing of a microbatch so far.
 
-    Attributes:
-        rating: Time over the ideal, and what is missing to the share; 1 is perfect.
-        complete: Nothing is missing.
-        final: There is nothing to gain, or nothing to choose.
+    ``rating`` is time over the ideal, and what is missing to the share; 1 is perfect. ``complete``
+    says that nothing is missing, and ``final`` that there is nothing to gain or to choose.
     """
 
     packing: Packing
@@ -72,15 +57,24 @@ class _Best:
     final: bool
 
 
-def divide(batch: Batch, domain: Domain, wanted: int, manner: Manner) -> tuple[Packing, ...]:
+def divide(
+    batch: Batch, domain: Domain, wanted: int, *, spread: bool = False, full: bool = False
+) -> tuple[Packing, ...]:
     """Microbatches, each with its share of what remains, until nothing does.
 
     Args:
-        wanted: How many there should be; there are more when the sequences do not fit, and fewer
+        batch: The sequences.
+        domain: Ranks and limits.
+        wanted: Number of microbatches; there are more when the sequences do not fit, and fewer
             when they run out.
+        spread: Whether each microbatch gets sequences of all lengths; else neighbours in length.
+        full: Whether each microbatch is filled before the next is begun; else all get the same
+            share. Where one long sequence decides how long a microbatch takes, whatever is beside
+            it is free.
     """
     work = least_work(batch, domain)[batch.kind]
-    divider = _Divider(batch, domain, manner, least_tokens(batch, domain)[batch.kind], work)
+    tokens = least_tokens(batch, domain)[batch.kind]
+    divider = _Divider(batch, domain, spread, full, tokens, work)
     remaining = np.arange(len(batch))
     packings: list[Packing] = []
     while len(remaining):
@@ -95,16 +89,12 @@ def divide(batch: Batch, domain: Domain, wanted: int, manner: Manner) -> tuple[P
 
 @dataclass(frozen=True)
 class _Divider:
-    """Packs one microbatch after the other.
-
-    Attributes:
-        batch, domain, manner: As for `divide`.
-        tokens, work: The fewest tokens and rank-ticks of each sequence.
-    """
+    """Packs one microbatch after the other, with the fewest tokens and rank-ticks per sequence."""
 
     batch: Batch
     domain: Domain
-    manner: Manner
+    spread: bool
+    full: bool
     tokens: IntArray
     work: IntArray
 
@@ -113,13 +103,13 @@ class _Divider:
         domain, cumulative = self.domain, np.cumsum(self.tokens[remaining])
         budget = domain.ranks * domain.max_tokens_per_rank
         total = int(cumulative[-1])
-        tokens = min(total if self.manner.full else -(-total // left), budget)
+        tokens = min(total if self.full else -(-total // left), budget)
         if left == 1:
             return _Share(remaining, remaining[:0], tokens, last=True)
         # What every microbatch to come needs so that no group is empty.
         kept = (left - 1) * (domain.ranks // domain.cp_sizes[-1])
         most = max(1, len(remaining) - kept)
-        if self.manner.spread:
+        if self.spread:
             chosen = np.zeros(len(remaining), bool)
             chosen[::left] = True
             meant, later = remaining[chosen][:most], remaining[~chosen]
@@ -166,7 +156,7 @@ class _Divider:
                 smallest = max(smallest, int(packing.groups.level.min()))
                 found = self._rated(packing, share)
                 best = found if best is None or found.rating < best.rating else best
-            if best is not None and (best.final or (self.manner.full and best is before)):
+            if best is not None and (best.final or (self.full and best is before)):
                 break
             base = smallest + 1
         return best
@@ -174,21 +164,19 @@ class _Divider:
     def _ways(
         self, targets: Targets, shortest: Target | None, order: Order
     ) -> Iterator[tuple[Target, bool]]:
-        """Lengths to aim at, and whether to be strict about them.
-
-        These are the shortest length; one at which the longest sequence can do with a smaller
-        group; and, for full microbatches, what a group full of such sequences takes.
+        """Lengths to aim at (the shortest; one at which the longest sequence can do with a smaller
+        group; for full microbatches, that of a group full of such sequences), and whether strictly.
         """
         if shortest is None:
             return
         yield shortest, False
-        if self.manner.full:
+        if self.full:
             yield shortest, True
         longer = targets.longer(shortest)
         price = dearest(order.items, order.spare, self.domain)
         if longer is not None:
-            yield longer, self.manner.full
-        if self.manner.full and price > shortest.ticks:
+            yield longer, self.full
+        if self.full and price > shortest.ticks:
             yield targets.at(price, shortest.base), longer is None
 
     def _rated(self, packing: Packing, share: _Share) -> _Best:
@@ -196,7 +184,8 @@ class _Divider:
         part = int(self.tokens[packing.members].sum()) / share.tokens
         everything = share.last and len(packing.members) == len(share.meant)
         deficit = 0.0 if everything else max(0.0, FULL_ENOUGH - part)
-        rating = packing.ticks / max(ideal, 1.0) + self.manner.weight * deficit
+        weight = WEIGHT_OF_UNUSED if self.full else _WEIGHT_OF_MISSING
+        rating = packing.ticks / max(ideal, 1.0) + weight * deficit
         alone = len(packing.members) == 1 and packing.groups.level[0] == len(packing.sizes) - 1
         return _Best(packing, rating, not deficit, rating <= GOOD_ENOUGH or bool(alone))
 

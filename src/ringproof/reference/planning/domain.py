@@ -87,16 +87,13 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
-    """The group sizes that an option names.
+    """The group sizes, from ``minimum`` on, that an option names.
 
-    Args:
-        spec: ``pow2`` (powers of two that divide the domain, and the domain itself, whose group
-            always exists), ``divisors``, or numbers separated by commas.
-        ranks: Size of the domain.
-        minimum: Smaller sizes are left out.
+    ``spec`` is ``pow2`` (powers of two that divide the domain, and the domain itself, whose group
+    always exists), ``divisors``, or numbers separated by commas.
 
     Raises:
-        InputError: Another word, a size that is not a divisor of ``ranks``, or nothing left.
+        InputError: Another word, a size that does not divide ``ranks``, or nothing left.
     """
     _at_least_one("ranks", ranks)
     _at_least_one("min-cp", minimum)

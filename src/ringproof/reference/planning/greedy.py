@@ -41,16 +41,9 @@ _NO_LIMIT = 1 << 256
 class _Table:
     """The sequences of a batch for one chain of sizes, as lists: single entries are looked up.
 
-    Attributes:
-        sizes: The chain.
-        ticks: Cost by size and sequence.
-        ticks_overhead: Ticks of a group whatever is in it, by size.
-        weights: What the rule compares, by size and sequence: ticks, or squared lengths.
-        tokens: Tokens per rank, by size and sequence.
-        overhead: Weight of a group whatever is in it, by size.
-        lowest: Per sequence, the smallest size (an index) that holds it.
-        budget, places: Tokens per rank, and sequences, that a group may hold.
-        ranks: Ranks of the domain.
+    ``ticks``, ``weights`` and ``tokens`` are by size and sequence; ``weights`` is what the rule
+    compares, ticks or squared lengths. ``lowest`` is the smallest size (an index) that holds each
+    sequence. ``budget`` and ``places`` are the tokens per rank and sequences that a group may hold.
     """
 
     sizes: tuple[int, ...]
@@ -79,7 +72,7 @@ class _Group:
 class _Filling:
     """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
-    When it is done: the sequences that are left for later ones, and how good it is; 1 is perfect.
+    Afterwards also the sequences that are left for later ones, and its rating; 1 is perfect.
     """
 
     table: _Table
@@ -208,13 +201,10 @@ def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bo
 
 
 def _fill(queue: Sequence[int], table: _Table, level: int, limit: int) -> _Filling:
-    """Fill a microbatch, and note the sequences that found no place.
+    """Fill a microbatch from a queue, longest first, and note the sequences that found no place.
 
-    Args:
-        queue: Sequences, longest first.
-        table: The sequences' weights and tokens.
-        level: Size (an index) of the group that the first sequence gets.
-        limit: Weight that no group may exceed.
+    The first sequence gets a group of the size ``level`` (an index), and no group gets heavier than
+    ``limit``.
     """
     now = _Filling(table, [[] for _ in table.sizes], table.ranks)
     _add(now, table, queue[0], _open(now, table, level))

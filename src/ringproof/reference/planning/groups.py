@@ -72,12 +72,9 @@ def deal(
 ) -> tuple[Groups, list[tuple[IntArray, IntArray]], IntArray]:
     """Give each group the longest sequence that fits, round by round, until none fits any more.
 
-    Args:
-        queue: Indices into ``items``, ascending: longest first.
-        limit: Ticks that no group may exceed; ``None`` for no limit.
-
     Returns:
-        The groups, the placed (sequences, groups) pairs of each round, and what is left.
+        The groups, the placed (sequences, groups) pairs of each round, and what is left of the
+        ``queue``, which has indices into ``items``, longest first.
     """
     ceiling = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
     most = NO_LIMIT if domain.max_sequences is None else domain.max_sequences
@@ -105,7 +102,7 @@ def _round(
 ) -> tuple[IntArray, IntArray]:
     """Who takes what: groups, and the places in the queue they take, one row per layer.
 
-    The group with the most room takes first. Where a place is too long for the next group, it is
+    The group with the most room takes first. Where a sequence is too long for the next group, it is
     left, and that group takes the first that fits.
     """
     time_left, tokens_left, count_left = room
@@ -147,10 +144,8 @@ def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups,
     """Join groups that take too long with those that take the shortest, where both gain.
 
     Level by level: the longest with the shortest, the next with the next, each into one group of
-    the next size, if that is shorter than the longer one was and fits.
-
-    Returns:
-        The groups, and for each old group the new one that has its sequences.
+    the next size, if that is shorter than the longer one was and fits. Also returned is, for each
+    old group, the new one that has its sequences.
     """
     new_home = np.arange(len(groups))
     rank_ticks = int((groups.time * np.array(sizes)[groups.level]).sum())
@@ -206,16 +201,10 @@ def _joined(groups: Groups, teams: IntArray, level: int) -> tuple[Groups, IntArr
 
 
 def widen(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
-    """Let groups grow into ranks that have nothing to do: the longest first.
+    """Let groups, none of them empty, grow into ranks that have nothing to do: the longest first.
 
-    A group that would take longer for it (its communication grows) grows only when no other can.
-
-    Args:
-        groups: None of them empty.
-        free: Ranks without a group.
-
-    Returns:
-        The groups; fewer ranks are left than any of them could grow by.
+    A group that would take longer for it (its communication grows) grows only when no other can. In
+    the end fewer ranks are free than any of the groups could grow by.
     """
     if free <= 0:
         return groups

@@ -46,8 +46,8 @@ def laid_out(
 def _first_ranks(packing: Packing, clocks: IntArray) -> IntArray:
     """The first rank of each group.
 
-    Largest groups come first, so that aligned blocks of the smaller sizes are left whole; among
-    groups of one size the longest goes to the block that is free earliest.
+    Largest groups come first, so that aligned blocks of the smaller sizes are left whole; of groups
+    of one size the longest goes to the block that is free earliest.
     """
     offsets = np.zeros(len(packing.groups), np.int64)
     free = np.ones(len(clocks), bool)

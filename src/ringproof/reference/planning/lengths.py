@@ -51,11 +51,7 @@ class Lengths:
         return f"{plain(self.source)}[{index}]"
 
     def refuse_longer(self, longest: int) -> None:
-        """Refuse sequences that no group can hold.
-
-        Raises:
-            InputError: Names the first.
-        """
+        """Refuse the first sequence that no group can hold."""
         large = np.flatnonzero(self.values > longest)
         if len(large):
             problem = f"sequence longer than the {longest:,} tokens that the largest group holds"
@@ -94,11 +90,7 @@ def make_lengths(
 
 
 def refuse_count(count: int, source: str) -> None:
-    """Refuse more lengths than one batch has, before there is memory for them.
-
-    Raises:
-        InputError: More than `MAX_SEQUENCES`.
-    """
+    """Refuse more lengths than one batch has, before there is memory for them."""
     if count > MAX_SEQUENCES:
         problem = f"{count:,} lengths, more than {MAX_SEQUENCES:,}"
         raise InputError(plain(source), None, problem, "plan one global batch at a time")

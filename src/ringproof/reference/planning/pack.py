@@ -64,13 +64,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class Order:
-    """What is wanted of one microbatch.
+    """What is wanted of one microbatch: the sequences meant for it, and shorter ones for holes.
 
-    Attributes:
-        items: The sequences it is meant to hold.
-        spare: Shorter ones that may fill holes.
-        domain: Ranks and limits.
-        share: Tokens (of all ranks) below which holes are worth filling.
+    Holes are worth filling below ``share`` tokens of all ranks.
     """
 
     items: Items
@@ -93,9 +89,6 @@ def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
     Args:
         tokens: Padded tokens per rank of each sequence, each within the budget.
         domain: Token budget and capacity of a pack.
-
-    Returns:
-        Sequences of each pack.
     """
     most = domain.max_sequences or len(tokens)
     packs: list[list[int]] = []
@@ -117,8 +110,7 @@ def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
 def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -> Packing:
     """Pack as many of the sequences as fit, aiming at a length.
 
-    Args:
-        strict: What does not fit within about that length is left for later microbatches.
+    With ``strict``, sequences that do not fit within about that length are left for later.
     """
     items, domain = order.items, order.domain
     target, level = _open(targets, items, aim, domain)
@@ -211,14 +203,14 @@ def dearest(items: Items, spare: Items, domain: Domain) -> int:
 def assembled(
     items: Items, home: IntArray, level: IntArray, domain: Domain, *, even: bool
 ) -> Packing:
-    """The microbatch of sequences whose groups are known, evened out and grown into idle ranks.
+    """The microbatch of sequences whose groups are known, grown into idle ranks and evened out.
 
     Args:
         items: The sequences.
         home: For each of them, its group; none is empty.
         level: Per group, the index of its size.
         domain: Ranks and limits.
-        even: Join groups so that all end together.
+        even: Whether groups are joined so that all end together.
     """
     by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
     starts = np.cumsum(count) - count

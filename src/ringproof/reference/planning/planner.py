@@ -22,11 +22,11 @@ import numpy as np
 from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import fewest_microbatches, lower_bound
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
-from ringproof.reference.planning.divide import Manner, divide, split_to_multiple
+from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
-from ringproof.reference.planning.pack import WEIGHT_OF_UNUSED, Packing, assembled, first_fit
+from ringproof.reference.planning.pack import Packing, assembled, first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
@@ -150,7 +150,7 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
     # Running ahead and pipelines gain from microbatches with all lengths.
     spreads = (False,) if goal.plain or len(batch) > _MANY else (False, True)
     for spread in () if quick else spreads:
-        add(divide(batch, domain, -(-wanted // multiple) * multiple, Manner(spread=spread)))
+        add(divide(batch, domain, -(-wanted // multiple) * multiple, spread=spread))
         if _good(found, _PERFECT * bound):
             return _best(found)
     if free:  # then nothing is shorter
@@ -227,7 +227,7 @@ def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ..
     """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
     if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
         return one_by_one(batch, domain)
-    return divide(batch, domain, wanted, Manner(full=True, weight=WEIGHT_OF_UNUSED))
+    return divide(batch, domain, wanted, full=True)
 
 
 def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:

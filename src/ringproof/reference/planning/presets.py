@@ -20,14 +20,8 @@ Preset = TypeVar("Preset", bound=_Named)
 def named(presets: Sequence[Preset], name: str, what: str, remedy: str) -> Preset:
     """The preset of that name.
 
-    Args:
-        presets: The presets to choose from.
-        name: The name that was given.
-        what: ``model`` or ``hardware``.
-        remedy: What can be given instead of a name.
-
     Raises:
-        InputError: There is none.
+        InputError: There is none; ``remedy`` says what can be given instead of a name.
     """
     for preset in presets:
         if preset.name == name:

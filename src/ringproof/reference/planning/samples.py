@@ -14,14 +14,10 @@ from ringproof.reference.planning.plan import VERSION
 
 @dataclass(frozen=True)
 class Sample:
-    """One sequence, measured alone.
+    """One sequence, measured alone on ``cp_size`` ranks.
 
-    Attributes:
-        length: Tokens of the sequence.
-        cp_size: Ranks that shared it.
-        seconds: Forward and backward of a microbatch with only this sequence, pipeline and
-            gradient reduction left out.
-        attention_only: Only the attention of all layers was timed, nothing else.
+    ``seconds`` is the forward and backward of a microbatch with only this sequence, pipeline and
+    gradient reduction left out; with ``attention_only``, that of the attention of all layers.
     """
 
     length: int
@@ -39,11 +35,9 @@ class Sample:
 class Step:
     """One step of a training run without pipeline stages.
 
-    Attributes:
-        microbatches: What ran at the same time: per microbatch, per group its size and the
-            lengths of its sequences.
-        seconds: The whole step, its planning left out: also what does not depend on the batch,
-            such as the reduction of gradients and the optimiser.
+    ``microbatches`` has, per microbatch and group, its size and the lengths of its sequences.
+    ``seconds`` is the whole step without its planning: also what does not depend on the batch, such
+    as the reduction of gradients and the optimiser.
     """
 
     microbatches: Microbatches

@@ -121,14 +121,10 @@ class Timeline:
 def timeline(
     plan: Plan, model: CostModel, goal: Goal | None = None, *, computed: IntArray | None = None
 ) -> Timeline:
-    """Simulate a finished plan in the unit of the cost model.
+    """Simulate a finished plan in the unit of the cost model it was made with.
 
-    Args:
-        plan: Made by the planner or a baseline.
-        model: The cost model the plan was made with.
-        goal: ``sync`` without a pipeline when not given.
-        computed: Lengths as the ranks compute them, where sequences are padded to more than
-            their own.
+    ``computed`` are the lengths as the ranks compute them, where sequences are padded to more than
+    their own. Without a goal it is ``sync`` without a pipeline.
     """
     lengths = np.asarray(plan.lengths if computed is None else computed, np.int64)
     return simulate(plan.microbatches, lengths, plan.ranks, model, goal or Goal())

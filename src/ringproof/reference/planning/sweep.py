@@ -19,12 +19,9 @@ MAX_SETTINGS = 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of a sweep.
+    """One point of a sweep, with CP sizes as the user wrote them.
 
-    Attributes:
-        max_tokens_per_rank: Budget.
-        cp_sizes: As the user wrote them: ``pow2``, ``divisors`` or numbers.
-        comm_type: Type of communication; empty where the cost model knows none.
+    The type of communication is empty where the cost model knows none.
     """
 
     max_tokens_per_rank: int
@@ -102,9 +99,7 @@ def _tried(
 def recommend(outcomes: Iterable[Outcome], *, upstream: bool = False) -> Outcome | None:
     """The fastest setting; of those as good, the one with the smallest budget (least memory).
 
-    Args:
-        outcomes: Results of one batch and one cost model.
-        upstream: Only what Megatron-LM can be set to.
+    With ``upstream``, only settings that Megatron-LM can be set to.
     """
     usable = [
         (outcome.plan.metrics.makespan, outcome)

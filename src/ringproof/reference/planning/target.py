@@ -61,9 +61,8 @@ class Targets:
     def shortest(self, base: int) -> Target | None:
         """The shortest length for which all the ranks' work suffices in the continuum.
 
-        No packing with sizes from ``base`` (an index) on can be shorter than about that: at a
-        shorter length the sequences need larger groups, whose work exceeds what the ranks have.
-        ``None`` when a sequence does not even fit into the largest group.
+        No packing with sizes from ``base`` (an index) on is shorter than about that. ``None`` when
+        a sequence does not fit into the largest group.
         """
         if self._fitting[-1] > 0:
             return None

@@ -63,13 +63,10 @@ GRADIENT_BYTES = 4
 
 @dataclass(frozen=True)
 class Layout:
-    """How a group communicates.
+    """How a group of ``size`` ranks communicates.
 
-    Attributes:
-        size: Ranks of the group.
-        inner: Ranks that exchange sequence for heads; 1 for none.
-        ring: Ranks of each ring; 1 for none.
-        gathers: Whether keys and values are gathered.
+    ``inner`` ranks exchange sequence for heads, and ``ring`` ranks form each ring; 1 for none.
+    ``gathers`` says whether keys and values are gathered.
     """
 
     size: int
@@ -81,8 +78,8 @@ class Layout:
     def row_share(self) -> float:
         """Rows of one attention call, as a multiple of a rank's share of the sequence.
 
-        An exchange leaves a rank with ``inner`` shares of fewer heads. Gathering calls attention
-        once for each of the two zigzag chunks.
+        An exchange leaves a rank with ``inner`` shares of fewer heads. Gathering makes one call for
+        each of the two zigzag chunks.
         """
         return 0.5 if self.gathers else float(self.inner)
 
@@ -314,7 +311,7 @@ def reduction_seconds(parameters: float, ranks: int, machine: Hardware, *, tp: i
         parameters: Weights that one GPU holds.
         ranks: Ranks that reduce together.
         machine: The hardware.
-        tp: GPUs of a node that hold different weights, so that each of them reduces with others.
+        tp: GPUs of a node that hold different weights.
     """
     moved = 2 * (ranks - 1) / ranks * parameters * GRADIENT_BYTES
     near, together = moved / machine.intra_bytes_per_second, machine.gpus_per_node // tp
