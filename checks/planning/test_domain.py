@@ -32,9 +32,6 @@ def test_sizes(spec: str, ranks: int, minimum: int, sizes: tuple[int, ...]) -> N
 def test_bad_sizes(spec: str) -> None:
     with pytest.raises(InputError, match="cp-sizes"):
         choose_cp_sizes(spec, 8)
-
-
-def test_a_minimum_that_leaves_nothing() -> None:
     with pytest.raises(InputError, match="leaves no group size"):
         choose_cp_sizes("pow2", 8, 9)
 

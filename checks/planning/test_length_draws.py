@@ -27,6 +27,8 @@ def test_lognormal_draws_what_megatron_draws() -> None:
 
 def test_lognormal_is_seeded() -> None:
     text = "lognormal:mean=1024,sigma=1.5,n=64"
+    same = read_lengths("lognormal:mean=1.024e3,sigma=1.5,n=64e0").values
+    assert same.tolist() == read_lengths(text).values.tolist()
     assert read_lengths(text).values.tolist() == read_lengths(f"{text},seed=0").values.tolist()
     assert read_lengths(text).values.tolist() != read_lengths(f"{text},seed=1").values.tolist()
 
@@ -134,8 +136,3 @@ def test_a_folder_that_cannot_be_read(documents: Path, options: str, said: str) 
     with pytest.raises(InputError) as caught:
         read_lengths(f"folder:{documents}{options}")
     assert said in str(caught.value)
-
-
-def test_numbers_may_have_an_exponent() -> None:
-    one = read_lengths("lognormal:mean=1e3,n=2e2").values
-    assert one.tolist() == read_lengths("lognormal:mean=1000,n=200").values.tolist()
