@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-import ringproof.rehearsal.rank
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome
 
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge@067f987df03b8355b03192d88d70f1709fedf51a"
 REQUIRED = ("transformers", "hydra", "modelopt", "datasets", "tensorboard", "nvidia_resiliency_ext")
-SCRIPT = str(Path(ringproof.rehearsal.rank.__file__).parent / "bridge.py")
+SCRIPT = str(Path(__file__).parent / "bridge_program.py")
 # Float32 over three steps; the runs differ in the order of sums.
 TOLERANCE = 1e-6
 

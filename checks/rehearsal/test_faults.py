@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from ringproof.rehearsal.fixtures import Stage
 
 CASES = "checks.rehearsal.fault_cases:train_with"
 EXACT = 1e-12
+ROOT = Path(__file__).parents[2]
 ALONE = (
     ("p2p", "ring_step_lost"), ("p2p", "lse_merge_skipped"), ("p2p", "second_half_merge_skipped"),
     ("p2p", "diagonal_unmasked"), ("p2p", "key_gradient_lost"), ("a2a", "chunks_unsorted"),
@@ -58,6 +62,12 @@ def test_a_falling_loss_says_nothing(engine: dict[Any, dict[str, Any]]) -> None:
         if fault is not None and found["losses"][-1] < found["losses"][0]
     }  # fmt: skip
     assert {fault for _, fault in ALONE} - falling == {"ring_step_lost", "lse_merge_skipped"}
+
+
+def test_the_record_names_the_faults_of_the_table() -> None:
+    record = json.loads((ROOT / "evidence/cpu-gloo/rehearsal-faults.json").read_text())
+    assert [entry["fault"] for entry in record["planted"]] == list(map(asdict, FAULTS))
+    assert all(entry["seen"]["by"] != "nothing" for entry in record["planted"])
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ without it the test skips and says so.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,8 +118,3 @@ def stage(
     folder = tmp_path_factory.mktemp("rehearsal")
     with Servers(folder) as servers:
         yield Stage(parse_overrides(entries), folder, servers)
-
-
-def variant(program: Program, *extra: str, **changes: Any) -> Program:
-    """Return a program with more arguments and other fields."""
-    return dataclasses.replace(program, arguments=(*program.arguments, *extra), **changes)

@@ -279,9 +279,9 @@ class UpstreamFails(RuntimeError):
 
 def _free_port() -> int:
     """A port that nobody listens on, and that the kernel gives to no outgoing connection."""
-    chance = random.SystemRandom()
+    generator = random.SystemRandom()
     while True:
-        port = chance.choice(PORTS)
+        port = generator.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -54,13 +54,10 @@ def open_upstream(
     root, name = open_megatron(megatron, cache=cache, offline=offline, option=option)
     engine_root, version = open_engine(engine, cache=cache, offline=offline)
     helpers = None
-    if (root / dataset_helpers.SOURCE).is_file() and not _brings_helpers(root):
+    source = root / dataset_helpers.SOURCE
+    if source.is_file() and not any(source.parent.glob("helpers_cpp.*.so")):
         helpers = dataset_helpers.compiled(root, cache / "helpers")
     return Upstream(root, name, engine_root, version, helpers)
-
-
-def _brings_helpers(root: Path) -> bool:
-    return any((root / dataset_helpers.SOURCE.parent).glob("helpers_cpp.*.so"))
 
 
 def open_megatron(
@@ -70,15 +67,12 @@ def open_megatron(
     remedy = "name the root of a Megatron-LM checkout, or git:PATH@REF"
     if not spec:
         raise InputError(option, None, "is empty", remedy)
-    if spec.endswith(".whl"):
-        wheel = _wheel(option, Path(spec), "megatron-core")
-        root, name = unpacked(wheel, ("",), cache), wheel.origin
-    elif ":" not in spec.split("/")[0]:
+    package = spec.endswith(".whl") or spec.startswith("pip:")
+    tree = _opened(option, spec, "megatron-core", cache, offline)
+    if tree is None:
         root, name = Path(spec).resolve(), f"dir:{Path(spec).resolve().name}"
     else:
-        tree = _tree(option, spec, cache, offline)
-        parts = ("",) if spec.startswith("pip:") else MEGATRON_PARTS
-        root, name = unpacked(tree, parts, cache), tree.origin
+        root, name = unpacked(tree, ("",) if package else MEGATRON_PARTS, cache), tree.origin
     if not (root / "megatron" / "core" / "__init__.py").is_file():
         raise InputError(option, spec, "has no megatron/core", remedy)
     return root, name
@@ -87,14 +81,10 @@ def open_megatron(
 def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tuple[Path, str]:
     """Return the folder of a Transformer Engine and its version; see `open_upstream`."""
     if spec is None:
-        tree: UpstreamTree = _newest_engine(cache, offline)
-        root = unpacked(tree, ENGINE_PARTS, cache)
-    elif spec.endswith(".whl"):
-        root = unpacked(_wheel("--te", Path(spec), "transformer-engine"), ENGINE_PARTS, cache)
-    elif ":" in spec.split("/")[0]:
-        root = unpacked(_tree("--te", spec, cache, offline), ENGINE_PARTS, cache)
+        tree: UpstreamTree | None = _newest_engine(cache, offline)
     else:
-        root = Path(spec).resolve()
+        tree = _opened("--te", spec, "transformer-engine", cache, offline)
+    root = Path(spec or "").resolve() if tree is None else unpacked(tree, ENGINE_PARTS, cache)
     if not (root / "transformer_engine" / "pytorch" / "__init__.py").is_file():
         raise InputError(
             "--te", spec, "has no transformer_engine/pytorch",
@@ -106,7 +96,14 @@ def open_engine(spec: str | None, *, cache: Path, offline: bool = False) -> tupl
     return root, version
 
 
-def _tree(option: str, spec: str, cache: Path, offline: bool) -> UpstreamTree:
+def _opened(
+    option: str, spec: str, package: str, cache: Path, offline: bool
+) -> UpstreamTree | None:
+    """Open a wheel, a commit or a release; ``None`` for a folder, which is used as it is."""
+    if spec.endswith(".whl"):
+        return _wheel(option, Path(spec), package)
+    if ":" not in spec.split("/")[0]:
+        return None
     try:
         return open_tree(spec, cache=cache, offline=offline)
     except InputError as error:
@@ -158,7 +155,9 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     try:
         for path in tree.paths():
             if not path.endswith("/") and ("/" not in path or path.startswith(parts)):
-                _write(tree, path, draft)
+                file = draft / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(tree.read(path))
         draft.rename(target)
     except OSError:
         if not target.is_dir():  # another process may have been faster
@@ -166,12 +165,6 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target
-
-
-def _write(tree: UpstreamTree, path: str, folder: Path) -> None:
-    file = folder / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(tree.read(path))
 
 
 def _engine_version(root: Path) -> str:

@@ -250,16 +250,16 @@ def _messages(found: Sequence[Record]) -> Iterator[str]:
     wanted = (
         Status.REFUSED, Status.RACES, Status.CANNOT_RUN, Status.HUNG, Status.STARTS,
     )  # fmt: skip
-    places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    origins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in found:
         name = column_name(record.name, record.engine)
         for case in record.cases:
             if case.status in wanted:
                 where = f"{name} (`{case.place}`)" if case.place else name
-                places[case.message][where].append(case.id)
+                origins[case.message][where].append(case.id)
     yield "## What refuses"
     yield ""
-    for message, ids_by_place in sorted(places.items()):
+    for message, ids_by_place in sorted(origins.items()):
         yield f"- `{message.replace('`', chr(39))}`"
         together: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for where, ids in ids_by_place.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ringproof.rehearsal.faults.planting import around, skipped, swap, with_argument
+from ringproof.rehearsal.faults.planting import around, planted, skipped, swap, with_argument
 
 ATTENTION = "transformer_engine.pytorch.attention.dot_product_attention"
 CP = f"{ATTENTION}.context_parallel"
@@ -37,32 +37,24 @@ def second_half_merge_skipped() -> None:
     swap(f"{CP}:flash_attn_fwd_incremental_second_half_out_correction", skipped())
 
 
-def diagonal_unmasked() -> None:
+@planted(f"{CP}:cp_p2p_fwd_fused_attn")
+def diagonal_unmasked(original: Any, *arguments: Any, **named: Any) -> Any:
     """The ring step of a rank's own keys is computed without the causal mask."""
-
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        if arguments[-1] == "diagonal":
-            place = list(inspect.signature(original).parameters).index("attn_mask_type")
-            mask = (
-                arguments[place].replace("causal", "no_mask").replace("padding_no_mask", "padding")
-            )
-            arguments = (*arguments[:place], mask, *arguments[place + 1 :])
-        return original(*arguments, **named)
-
-    around(f"{CP}:cp_p2p_fwd_fused_attn", call)
+    if arguments[-1] == "diagonal":
+        place = list(inspect.signature(original).parameters).index("attn_mask_type")
+        mask = arguments[place].replace("causal", "no_mask").replace("padding_no_mask", "padding")
+        arguments = (*arguments[:place], mask, *arguments[place + 1 :])
+    return original(*arguments, **named)
 
 
-def key_gradient_lost() -> None:
+@planted(f"{CP}:cp_p2p_bwd_fused_attn")
+def key_gradient_lost(original: Any, *arguments: Any, **named: Any) -> Any:
     """The gradients of keys and values of the last ring step of the backward pass are zero."""
-
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        result = original(*arguments, **named)
-        if arguments[-1] == "diagonal":
-            for gradient in result[1:3]:
-                gradient.zero_()
-        return result
-
-    around(f"{CP}:cp_p2p_bwd_fused_attn", call)
+    result = original(*arguments, **named)
+    if arguments[-1] == "diagonal":
+        for gradient in result[1:3]:
+            gradient.zero_()
+    return result
 
 
 def chunks_unsorted() -> None:
@@ -83,26 +75,20 @@ def _reversed(groups: Any) -> Any:
     return groups[::-1] if isinstance(groups, list) else groups
 
 
-def group_kept() -> None:
+@planted(f"{MODULE}.set_context_parallel_group")
+def group_kept(original: Any, module: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
     """Only the first group that attention is given counts."""
-
-    def call(original: Any, module: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
-        if cp_group is None or module.cp_group is None:
-            original(module, cp_group, *arguments, **named)
-
-    around(f"{MODULE}.set_context_parallel_group", call)
+    if cp_group is None or module.cp_group is None:
+        original(module, cp_group, *arguments, **named)
 
 
-def padding_attended() -> None:
+@planted(f"{MODULE}.forward")
+def padding_attended(original: Any, *arguments: Any, **named: Any) -> Any:
     """Packed sequences are attended with their padding: padded lengths count as lengths."""
-
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        for side in ("q", "kv"):
-            if named.get(f"cu_seqlens_{side}_padded") is not None:
-                named[f"cu_seqlens_{side}"] = named[f"cu_seqlens_{side}_padded"]
-        return original(*arguments, **named)
-
-    around(f"{MODULE}.forward", call)
+    for side in ("q", "kv"):
+        if named.get(f"cu_seqlens_{side}_padded") is not None:
+            named[f"cu_seqlens_{side}"] = named[f"cu_seqlens_{side}_padded"]
+    return original(*arguments, **named)
 
 
 def stale_lengths() -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ringproof.rehearsal.faults.planting import around, skipped, swap, with_argument, with_result
+from ringproof.rehearsal.faults.planting import (
+    around,
+    planted,
+    skipped,
+    swap,
+    with_argument,
+    with_result,
+)
 
 CORE = "megatron.core"
 DATA = f"{CORE}.datasets.data_schedule"
@@ -72,28 +79,24 @@ def stale_boundaries() -> None:
     swap(f"{DATA}:get_batch_on_this_rank_for_sequence_packing", with_result(stale))
 
 
-def slices_contiguous() -> None:
+@planted(f"{DATA_UTILS}:get_thd_partitioned_indices")
+def slices_contiguous(_: Any, cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
     """Tokens are cut into one block per rank in place of two zigzag chunks."""
+    import torch
 
-    def call(_: Any, cu_seqlens: Any, total: int, size: int, rank: int) -> Any:
-        import torch
-
-        return torch.arange(rank * (total // size), (rank + 1) * (total // size))
-
-    around(f"{DATA_UTILS}:get_thd_partitioned_indices", call)
+    return torch.arange(rank * (total // size), (rank + 1) * (total // size))
 
 
-def labels_of_next_rank() -> None:
+@planted(f"{DATA_UTILS}:get_cp_slice_for_thd")
+def labels_of_next_rank(
+    original: Any, batch: Any, cp_group: Any, *arguments: Any, **named: Any
+) -> None:
     """Labels are sliced for the neighbour's place in the group."""
-
-    def call(original: Any, batch: Any, cp_group: Any, *arguments: Any, **named: Any) -> None:
-        labels = dict(batch)
-        original(batch, cp_group, *arguments, **named)
-        shifted = _Shifted(cp_group)
-        original(labels, shifted, *arguments, **named)
-        batch["labels"] = labels["labels"]
-
-    around(f"{DATA_UTILS}:get_cp_slice_for_thd", call)
+    labels = dict(batch)
+    original(batch, cp_group, *arguments, **named)
+    shifted = _Shifted(cp_group)
+    original(labels, shifted, *arguments, **named)
+    batch["labels"] = labels["labels"]
 
 
 class _Shifted:
@@ -133,20 +136,17 @@ def positions_unsliced() -> None:
     swap("megatron.training.utils:get_batch_on_this_cp_rank", with_result(first))
 
 
-def sample_given_twice() -> None:
+@planted(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__")
+def sample_given_twice(original: Any, iterator: Any) -> Any:
     """Every second sample is the one before it."""
-
-    def call(original: Any, iterator: Any) -> Any:
-        sample = original(iterator)
-        if not isinstance(sample, list):  # a batch that is packed already
-            return sample
-        before = vars(iterator).pop("ringproof_before", None)
-        if before is not None:
-            return before
-        iterator.ringproof_before = copy.deepcopy(sample)
+    sample = original(iterator)
+    if not isinstance(sample, list):  # a batch that is packed already
         return sample
-
-    around(f"{CORE}.rerun_state_machine:RerunDataIterator.__next__", call)
+    before = vars(iterator).pop("ringproof_before", None)
+    if before is not None:
+        return before
+    iterator.ringproof_before = copy.deepcopy(sample)
+    return sample
 
 
 def microbatch_dropped() -> None:
@@ -159,44 +159,35 @@ def microbatch_dropped() -> None:
     swap(f"{DATA}:wrap_data_iterator", with_result(fewer))
 
 
-def tokens_counted_locally() -> None:
+@planted(f"{FINALIZE}:finalize_model_grads")
+def tokens_counted_locally(
+    original: Any, model: Any, num_tokens: Any = None, *arguments: Any, **named: Any
+) -> None:
     """Gradients are divided by the tokens of one rank in place of all ranks' tokens."""
-
-    def call(
-        original: Any, model: Any, num_tokens: Any = None, *arguments: Any, **named: Any
-    ) -> None:
-        local = None if num_tokens is None else num_tokens.clone()
-        original(model, num_tokens, *arguments, **named)
-        if local is not None:
-            for chunk in model:
-                chunk.scale_gradients(num_tokens / local)
-
-    around(f"{FINALIZE}:finalize_model_grads", call)
+    local = None if num_tokens is None else num_tokens.clone()
+    original(model, num_tokens, *arguments, **named)
+    if local is not None:
+        for chunk in model:
+            chunk.scale_gradients(num_tokens / local)
 
 
-def loss_scaled_by_microbatches() -> None:
+@planted(f"{SCHEDULES}:forward_step_calc_loss")
+def loss_scaled_by_microbatches(
+    original: Any, model: Any, output: Any, *arguments: Any, **named: Any
+) -> Any:
     """Per-token losses are also divided by the number of microbatches."""
-
-    def call(original: Any, model: Any, output: Any, *arguments: Any, **named: Any) -> Any:
-        loss, count = original(model, output, *arguments, **named)
-        return loss / arguments[4], count
-
-    around(f"{SCHEDULES}:forward_step_calc_loss", call)
+    loss, count = original(model, output, *arguments, **named)
+    return loss / arguments[4], count
 
 
-def gradients_without_cp() -> None:
+@planted(f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp")
+def gradients_without_cp(original: Any, *arguments: Any, **named: Any) -> Any:
     """Gradients are summed over DP and not over CP."""
+    from megatron.core import parallel_state
 
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        from megatron.core import parallel_state
-
-        groups = original(*arguments, **named)
-        group = parallel_state.get_data_parallel_group(with_context_parallel=False)
-        return {**groups, "intra_dp_cp_group": group}
-
-    around(
-        f"{CORE}.process_groups_config:ProcessGroupCollection.setup_process_groups_for_ddp", call
-    )
+    groups = original(*arguments, **named)
+    group = parallel_state.get_data_parallel_group(with_context_parallel=False)
+    return {**groups, "intra_dp_cp_group": group}
 
 
 def embeddings_not_summed() -> None:
@@ -209,13 +200,10 @@ def layernorms_not_summed() -> None:
     swap(f"{FINALIZE}:_allreduce_non_tensor_model_parallel_grads", skipped())
 
 
-def norm_of_one_stage() -> None:
+@planted(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32")
+def norm_of_one_stage(original: Any, gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
     """The gradient norm, by which gradients are clipped, is that of one model parallel rank."""
-
-    def call(original: Any, gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
-        return _alone(original, gradients, norm_type)
-
-    around(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32", call)
+    return _alone(original, gradients, norm_type)
 
 
 def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
@@ -226,29 +214,23 @@ def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
     return original(gradients, norm_type, grad_stats_parallel_group=groups[dist.get_rank()])
 
 
-def gather_rotated() -> None:
+@planted(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim")
+def gather_rotated(original: Any, *arguments: Any, **named: Any) -> Any:
     """Sequence parallel parts are gathered from the next rank first."""
+    import torch
 
-    def call(original: Any, *arguments: Any, **named: Any) -> Any:
-        import torch
-
-        whole = original(*arguments, **named)
-        parts = whole.chunk(2, 0)
-        return torch.cat(parts[::-1])
-
-    around(f"{CORE}.tensor_parallel.mappings:_gather_along_first_dim", call)
+    whole = original(*arguments, **named)
+    parts = whole.chunk(2, 0)
+    return torch.cat(parts[::-1])
 
 
-def router_loss_local() -> None:
+@planted(f"{ROUTER}:TopKRouter._get_aux_loss_groups")
+def router_loss_local(original: Any, router: Any, *arguments: Any, **named: Any) -> Any:
     """The router's load is counted over the tokens of one rank."""
+    import dataclasses
 
-    def call(original: Any, router: Any, *arguments: Any, **named: Any) -> Any:
-        import dataclasses
-
-        groups = original(router, *arguments, **named)
-        return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
-
-    around(f"{ROUTER}:TopKRouter._get_aux_loss_groups", call)
+    groups = original(router, *arguments, **named)
+    return dataclasses.replace(groups, loss_reduce_groups=(router.tp_group,))
 
 
 def mtp_ignores_boundaries() -> None:
@@ -273,14 +255,11 @@ def stages_disagree() -> None:
     swap(f"{DATA_UTILS}:build_packed_microbatches", with_result(reverse))
 
 
-def schedule_differs() -> None:
+@planted(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples")
+def schedule_differs(original: Any, scheduler: Any, lengths: Any) -> Any:
     """The last rank schedules a batch's samples in another order than the others."""
+    import torch.distributed as dist
 
-    def call(original: Any, scheduler: Any, lengths: Any) -> Any:
-        import torch.distributed as dist
-
-        groups = original(scheduler, lengths)
-        last = dist.get_rank() == dist.get_world_size() - 1
-        return groups[::-1] if last else groups
-
-    around(f"{DATA}:DefaultDynamicCPScheduler.get_groups_and_subsamples", call)
+    groups = original(scheduler, lengths)
+    last = dist.get_rank() == dist.get_world_size() - 1
+    return groups[::-1] if last else groups

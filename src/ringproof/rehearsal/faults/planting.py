@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -43,6 +44,19 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
 def around(target: str, call: Callable[..., Any]) -> None:
     """Wrap a function of upstream: ``call`` gets the original and then a call's arguments."""
     swap(target, lambda original: lambda *given, **named: call(original, *given, **named))
+
+
+def planted(target: str) -> Callable[[Callable[..., Any]], Callable[[], None]]:
+    """Turn a function as `around` takes it into one that puts it in place."""
+
+    def decorate(call: Callable[..., Any]) -> Callable[[], None]:
+        @functools.wraps(call)
+        def plant() -> None:
+            around(target, call)
+
+        return plant
+
+    return decorate
 
 
 def replace(module: Any, original: Any, replacement: Any) -> None:

@@ -93,9 +93,9 @@ def _local(part: Any) -> torch.Tensor:
     whole = np.random.default_rng(seed).standard_normal(int(np.prod(shape))).reshape(shape)
     skipped = len(shape) - part.data.dim()
     offset = [int(start) for start in part.global_offset]
-    places = [slice(start, start + 1) for start in offset[:skipped]]
-    places += [
+    slices = [slice(start, start + 1) for start in offset[:skipped]]
+    slices += [
         slice(start, start + size)
         for start, size in zip(offset[skipped:], part.data.shape, strict=True)
     ]
-    return torch.from_numpy(DEVIATION * whole[tuple(places)]).reshape(part.data.shape)
+    return torch.from_numpy(DEVIATION * whole[tuple(slices)]).reshape(part.data.shape)

@@ -137,15 +137,15 @@ def _shrink_patterns(draft: Draft, count: int, fewer: int, step: int) -> int:
     kinds = draft.flags.get("--cp-comm-type") or ()
     if len(kinds) == count and count > 1:
         lists["--cp-comm-type"] = tuple(sorted(set(kinds)).index(kind) for kind in kinds)
-    places = chosen(count, fewer, tuple(lists.values()), step)
+    layers = chosen(count, fewer, tuple(lists.values()), step)
     for name, values in lists.items():
         if len(values) != count:
             continue  # upstream refuses it, and still does
         if name == "--cp-comm-type":
-            draft.put_all(name, tuple(kinds[place] for place in places), LAYERS)
+            draft.put_all(name, tuple(kinds[layer] for layer in layers), LAYERS)
         else:
-            draft.put(name, written([values[place] for place in places]), LAYERS)
-    return len(places)
+            draft.put(name, written([values[layer] for layer in layers]), LAYERS)
+    return len(layers)
 
 
 def _shrink_stages(draft: Draft) -> None:
@@ -282,10 +282,10 @@ def chosen(count: int, fewer: int, patterns: Sequence[Sequence[int]], step: int)
     """
     size = min(fewer, count)
     while True:
-        places = tuple(index * (count - 1) // max(size - 1, 1) for index in range(size))
-        kept = all({p[i] for i in places} == set(p) for p in patterns if len(p) == count)
+        layers = tuple(index * (count - 1) // max(size - 1, 1) for index in range(size))
+        kept = all({p[i] for i in layers} == set(p) for p in patterns if len(p) == count)
         if kept or size + step > count:
-            return places if kept else tuple(range(count))
+            return layers if kept else tuple(range(count))
         size += step
 
 

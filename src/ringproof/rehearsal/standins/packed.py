@@ -74,14 +74,14 @@ def thd_read_half_tensor(x: Tensor, cu_seqlens: Tensor, half: int) -> Tensor:
     return out
 
 
-def _lse_places(cu_seqlens: Tensor, half_only: bool) -> list[tuple[int, int, int, int]]:
+def _lse_slices(cu_seqlens: Tensor, half_only: bool) -> list[tuple[int, int, int, int]]:
     """Per sequence: start in the whole, first column, start in the half, number of rows."""
-    places, taken = [], 0
+    slices, taken = [], 0
     for start, end in _spans(cu_seqlens):
         length = (end - start) // 2 if half_only else end - start
-        places.append((start, end - start - length, taken, length))
+        slices.append((start, end - start - length, taken, length))
         taken += length
-    return places
+    return slices
 
 
 def _lse_views(
@@ -89,7 +89,7 @@ def _lse_views(
 ) -> list[tuple[Tensor, Tensor]]:
     """Matching pieces [h, length] of an LSE and of one step's LSE."""
     views = []
-    for sequence, (start, skip, taken, length) in enumerate(_lse_places(cu_seqlens, half_only)):
+    for sequence, (start, skip, taken, length) in enumerate(_lse_slices(cu_seqlens, half_only)):
         if packed:
             first = whole[:, start + skip : start + skip + length]
             views.append((first, part[:, taken : taken + length]))
@@ -128,7 +128,7 @@ def thd_out_correction(out: Tensor, step: Tensor, *rest: Tensor | bool) -> None:
     lse, lse_step, cu_seqlens, half_only, packed = rest[-5:]
     merged = _lse_views(lse, lse_step, cu_seqlens, packed, half_only)
     before = _lse_views(old, lse_step, cu_seqlens, packed, half_only) if old is not None else None
-    for index, (start, skip, taken, length) in enumerate(_lse_places(cu_seqlens, half_only)):
+    for index, (start, skip, taken, length) in enumerate(_lse_slices(cu_seqlens, half_only)):
         whole, part = merged[index]
         rows = out[start + skip : start + skip + length]
         if before is not None:

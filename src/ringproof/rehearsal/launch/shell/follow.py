@@ -256,8 +256,8 @@ class _Follower:
     ) -> None:
         self._source, self._folder, self._depth = source, folder, depth
         self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
-        places = [int(name) for name in sets if name.isdigit() and int(name) > 0]
-        self._positional = tuple(sets.get(str(i + 1), "") for i in range(max(places, default=0)))
+        last = max((int(name) for name in sets if name.isdigit()), default=0)
+        self._positional = tuple(sets.get(str(number), "") for number in range(1, last + 1))
         self._variables: dict[str, Value] = dict(self._sets)
         self._exported = set(self._sets)
         self._functions: dict[str, tuple[Node, ...]] = {}
@@ -551,8 +551,8 @@ class _Follower:
         if self._depth >= MOST_CALLS:
             raise RecursionError
         inner = _Follower(path.name, self._sets, path.parent, self._depth + 1)
-        places = [index for index, word in enumerate(words) if word.endswith(path.name)]
-        inner._positional = tuple(words[places[0] + 1 :])
+        first = next(index for index, word in enumerate(words) if word.endswith(path.name))
+        inner._positional = tuple(words[first + 1 :])
         for name in self._exported:
             inner._variables.setdefault(name, self._variables.get(name, ""))
         inner._exported |= self._exported
