@@ -16,14 +16,10 @@ LENGTHS = ((39, 19, 59, 115, 15), (99, 7, 99, 43), (27, 43, 119, 59), (63, 63, 6
 
 
 class Packs:
-    """In the place of the low-level data set that reads a file.
-
-    Args:
-        path: Not read.
-    """
+    """In the place of the low-level data set that reads a file."""
 
     def __init__(self, path: object) -> None:
-        self._path = path
+        pass
 
     def __len__(self) -> int:
         return 64
@@ -34,11 +30,7 @@ class Packs:
 
 
 class Talker:
-    """A tokenizer that makes a conversation of as many tokens as it says.
-
-    Args:
-        tokenizer: Answers everything else.
-    """
+    """A tokenizer that makes a conversation of as many tokens as it says."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

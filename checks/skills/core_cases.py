@@ -137,11 +137,7 @@ def handed_over(sizes: Sizes) -> dict[str, Any]:
 
 
 def dynamic(switch: str) -> dict[str, Any]:
-    """Forward passes in a row under a static CP size of 4 and of 1, and under two levels.
-
-    Args:
-        switch: Name of the configuration field that switches Dynamic CP on.
-    """
+    """Forward passes in a row under a static CP size of 4 and of 1, and under two levels."""
     two_levels = {"hierarchical_context_parallel_sizes": [2, 2]}
     found = {
         "static 4": passes(4, switch, "p2p"),

@@ -15,8 +15,6 @@ class Batch:
     """Lengths, and what they are to be planned for.
 
     Attributes:
-        ranks: Of the domain.
-        budget: Tokens of a rank.
         multiple: The number of microbatches is a multiple of this (virtual pipeline stages).
         smallest: Size of the smallest group.
     """

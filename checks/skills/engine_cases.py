@@ -36,16 +36,11 @@ class Case:
             ``swapped alone``, ``swapped levels`` (with the ranks in that order), ``swapped
             everywhere`` (with the ranks and the data in that order).
         inner: Ranks of the first level.
-        heads: Query heads.
-        kv_heads: Heads of keys and values.
-        lengths: Sequence lengths without padding; several make a packed batch.
         padded: Sequence lengths with padding; empty for none.
         says_padded: ``pad_between_seqs``; only used for packed batches.
         packed: Whether the layout is ``thd``.
-        causal: Whether the mask is causal.
         window: Keys to the left that a query sees; -1 for all.
         cut: ``zigzag`` or ``contiguous``.
-        dtype: Name of a dtype of torch.
         direct: Whether ``attn_forward_func_with_cp`` is called without ``DotProductAttention``.
     """
 
@@ -149,7 +144,6 @@ def difference(case: Case, attention: Attention, ranks: Sequence[int] | None = N
     """Largest difference of output and gradients from dense attention, over rows without padding.
 
     Args:
-        case: What is computed.
         attention: Takes this rank's queries, keys and values [rows, heads, width], and returns the
             output in any shape.
         ranks: The ranks that share the sequence, in order; all of them unless given. Several sets
