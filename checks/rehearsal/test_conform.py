@@ -16,13 +16,14 @@ from ringproof.rehearsal.conform import cases, page, result, table
 from ringproof.rehearsal.conform.cases import DATA, MODELS
 from ringproof.rehearsal.conform.result import Status
 from ringproof.rehearsal.conform.running import LIBRARY, judge, training
-from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace
+from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace, Upstream
 from ringproof.rehearsal.running import Failure, Outcome
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 ROOT = Path(__file__).parents[2]
 (CASE,) = cases.chosen(["static-p2p-cp2"])
 STEPS = 2
+UPSTREAM = Upstream(Path(), "dev", Path(), "2.20.2", None)
 
 
 def _outcome(
@@ -109,8 +110,8 @@ def test_the_matrix_is_sound() -> None:
 
 
 def test_the_reference_lacks_only_what_the_case_adds(tmp_path: Path) -> None:
-    case_run = training(CASE, "pretrain_gpt.py", 5, tmp_path)
-    reference = training(CASE, "pretrain_gpt.py", 5, tmp_path, reference=True)
+    case_run = training(UPSTREAM, CASE, "pretrain_gpt.py", 5, tmp_path)
+    reference = training(UPSTREAM, CASE, "pretrain_gpt.py", 5, tmp_path, reference=True)
     assert reference.ranks == 1
     added = list(case_run.arguments)
     for word in reference.arguments:
@@ -120,14 +121,15 @@ def test_the_reference_lacks_only_what_the_case_adds(tmp_path: Path) -> None:
 
 def test_json_reaches_a_program_whole(tmp_path: Path) -> None:
     (case,) = cases.chosen(["dynamic-cp-2"])
-    found = [word for word in training(case, "x.py", 5, tmp_path).arguments if word[0] == "{"]
+    words = training(UPSTREAM, case, "x.py", 5, tmp_path).arguments
+    found = [word for word in words if word[0] == "{"]
     assert [json.loads(word)["mode"] for word in found] == ["distribution"]
 
 
 def test_our_own_script_reads_conversations_itself(tmp_path: Path) -> None:
     (case,) = cases.chosen(["sft-p2p-cp2"])
-    assert training(case, "pretrain_gpt.py", 5, tmp_path).preparations
-    assert not training(case, LIBRARY, 5, tmp_path).preparations
+    assert training(UPSTREAM, case, "pretrain_gpt.py", 5, tmp_path).faults
+    assert not training(UPSTREAM, case, LIBRARY, 5, tmp_path).faults
 
 
 @pytest.mark.parametrize(("ids", "groups"), [(["nothing"], []), ([], ["nothing"])])

@@ -6,10 +6,9 @@ import functools
 import importlib.metadata
 import math
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,22 +39,6 @@ Runner = Callable[[Program, str, Path], Outcome]
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Training:
-    """A command line without its number of ranks: what case and reference are looked up by.
-
-    Attributes:
-        preparations: Functions called in every rank before the program.
-        connections: ``CUDA_DEVICE_MAX_CONNECTIONS``.
-    """
-
-    script: str
-    arguments: tuple[str, ...]
-    ranks: int
-    preparations: tuple[str, ...]
-    connections: int = 1
-
-
 def script_of(upstream: Upstream, name: str) -> str | None:
     """Return the program of a version; ``None`` where it has none that does the same.
 
@@ -69,29 +52,27 @@ def script_of(upstream: Upstream, name: str) -> str | None:
 
 
 def training(
-    case: Case, script: str, iterations: int, folder: Path, *, reference: bool = False
-) -> Training:
-    """Return the command line of a case, or of the reference it is compared with."""
+    upstream: Upstream, case: Case, script: str, iterations: int, folder: Path,
+    *, dtype: str = "float32", faults: tuple[str, ...] = (), reference: bool = False,
+) -> Program:  # fmt: skip
+    """Return the program of a case, or of the reference on one rank it is compared with."""
     data = DATA[case.data]
     own = data.reference if reference else case.arguments
+    wider = f"--dtype {dtype}" if dtype != "float32" else ""
     text = " ".join((
         BASE, MODELS[case.model].arguments, data.arguments, case.both, own,
-        f"--train-iters {iterations}", SPECS.get(script, ""),
+        f"--train-iters {iterations}", SPECS.get(script, ""), wider,
     ))  # fmt: skip
-    arguments = tuple(
-        word if word.startswith("{") and '"' in word else word.replace("{folder}", str(folder))
-        for word in _split(text)
-    )
-    ranks = 1 if reference else case.ranks
     read = data.conversations and script != LIBRARY  # our own script reads them itself
-    preparations = (CONVERSATIONS,) if read else ()
-    connections = 1 if reference else case.connections
-    return Training(script, arguments, ranks, preparations, connections)
-
-
-def _split(text: str) -> list[str]:
-    """Words of a command line; JSON keeps its quotes and has no blanks."""
-    return [word if '"' in word else shlex.split(word)[0] for word in text.split()]
+    return Program(
+        upstream,
+        script,
+        tuple(word.replace("{folder}", str(folder)) for word in text.split()),
+        1 if reference else case.ranks,
+        environment={CONNECTIONS: str(1 if reference else case.connections)},
+        dtype=dtype,
+        faults=((CONVERSATIONS,) if read else ()) + faults,
+    )
 
 
 class Matrix:
@@ -114,7 +95,7 @@ class Matrix:
     ) -> None:
         self._upstream, self._folder, self._run = upstream, folder, run
         self._iterations, self._dtype = iterations, dtype
-        self._references: dict[Training, Outcome] = {}
+        self._references: dict[tuple[str, ...], Outcome] = {}
         folder.mkdir(parents=True, exist_ok=True)
         conversations.write(folder / "conversations.jsonl")
 
@@ -124,12 +105,15 @@ class Matrix:
         if script is None:
             message = f"there is no {MODELS[case.model].script}"
             return CaseResult(case.id, Status.NOT_OFFERED, message)
+        make = functools.partial(
+            training, self._upstream, case, script, self._iterations, self._folder,
+            dtype=self._dtype,
+        )  # fmt: skip
         try:
-            wanted = training(case, script, self._iterations, self._folder)
-            outcome = self._started(wanted, case.id, faults)
+            outcome = self._started(make(faults=faults), case.id)
             reference = None
             if outcome.failure is None:
-                reference = self._reference(case, script)
+                reference = self._reference(make(reference=True), f"{case.model}-{case.data}")
         except UpstreamFails as error:
             symbol = error.error.symbol
             status = Status.CANNOT_RUN if symbol else Status.REFUSED
@@ -137,21 +121,15 @@ class Matrix:
             return CaseResult(case.id, status, message, error.error.place, symbol)
         return judge(case, outcome, reference, self._iterations)
 
-    def _reference(self, case: Case, script: str) -> Outcome:
-        key = training(case, script, self._iterations, self._folder, reference=True)
+    def _reference(self, program: Program, name: str) -> Outcome:
+        key = (program.script, *program.arguments)
         if key not in self._references:
-            name = f"reference-{len(self._references)}-{case.model}-{case.data}"
-            self._references[key] = self._started(key, name)
+            name = f"reference-{len(self._references)}-{name}"
+            self._references[key] = self._started(program, name)
         return self._references[key]
 
-    def _started(self, wanted: Training, name: str, faults: tuple[str, ...] = ()) -> Outcome:
-        wider = ("--dtype", self._dtype) if self._dtype != "float32" else ()
-        program = Program(
-            self._upstream, wanted.script, (*wanted.arguments, *wider), wanted.ranks,
-            environment={CONNECTIONS: str(wanted.connections)}, dtype=self._dtype,
-            faults=(*wanted.preparations, *faults),
-        )  # fmt: skip
-        preload = "" if wanted.script == LIBRARY else wanted.script
+    def _started(self, program: Program, name: str) -> Outcome:
+        preload = "" if program.script == LIBRARY else program.script
         outcome = self._run(program, preload, self._folder / name)
         if outcome.failure is not None and PORT_TAKEN in outcome.failure.message:
             return self._run(program, preload, self._folder / f"{name}-again")
