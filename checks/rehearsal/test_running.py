@@ -24,16 +24,16 @@ def failure(stage: Stage, function: str, argument: object) -> running.Failure:
     return caught.value.failure
 
 
-def test_a_rank_that_raises_is_named_before_those_that_lost_it(stage: Stage) -> None:
-    found = failure(stage, "raise_on", 1)
-    assert (found.kind, found.rank) == ("raised", 1)
-    assert found.message == "ValueError: rank 1 does not want to"
-
-
-def test_a_rank_that_dies_is_named_with_its_signal(stage: Stage) -> None:
-    found = failure(stage, "die_on", 1)
-    assert (found.kind, found.rank) == ("died", 1)
-    assert "SIGKILL" in found.message
+@pytest.mark.parametrize(
+    ("function", "kind", "said"),
+    [("raise_on", "raised", "ValueError: rank 1 does not want to"), ("die_on", "died", "SIGKILL")],
+)
+def test_a_rank_that_fails_is_named_before_those_that_lost_it(
+    stage: Stage, function: str, kind: str, said: str
+) -> None:
+    found = failure(stage, function, 1)
+    assert (found.kind, found.rank) == (kind, 1)
+    assert said in found.message
 
 
 def test_a_hang_names_what_each_rank_waits_in(

@@ -171,10 +171,20 @@ def test_layers_keep_their_stages(line: str, expected: int) -> None:
     assert small(line, 8)[1].get("--num-layers") == (str(expected),)
 
 
-def test_layers_that_do_not_divide_still_do_not() -> None:
-    model = MODEL.replace("--num-layers 32", "--num-layers 30")
-    _, flags = small("--pipeline-model-parallel-size 4", 8, model)
-    assert flags.integer("--num-layers", 0) % 4
+@pytest.mark.parametrize(
+    ("change", "line", "ranks", "option", "divisor"),
+    [
+        (("--num-layers 32", "--num-layers 30"), "--pipeline-model-parallel-size 4", 8,
+         "--num-layers", 4),
+        (("--global-batch-size 512", "--global-batch-size 513"), "--context-parallel-size 2", 64,
+         "--global-batch-size", 2),
+    ],
+)  # fmt: skip
+def test_what_does_not_divide_still_does_not(
+    change: tuple[str, str], line: str, ranks: int, option: str, divisor: int
+) -> None:
+    _, flags = small(line, ranks, MODEL.replace(*change))
+    assert flags.integer(option, 0) % divisor
 
 
 def test_patterns_over_layers_keep_every_kind() -> None:
@@ -217,12 +227,6 @@ def test_batches_divide(line: str, ranks: int) -> None:
     batch = flags.integer("--global-batch-size", 0)
     assert batch % step == 0 and batch // step >= pipeline and (batch // step) % pipeline == 0
     assert batch <= 64
-
-
-def test_a_batch_that_does_not_divide_still_does_not() -> None:
-    model = MODEL.replace("--global-batch-size 512", "--global-batch-size 513")
-    result, flags = small("--context-parallel-size 2", 64, model)
-    assert flags.integer("--global-batch-size", 0) % (result.ranks // 2)
 
 
 def test_experts_divide_and_stay_enough_for_the_router() -> None:

@@ -62,7 +62,7 @@ class Iteration:
     """One training step as a rank logged it.
 
     Attributes:
-        number: From 1.
+        number: Training step, from 1.
         losses: By name; empty on ranks that hold no loss.
         grad_norm: Global gradient norm; ``None`` where upstream computes none.
         seconds: Since the training step before.
@@ -199,8 +199,8 @@ class RankReport:
         evaluations: Losses of each evaluation, by name.
         attention: Attention calls in order.
         graphs: CUDA graphs in the order of their captures.
-        seconds: From its start to its end.
-        results: What a script handed over (see `ringproof.rehearsal.rank.handing`).
+        seconds: Wall-clock time of the rank.
+        results: Value that a script handed over (see `ringproof.rehearsal.rank.handing`).
     """
 
     rank: int

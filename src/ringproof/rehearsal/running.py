@@ -49,7 +49,7 @@ class Failure:
         kind: ``raised``, ``died``, ``hung`` or ``timeout``.
         place: ``FILE:LINE`` in upstream, where known.
         symbol: The symbol that no stand-in implements, if that was the reason.
-        waiting: What each unfinished rank waited for, by rank.
+        waiting: Collective and group that each unfinished rank waits in, by rank.
     """
 
     kind: str

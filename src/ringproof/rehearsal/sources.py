@@ -46,7 +46,7 @@ def open_upstream(
         megatron: A folder, a wheel, ``git:PATH@REF`` or ``pip:megatron-core==VERSION``.
         engine: A wheel, a folder, ``git:PATH@REF``, ``pip:transformer-engine==VERSION``; ``None``
             for the newest release on the package index.
-        option: Where the user named Megatron, for messages.
+        option: Option with which the user named Megatron, for messages.
 
     Raises:
         InputError: One of them is not what it should be.

@@ -121,7 +121,7 @@ class Case:
     """One training on several ranks, compared with the same training on one.
 
     Attributes:
-        id: Its name, for people and for ``--case``.
+        id: Name, for people and for ``--case``.
         group: Section of the table.
         model: Key of `MODELS`.
         data: Key of `DATA`.

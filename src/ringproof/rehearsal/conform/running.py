@@ -185,7 +185,7 @@ def judge(case: Case, outcome: Outcome, reference: Outcome | None, iterations: i
     """Return the verdict on a case.
 
     Args:
-        reference: What became of the same training on one rank; ``None`` if it did not run.
+        reference: Result of the same training on one rank; ``None`` if it did not run.
     """
     base = CaseResult(
         case.id, Status.STARTS, tolerance=TOLERANCES[case.dtype].loss, path=paths_of(outcome),

@@ -24,8 +24,8 @@ class Fault:
     """One planted defect.
 
     Attributes:
-        function: What plants it, ``module:function``.
-        breaks: What is wrong then, in one sentence: the function's docstring.
+        function: ``module:function`` that plants it.
+        breaks: The defect in one sentence: the function's docstring.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Seen:
             ``path``; ``nothing`` where the runs agree.
         step: Training step, or index of the evaluation, from 1; 0 where there is none.
         rank: The rank that failed; -1 otherwise.
-        message: What it said, and what other ranks waited for.
+        message: Its message, and the collectives that other ranks waited in.
     """
 
     by: str
@@ -149,7 +149,7 @@ class Trial:
 
     Attributes:
         against: Name of the training that it was held against.
-        control: How the same program without the defect compares; ``nothing`` if it agrees.
+        control: Comparison of the program without the defect; ``nothing`` if it agrees.
         largest: Largest relative differences of the whole run; empty where it failed.
         path_differs: Whether attention took another path than without the defect.
         falls: Whether the loss fell nevertheless.

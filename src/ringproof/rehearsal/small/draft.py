@@ -79,7 +79,7 @@ def stepped(value: int, unit: int, target: int) -> int:
     """Return a smaller value with the same remainder by ``unit``.
 
     Args:
-        unit: What the value should be, or is not, divisible by.
+        unit: Divisor that the value has, or misses.
         target: Size near which the result lies; values up to it stay as they are.
     >>> stepped(8192, 16, 256), stepped(8200, 16, 256), stepped(100, 16, 256)
     (256, 264, 100)

@@ -270,7 +270,7 @@ def chosen(count: int, fewer: int, patterns: Sequence[Sequence[int]], step: int)
     Args:
         fewer: Number of layers wanted.
         patterns: Values by layer.
-        step: How many more layers are tried at a time.
+        step: Number of layers that are added at a time.
 
     Returns:
         Indices of layers, ascending, with the first and the last layer among them.

@@ -105,7 +105,7 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
     """Import Transformer Engine from ``root`` and put stand-ins in the place of its kernels.
 
     Args:
-        version: What ``transformer_engine.__version__`` says.
+        version: Value of ``transformer_engine.__version__``.
         dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
         wrap: Put around each kernel's stand-in.
     """

@@ -39,7 +39,7 @@ class Tolerance:
         loss: Largest relative difference of a loss in each of the first `MEASURED_ITERATIONS`
             steps.
         grad_norm: The same of a gradient norm.
-        reason: What was measured for these two numbers.
+        reason: Measurements behind these two numbers.
     """
 
     loss: float
@@ -238,7 +238,7 @@ def find_pitfalls(
     """Return the pitfalls of the cards whose symptom matches an error message.
 
     Args:
-        traceback: Its traceback, which decides where the message has no text.
+        traceback: Decides where the message has no text.
         feature: Context parallel feature of the launch; its skill comes first among equals.
     """
     if skills is None:

@@ -46,7 +46,7 @@ class Variant:
         source: File, or command line, that the launch was read from.
         ranks: World size of the launch.
         small: Program that ran; ``None`` where upstream could not be imported.
-        outcome: What became of the program; ``None`` where none was started.
+        outcome: Result of the program; ``None`` where none was started.
         reference: Program without context parallelism; ``None`` where none was needed or made.
         refusal: Why the program did not run to its end; ``None`` where it did.
         notes: Sentences about the launch that its reader could not follow.

@@ -188,7 +188,7 @@ class Command:
     """One command that a script would run.
 
     Attributes:
-        words: Its words, expanded; unknown values are marked (see `expand`).
+        words: Expanded words; unknown values are marked (see `expand`).
         condition: The condition under which it runs, where that is not known; otherwise empty.
     """
 
@@ -231,7 +231,7 @@ def follow(
     Args:
         sets: Variables, which win over the script's own assignments; positional parameters are
             named ``1``, ``2`` and so on.
-        folder: Where sourced scripts are looked for.
+        folder: Folder in which sourced scripts are looked for.
 
     Raises:
         InputError: The script cannot be followed.
