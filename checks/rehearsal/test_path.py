@@ -160,5 +160,14 @@ def test_what_a_launch_asks_for_in_words() -> None:
     assert str(read_asked([])) == "no context parallelism"
     assert str(read_asked(["--context-parallel-size", "4"])) == "p2p over 4 ranks"
     assert str(read_asked(["--dynamic-context-parallel"])) == "Dynamic CP with p2p"
+    for line, feature in (
+        ("", "none"),
+        ("--context-parallel-size 2", "p2p"),
+        ("--context-parallel-size 2 --cp-comm-type all_gather", "all_gather"),
+        ("--context-parallel-size 4 --cp-comm-type a2a+p2p", "a2a+p2p"),
+        ("--context-parallel-size 2 --dynamic-context-parallel", "dynamic-cp"),
+        ("--hybrid-context-parallel", "dynamic-cp"),
+    ):
+        assert read_asked(line.split()).feature == feature
     assert named("a2a+p2p", (2, 4)) == "a2a+p2p 2 x 4"
     assert executed("a2a+p2p", (2, 1)) == "a2a" and executed("a2a+p2p", (2, 2)) == "a2a+p2p"

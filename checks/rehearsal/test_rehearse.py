@@ -46,7 +46,7 @@ def outcome(loss: float, comm_type: str = "p2p") -> Outcome:
 def variant(loss: float = 5.0, comm_type: str = "p2p") -> Variant:
     ran, reference = outcome(loss, comm_type), outcome(5.0)
     change = Change("--hidden-size", "4096", "64", "What <b>width</b> shows.")
-    small = Small("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "p2p", "float32")
+    small = Small("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "float32")
     return Variant(
         name="launch",
         source="train.sh:1",

@@ -259,8 +259,6 @@ def test_files_and_reduced_precision_are_left_out() -> None:
     assert flags.get("--tokenizer-type") == ("NullTokenizer",) and flags.has("--mock-data")
     _, flags = small("--fp8-format hybrid", 8, dtype="bfloat16")
     assert flags.has("--bf16") and not flags.has("--fp8-format")
-    with pytest.raises(InputError, match="float32 or bfloat16"):
-        small("", 8, dtype="float16")
 
 
 def test_kernels_of_triton_are_off() -> None:
@@ -281,36 +279,6 @@ def test_an_option_that_upstream_does_not_know_stays() -> None:
     result = shrink(launch, options={"--seq-length"})
     assert Flags(result.arguments).get("--save") == ("/x",)
     assert not Flags(result.arguments).has("--attention-dropout"), "it would be refused"
-
-
-@pytest.mark.parametrize(
-    ("line", "feature"),
-    [
-        ("", "none"),
-        ("--context-parallel-size 2", "p2p"),
-        ("--context-parallel-size 2 --cp-comm-type all_gather", "all_gather"),
-        ("--context-parallel-size 4 --cp-comm-type a2a+p2p", "a2a+p2p"),
-        ("--context-parallel-size 2 --dynamic-context-parallel", "dynamic-cp"),
-        ("--hybrid-context-parallel", "dynamic-cp"),
-    ],
-)
-def test_feature(line: str, feature: str) -> None:
-    assert small(line, 8)[0].feature == feature
-
-
-@pytest.mark.parametrize(
-    ("written", "path"),
-    [
-        ("pretrain_gpt.py", "pretrain_gpt.py"),
-        ("../../pretrain_gpt.py", "pretrain_gpt.py"),
-        ("/opt/megatron-lm/pretrain_gpt.py", "pretrain_gpt.py"),
-        ("/opt/megatron-lm/examples/mimo/train.py", "examples/mimo/train.py"),
-        ("./examples/mimo/train.py", "examples/mimo/train.py"),
-    ],
-)
-def test_script(written: str, path: str) -> None:
-    launch = Launch(written, ("--seq-length", "64"), {}, 1, 1, "test")
-    assert shrink(launch, options=()).script == path
 
 
 def test_routing_that_balances_over_a_rank_is_replaced_and_recorded() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.errors import InputError
 from ringproof.harness.cards.loading import load_card
 from ringproof.rehearsal.faults import trials
 from ringproof.rehearsal.program import Iteration, RankReport
@@ -92,9 +91,7 @@ def test_tolerances_grow_with_the_steps() -> None:
     assert compare(run(5.0 * (1 + 6e-6)), run(5.0), "float32").agrees is False
 
 
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(InputError, match="no tolerance"):
-        compare(run(*LOSSES), run(*LOSSES), "float16")
+def test_bfloat16_is_less_exact() -> None:
     assert TOLERANCES["float32"].loss < TOLERANCES["bfloat16"].loss
 
 

@@ -237,7 +237,9 @@ class _Runs:
         """Return a variant before it is compared with its reference."""
         launch, request = attempt.launch, self._request
         reports = () if outcome is None else outcome.ranks
-        feature = "" if small is None else small.feature
+        arguments = launch.arguments if small is None else small.arguments
+        path = read_path(arguments, reports, finished=failure is None)
+        feature = "" if small is None else path.asked.feature
         return Variant(
             name=attempt.name,
             source=launch.source,
@@ -246,10 +248,7 @@ class _Runs:
             megatron=self._upstream.megatron_name,
             engine=self._upstream.engine_version,
             dtype=request.dtype,
-            path=read_path(
-                launch.arguments if small is None else small.arguments, reports,
-                finished=failure is None,
-            ),
+            path=path,
             agreement=Agreement(None, "It did not start, so no reference was run."),
             small=small,
             outcome=outcome,
@@ -262,7 +261,7 @@ class _Runs:
     def variant(self, attempt: _Attempt) -> Variant:
         """Shrink a launch, run it, and run its reference where it starts."""
         small = shrink(
-            attempt.launch,
+            dataclasses.replace(attempt.launch, script=self._script),
             options=self.options,
             max_ranks=self._request.max_ranks,
             iterations=self._request.iterations,

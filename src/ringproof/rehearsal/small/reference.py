@@ -66,7 +66,6 @@ def reference(small: Small, options: Collection[str]) -> Small:
         arguments=draft.flags.words,
         ranks=world,
         changes=tuple(draft.changes),
-        feature="none",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
@@ -17,13 +16,12 @@ from ringproof.rehearsal.small.data import (
     shrink_steps,
 )
 from ringproof.rehearsal.small.draft import Change, Draft
-from ringproof.rehearsal.small.layout import DYNAMIC, layout, shrink_layout
+from ringproof.rehearsal.small.layout import layout, shrink_layout
 from ringproof.rehearsal.small.model import shrink_experts, shrink_layers, shrink_widths
 from ringproof.rehearsal.small.options import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 
-__all__ = ["Change", "Small", "feature", "shrink"]
+__all__ = ["Change", "Small", "shrink"]
 
-DTYPES = ("float32", "bfloat16")
 FIXED_POINT = "Quantized training: its recipes, scales, paddings and gathered weights."
 ROUNDING = "Rounding, casts and buffers of bfloat16 or float16 training."
 USER_BUFFERS = "Communication that needs GPUs and their network, such as TE's user buffers."
@@ -33,7 +31,6 @@ BALANCING = "--moe-router-load-balancing-type"
 SINKHORN = "Sinkhorn routing, which balances over a rank's own tokens: CP changes it by definition."
 BALANCE = "Nothing of the path: forced balance draws random routes, which could not be compared."
 FUSED = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-permute-fusion-into-hybridep")
-HIERARCHICAL = "a2a+p2p"
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,8 @@ class Small:
     """A program that is small enough for a laptop.
 
     Attributes:
-        script: Path of the training script in the Megatron folder.
+        script: Path of the training script, as the launch gives it.
         environment: Variables that decide the path.
-        feature: ``dynamic-cp``, ``a2a+p2p``, ``p2p``, ``a2a``, ``all_gather`` or ``none``.
     """
 
     script: str
@@ -51,7 +47,6 @@ class Small:
     environment: Mapping[str, str]
     ranks: int
     changes: tuple[Change, ...]
-    feature: str
     dtype: str
 
 
@@ -75,10 +70,6 @@ def shrink(
     Raises:
         InputError: The launch cannot be made that small, or a size is not an integer.
     """
-    if dtype not in DTYPES:
-        raise InputError(
-            "--dtype", dtype, "the dtype is not supported", f"give {DTYPES[0]} or {DTYPES[1]}"
-        )
     draft = Draft(Flags(launch.arguments), options)
     if draft.flags.has("--yaml-cfg"):
         remedy = "give its settings as options"
@@ -98,28 +89,13 @@ def shrink(
     _comparable(draft)
     environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
     return Small(
-        script=_script(launch.script),
+        script=launch.script,
         arguments=draft.flags.words,
         environment=environment,
         ranks=after.world,
         changes=tuple(draft.changes),
-        feature=feature(draft.flags),
         dtype=dtype,
     )
-
-
-def feature(flags: Flags) -> str:
-    """Return which kind of context parallelism a command line asks for.
-
-    Raises:
-        InputError: The context-parallel size is not an integer.
-    """
-    if any(flags.has(name) for name in DYNAMIC):
-        return "dynamic-cp"
-    if flags.integer("--context-parallel-size", 1) < 2:
-        return "none"
-    kinds = flags.get("--cp-comm-type") or ("p2p",)
-    return HIERARCHICAL if HIERARCHICAL in kinds else kinds[0]
 
 
 def _leave_out(draft: Draft) -> None:
@@ -160,15 +136,3 @@ def _comparable(draft: Draft) -> None:
     if "sinkhorn" in (draft.flags.get(BALANCING) or ()):
         draft.put(BALANCING, "none", SINKHORN)
         draft.put_all("--moe-router-pre-softmax", (), SINKHORN)
-
-
-def _script(path: str) -> str:
-    """Return a script's path within a checkout, as far as its own path tells."""
-    parts = [part for part in PurePosixPath(path).parts if part not in (".", "..")]
-    if path.startswith("/"):
-        known = ("examples", "tools", "megatron", "tests", "tasks", "experimental")
-        for index, part in enumerate(parts):
-            if part in known:
-                return "/".join(parts[index:])
-        return parts[-1]
-    return "/".join(parts)

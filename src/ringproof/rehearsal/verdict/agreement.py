@@ -10,7 +10,6 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from types import MappingProxyType
 
-from ringproof.errors import InputError
 from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.cards.model import Pitfall
 from ringproof.rehearsal.program import RankReport
@@ -264,12 +263,7 @@ def compare(
     Args:
         evaluated: Whether losses of evaluations count. They do not where upstream averages the
             means of microbatches, which depend on how sequences are packed.
-
-    Raises:
-        InputError: There is no tolerance for the precision.
     """
-    if dtype not in TOLERANCES:
-        raise InputError("--dtype", dtype, "has no tolerance", f"choose {' or '.join(TOLERANCES)}")
     tolerance = TOLERANCES[dtype]
     found = _differences(outcome, reference, tolerance)
     differences = tuple(item for item in found if evaluated or item.iteration)

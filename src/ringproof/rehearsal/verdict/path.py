@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.program import AttentionCall, RankReport
+from ringproof.rehearsal.small.layout import DYNAMIC
 
-DYNAMIC_FLAGS = ("--dynamic-context-parallel", "--hybrid-context-parallel")
 NO_COMMUNICATION = "none"
 LEVELS_TYPE = "a2a+p2p"
 PHASE_NAMES: Mapping[str, str] = MappingProxyType(
@@ -44,6 +44,15 @@ class Asked:
     def parallel(self) -> bool:
         """Whether any context parallelism is asked for."""
         return self.dynamic or self.size > 1
+
+    @property
+    def feature(self) -> str:
+        """``dynamic-cp``, ``a2a+p2p``, ``p2p``, ``a2a``, ``all_gather`` or ``none``."""
+        if self.dynamic:
+            return "dynamic-cp"
+        if not self.parallel:
+            return "none"
+        return LEVELS_TYPE if LEVELS_TYPE in self.comm_types else self.comm_types[0]
 
     def comm_type(self, layer: int) -> str:
         """Return the communication type of a layer, counted from 1."""
@@ -165,7 +174,7 @@ def read_asked(arguments: Sequence[str]) -> Asked:
     flags = Flags(tuple(arguments))
     levels = flags.get("--hierarchical-context-parallel-sizes") or ()
     return Asked(
-        dynamic=any(flags.has(name) for name in DYNAMIC_FLAGS),
+        dynamic=any(flags.has(name) for name in DYNAMIC),
         size=flags.integer("--context-parallel-size", 1),
         comm_types=flags.get("--cp-comm-type") or ("p2p",),
         levels=tuple(int(level) for level in levels if level.isdigit()),

@@ -208,7 +208,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "megatron": variant.megatron,
         "transformer_engine": variant.engine,
         "attention_by_transformer_engine": variant.own_attention if variant.starts else None,
-        "feature": "" if variant.small is None else variant.small.feature,
+        "feature": "" if variant.small is None else path.asked.feature,
         "dtype": variant.dtype,
         "program": _program(variant.small, variant.outcome),
         "reference": _program(variant.reference, variant.reference_outcome),
