@@ -140,5 +140,9 @@ def populate(repository: Miniature) -> None:
         claims=list(CLAIMS),
         constraints=[dict(CONSTRAINT)],
         known_limitations=["Only said."],
-        validation_status={"good": ["passes", "holds"], "bad": ["passes", "fails"]},
+        validation_status={
+            "good": ["passes", "holds"],
+            "bad": ["passes", "fails"],
+            "elsewhere": ["passes", "parameters", "anchor-and-skip"],
+        },
     )
