@@ -38,7 +38,7 @@ class AttentionOptions:
 
     Args:
         causal: Hide keys that come after the query.
-        partition: How the sequence is cut over the flat CP group, ``zigzag`` or ``contiguous``.
+        partition: Partition of the sequence over the flat CP group, ``zigzag`` or ``contiguous``.
         scale: Softmax scale; ``D ** -0.5`` when ``None``.
         kernel: Local math: ``sdpa`` (ATen's flash attention), ``reference`` (any data type), or
             ``auto``, which is flash where it serves device, data type and width.
@@ -119,7 +119,7 @@ def planned_attention(
         q: As there.
         k: As there.
         v: As there.
-        plan: Of the rows that the tensors have.
+        plan: Plan for the rows of the tensors.
         options: Scale, kernel and replication; mask and partition are those of the plan.
 
     Raises:

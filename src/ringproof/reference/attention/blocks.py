@@ -1,4 +1,4 @@
-"""Where key/value blocks come from and where their gradients go: a ring, or one gather.
+"""Sources of key/value blocks, and sinks of their gradients: a ring, or one gather.
 
 Each source yields the blocks in the order of the step table and has the next transfer in flight
 while the caller computes on the one just yielded. Each sink takes the gradients of the blocks in
@@ -94,7 +94,7 @@ class Ring:
     """Blocks travel from neighbour to neighbour (``p2p``): two buffers, whatever the size.
 
     Args:
-        communicator: Of the ring's group, two ranks or more.
+        communicator: Communicator of the ring, two ranks or more.
     """
 
     communicator: Communicator
@@ -144,7 +144,7 @@ class Gather:
     The gather runs while the own block is worked on. Gradients go to their owners one by one.
 
     Args:
-        communicator: Of the gathering group, two ranks or more.
+        communicator: Communicator of the group, two ranks or more.
     """
 
     communicator: Communicator

@@ -1,4 +1,4 @@
-"""What a parity measurement is asked to do. No torch: a command can refuse before it starts."""
+"""The case of a parity measurement, checked without torch before any rank starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ParityCase:
         scale: Softmax scale; ``head_dim ** -0.5`` when ``None``.
         kernel: ``auto``, ``sdpa`` or ``reference``.
         kv_replication: See :class:`AttentionOptions`.
-        seed: Of the random inputs, which are the same on every rank and for every world.
+        seed: Seed of the random inputs, which are the same on every rank and for every world.
     """
 
     world: int

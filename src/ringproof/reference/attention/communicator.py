@@ -1,4 +1,4 @@
-"""What moves between ranks: a process group, the few operations attention needs, and a count."""
+"""Communication of attention: a process group, a few operations, and a count of bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Communicator:
     Args:
         group: Holds this rank. ``None`` is refused: it would mean the world to torch, and a
             missing group has silently switched CP off in real trainings.
-        traffic: Where to count, or ``None``.
+        traffic: Counter of bytes, or ``None``.
     """
 
     group: dist.ProcessGroup
@@ -91,9 +91,9 @@ class Communicator:
         at the same time carry different tags.
 
         Args:
-            send: What the rank ``distance`` places later receives.
-            receive: Where to put what the rank ``distance`` places earlier sends.
-            tag: Of the transfer.
+            send: Tensor for the rank ``distance`` places later.
+            receive: Tensor from the rank ``distance`` places earlier.
+            tag: Tag of the transfer.
             distance: In ranks of the group; 1 is the neighbour.
         """
         successor = dist.get_global_rank(self.group, (self.rank + distance) % self.size)

@@ -1,4 +1,4 @@
-"""Parity with its evidence: the groups that exist, the errors, and what was really sent."""
+"""Parity with its evidence: the groups that exist, the errors, and the bytes that were sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def demonstrate(
 
     Args:
         cases: They share ``world`` and, where they have them, ``hierarchical_sizes``.
-        device: Where the tensors live.
+        device: Device of the tensors.
         evidence: Write census and traffic lines to stderr, for ``ringproof logs groups``.
     """
     sizes = next((case.hierarchical_sizes for case in cases if case.hierarchical_sizes), ())

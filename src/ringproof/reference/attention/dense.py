@@ -87,7 +87,7 @@ def dense_packed_attention(
         k: ``[T, G, D]``.
         v: ``[T, G, V]``.
         grad_out: ``[T, H, V]``.
-        packed: Where the sequences are.
+        packed: Boundaries of the sequences.
         causal: Hide keys that come after the query in its sequence.
         scale: Softmax scale; ``D ** -0.5`` when ``None``.
 

@@ -1,4 +1,4 @@
-"""Sequence shards to head shards and back: the all-to-all of Ulysses (arXiv 2309.14509).
+"""Exchange of sequence shards for head shards: the all-to-all of Ulysses (arXiv 2309.14509).
 
 Before: each rank holds its rows of all heads. After: each rank holds all rows, in ascending
 order, of its share of the heads. Where rows come with tensors that say what they are (``masks``),
@@ -23,7 +23,7 @@ class HeadExchange:
     """One group's exchange between sequence shards and head shards.
 
     Args:
-        communicator: Of the exchanging group.
+        communicator: Communicator of the exchanging group.
         segments: Runs of the group's shards in ascending order of position.
         index: Sorts what the segments put together, and its inverse: ``[P * S]`` int64 each.
     """
@@ -47,9 +47,9 @@ class HeadExchange:
         """The exchange of a group whose ranks hold so many rows each; nothing is sorted by runs.
 
         Args:
-            communicator: Of the exchanging group.
+            communicator: Communicator of the exchanging group.
             rows: ``S``, of each rank.
-            index: Which gathered row is each row in the order that is wanted, and the inverse.
+            index: Gathered row of each row in the wanted order, and the inverse.
         """
         runs = tuple(Segment(rank, Span(0, rows)) for rank in range(communicator.size))
         return cls(communicator, runs, index)

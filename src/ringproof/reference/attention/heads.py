@@ -1,4 +1,4 @@
-"""Which head counts an all-to-all can split. No torch: a command can refuse before it starts."""
+"""Head counts that an all-to-all can divide, checked without torch before any rank starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one loop: take a block, run its tiles, merge; and the same backwards.
+"""The attention loop: take a block, run its tiles, merge; and the same in the backward.
 
 What differs between communication types is where blocks come from (``blocks``) and what
 surrounds the loop (``exchange``). The loop, the merge and every cast exist once, here.
@@ -139,7 +139,7 @@ def _backward_tile(
 
     Args:
         plan: Kernel and scale.
-        tile: Which rows meet.
+        tile: Query rows and key rows of the step.
         block: q, and k and v of the block.
         given: Gradient of the output, output, LSE.
         sums: dq, and dk and dv of the block, in the accumulation type.

@@ -45,7 +45,7 @@ class RowMask:
 
     Args:
         queries: Sequences and positions of the query rows, ``[S]`` each.
-        keys: Of the key rows, ``[T]`` each.
+        keys: Sequence and position of the key rows, ``[T]`` each.
         causal: Hide keys that come after the query.
     """
 
@@ -81,7 +81,7 @@ class MaskedKernel:
     zero would not keep NaN out.
 
     Args:
-        mask: Of the rows that the calls are about.
+        mask: Mask of the rows of the calls.
         kernel: Does the math.
     """
 

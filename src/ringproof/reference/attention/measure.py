@@ -1,4 +1,4 @@
-"""How long this project's own attention takes on this machine: a quick start for calibration."""
+"""Measures the time of this attention on this machine, as a first calibration of the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place where partial attention results become one.
+"""Merges partial attention results.
 
 For a row with partial outputs ``o_i`` and log-sum-exp ``l_i`` over disjoint keys:
 
@@ -35,7 +35,7 @@ class PartialSum:
         """Merge one partial result into some rows.
 
         Args:
-            rows: Which local query rows: a span, or an index tensor with each row once.
+            rows: Local query rows: a span, or an index tensor with each row once.
             out: ``[B, rows, H, V]``, normalised over the keys it saw.
             lse: ``[B, rows, H]``.
         """

@@ -179,7 +179,7 @@ def prepared_calls(tiles: Sequence[Tile], device: torch.device | None) -> tuple[
 
     Args:
         tiles: Without masks of their own.
-        device: Where q, k and v will be; the CPU when ``None``.
+        device: Device of q, k and v; the CPU when ``None``.
     """
     if len(tiles) < 2:
         return tuple(tiles)

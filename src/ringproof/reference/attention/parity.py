@@ -1,4 +1,4 @@
-"""Is CP attention exact here? One case, measured on every rank against the dense oracle.
+"""Measures one case of CP attention on every rank against the dense oracle.
 
 Rows of padding hold NaN in every input: whatever touched one of them would show.
 """
@@ -44,9 +44,9 @@ def measure(
     """Run one case on this rank and reduce the errors over the world. A collective.
 
     Args:
-        case: What to run; its world is the context's CP size.
+        case: Case to run; its world is the context's CP size.
         context: This rank's groups.
-        device: Where the tensors live.
+        device: Device of the tensors.
         group: Groups to give the attention instead of the right ones: how a test shows that a
             wrong group is caught.
         packed: A pack to give it instead of the right one.

@@ -37,7 +37,7 @@ class Cut:
         rows: Rows of each rank.
         packed: The sequences in the rows of the whole group (THD).
         table: The same as tensors, of all ranks' rows (THD).
-        partition: How rows are cut over the flat CP group, ``zigzag`` or ``contiguous``.
+        partition: Partition of the rows over the flat CP group, ``zigzag`` or ``contiguous``.
         causal: Hide keys that come after the query.
     """
 
@@ -56,7 +56,7 @@ class AttentionPlan:
         steps: The step table over the ranks among which blocks move.
         blocks: Delivers key/value blocks in the table's order.
         heads: Exchanges sequence shards for head shards; ``None`` where nothing is exchanged.
-        cut: What the plan was made for.
+        cut: Rows for which the plan was made.
     """
 
     steps: tuple[Step, ...]
@@ -89,7 +89,7 @@ def plan_attention(
         cut: The rows of the group.
         comm_type: One of :data:`~ringproof.reference.attention.names.COMM_TYPES`.
         group: See :func:`~ringproof.reference.attention.attention.context_parallel_attention`.
-        device: Where q, k and v will be; the CPU when ``None``.
+        device: Device of q, k and v; the CPU when ``None``.
         traffic: Counts what is sent, when given.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Step tables: which local query rows meet which key/value rows, block after block.
+"""Step tables: the local query rows and key/value rows of each block.
 
 A table is frozen integers, computed for any rank without a process group, so that a test can
 play all ranks in one process. The loop that executes it knows nothing of masks, partitions or
@@ -57,8 +57,8 @@ class Piece:
     """What one shard holds of one sequence.
 
     Args:
-        row: Where its rows begin in the shard; they are neighbours.
-        positions: Which rows of the whole they are, ascending. Empty where it holds none.
+        row: First of its rows in the shard; they are neighbours.
+        positions: Their rows in the whole, ascending; may be empty.
     """
 
     row: int

@@ -1,1 +1,1 @@
-"""Which tokens sit on which rank. Pure integers."""
+"""Maps between rows of a pack and rows of a rank, as integers."""

@@ -1,4 +1,4 @@
-"""Packs of one fixed size, and what their rows are as arrays of a fixed size.
+"""Packs of one fixed size, and their rows as arrays of a fixed size.
 
 A captured graph has the shapes it was captured with. So every pack that it serves has the same
 rows and entries, and what differs between packs is in arrays that are copied in before a replay.
@@ -108,7 +108,7 @@ def to_capacity(packed: PackedSequences, capacity: Capacity) -> PackedSequences:
 
 
 def padding_pack(capacity: Capacity) -> PackedSequences:
-    """A pack of that size without any sequence: one dummy, and unused entries."""
+    """Return a pack of that size without any sequence: one dummy, and unused entries."""
     return pack((), multiple=capacity.rows, tail="dummy", capacity=capacity)
 
 
@@ -117,8 +117,8 @@ class RankCapacity:
     """A fixed size for the packs of every CP size: so many rows on each rank.
 
     Args:
-        rows: On each rank of a group.
-        entries: Of a pack, a dummy included.
+        rows: Rows on each rank of a group.
+        entries: Entries of a pack, a dummy included.
         overflow: ``error``, or ``eager``: a pack that does not fit stays as it is.
     """
 
@@ -135,15 +135,15 @@ class RankCapacity:
         return self.of_group(size) == Capacity(rows=packed.rows, entries=len(packed.lengths))
 
     def check_longest(self, longest: int, size: int, multiple: int) -> None:
-        """Refuse to begin with a sequence that could only be refused later.
+        """Refuse a sequence that does not fit, before a step needs it.
 
         Args:
-            longest: Its tokens.
-            size: Of the largest CP group.
-            multiple: Of a sequence's rows on one rank.
+            longest: Tokens of the longest sequence.
+            size: Ranks of the largest CP group.
+            multiple: Divisor of a sequence's rows on one rank.
 
         Raises:
-            InputError: It does not fit, and that is an error.
+            InputError: It does not fit, unless overflow is eager.
         """
         rows = round_up(longest, size * multiple) // size
         if rows > self.rows and self.overflow == "error":
@@ -152,11 +152,11 @@ class RankCapacity:
             raise InputError("graph_rows", self.rows, problem, remedy)
 
     def fitted(self, packed: PackedSequences, size: int) -> PackedSequences | None:
-        """The pack at capacity, or ``None`` if it does not fit and that is no error.
+        """Return the pack at capacity, or ``None`` if it does not fit and overflow is eager.
 
         Args:
-            packed: Of a group.
-            size: Its ranks.
+            packed: Pack of a group.
+            size: Ranks of the group.
 
         Raises:
             InputError: It does not fit; names what is too small.

@@ -1,4 +1,4 @@
-"""To which multiples packed sequences are padded, and why.
+"""Multiples to which packed sequences are padded.
 
 Three things ask for whole multiples of rows, and one formula serves them all: what one rank holds
 of a sequence (or of a pack) has to be whole chunks, whole tensor parallel shards and whole blocks
@@ -48,7 +48,7 @@ def padding_multiple(
 
     Args:
         cp_size: Ranks in the CP group that shares the sequence.
-        partition: How it is cut over them, ``zigzag`` or ``contiguous``.
+        partition: Partition over the ranks, ``zigzag`` or ``contiguous``.
         tp_size: Tensor parallel size.
         sequence_parallel: Whether rows are cut over the tensor parallel ranks, too.
         alignment: One of :data:`ROW_ALIGNMENTS`.

@@ -1,4 +1,4 @@
-"""How one sequence is cut over the ranks of a CP group.
+"""Partitions of a sequence over the ranks of a CP group.
 
 ``contiguous`` gives rank ``r`` of ``N`` the ``r``-th of ``N`` equal chunks. ``zigzag`` cuts the
 sequence into ``2N`` chunks and gives rank ``r`` chunk ``r`` and chunk ``2N-1-r``: under a causal
@@ -50,8 +50,8 @@ class Segment:
     """A run of tokens that stays together when shards are put in sequence order.
 
     Args:
-        shard: Which of the shards holds it.
-        rows: Where it lies within that shard.
+        shard: Index of its shard.
+        rows: Its rows in that shard.
     """
 
     shard: int

@@ -1,4 +1,4 @@
-"""Packed sequences (THD): where each sequence begins, and how many of its rows are real.
+"""Packed sequences (THD): the start of each sequence, and the number of its real rows.
 
 A pack is one tensor of rows ``[T, …]``. Sequence ``i`` has the rows ``cu_seqlens_padded[i]`` to
 ``cu_seqlens_padded[i + 1]``; the first ``cu_seqlens[i + 1] - cu_seqlens[i]`` of them are real,
@@ -44,9 +44,9 @@ class PackedSequences:
         cu_seqlens: Real tokens before each entry, and in total. Starts at 0.
         cu_seqlens_padded: Rows before each entry, and in total. Starts at 0.
         max_seqlen: At least the longest entry's rows; a graph's capacity may be larger.
-        sequences: How many entries, the first ones, are sequences. The others hold no real
+        sequences: Number of entries that are sequences, the first ones. The others hold no real
             token: a dummy that covers the tail, or unused places of a fixed capacity.
-        tail: Who owns the rows behind the last sequence's own padding: ``none`` (there are no
+        tail: Owner of the rows behind the last sequence's own padding: ``none`` (there are no
             such rows), ``dummy`` (an entry of its own without real tokens) or ``extend_last``
             (the last sequence, as padding).
 

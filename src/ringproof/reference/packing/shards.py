@@ -1,4 +1,4 @@
-"""Which rows of a pack sit on which rank of a CP group.
+"""Shards of a pack: its rows on each rank of a CP group.
 
 ``zigzag`` cuts every entry of the pack by itself into ``2 * CP`` chunks of its padded length and
 gives rank ``r`` chunks ``r`` and ``2 * CP - 1 - r`` of each, which is what Transformer Engine's

@@ -1,4 +1,4 @@
-"""The process groups that a layout calls for, under upstream's names, as plain integers."""
+"""The process groups of a layout, under upstream's names, as integers."""
 
 from __future__ import annotations
 

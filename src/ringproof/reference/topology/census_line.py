@@ -1,4 +1,4 @@
-"""The two log lines in which a run says what its process groups are and what they carried.
+"""The two log lines of a run about its process groups and their traffic.
 
 One census line per group and rank, printed when the groups exist::
 

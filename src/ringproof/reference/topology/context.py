@@ -67,8 +67,8 @@ def parallel_context(
     Args:
         layout: The rank grid; its size must be the world's.
         hierarchical_sizes: Level sizes inner to outer, or empty.
-        descriptions: Which groups of the catalogue to create.
-        timeout: Of each group's collectives; the backend's own when ``None``.
+        descriptions: Groups of the catalogue to create.
+        timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
         InputError: The layout does not fill the world, or the level sizes do not multiply to

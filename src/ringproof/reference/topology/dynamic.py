@@ -124,7 +124,7 @@ def dynamic_groups(
         sizes: Divisors of the domain's size.
         comm_type: ``a2a+p2p`` makes the levels, too.
         ranks_per_node: Ranks of the domain in one node, neighbours in the domain.
-        timeout: Of each group's collectives; the backend's own when ``None``.
+        timeout: Timeout of each collective; the backend's default when ``None``.
 
     Raises:
         InputError: A size that does not divide the domain, or no rank in a node. Raised before

@@ -1,4 +1,4 @@
-"""The groups that Dynamic CP calls for, as plain integers.
+"""The groups of Dynamic CP, as integers.
 
 The ranks of data times context parallelism with the same place in every other axis are a domain.
 A group of size ``d`` exists at each multiple of ``d`` in it. Worked table, a domain of 8 ranks:
@@ -66,7 +66,7 @@ def level_sizes(size: int, ranks_per_node: int) -> tuple[int, int]:
     The inner one is the largest that leaves no node wherever the group lies.
 
     Args:
-        size: Of the group.
+        size: Ranks of the group.
         ranks_per_node: Ranks of the domain in one node, neighbours in the domain.
 
     Raises:
@@ -110,7 +110,7 @@ def all_dynamic_groups(
 
     Args:
         layout: The rank grid.
-        sizes: Of the groups, besides the domain.
+        sizes: Sizes of the groups, besides the domain.
         ranks_per_node: See :func:`level_sizes`; ``None`` makes no levels.
 
     Raises:

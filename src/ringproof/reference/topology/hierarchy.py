@@ -1,4 +1,4 @@
-"""Hierarchical groups: one context parallel group cut into nested levels.
+"""Hierarchical groups: one context parallel group divided into nested levels.
 
 Level 0 is the innermost: consecutive members, where the all-to-all runs. Each further level
 joins the same position of neighbouring blocks of the level below. Sizes are listed inner to

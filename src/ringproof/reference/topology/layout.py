@@ -1,4 +1,4 @@
-"""Which rank sits where: the grid of tensor, context, data and pipeline parallel ranks.
+"""Rank layout: the grid of tensor, context, data and pipeline parallel ranks.
 
 Pure integers. Every question is answered for one rank of a world of any size at the cost of
 the answer, without a process group and without listing the world.

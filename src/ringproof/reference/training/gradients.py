@@ -39,7 +39,7 @@ class TrainedParameter:
 
     Args:
         name: Name in the whole model, the same in every layout.
-        kind: How it is distributed over tensor parallel ranks and stages.
+        kind: Distribution over tensor parallel ranks and stages.
         parameter: The tensor, or this rank's FSDP shard of it as a ``DTensor``.
     """
 

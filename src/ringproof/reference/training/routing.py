@@ -135,7 +135,7 @@ class TokenNeeds:
     """Tokens that a rank's part of the model needs.
 
     Args:
-        comm_type: How attention communicates over a CP group.
+        comm_type: Communication type of attention.
         depths: Number of tokens predicted beyond the next one (MTP).
         embeds: Whether it has the embedding, which needs tokens.
         predicts: Whether it has the loss, which needs the tokens that follow.
