@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,17 +21,11 @@ from ringproof.reference.model.config import preset
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import group_of_one, random_sequences
+from smoke.model_batches import random_sequences
 from smoke.static_packs import capacity_batch
 
 CAPACITY = Capacity(rows=64, entries=5)
 LENGTHS = ((13, 1, 30), (5, 5, 3, 9), (31,))
-
-
-@pytest.fixture
-def alone() -> Iterator[ContextParallelGroup]:
-    with group_of_one() as group:
-        yield group
 
 
 def batches(group: ContextParallelGroup, capacity: Capacity = CAPACITY) -> list[PackedBatch]:

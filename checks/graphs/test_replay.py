@@ -17,7 +17,7 @@ from checks.model.whole_model import whole
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import group_of_one, random_sequences, rank_batch
+from smoke.model_batches import random_sequences, rank_batch
 
 
 class InPlace(nn.Module):
@@ -84,20 +84,6 @@ def test_python_is_not_run_again() -> None:
     assert len(calls) == 1
 
 
-def test_a_branch_is_baked_in() -> None:
-    """What a comparison with eager must find: the graph keeps the way that the capture took."""
-    switch = {"pad_between_seqs": False}
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x - 1 if switch["pad_between_seqs"] else x + 1
-
-    graphed = graph(function, tensor(3))
-    assert equal([graphed(tensor(3))], [function(tensor(3))])
-    switch["pad_between_seqs"] = True
-    assert equal([graphed(tensor(3))], [tensor(3) + 1])
-    assert not equal([graphed(tensor(3))], [function(tensor(3))])
-
-
 def test_a_tensor_from_outside_is_read_where_it_is() -> None:
     table = tensor(3)
     graphed = graph(lambda x: x * table, tensor(3))
@@ -148,12 +134,6 @@ def test_the_gradient_of_a_parameter_is_not_the_graphs_memory() -> None:
     for seed in (1, 2):
         module(tensor(5, 4, seed=seed)).sum().backward()
     assert equal(found, [parameter.grad for parameter in module.parameters()])
-
-
-@pytest.fixture
-def alone() -> Any:
-    with group_of_one() as group:
-        yield group
 
 
 @pytest.mark.parametrize("through", [lambda x: x, lambda x: x.view(5, 4), lambda x: x * 1])

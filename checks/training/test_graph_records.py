@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from checks.graphs.test_bank import banked, batches, options
@@ -26,7 +24,6 @@ from ringproof.reference.training.records import (
     SizeMemory,
     json_line,
 )
-from smoke.model_batches import group_of_one
 
 SLOTS = 2
 MIB = 2**20
@@ -46,12 +43,6 @@ RECORD = GraphsRecord(
     stage_bytes=(9 * MIB, 10 * MIB),
 )
 TOTALS = GraphTotals.of_steps((1, 4, 8), [({1: 3, 4: 2, 8: 0}, 1), ({1: 5, 4: 0, 8: 0}, 2)])
-
-
-@pytest.fixture
-def alone() -> Iterator[ContextParallelGroup]:
-    with group_of_one() as group:
-        yield group
 
 
 def held(bank: GraphBank) -> RankHolding:
