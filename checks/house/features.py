@@ -13,6 +13,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from ringproof.cli.main import app
+from ringproof.harness.lint.rules import RULES
+from ringproof.harness.reports import anchors, drift, fences
+from ringproof.harness.reports.model import Rule
+
+ALL_RULES: tuple[Rule, ...] = (*RULES, *anchors.RULES, *fences.RULES, *drift.RULES)
+"""Every rule of every command."""
 
 
 def features() -> Iterator[str]:
@@ -66,8 +72,6 @@ def kind_text(kind: Any) -> str:
 
 def rules() -> Iterator[tuple[str, Iterable[str]]]:
     """Rules whose findings are reported."""
-    from ringproof.harness.reports.catalogue import ALL_RULES
-
     yield "rule", [f"{rule.id} {rule.name} {rule.level}" for rule in ALL_RULES]
 
 

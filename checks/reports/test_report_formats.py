@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from checks.house.features import ALL_RULES
 from checks.reports.sarif_structure import sarif_problems
-from ringproof.harness.reports.catalogue import ALL_RULES
 from ringproof.harness.reports.formats import (
     as_github,
-    as_markdown,
     as_sarif,
     finding_data,
     help_uri,
@@ -24,9 +24,9 @@ from ringproof.harness.reports.formats import (
 from ringproof.harness.reports.model import Finding, Report, Rule
 
 RULES = (
-    Rule("RA101", "missing-symbol", "error", "No symbol.", "Look.", "anchors"),
-    Rule("RF201", "fence-moved", "warning", "It moved.", page="anchors"),
-    Rule("RA201", "not-looked-up", "note", "Not at hand.", page="anchors"),
+    Rule("RA101", "missing-symbol", "error", "No symbol.", "Look."),
+    Rule("RF201", "fence-moved", "warning", "It moved."),
+    Rule("RA201", "not-looked-up", "note", "Not at hand."),
 )
 PATH = "skills/one/card.yaml"
 ODD_PATHS = {
@@ -189,6 +189,18 @@ def test_a_terminal_that_lacks_characters_gets_escapes() -> None:
     print_report(report(Finding("RA101", "é.md", 3, "ü…")), Console(file=stream))
     stream.seek(0)
     assert stream.read().startswith("\\xe9.md:3: RA101 \\xfc\\u2026\n")
+
+
+def as_markdown(rules: Iterable[Rule]) -> Iterator[str]:
+    """The page that lists rules, each under the heading that `help_uri` leads to."""
+    for rule in rules:
+        yield f"### {rule.id} `{rule.name}` ({rule.level})"
+        yield ""
+        yield rule.what
+        yield ""
+        if rule.remedy:
+            yield f"- Remedy: {rule.remedy}"
+            yield ""
 
 
 def test_every_rule_is_unique_and_explained() -> None:

@@ -20,19 +20,17 @@ from ringproof.harness.cards.loading import LocatedCard
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
 
-_PAGE = "anchors"
 _LONGEST = 1000
 _REREAD = "Read what upstream does now, correct what the card says of it, and lock again."
 
 RULES: tuple[Rule, ...] = (
-    Rule("RA101", "missing-symbol", "error", "The file has no such symbol.", _REREAD, _PAGE),
+    Rule("RA101", "missing-symbol", "error", "The file has no such symbol.", _REREAD),
     Rule(
         "RA102",
         "missing-expectation",
         "error",
         "The symbol does not contain what the card expects in it.",
         _REREAD,
-        _PAGE,
     ),
     Rule(
         "RA103",
@@ -40,16 +38,14 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The symbol's code is not the code that was locked; layout and comments do not count.",
         _REREAD,
-        _PAGE,
     ),
-    Rule("RA104", "missing-file", "error", "The upstream has no such file.", _REREAD, _PAGE),
+    Rule("RA104", "missing-file", "error", "The upstream has no such file.", _REREAD),
     Rule(
         "RA105",
         "unreadable-file",
         "error",
         "The file cannot be parsed or leaves its root.",
         "Anchor a file that can be read.",
-        _PAGE,
     ),
     Rule(
         "RA106",
@@ -57,7 +53,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The file defines the symbol several times.",
         "Say which with `#1`, `#2` behind the name.",
-        _PAGE,
     ),
     Rule(
         "RA107",
@@ -65,7 +60,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The upstream that the card names cannot be used.",
         "Correct it in the card, or give another with `--upstream NAME=SPEC`.",
-        _PAGE,
     ),
     Rule(
         "RA108",
@@ -73,7 +67,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         f"{LOCK_FILE} is about another version than the card, or about what the card lacks.",
         "Write the lock again with `ringproof anchors lock`.",
-        _PAGE,
     ),
     Rule(
         "RA201",
@@ -81,7 +74,6 @@ RULES: tuple[Rule, ...] = (
         "note",
         "An upstream is not at hand, so its anchors were not looked up.",
         "Give its place with `--upstream NAME=SPEC`.",
-        _PAGE,
     ),
     Rule(
         "RA202",
@@ -89,7 +81,6 @@ RULES: tuple[Rule, ...] = (
         "note",
         f"Anchors are not in {LOCK_FILE}, so a change of their code cannot be seen.",
         "Write the lock with `ringproof anchors lock`.",
-        _PAGE,
     ),
 )
 

@@ -13,23 +13,21 @@ from ringproof.harness.cards.loading import LocatedCard
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
 
-_PAGE = "anchors"
 _LONGEST = 1000
 _REREAD = "Read the later version and correct what hangs on the anchor."
 _REPOINT = "Point the anchor to its new place, and read what hangs on it again."
 
 RULES: tuple[Rule, ...] = (
-    Rule("RD301", "drift-changed", "error", "The symbol's code changed.", _REREAD, _PAGE),
-    Rule("RD302", "drift-renamed", "error", "The symbol has another name.", _REPOINT, _PAGE),
-    Rule("RD303", "drift-other-file", "error", "The symbol is in another file.", _REPOINT, _PAGE),
-    Rule("RD304", "drift-gone", "error", "Nothing like the symbol is there.", _REREAD, _PAGE),
+    Rule("RD301", "drift-changed", "error", "The symbol's code changed.", _REREAD),
+    Rule("RD302", "drift-renamed", "error", "The symbol has another name.", _REPOINT),
+    Rule("RD303", "drift-other-file", "error", "The symbol is in another file.", _REPOINT),
+    Rule("RD304", "drift-gone", "error", "Nothing like the symbol is there.", _REREAD),
     Rule(
         "RD305",
         "drift-unreadable",
         "error",
         "The file of the later version cannot be parsed.",
         "Look at it by hand.",
-        _PAGE,
     ),
     Rule(
         "RD306",
@@ -37,7 +35,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The symbol's code is the same in both versions and lacks what the card expects.",
         "Compare only versions the anchor is meant for (`--upstream NAME`), or correct the card.",
-        _PAGE,
     ),
 )
 

@@ -10,7 +10,6 @@ from ringproof.harness.fences.check import CheckedDocument, JudgedMention
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import relative_path, showable
 
-_PAGE = "anchors"
 _LONGEST = 1000
 _KINDS = ("fence", "inline", "symbol")
 _STATUSES = ("exact", "moved", "changed", "missing")
@@ -22,7 +21,6 @@ RULES: tuple[Rule, ...] = (
         "warning",
         "The code that a document points to stands at other lines.",
         "Run again with `--fix`, which corrects the numbers and nothing else.",
-        _PAGE,
     ),
     Rule(
         "RF202",
@@ -30,7 +28,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The code that a document points to is there in part.",
         "Read the code again and correct the document.",
-        _PAGE,
     ),
     Rule(
         "RF203",
@@ -38,7 +35,6 @@ RULES: tuple[Rule, ...] = (
         "error",
         "The file, the lines or the text that a document points to are not there.",
         "Read the code again and correct the document, or name its tree with `--upstream`.",
-        _PAGE,
     ),
 )
 RULE_OF = MappingProxyType({"moved": "RF201", "changed": "RF202", "missing": "RF203"})

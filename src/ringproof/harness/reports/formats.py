@@ -13,7 +13,7 @@ import hashlib
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
@@ -43,18 +43,6 @@ def finding_data(report: Report, finding: Finding) -> dict[str, Any]:
     if finding.details:
         data["details"] = list(finding.details)
     return data
-
-
-def as_markdown(rules: Iterable[Rule]) -> Iterator[str]:
-    """The lines of a page that lists rules, each under the heading that `help_uri` leads to."""
-    for rule in rules:
-        yield f"### {rule.id} `{rule.name}` ({rule.level})"
-        yield ""
-        yield rule.what
-        yield ""
-        if rule.remedy:
-            yield f"- Remedy: {rule.remedy}"
-            yield ""
 
 
 _STYLES = MappingProxyType({"error": "red", "warning": "yellow", "note": "cyan"})

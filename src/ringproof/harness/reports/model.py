@@ -18,7 +18,6 @@ class Rule:
         id: Two letters and three digits: ``RP`` lint, ``RA`` anchors, ``RF`` fences, ``RD`` drift.
         level: ``error`` or ``warning``, either of which fails a run; ``note`` does not.
         remedy: One sentence: what to do about it; empty where the finding says it.
-        page: The page of ``docs/`` that explains it, without its suffix.
     """
 
     id: str
@@ -26,7 +25,11 @@ class Rule:
     level: Level
     what: str
     remedy: str = ""
-    page: str = "lint"
+
+    @property
+    def page(self) -> str:
+        """The page of ``docs/`` that explains it, without its suffix."""
+        return "lint" if self.id.startswith("RP") else "anchors"
 
 
 @dataclass(frozen=True)
