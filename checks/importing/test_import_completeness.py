@@ -38,7 +38,7 @@ KNOWN = (
     "surprise",
 )
 LETTERS = st.characters(
-    blacklist_categories=("Cs", "Cc"), blacklist_characters="\ufeff\u2028\u2029\u0085"
+    blacklist_categories=("Cs", "Cc"), blacklist_characters="\ufeff\u2028\u2029\u0085\ufffe\uffff"
 )
 ODD = (
     *("true", "4", "a: b", "- x", "# y", "'", "(1/2) z", "x" * 300, "a.py:3", "~", "", "{:0"),

@@ -31,18 +31,13 @@ _OPENERS = (("$((", "))"), ("$(", ")"), ("${", "}"))
 def check_shell(skill: Skill) -> Iterator[Finding]:
     """Every shell fence of every Markdown file."""
     for source, fence in skill.fences(LANGUAGES):
-        for line, problem in shell_problems(fence):
+        lines = fence.text.split("\n")
+        if any(_PROMPT.match(line) for line in lines):
+            lines = [_PROMPT.sub("", line) if _PROMPT.match(line) else "" for line in lines]
+        scanner = _Scanner("\n".join(lines), fence.line)
+        scanner.run()
+        for line, problem in scanner.problems:
             yield Finding("RP301", source.shown, line, f"this does not parse: {problem}")
-
-
-def shell_problems(fence: Piece) -> Iterator[tuple[int, str]]:
-    """Line and problem of what cannot be parsed in a fence."""
-    lines = fence.text.split("\n")
-    if any(_PROMPT.match(line) for line in lines):
-        lines = [_PROMPT.sub("", line) if _PROMPT.match(line) else "" for line in lines]
-    scanner = _Scanner("\n".join(lines), fence.line)
-    scanner.run()
-    yield from scanner.problems
 
 
 @dataclass

@@ -71,7 +71,8 @@ def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Itera
         yield Finding("RP209", source.shown, piece.line, message)
         return
     bases = (skill.folder / PurePosixPath(source.name).parent, skill.folder, skill.repository)
-    inside = [path for path in (_join(base, target) for base in bases) if _is_in(skill, path)]
+    paths = [_join(base, target) for base in bases]
+    inside = [path for path in paths if path.is_relative_to(skill.repository)]
     if not inside:
         message = f"{shown} leads out of the repository"
         yield Finding("RP209", source.shown, piece.line, message)
@@ -82,10 +83,6 @@ def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Itera
 
 def _join(base: Path, target: str) -> Path:
     return Path(posixpath.normpath(posixpath.join(base.as_posix(), target)))
-
-
-def _is_in(skill: Skill, path: Path) -> bool:
-    return path.is_relative_to(skill.repository)
 
 
 def _exists(path: Path) -> bool:

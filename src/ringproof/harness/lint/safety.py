@@ -38,15 +38,9 @@ def check_characters(skill: Skill) -> Iterator[Finding]:
     """Every text file, character by character; one finding per rule and line."""
     for source in skill.texts:
         if not source.text.isascii():
-            yield from _once_per_line(_of_file(source))
-
-
-def _once_per_line(findings: Iterator[Finding]) -> Iterator[Finding]:
-    seen = set()
-    for finding in findings:
-        if (finding.rule, finding.line) not in seen:
-            seen.add((finding.rule, finding.line))
-            yield finding
+            found = list(_of_file(source))
+            first = {(item.rule, item.line): item for item in reversed(found)}
+            yield from (item for item in found if first[item.rule, item.line] is item)
 
 
 def _of_file(source: SourceFile) -> Iterator[Finding]:
@@ -70,13 +64,8 @@ def _of_file(source: SourceFile) -> Iterator[Finding]:
 def _joins(text: str, match: re.Match[str]) -> bool:
     """A joiner between emoji, or between letters of a script that needs it."""
     neighbours = text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]
-    return len(match[0]) == 1 and match[0] in _JOINERS and _needs_joiner(neighbours)
-
-
-def _needs_joiner(neighbours: str) -> bool:
-    return len(neighbours) == 2 and all(
-        unicodedata.category(letter) in ("So", "Sk", "Mn", "Mc", "Lo") for letter in neighbours
-    )
+    joined = all(unicodedata.category(n) in ("So", "Sk", "Mn", "Mc", "Lo") for n in neighbours)
+    return len(match[0]) == 1 and match[0] in _JOINERS and len(neighbours) == 2 and joined
 
 
 def _is_flag(text: str, match: re.Match[str]) -> bool:

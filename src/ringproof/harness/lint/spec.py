@@ -29,7 +29,8 @@ def check_spec(skill: Skill) -> Iterator[Finding]:
         yield _at(skill, "RP107", 1, f"spelled {skill.main.name}; many clients see only SKILL.md")
     own = tuple(_own(skill))
     yield from own
-    if not own and not _too_long(skill):
+    description = str(skill.frontmatter.data.get("description", ""))
+    if not own and len(description) <= MAX_DESCRIPTION:
         yield from _skills_ref(skill)
 
 
@@ -86,10 +87,6 @@ def _field_problems(skill: Skill) -> Iterator[tuple[str, str]]:
         odd = [key for key, value in metadata.items() if not isinstance(value, str)]
         if odd:
             yield "metadata", f"has a value that is not text: {showable(odd[0], 60)}; quote it"
-
-
-def _too_long(skill: Skill) -> bool:
-    return len(str(skill.frontmatter.data.get("description", ""))) > MAX_DESCRIPTION
 
 
 def has_skills_ref() -> bool:
@@ -151,7 +148,8 @@ def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
     seen: list[tuple[Skill, str, frozenset[str]]] = []
     for skill in skills:
         name = str(skill.frontmatter.data.get("name", "")).strip()
-        words = frozenset(_words(str(skill.frontmatter.data.get("description", ""))))
+        description = str(skill.frontmatter.data.get("description", ""))
+        words = frozenset(_WORD.findall(description.lower()))
         for other, other_name, other_words in seen:
             if name and name == other_name:
                 message = f"the name {showable(name, 80)!r} is also that of {other.main.shown}"
@@ -161,10 +159,6 @@ def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
                 line = skill.frontmatter.line("description")
                 yield Finding("RP207", skill.main.shown, line, message)
         seen.append((skill, name, words))
-
-
-def _words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(text)]
 
 
 def _similar(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -148,13 +148,13 @@ def _mixed_attention(facts: Facts, expectation: Expectation) -> Iterator[str]:
 def _sizes_that_disagree(groups: Sequence[Group]) -> Iterator[str]:
     """Groups of one name and different sizes; levels whose product is not the CP group's size."""
     flat = name_facts(groups, FLAT_GROUP)
-    for fact in (*levels(groups), *([flat] if flat else [])):
+    for fact in (*levels(groups), flat):
         sizes = sorted(set(fact.sizes))
         if len(sizes) > 1:
             yield f"{fact.name} has groups of different sizes: {', '.join(map(str, sizes))}"
     inner = [level.size for level in levels(groups)]
     known = [size for size in inner if size is not None]
-    if flat is not None and flat.size is not None and len(known) == len(inner) >= 2:
+    if flat.size is not None and len(known) == len(inner) >= 2:
         product = prod(known)
         if product != flat.size:
             text = " x ".join(map(str, known))
@@ -326,8 +326,7 @@ def _about_configuration(facts: Facts, decision: Decision) -> Iterator[str]:
     configured = told.context_parallel_size
     if configured is None:
         return
-    flat = name_facts(facts.groups, FLAT_GROUP)
-    seen = flat.size if flat is not None else None
+    seen = name_facts(facts.groups, FLAT_GROUP).size
     known = [size for size in decision.level_sizes if size is not None]
     if seen is None and known and len(known) == len(decision.level_sizes):
         seen = prod(known)

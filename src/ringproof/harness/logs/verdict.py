@@ -44,12 +44,15 @@ class Basis(Enum):
 
 @dataclass(frozen=True)
 class NameFacts:
-    """All groups of one name: the sizes seen, the strongest evidence, whether data moved."""
+    """All groups of one name, of which there may be none."""
 
     name: str
-    sizes: tuple[int, ...]
-    strength: Strength
-    moves_data: bool
+    groups: tuple[Group, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes that the logs give, with repetitions."""
+        return [group.size for group in self.groups if group.size is not None]
 
     @property
     def size(self) -> int | None:
@@ -64,9 +67,9 @@ class NameFacts:
         if self.size == 1:
             return False
         if proof is Basis.TRAFFIC:
-            return self.moves_data
+            return any(group.moves_data for group in self.groups)
         if proof is Basis.COMMUNICATORS:
-            return self.strength >= Strength.COMMUNICATOR
+            return any(group.strength >= Strength.COMMUNICATOR for group in self.groups)
         return self.size is not None
 
 
@@ -81,24 +84,15 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
 
-def name_facts(groups: Sequence[Group], name: str) -> NameFacts | None:
-    """What the groups of one name show together; ``None`` where there is none."""
-    found = [group for group in groups if group.name == name]
-    if not found:
-        return None
-    return NameFacts(
-        name,
-        tuple(group.size for group in found if group.size is not None),
-        max(group.strength for group in found),
-        any(group.moves_data for group in found),
-    )
+def name_facts(groups: Sequence[Group], name: str) -> NameFacts:
+    """Return the groups of one name."""
+    return NameFacts(name, tuple(group for group in groups if group.name == name))
 
 
-def levels(groups: Sequence[Group]) -> tuple[NameFacts, ...]:
-    """The hierarchical levels seen, inner first."""
-    found = sorted({level for group in groups if (level := level_of(group.name)) is not None})
-    facts = [name_facts(groups, level_name(level)) for level in found]
-    return tuple(fact for fact in facts if fact is not None)
+def levels(groups: Sequence[Group]) -> list[NameFacts]:
+    """Return the hierarchical levels seen, inner first."""
+    found = {level for group in groups if (level := level_of(group.name)) is not None}
+    return [name_facts(groups, level_name(level)) for level in sorted(found)]
 
 
 def decide(facts: Facts) -> Decision:
@@ -127,7 +121,7 @@ def _by_groups(facts: Facts, proof: Basis) -> Decision:
     if len(used) >= 2 and len(used) == len(wide):
         return Decision(ParallelKind.HIERARCHICAL, proof, sizes, names, _size_warning(sizes))
     warnings = _degenerate_warning(sizes)
-    if flat is not None and flat.shown(proof):
+    if flat.shown(proof):
         return Decision(ParallelKind.FLAT, proof, sizes, (FLAT_GROUP,), warnings)
     if len(used) == 1 and len(wide) == 1 and len(found) >= 2:
         return Decision(ParallelKind.FLAT, proof, sizes, names, warnings)
@@ -151,8 +145,7 @@ def _by_creation(facts: Facts) -> Decision:
         f"hierarchical groups exist, but the configured cp_comm_type is {'/'.join(types)}:"
         f" nothing uses them"
     )
-    flat = name_facts(facts.groups, FLAT_GROUP)
-    active = (FLAT_GROUP,) if flat is not None else ()
+    active = (FLAT_GROUP,) if name_facts(facts.groups, FLAT_GROUP).groups else ()
     return replace(decision, verdict=ParallelKind.FLAT, active=active, warnings=(warning,))
 
 
@@ -200,7 +193,7 @@ def _without_engine(facts: Facts, groups: Decision) -> Decision:
 
 def _context_parallel(facts: Facts) -> list[NameFacts]:
     flat = name_facts(facts.groups, FLAT_GROUP)
-    return [*levels(facts.groups), *([flat] if flat is not None else [])]
+    return [*levels(facts.groups), *([flat] if flat.groups else [])]
 
 
 def _size_warning(sizes: tuple[int | None, ...]) -> tuple[str, ...]:
