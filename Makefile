@@ -17,11 +17,11 @@ prove: $(STAMP)
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint
 	$(BIN)/python -m pytest checks src -n 2 --doctest-modules
-	$(BIN)/python -m pytest smoke -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest smoke -m "not slow" -n 2 --dist worksteal
 
 # The tests on many ranks for which `make test` has no time.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest smoke -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest smoke -m slow -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,7 +38,7 @@ benchmark: $(STAMP)
 
 # All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
 GPU := build/gpu
-GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_cuda.py
+GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py
 TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
 	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900
 # As torchrun would start it, so that the sanitizer has one process to follow.

@@ -6,14 +6,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
@@ -22,11 +19,10 @@ from ringproof.reference.attention.attention import AttentionOptions, context_pa
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.attention.demonstration import GROUPS, demonstrate, print_traffic
-from ringproof.reference.packing.partition import rank_spans
+from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.layout import RankLayout
-from smoke.tiny_model import Attend, TinyModel, corpus
 
 
 def parity(rank: RankContext, *, cases: Sequence[ParityCase], evidence: bool = False) -> Any:
@@ -80,63 +76,27 @@ def upstream_groups(
         parallel_state.destroy_model_parallel()
 
 
-def train(
-    rank: RankContext, *, steps: int, seq_len: int, hierarchical_sizes: Sequence[int], fault: str
-) -> list[float]:
-    """Loss curve of the tiny model, the whole sequence on one rank or cut over all of them.
-
-    ``fault``: ``none``, or ``communication-off`` as in :func:`broken_parity`.
-    """
-    layout = RankLayout(cp=rank.world_size)
-    with parallel_context(layout, hierarchical_sizes, descriptions=GROUPS) as context:
-        attend: Attend = single_rank_attention
-        if rank.world_size > 1:
-            alone = context.groups["TENSOR_MODEL_PARALLEL_GROUP"]
-            off = fault == "communication-off"
-            group = (alone, alone) if off else context.hierarchical_groups
-            attend = partial(hierarchical_attention, group)
-        spans = rank_spans(seq_len, rank.world_size, rank.rank, "zigzag")
-        rows = torch.cat([torch.arange(s.start, s.stop) for s in spans]).to(rank.device)
-        return optimise(rank, attend, rows, steps=steps, seq_len=seq_len)
+def parity_with(
+    rank: RankContext, *, case: ParityCase, packs: Mapping[str, PackedSequences]
+) -> dict[str, Any]:
+    """Parity of a case whose attention is given other packs, by name."""
+    layout = RankLayout(cp=case.world)
+    with parallel_context(layout, case.hierarchical_sizes, descriptions=GROUPS) as context:
+        return {
+            name: parity_module.measure(case, context, rank.device, packed=packed)
+            for name, packed in packs.items()
+        }
 
 
-def single_rank_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The framework's own attention, by the math backend."""
-    k, v = (kv.repeat_interleave(q.shape[2] // kv.shape[2], dim=2) for kv in (k, v))
-    with sdpa_kernel(SDPBackend.MATH):
-        out = scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+def attend_packed(
+    rank: RankContext, *, shape: tuple[int, ...], packed: PackedSequences | None
+) -> None:
+    """One forward of rows of that shape."""
+    q = torch.zeros(shape, device=rank.device)
+    with parallel_context(RankLayout(cp=rank.world_size), descriptions=GROUPS) as context:
+        context_parallel_attention(
+            q, q, q, comm_type="p2p", group=context.context_parallel_group, packed=packed
         )
-    return out.transpose(1, 2)
-
-
-def hierarchical_attention(
-    group: Sequence[dist.ProcessGroup], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> torch.Tensor:
-    """CP attention over the two levels."""
-    return context_parallel_attention(q, k, v, comm_type="a2a+p2p", group=group)[0]
-
-
-def optimise(
-    rank: RankContext, attend: Attend, rows: torch.Tensor, *, steps: int, seq_len: int
-) -> list[float]:
-    """AdamW on the local rows; gradients and losses are summed over the world."""
-    torch.manual_seed(0)
-    model = TinyModel(attend).double().to(rank.device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    tokens = corpus(batch=2, seq_len=seq_len, seed=1).to(rank.device)
-    losses = []
-    for _ in range(steps):
-        total = model(tokens[:, rows], tokens[:, rows + 1], rows)
-        loss = total / (tokens.shape[0] * seq_len)
-        optimiser.zero_grad()
-        loss.backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-        dist.all_reduce(loss.detach_())
-        optimiser.step()
-        losses.append(loss.item())
-    return losses
 
 
 def raise_on(rank: RankContext, *, culprit: int) -> None:

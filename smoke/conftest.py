@@ -22,9 +22,12 @@ GPUS_FOR_ALL = torch.cuda.device_count() >= LARGEST_WORLD
 
 
 @pytest.fixture(scope="session", autouse=True)
-def imported_once() -> None:
-    """Start the server that forks ranks with the trainer imported: every later rank has it."""
-    with Cluster(1, ClusterOptions(preload=("ringproof.reference.training.trainer",))):
+def imported_once(request: pytest.FixtureRequest) -> None:
+    """Start the server that forks ranks with what all of them import, which takes seconds."""
+    preload = ["ringproof.reference.training.trainer"]
+    if any(item.path.name == "test_megatron_groups.py" for item in request.session.items):
+        preload.append("megatron.core.parallel_state")
+    with Cluster(1, ClusterOptions(preload=tuple(preload))):
         pass
 
 
@@ -62,3 +65,11 @@ def gpu_cluster() -> Iterator[Cluster]:
         Cluster(LARGEST_WORLD, options) as workers,
     ):
         yield workers
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_gpu)])
+def either_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The ranks on the CPU, and, where there is a GPU, those that share it."""
+    name = "gpu_cluster" if request.param == "cuda" else "cpu_cluster"
+    found: Cluster = request.getfixturevalue(name)
+    return found

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 from ringproof.harness.cluster import RankContext
+from ringproof.reference.model import mamba, moe
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
+from ringproof.reference.model.mamba import HeadShares, Mamba
 from ringproof.reference.model.stage import Stage, build_stage
 from ringproof.reference.model.tensor_parallel import (
     TensorParallel,
@@ -22,6 +26,7 @@ from ringproof.reference.model.tensor_parallel import (
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
+from smoke.faults import FAULTS, Site, injected
 from smoke.model_batches import LENGTHS, random_sequences, rank_batch, totals
 
 TENSOR_PARALLEL = "TENSOR_MODEL_PARALLEL_GROUP"
@@ -37,13 +42,12 @@ class ModelCase:
         config: The model.
         tp: Tensor parallel size.
         domain: Ranks over which CP groups are laid.
-        sequence_parallel: Over TP.
-        comm_type: Of attention.
-        partition: Of rows.
+        sequence_parallel: Whether TP cuts rows, too.
+        comm_type, partition: How attention communicates, and how rows are cut.
         plan: Its microbatches; ``None`` is one, which the whole domain shares.
         recompute: See ``Stage``.
-        fault: ``none``, ``no-partial-sum`` (gradients that are partial over TP are not summed) or
-            ``local-positions`` (each CP rank counts positions from its own first row).
+        fault: See :func:`_fault`; or ``no-partial-sum`` (gradients that are partial over TP are not
+            summed) or ``local-positions`` (each CP rank counts positions from its own first row).
     """
 
     config: ModelConfig
@@ -54,7 +58,7 @@ class ModelCase:
     partition: str = "zigzag"
     plan: tuple[Microbatch, ...] | None = None
     recompute: bool = False
-    fault: str = "none"
+    fault: str = ""
 
     @property
     def world(self) -> int:
@@ -67,16 +71,18 @@ class ModelCase:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gives: the same on every rank.
+    """What a step gives, the same on every rank.
 
     Args:
-        losses: By name, over all microbatches and ranks.
-        gradients: By name, of the full parameters.
+        losses: Over all microbatches and ranks, by name.
+        gradients: Gradients of the full parameters, by name; on rank 0 only.
+        partial: Names of parameters whose gradients are partial over TP.
         unequal: Names of replicated parameters whose gradients differ between TP ranks.
     """
 
     losses: Mapping[str, float]
     gradients: Mapping[str, torch.Tensor]
+    partial: frozenset[str]
     unequal: frozenset[str]
 
 
@@ -101,23 +107,79 @@ def step(rank: RankContext, *, case: ModelCase) -> Step:
             tensor_parallel=tp,
             recompute=case.recompute,
         )
-        losses: dict[str, torch.Tensor] = {}
-        for batch in batches(case, groups, rank.device):
-            output = stage(batch.tokens, batch)
-            output.value.backward()
-            for name, loss in output.losses.items():
-                losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
+        with _fault(case, rank, groups, tp):
+            losses = _run(stage, batches(case, groups, rank.device))
         for loss in losses.values():
             dist.all_reduce(loss, group=groups.domain)
         gradients, unequal = whole_gradients(stage, groups, tp, fault=case.fault)
     summed = {name: float(loss) for name, loss in losses.items()}
-    return Step(summed, gradients if rank.rank == 0 else {}, unequal)
+    kinds = stage.kinds.items()
+    partial = frozenset(name for name, kind in kinds if kind.partial_over_tensor_parallel)
+    return Step(summed, gradients if rank.rank == 0 else {}, partial, unequal)
+
+
+def _run(stage: Stage, given: Iterable[PackedBatch]) -> dict[str, torch.Tensor]:
+    """Forward and backward of each microbatch; the sum of its losses, by name."""
+    losses: dict[str, torch.Tensor] = {}
+    for batch in given:
+        output = stage(batch.tokens, batch)
+        output.value.backward()
+        for name, loss in output.losses.items():
+            losses[name] = losses.get(name, torch.zeros_like(loss)) + loss
+    return losses
+
+
+def _fault(
+    case: ModelCase, rank: RankContext, groups: DynamicGroups, tp: TensorParallel
+) -> AbstractContextManager[Any]:
+    """A fault of the catalogue, or one of a part of the model.
+
+    The router's balance loss is ``counted over the domain``, that is the ranks that would share the
+    microbatch under static CP, or ``counted without TP``. Mamba's state or convolution goes on over
+    borders, copies of B and C are of the wrong group, or its rows of padding hold NaN, which nobody
+    may see.
+    """
+    over_tensor_parallel = (tp.group,) if tp.rows_are_cut else ()
+    forward = Mamba.forward
+    patches = {
+        "counted over the domain": (
+            moe, "counting_groups", lambda batch, _: (groups.domain, *over_tensor_parallel)
+        ),
+        "counted without TP": (moe, "counting_groups", lambda batch, _: (batch.group.flat,)),
+        "state crosses borders": (mamba, "state_space_scan", _borderless(mamba.state_space_scan)),
+        "convolution crosses borders": (
+            mamba, "causal_convolution", _borderless(mamba.causal_convolution)
+        ),
+        # B and C of all groups once, then all again: the wrong group for most heads.
+        "copies of the wrong group": (
+            HeadShares,
+            "_copies",
+            lambda shares, states: states.repeat(1, shares.heads // shares.groups // shares.run),
+        ),
+        "padding of NaN": (
+            Mamba,
+            "forward",
+            lambda self, x, batch: forward(
+                self, torch.where(batch.real[:, None], x, torch.nan), batch
+            ),
+        ),
+    }  # fmt: skip
+    if case.fault in patches:
+        return patch.object(*patches[case.fault])
+    known = any(fault.id == case.fault for fault in FAULTS)
+    return injected(case.fault if known else "", Site(rank, RankLayout(tp=case.tp, cp=case.domain)))
+
+
+def _borderless(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """As if all rows that are no padding (-1) were of one sequence."""
+    return lambda *others: function(*others[:-1], others[-1].clamp(max=0))
 
 
 def batches(case: ModelCase, groups: DynamicGroups, device: torch.device) -> Iterator[PackedBatch]:
     """This rank's microbatches."""
     depths = case.config.mtp_depths
     sequences = random_sequences()
+    multiple = 48 if case.domain == 3 else 16
     for size, chosen in own_groups(case, groups.domain_rank):
         batch = rank_batch(
             [sequences[index] for index in chosen],
@@ -125,8 +187,8 @@ def batches(case: ModelCase, groups: DynamicGroups, device: torch.device) -> Ite
             comm_type=case.comm_type,
             partition=case.partition,
             depths=depths,
-            multiple=16,
-            tail_rows=16,
+            multiple=multiple,
+            tail_rows=multiple,
             total=totals(sequences, depths),
             device=device,
         )

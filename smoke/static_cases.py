@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from ringproof.harness.cluster import RankContext
+from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
-from ringproof.reference.attention.demonstration import GROUPS
+from ringproof.reference.attention.case import ParityCase
+from ringproof.reference.attention.demonstration import demonstrate
 from ringproof.reference.attention.masks import RowMask, RowTable
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
@@ -21,7 +23,7 @@ from ringproof.reference.model.static import batch_tensors, load, static_batch
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.capacity import row_arrays, to_capacity
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
-from ringproof.reference.topology.context import ParallelContext, parallel_context
+from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from smoke import model_cases
@@ -35,122 +37,49 @@ PACKS = ((13, 1, 32, 7), (48, 5))
 READ_BACK = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount")
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionCase:
-    """Attention over one pack, by its integers and by tensors.
+def parity(rank: RankContext, *, cases: Sequence[ParityCase], fault: str) -> list[dict[str, Any]]:
+    """Parity of attention that is given tensors in place of a pack's integers.
 
-    Args:
-        comm_type, sizes: How it communicates; sizes of ``a2a+p2p``.
-        heads, kv_heads: Of queries, of keys and values.
-        partition, causal: What is computed.
-        fault: ``none``; ``stale`` (the tensors say what the other pack was), ``hidden tail`` (only
-            as far as the sequences go do they say what this one is) or ``poison`` (padding is not
-            taken out of keys and values).
+    With ``stale`` the tensors say what the other pack was, with ``hidden tail`` only as far as the
+    sequences go do they say what this one is, with ``poison`` padding is not taken out of keys and
+    values.
     """
 
-    comm_type: str
-    sizes: tuple[int, ...] = ()
-    heads: int = 8
-    kv_heads: int = 8
-    partition: str = "zigzag"
-    causal: bool = True
-    fault: str = "none"
-
-
-def attention(rank: RankContext, *, cases: Sequence[AttentionCase]) -> list[dict[str, float]]:
-    """On this rank, how far the two ways are apart, by tensor; infinite where NaN is."""
-    return [_attention(rank, case) for case in cases]
-
-
-def _attention(rank: RankContext, case: AttentionCase) -> dict[str, float]:
-    packed, before = (_packed(lengths) for lengths in PACKS[::-1])
-    with parallel_context(
-        RankLayout(cp=rank.world_size), case.sizes, descriptions=GROUPS
-    ) as context:
-        by_numbers = _run(case, context, packed, None)
-        table = _table(packed, rank.world_size, case)
-        if case.fault in ("stale", "hidden tail"):
-            old = _table(before, rank.world_size, case)
-            kept = 0 if case.fault == "stale" else _rows_of_sequences(packed, table)
-            for new, left in zip(_tensors(table), _tensors(old), strict=True):
+    def attend(*qkv: Any, packed: PackedSequences, options: AttentionOptions, **rest: Any) -> Any:
+        table = _table(packed, rank.world_size, options.partition)
+        if fault in ("stale", "hidden tail"):
+            old = _table(fixed_pack(0), rank.world_size, options.partition)
+            ours = packed.cu_seqlens_padded[packed.sequences] // rank.world_size
+            kept = 0 if fault == "stale" else ours
+            for new, left in (
+                (table.sequences, old.sequences),
+                (table.positions, old.positions),
+            ):
                 new[:, kept:] = left[:, kept:]
-        change: AbstractContextManager[Any] = nullcontext()
-        if case.fault == "poison":
-            change = patch.object(RowMask, "of_keys", lambda self, x: x)
-        with change:
-            by_tensors = _run(case, context, packed, table)
-    return {
-        name: _difference(by_tensors[name], right.to(by_tensors[name]))
-        for name, right in by_numbers.items()
-    }
+        return context_parallel_attention(*qkv, table=table, options=options, **rest)
 
-
-def _packed(lengths: Sequence[int]) -> PackedSequences:
-    return to_capacity(pack(lengths, multiple=16), CAPACITY)
-
-
-def _table(packed: PackedSequences, size: int, case: AttentionCase) -> RowTable:
-    arrays = row_arrays(packed, size, case.partition)
-    return RowTable(torch.from_numpy(arrays.sequences), torch.from_numpy(arrays.positions))
-
-
-def _tensors(table: RowTable) -> tuple[torch.Tensor, torch.Tensor]:
-    return table.sequences, table.positions
-
-
-def _rows_of_sequences(packed: PackedSequences, table: RowTable) -> int:
-    """Rows of each rank before the dummy's, under zigzag."""
-    return packed.cu_seqlens_padded[packed.sequences] // len(table.sequences)
-
-
-def _run(
-    case: AttentionCase, context: ParallelContext, packed: PackedSequences, table: RowTable | None
-) -> dict[str, torch.Tensor]:
-    """Forward and backward of this rank's rows; NaN in all rows of padding."""
-    group: Any = context.context_parallel_group
-    arrays = row_arrays(packed, group.size(), case.partition)
-    rank = group.rank()
-    if case.comm_type == "a2a+p2p":
-        group = context.hierarchical_groups
-    generator = torch.Generator().manual_seed(0)
-    local = []
-    for heads, width in (
-        (case.heads, 8),
-        (case.kv_heads, 8),
-        (case.kv_heads, 12),
-        (case.heads, 12),
+    poisoned = patch.object(RowMask, "of_keys", lambda self, x: x)
+    with (
+        patch.object(parity_module, "context_parallel_attention", attend),
+        poisoned if fault == "poison" else nullcontext(),
     ):
-        whole = torch.randn(packed.rows, heads, width, generator=generator, dtype=torch.float64)
-        mine = whole[torch.from_numpy(arrays.places[rank])]
-        mine[torch.from_numpy(arrays.sequences[rank] < 0)] = torch.nan
-        local.append(mine)
-    q, k, v = (tensor.requires_grad_() for tensor in local[:3])
-    out, lse = context_parallel_attention(
-        q,
-        k,
-        v,
-        comm_type=case.comm_type,
-        group=group,
-        packed=packed if table is None else None,
-        table=table,
-        options=AttentionOptions(causal=case.causal, partition=case.partition),
-    )
-    out.backward(local[3])
-    return {"out": out.detach(), "lse": lse, "dq": q.grad, "dk": k.grad, "dv": v.grad}
+        return demonstrate(cases, rank.device)
 
 
-def _difference(found: torch.Tensor, right: torch.Tensor) -> float:
-    differences = (found - right).abs().masked_fill(found == right, 0.0)
-    return float(differences.nan_to_num(torch.inf).max())
+def fixed_pack(which: int) -> PackedSequences:
+    """One of the two packs, at capacity."""
+    return to_capacity(pack(PACKS[which], multiple=16), CAPACITY)
+
+
+def _table(packed: PackedSequences, size: int, partition: str) -> RowTable:
+    arrays = row_arrays(packed, size, partition)
+    return RowTable(torch.from_numpy(arrays.sequences), torch.from_numpy(arrays.positions))
 
 
 def step(rank: RankContext, *, case: ModelCase, stale: str = "") -> Step:
     """A training step on static microbatches; one for each CP size, refilled in turn.
 
-    Args:
-        rank: This rank.
-        case: The step.
-        stale: Tensors of a microbatch whose names begin so are not overwritten.
+    Tensors of a microbatch whose names begin with ``stale`` are not overwritten.
     """
 
     def batches(
@@ -232,8 +161,3 @@ def streams(
     read = {line[0] for line in found[0] if any(name in line[0] for name in READ_BACK)}
     moves = {line[0].split(".")[1] for line in found[0] if line[0].startswith("c10d.")}
     return first_difference(found), len(found[0]), moves, sorted(read)
-
-
-def largest(errors: Sequence[Mapping[str, float]]) -> float:
-    """Over tensors and ranks."""
-    return max(value for of_rank in errors for value in of_rank.values())

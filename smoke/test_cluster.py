@@ -15,6 +15,7 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from smoke import cases
+from smoke.processes import assert_gone, running
 
 REPORTED_WITHIN_SECONDS = 15.0
 
@@ -25,26 +26,9 @@ def four() -> Iterator[Cluster]:
         yield workers
 
 
-def alive(process_id: int) -> bool:
-    """Whether a process runs; one that has ended but was not yet collected does not."""
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def listen() -> None:
     """What a terminal starts hears Ctrl-C; what a script starts in the background does not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def assert_gone(process_ids: tuple[int, ...]) -> None:
-    assert process_ids
-    deadline = time.monotonic() + 5
-    while any(map(alive, process_ids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [p for p in process_ids if alive(p)]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
@@ -160,7 +144,7 @@ def test_a_value_that_cannot_be_sent_is_refused_by_rank(four: Cluster) -> None:
 def test_leaving_the_context_leaves_no_process() -> None:
     with Cluster(2, ClusterOptions(log_sink=drop)) as workers:
         process_ids = workers.process_ids
-        assert all(map(alive, process_ids))
+        assert all(map(running, process_ids))
     assert_gone(process_ids)
 
 
@@ -187,7 +171,7 @@ def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals
         assert parent.stdout is not None
         process_ids = tuple(map(int, parent.stdout.readline().split()))
         time.sleep(1)
-        assert all(map(alive, process_ids))
+        assert all(map(running, process_ids))
         parent.send_signal(how)
         parent.wait(timeout=REPORTED_WITHIN_SECONDS)
     assert_gone(process_ids)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ringproof.harness.cards import load_card
+from smoke.processes import ringproof
 
 CARD = Path(__file__).parents[1] / "skills" / "dynamic-context-parallel" / "card.yaml"
 STEPS = "3"
@@ -25,13 +24,6 @@ def as_written(name: str) -> list[str]:
     if "--steps" in words:
         words[words.index("--steps") + 1] = STEPS
     return words
-
-
-def ringproof(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ringproof", *words]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=140, check=False
-    )
 
 
 def sizes(log: Path) -> set[str]:
@@ -51,13 +43,13 @@ def spoil_last_loss(log: Path) -> None:
 def test_the_commands_of_the_skill_show_parity(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as both:  # neither needs all cores
         names = ("train-one", "train-dynamic")
-        for done in both.map(lambda name: ringproof(as_written(name), tmp_path), names):
+        for done in both.map(lambda name: ringproof(*as_written(name), folder=tmp_path), names):
             assert done.returncode == 0, done.stderr
     assert sizes(tmp_path / "one.jsonl") == {"1"}
     assert sizes(tmp_path / "dynamic.jsonl") == {"1", "2", "4"}
     words = as_written("logs-parity")
-    found = ringproof(words, tmp_path)
+    found = ringproof(*words, folder=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.startswith("verdict: within 1e-09")
     spoil_last_loss(tmp_path / "dynamic.jsonl")
-    assert ringproof(words, tmp_path).returncode == 1, "and a millionth is seen"
+    assert ringproof(*words, folder=tmp_path).returncode == 1, "and a millionth is seen"

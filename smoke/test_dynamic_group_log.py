@@ -9,7 +9,7 @@ import pytest
 from ringproof.harness.cluster import Cluster
 from ringproof.reference.topology.layout import RankLayout
 from smoke import routing_cases
-from smoke.log_verdict import log_verdict
+from smoke.processes import log_verdict
 
 
 def printed(cluster: Cluster, layout: RankLayout, sizes: tuple[int, ...], comm_type: str) -> str:

@@ -1,98 +1,342 @@
 """Training by graphs under Dynamic CP: bit by bit what the same packs give without, in float64.
 
-Both sides compute packs of the same capacity; one of them replays. The tape is what a CUDA graph
-would be on a CPU: shapes, addresses, groups and branches are those of the capture.
+Both sides compute packs of the same capacity with the same kernels; one of them replays. On a CPU
+the tape is what a CUDA graph would be: shapes, addresses, groups and branches are those of the
+capture. On a GPU no kernel of a captured part adds in an order that depends on timing (what is
+added atomically are integers, or one number to each place), cuBLAS has a fixed workspace, and NCCL
+takes one way for one size. Ranks share the GPU where there are fewer (``harness.cluster.gpus``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import gc
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
+from benchmarks.graphs import cuda
+from checks.model.device_labels import GPU, PretendedGpu
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster
-from ringproof.reference.training.options import GraphOptions
-from smoke import bank_cases
-from smoke.bank_cases import STATIC, bank_options, run
-from smoke.training_matrix import Spread
+from ringproof.harness.cluster import Cluster, RankContext
+from ringproof.harness.tape.backend import TapeBackend, choose_backend
+from ringproof.harness.tape.memory import TapePool
+from ringproof.reference.graphs import bank
+from ringproof.reference.graphs.backend import CaptureBackend, GraphMemory
+from ringproof.reference.graphs.scopes import Part
+from ringproof.reference.graphs.transformer_engine import is_installed
+from ringproof.reference.training.assembly import assembly
+from ringproof.reference.training.options import GraphOptions, TrainOptions
+from ringproof.reference.training.records import Record, StepRecord
+from ringproof.reference.training.trainer import train
+from smoke.conftest import needs_gpu
+from smoke.training_matrix import ONE_RANK, Series, Spread, options_of
 
-pytestmark = pytest.mark.slow  # `make test` has no time for them
+pytestmark = pytest.mark.timeout(2000)
 
-SIZES_OF_FOUR = {"forced_sizes": (4, 1, 2)}
-TP2 = Spread({"tp": 2, "cp": 2}, batch={"forced_sizes": (2, 1)})
-PP2 = Spread({"pp": 2, "cp": 2}, batch={"forced_sizes": (2, 1)})
-VPP2 = Spread({"pp": 2, "cp": 2}, {"vpp": 2}, batch={"forced_sizes": (2, 1)})
-FOUR = Spread({"cp": 4}, batch=SIZES_OF_FOUR)
-BANK = GraphOptions(graphs="bank", graph_warmup=1)
-slow = pytest.mark.slow
+slow = pytest.mark.slow  # left to `make test-slow`
+STATIC = GraphOptions(graphs="static")
+
+
+def turns(layout: dict[str, int], *sizes: int, **parallel: Any) -> Spread:
+    """CP sizes in turn."""
+    return Spread(layout, parallel, batch={"forced_sizes": sizes})
+
+
+TWO, FOUR = turns({"cp": 2}, 2, 1), turns({"cp": 4}, 4, 1, 2)
+TP2, PP2 = turns({"tp": 2, "cp": 2}, 2, 1), turns({"pp": 2, "cp": 2}, 2, 1)
+VPP2 = turns({"pp": 2, "cp": 2}, 2, 1, vpp=2)
+STAGES = Spread({"pp": 2}, batch={"schedule": "packed"})
 CASES = [
+    ("qwen3-tiny", ONE_RANK, "layer"),
+    ("qwen3-tiny", TWO, "layer"),
+    ("moonlight-tiny", TWO, "router"),
+]
+SLOW_CASES = [
     ("qwen3-tiny", TP2, "layer"),
     ("qwen3-tiny", PP2, "layer"),
+    ("qwen3-tiny", VPP2, "layer"),
     ("qwen3-tiny", FOUR, "layer"),
+    ("qwen3-tiny", replace(FOUR, model={"recompute": True}), "layer"),
+    ("qwen3-tiny", replace(FOUR, parallel={"comm_type": "all_gather"}), "layer"),
+    ("qwen3-tiny", replace(TWO, parallel={"comm_type": "a2a"}), "layer"),
+    ("qwen3-tiny", Spread({"cp": 4}, batch={"schedule": "packed"}), "attn"),
     ("moonlight-tiny", FOUR, "attn"),
     ("moonlight-tiny", FOUR, "router"),
-    pytest.param("qwen3-tiny", VPP2, "layer", marks=slow),
-    pytest.param("qwen3-tiny", replace(FOUR, model={"recompute": True}), "layer", marks=slow),
-    pytest.param(
-        "qwen3-tiny", replace(FOUR, parallel={"comm_type": "all_gather"}), "layer", marks=slow
-    ),
-    pytest.param("qwen3-tiny", Spread({"cp": 4}, batch={"schedule": "packed"}), "attn", marks=slow),
-    pytest.param("moonlight-tiny", TP2, "attn", marks=slow),
-    pytest.param("moonlight-tiny", PP2, "router", marks=slow),
-    pytest.param(
-        "moonlight-tiny",
-        Spread({"cp": 8}, batch={"forced_sizes": (1, 2, 4, 8)}),
-        "attn",
-        marks=slow,
-    ),
-    pytest.param("nemotron-h-tiny", TP2, "layer", marks=slow),
+    ("moonlight-tiny", TP2, "attn"),
+    ("moonlight-tiny", PP2, "router"),
+    ("moonlight-tiny", turns({"cp": 8}, 1, 2, 4, 8), "attn"),
+    ("nemotron-h-tiny", TP2, "layer"),
+    ("nemotron-h-tiny", TWO, "layer"),
 ]
+REMAINDER = 0.1
+"""Share of a bank's memory that a reset may leave: what is made at first use, and stays."""
 
 
-@pytest.mark.parametrize(("preset", "spread", "scope"), CASES)
+@dataclass
+class Trained:
+    """Loss and gradient norm of each step, and passes with graphs by CP size and without."""
+
+    series: Series = field(default_factory=list)
+    replays: dict[int, int] = field(default_factory=dict)
+    eager: int = 0
+
+
+def trained(
+    rank: RankContext,
+    *,
+    options: TrainOptions,
+    stale: bool = False,
+    backend: CaptureBackend | None = None,
+) -> Trained:
+    """Train and count; if ``stale``, no replay gets the metadata of its microbatch."""
+    found = Trained()
+
+    def take(record: Record) -> None:
+        if isinstance(record, StepRecord):
+            found.series.append((record.loss, record.grad_norm))
+            found.eager += record.graph_eager
+            for size, count in record.graph_replays.items():
+                found.replays[size] = found.replays.get(size, 0) + count
+
+    with mock.patch.object(bank, "load", lambda static, batch: None) if stale else nullcontext():
+        train(options, rank.device, take, backend=backend or choose_backend("auto", rank.device))
+    return found
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks, and graphs of their device's own kind."""
+
+    cluster: Cluster
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.cluster.options.backend == "nccl"
+
+    @property
+    def bank(self) -> GraphOptions:
+        backend, warmup = ("cuda", 2) if self.on_gpu else ("tape", 1)
+        return GraphOptions(graphs="bank", graph_backend=backend, graph_warmup=warmup)
+
+    def train(
+        self, preset: str, spread: Spread, graphs: GraphOptions, *, stale: bool = False
+    ) -> Trained:
+        """A training of two steps; all ranks come to the same."""
+        options = options_of(preset, spread, steps=2, graphs=graphs)
+        outcome = self.cluster.run(trained, world_size=spread.ranks, options=options, stale=stale)
+        found: Trained = outcome.values[0]
+        assert all(value.series == found.series for value in outcome.values)
+        return found
+
+    def check_equal(self, preset: str, spread: Spread, graphs: GraphOptions) -> None:
+        """Loss and gradient norm of every step are the same bits; every CP size was replayed."""
+        expected = self.train(preset, spread, STATIC)
+        found = self.train(preset, spread, graphs)
+        assert len(found.series) == 2
+        assert all(math.isfinite(value) for step in found.series for value in step)
+        assert found.series == expected.series
+        assert (expected.replays, found.eager) == ({}, 0)
+        assert min(found.replays.values()) > 0, "a CP size was never replayed"
+        assert found.replays.keys() >= set(spread.batch.get("forced_sizes", ()))
+
+
+@pytest.fixture
+def ranks(either_cluster: Cluster) -> Ranks:
+    return Ranks(either_cluster)
+
+
+@pytest.mark.parametrize(
+    ("preset", "spread", "scope"), [*CASES, *(pytest.param(*c, marks=slow) for c in SLOW_CASES)]
+)
 def test_a_training_equals_the_eager_one(
-    preset: str, spread: Spread, scope: str, cluster: Cluster
+    preset: str, spread: Spread, scope: str, ranks: Ranks
 ) -> None:
-    expected = run(cluster, preset, spread, STATIC)
-    found = run(cluster, preset, spread, replace(BANK, graph_scope=scope))
-    assert len(found.series) == 2
-    assert all(value == value for step in found.series for value in step)
-    assert found.series == expected.series
-    assert not expected.replays
-    assert found.eager == 0
-    assert min(found.replays.values()) > 0, "a CP size was never replayed"
+    ranks.check_equal(preset, spread, replace(ranks.bank, graph_scope=scope))
 
 
-def test_packs_of_capacity_are_the_packs(cluster: Cluster) -> None:
+@needs_gpu
+@pytest.mark.skipif(not is_installed(), reason="needs Transformer Engine")
+@pytest.mark.parametrize("spread", [ONE_RANK, TWO])
+def test_transformer_engine_captures_the_same(spread: Spread, gpu_cluster: Cluster) -> None:
+    on = Ranks(gpu_cluster)
+    on.check_equal("qwen3-tiny", spread, replace(on.bank, graph_backend="transformer-engine"))
+
+
+@slow
+def test_packs_of_capacity_are_the_packs(ranks: Ranks) -> None:
     """What both sides above compute is what a run without capacity does, up to rounding."""
-    static = run(cluster, "qwen3-tiny", FOUR, STATIC).series
-    off = run(cluster, "qwen3-tiny", FOUR, GraphOptions()).series
+    static = ranks.train("qwen3-tiny", FOUR, STATIC).series
+    off = ranks.train("qwen3-tiny", FOUR, GraphOptions()).series
     assert [*static[0], *static[1]] == pytest.approx([*off[0], *off[1]], rel=1e-10)
 
 
-def test_stale_metadata_are_seen(cluster: Cluster) -> None:
+@pytest.mark.parametrize("spread", [ONE_RANK, pytest.param(FOUR, marks=slow)])
+def test_stale_metadata_are_seen(ranks: Ranks, spread: Spread) -> None:
     """Negative control: each replay computes the empty pack of the capture."""
-    expected = run(cluster, "qwen3-tiny", FOUR, STATIC)
-    assert run(cluster, "qwen3-tiny", FOUR, BANK, fault="stale").series[0] != expected.series[0]
+    expected = ranks.train("qwen3-tiny", spread, STATIC)
+    found = ranks.train("qwen3-tiny", spread, ranks.bank, stale=True)
+    assert found.series[0] != expected.series[0]
 
 
-def test_what_does_not_fit_is_eager_and_counted(cluster: Cluster) -> None:
-    small = replace(BANK, graph_sequences=2, graphs_overflow="eager")
-    found = run(cluster, "qwen3-tiny", FOUR, small)
-    static = replace(STATIC, graph_sequences=2, graphs_overflow="eager")
-    assert found.series == run(cluster, "qwen3-tiny", FOUR, static).series
+@pytest.mark.parametrize("spread", [TWO, pytest.param(FOUR, marks=slow)])
+def test_what_does_not_fit_is_eager_and_counted(ranks: Ranks, spread: Spread) -> None:
+    small = {"graph_sequences": 2, "graphs_overflow": "eager"}
+    found = ranks.train("qwen3-tiny", spread, replace(ranks.bank, **small))
+    static = ranks.train("qwen3-tiny", spread, replace(STATIC, **small))
+    assert found.series == static.series
     assert found.eager > 0
     assert sum(found.replays.values()) > 0
 
 
-def test_what_does_not_fit_is_refused_by_all_ranks(cluster: Cluster) -> None:
+@slow
+def test_what_does_not_fit_is_refused_by_all_ranks(ranks: Ranks) -> None:
     with pytest.raises(InputError, match=r"graph_sequences: a pack of CP size \d has \d entries"):
-        run(cluster, "qwen3-tiny", FOUR, replace(BANK, graph_sequences=1))
+        ranks.train("qwen3-tiny", FOUR, replace(ranks.bank, graph_sequences=1))
 
 
-def test_a_capture_that_one_pipeline_stage_refuses(cluster: Cluster) -> None:
-    """All refuse; the other stage would wait for messages that never come."""
-    options = bank_options("qwen3-tiny", Spread({"pp": 2}, batch={"schedule": "packed"}), BANK)
-    with pytest.raises(InputError, match=r"layers\.3: reads back"):
-        cluster.run(bank_cases.aborted, world_size=2, options=options)
+def refused_then_eager(rank: RankContext, *, options: TrainOptions) -> tuple[str, Series]:
+    """The last rank's parts read a value while they are captured; all go on without graphs.
+
+    Returns:
+        What is said of the capture, and what the same packs then train without one.
+    """
+    run = Part.run
+
+    def reads(part: Part, call: Callable[..., Any], x: torch.Tensor, batch: Any) -> Any:
+        if rank.rank == rank.world_size - 1:
+            x.sum().item()
+        return run(part, call, x, batch)
+
+    with mock.patch.object(Part, "run", reads), pytest.raises(InputError) as refusal:
+        train(
+            options,
+            rank.device,
+            lambda record: None,
+            backend=choose_backend("auto", rank.device),
+        )
+    return str(refusal.value), trained(rank, options=replace(options, graphs=STATIC)).series
+
+
+def test_a_capture_that_one_stage_cannot_make_is_refused_by_all(ranks: Ranks) -> None:
+    """Then all train without graphs, in the same processes, as if there had been no capture."""
+    options = options_of("qwen3-tiny", STAGES, steps=2, graphs=ranks.bank)
+    outcome = ranks.cluster.run(refused_then_eager, world_size=2, options=options)
+    expected = ranks.train("qwen3-tiny", STAGES, STATIC)
+    for said, series in outcome.values:
+        assert "layers.2, slot 0, CP size 1, forward" in said
+        assert series == expected.series
+
+
+@dataclass(frozen=True)
+class BankMemory:
+    """What the bank of one rank holds.
+
+    Args:
+        entries: Memory of each graph.
+        left: Entries that still hold something after the reset.
+        allocated: Bytes on the device without a bank, with it, and after its reset; 0 on a CPU.
+    """
+
+    entries: tuple[GraphMemory, ...]
+    left: int
+    allocated: tuple[int, int, int]
+
+
+def memory(rank: RankContext, *, options: TrainOptions) -> BankMemory:
+    """Make what a run has, without a bank and with, and free the bank."""
+    with assembly(replace(options, graphs=STATIC), rank.device):
+        without = _allocated(rank.device)
+    backend = choose_backend("auto", rank.device)
+    with assembly(options, rank.device, backend=backend) as parts:
+        graphs = tuple(held for bank in parts.banks for held in bank.memory.values())
+        full = _allocated(rank.device)
+        for bank in parts.banks:
+            bank.reset()
+        left = sum(len(bank.memory) for bank in parts.banks)
+        empty = _allocated(rank.device)
+    return BankMemory(graphs, left, (without, full, empty))
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes of live tensors: without what cuBLAS keeps for each stream that it has seen."""
+    gc.collect()
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+    return int(torch.cuda.memory_allocated(device))
+
+
+@pytest.mark.parametrize("spread", [ONE_RANK, TWO])
+def test_a_reset_gives_the_memory_back(spread: Spread, ranks: Ranks) -> None:
+    options = options_of("qwen3-tiny", spread, steps=2, graphs=ranks.bank)
+    for found in ranks.cluster.run(memory, world_size=spread.ranks, options=options).values:
+        assert len(found.entries) == 4 * len(spread.batch.get("forced_sizes", (1,)))
+        assert all(one.inputs > 0 and one.gradients > 0 for one in found.entries)
+        assert sum(one.private for one in found.entries) > 0
+        assert found.left == 0
+        if ranks.on_gpu:
+            without, full, empty = found.allocated
+            assert full > without
+            assert empty - without < REMAINDER * (full - without)
+
+
+def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
+    """Train where no tensor of the host may meet one of a GPU; graphs are the tape's."""
+    reserve = TapePool.reserve
+
+    def reserve_on_gpu(pool: TapePool, size: int) -> int:
+        gpu.labels.hold(pool.scratch)
+        return reserve(pool, size)
+
+    with (
+        mock.patch.object(TapePool, "reserve", reserve_on_gpu),
+        PretendedGpu() as gpu,
+    ):
+        return trained(replace(rank, device=GPU), options=options, backend=TapeBackend())
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        pytest.param(Spread({"tp": 2}), id="TP"),
+        pytest.param(VPP2, id="PP, VPP, CP", marks=slow),
+        pytest.param(replace(TWO, parallel={"comm_type": "a2a"}), id="a2a", marks=slow),
+    ],
+)
+def test_no_tensor_of_the_host_meets_one_of_the_gpu(spread: Spread, cpu_cluster: Cluster) -> None:
+    """On a GPU that is pretended; see ``checks.model.device_labels``."""
+    graphs = GraphOptions(graphs="bank", graph_warmup=1)
+    options = options_of("qwen3-tiny", spread, steps=1, graphs=graphs)
+    outcome = cpu_cluster.run(pretended, world_size=spread.ranks, options=options)
+    assert all(sum(value.replays.values()) > 0 for value in outcome.values)
+
+
+def test_the_benchmark_runs_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says that it measured nothing; nothing is recorded."""
+    before = cuda.RECORD.read_bytes() if cuda.RECORD.exists() else None
+    assert cuda.main(["--device", "cpu", "--ranks", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("On a CPU, on the tape")
+    assert "same bits: yes" in shown
+    assert "2 ranks: CP 2: " in shown
+    assert before == (cuda.RECORD.read_bytes() if cuda.RECORD.exists() else None)
+
+
+def test_the_benchmark_sees_a_wrong_replay() -> None:
+    """Negative control: a slot that was never filled."""
+    with mock.patch.object(bank, "load", lambda static, batch: None):
+        found = cuda.measure(cuda.TINY[0], "tape", torch.device("cpu"), 2)
+    assert found["same bits"] is False
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_the_benchmark_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cuda.main([]) == 2
+    assert "there is no GPU here" in capsys.readouterr().err

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smoke.log_verdict import log_verdict
+from smoke.processes import called, log_verdict, ringproof
 
-SHAPE = [
-    "--seq-len",
-    "256",
-    "--heads",
-    "8",
-    "--kv-heads",
-    "4",
-    "--head-dim",
-    "16",
-    "--dtype",
-    "float64",
-    "--causal",
-]
+SHAPE = (
+    *("--seq-len", "256", "--heads", "8", "--kv-heads", "4", "--head-dim", "16"),
+    *("--dtype", "float64", "--causal"),
+)
 HIERARCHICAL = ["--comm", "a2a+p2p", "--hcp", "2,2"]
 
 
-def ringproof(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *launcher, "ringproof", "parity", "attention", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+parity = partial(ringproof, "parity", "attention")
 
 
 def assert_exact(result: dict[str, Any]) -> None:
@@ -41,7 +29,7 @@ def assert_exact(result: dict[str, Any]) -> None:
 
 
 def test_the_acceptance_command_prints_json_and_nothing_else() -> None:
-    done = ringproof(*HIERARCHICAL, "--nproc", "4", *SHAPE, "--json", "-")
+    done = parity(*HIERARCHICAL, "--nproc", "4", *SHAPE, "--json", "-")
     assert done.returncode == 0, done.stderr
     assert_exact(json.loads(done.stdout))
 
@@ -49,9 +37,7 @@ def test_the_acceptance_command_prints_json_and_nothing_else() -> None:
 def test_the_same_under_torchrun(tmp_path: Path) -> None:
     launcher = ("torch.distributed.run", "--nproc-per-node", "4", "-m")
     log = tmp_path / "ranks.log"
-    done = ringproof(
-        *HIERARCHICAL, *SHAPE, "--json", "-", "--rank-log", str(log), launcher=launcher
-    )
+    done = parity(*HIERARCHICAL, *SHAPE, "--json", "-", "--rank-log", str(log), launcher=launcher)
     assert done.returncode == 0, done.stderr
     assert_exact(json.loads(done.stdout))
     found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical", "--hcp", "2,2")
@@ -67,7 +53,7 @@ def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
     tmp_path: Path, comm: str, verdict: str
 ) -> None:
     log = tmp_path / "ranks.log"
-    done = ringproof("--comm", comm, "--nproc", "2", "--rank-log", str(log))
+    done = parity("--comm", comm, "--nproc", "2", "--rank-log", str(log))
     assert done.returncode == 0, done.stderr
     assert "PASS" in done.stdout
     found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical")
@@ -79,7 +65,7 @@ def test_a_log_starts_anew(tmp_path: Path) -> None:
     """An older run in the same file must not speak for this one."""
     log = tmp_path / "ranks.log"
     for arguments in ((*HIERARCHICAL, "--nproc", "4"), ("--comm", "p2p", "--nproc", "2")):
-        assert ringproof(*arguments, "--rank-log", str(log)).returncode == 0
+        assert parity(*arguments, "--rank-log", str(log)).returncode == 0
     found = log_verdict(tmp_path, log.read_text(), "--expect", "hierarchical")
     assert (found.verdict, found.exit_code) == ("flat", 1)
 
@@ -108,9 +94,14 @@ def test_a_log_starts_anew(tmp_path: Path) -> None:
     ],
     ids=lambda value: "_".join(value) if isinstance(value, list) else None,
 )
-def test_bad_input_is_one_line_and_exit_code_two(arguments: list[str], named: str) -> None:
-    done = ringproof(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {named}: ")
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_bad_input_is_one_line_and_exit_code_two(
+    arguments: list[str],
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, output, errors = called(capsys, monkeypatch, "parity", "attention", *arguments)
+    assert code == 2
+    assert errors.startswith(f"error: {named}: ")
+    assert errors.count("\n") == 1
+    assert output == ""

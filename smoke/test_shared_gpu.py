@@ -27,12 +27,48 @@ from ringproof.harness.cluster import (
 from ringproof.harness.cluster.case import Assignment
 from ringproof.harness.cluster.gpus import choose_backend, gpu_of
 from ringproof.reference.attention.case import ParityCase
+from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.attention.names import COMM_TYPES
-from smoke import cases, shared_gpu_cases
+from smoke import cases
 from smoke.conftest import needs_gpu
 
 WORLDS = [2, 4, 8]
 NCCL = ("NCCL_HOSTID", "NCCL_NET", "NCCL_MNNVL_ENABLE")
+
+
+def place(rank: RankContext) -> tuple[str, str, str | None]:
+    """Backend, device, and the host that NCCL believes this rank to be on."""
+    dist.barrier()
+    return rank.backend, str(rank.device), os.environ.get("NCCL_HOSTID")
+
+
+def communicate(rank: RankContext) -> dict[str, bool]:
+    """Whether each operation that the reference uses gives what it should."""
+    world, size = Communicator(dist.group.WORLD), rank.world_size
+    own = torch.full((size, 3), float(rank.rank + 1), dtype=torch.float64, device=rank.device)
+    ranks = torch.arange(1, size + 1, dtype=torch.float64, device=rank.device)
+    summed = own.clone()
+    dist.all_reduce(summed)
+    arrived = torch.empty_like(own)
+    wait(world.shift(own, arrived, tag=1))
+    gathered = own.new_empty(size, own.numel())
+    wait(world.start_all_gather(own, gathered))
+    objects: list[int | None] = [None] * size
+    dist.all_gather_object(objects, rank.rank)
+    scattered = world.reduce_scatter(own * ranks[:, None])
+    return {
+        "all_reduce": bool((summed == ranks.sum()).all()),
+        "ring": bool((arrived == (rank.rank - 1) % size + 1).all()),
+        "all_gather": torch.equal(gathered, ranks[:, None].expand_as(gathered)),
+        "reduce_scatter": bool((scattered == ranks.sum() * (rank.rank + 1)).all()),
+        "objects": objects == list(range(size)),
+    }
+
+
+def on_one_host(rank: RankContext) -> None:
+    """The same, but for NCCL all ranks are on one host: it has not started yet."""
+    os.environ["NCCL_HOSTID"] = "one-host"
+    communicate(rank)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +182,7 @@ def test_ranks_of_a_launcher_share_too(host: Host, monkeypatch: pytest.MonkeyPat
     with mock.patch.object(dist, "get_world_size", side_effect=RuntimeError("joined")):
         options = ClusterOptions(backend="nccl", share_gpus=True)
         with pytest.raises(RuntimeError, match="joined"):
-            run_launched(shared_gpu_cases.place, options, {})
+            run_launched(place, options, {})
     assert host.told["NCCL_HOSTID"]
     assert host.devices == [torch.device("cuda", 0)]
 
@@ -171,12 +207,12 @@ def test_a_cluster_without_a_gpu_refuses() -> None:
         Cluster(2, options) as ranks,
         pytest.raises(InputError, match=r"2 ranks and 0 GPUs .*use gloo$"),
     ):
-        ranks.run(shared_gpu_cases.place)
+        ranks.run(place)
 
 
 def test_what_is_to_be_communicated(cluster: Cluster) -> None:
     """So that the tests below do not rot where there is no GPU."""
-    outcome = cluster.run(shared_gpu_cases.communicate, world_size=4)
+    outcome = cluster.run(communicate, world_size=4)
     assert all(value and all(value.values()) for value in outcome.values)
 
 
@@ -209,12 +245,12 @@ def test_attention_on_shared_gpus_is_exact(comm_type: str, gpu_cluster: Cluster)
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_ranks_on_shared_gpus_communicate(world_size: int, gpu_cluster: Cluster) -> None:
-    placed = gpu_cluster.run(shared_gpu_cases.place, world_size=world_size).values
+    placed = gpu_cluster.run(place, world_size=world_size).values
     gpus = torch.cuda.device_count()
     assert [value[:2] for value in placed] == [
         ("nccl", f"cuda:{rank % gpus}") for rank in range(world_size)
     ]
-    outcome = gpu_cluster.run(shared_gpu_cases.communicate, world_size=world_size)
+    outcome = gpu_cluster.run(communicate, world_size=world_size)
     assert all(value and all(value.values()) for value in outcome.values)
 
 
@@ -228,4 +264,4 @@ def test_ranks_of_one_host_are_refused_by_nccl() -> None:
         Cluster(ranks, options) as workers,
         pytest.raises(RankFailure, match=r"Duplicate GPU|invalid usage|ncclInvalidUsage"),
     ):
-        workers.run(shared_gpu_cases.on_one_host)
+        workers.run(on_one_host)

@@ -9,7 +9,7 @@ import pytest
 from ringproof.harness.cluster import CaseOutcome, Cluster
 from ringproof.reference.attention.case import ParityCase
 from smoke import cases
-from smoke.log_verdict import log_verdict
+from smoke.processes import log_verdict
 
 EXPECT = ("--expect", "hierarchical")
 

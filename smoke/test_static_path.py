@@ -1,42 +1,42 @@
 """Capacity mode over CP groups: tensors in place of a pack's integers, exact in float64 to 1e-10.
 
-Attention is compared with the step tables' on the same pack (which ``test_packed_parity`` compares
-with the oracle), whole steps with the same step on one rank. Rows of padding hold NaN.
+Attention is compared with the oracle, whole steps with the same step on one rank. Rows of padding
+hold NaN.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ringproof.harness.cluster import Cluster
+from ringproof.reference.attention.case import ParityCase
+from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.packing.partition import PARTITIONS
-from smoke import model_cases, static_cases
+from smoke import static_cases
 from smoke.model_cases import ModelCase, Step
-from smoke.static_cases import AttentionCase, largest
-from smoke.test_model_parallel import MOONLIGHT, NEMOTRON, QWEN3, differences
+from smoke.parity_variants import (
+    Record,
+    check_exact,
+    levels,
+    measured,
+    packed_case,
+    slow,
+    variants,
+    worlds_and_levels,
+)
+from smoke.test_model_parallel import DYNAMIC, MOONLIGHT, NEMOTRON, QWEN3, Alone
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
 
 TOLERANCE = 1e-10
-Record = Callable[[str, object], None]
-slow = pytest.mark.slow  # left out of the quick form of `make prove`
-WORLDS = [1, 2, 4, pytest.param(8, marks=slow)]
-HIERARCHIES = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 4: [(2, 2)], 8: [(2, 4), (4, 2)]}
 # Two microbatches of one size on every rank, in one of which a group has no sequence at all.
 REFILLED = (
     ((2, (0,)), (2, (1, 3))),
     ((2, (2,)), (2, ())),
 )
 BOTH = (((2, (0, 1)),), ((2, (2, 3)),))
-# Every rank's group changes from microbatch to microbatch.
-DYNAMIC = (
-    ((4, (0,)),),
-    ((2, (2,)), (1, (1,)), (1, (3,))),
-)
 MOVES = {
     "p2p": {"send", "recv_"},
     "all_gather": {"_allgather_base_"},
@@ -73,52 +73,42 @@ STEPS = {
 }
 
 
-def variants(world: int) -> list[AttentionCase]:
-    """All communication types, both partitions and masks, MHA and GQA."""
-    types: list[tuple[str, tuple[int, ...]]] = [("p2p", ()), ("all_gather", ()), ("a2a", ())]
-    types += [("a2a+p2p", sizes) for sizes in HIERARCHIES[world]]
-    choices = itertools.product(types, PARTITIONS, ((True, 8), (False, 16)))
-    return [
-        AttentionCase(
-            comm_type=comm_type, sizes=sizes, partition=partition, causal=causal, heads=heads
-        )
-        for (comm_type, sizes), partition, (causal, heads) in choices
-    ]
+def check_attention(cluster: Cluster, wanted: list[ParityCase], record: Record) -> None:
+    check_exact(cluster, wanted, record, static_cases.parity, fault="none")
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_attention_is_what_the_step_tables_say(
-    cluster: Cluster, world: int, record_property: Record
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize("world", [1, 2, 4, pytest.param(8, marks=slow)])
+def test_attention_is_exact(
+    cluster: Cluster, world: int, comm_type: str, record_property: Record
 ) -> None:
-    cases = variants(world)
-    values = cluster.run(static_cases.attention, world_size=world, cases=cases).values
-    worst = [largest(errors) for errors in zip(*values, strict=True)]
-    assert len(worst) == len(cases) >= 16
-    record_property("max_abs_error", max(worst))
-    assert max(worst) <= TOLERANCE, dict(zip(cases, worst, strict=True))
+    check_attention(cluster, variants(world, comm_type, packed=True), record_property)
 
 
-@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a", "a2a+p2p"])
+@worlds_and_levels([(1, 1), (2, 1), (1, 2), (2, 2)], [(2, 4), (4, 2)])
+def test_attention_over_levels_is_exact(
+    cluster: Cluster, sizes: tuple[int, int], record_property: Record
+) -> None:
+    world = sizes[0] * sizes[1]
+    check_attention(cluster, variants(world, "a2a+p2p", sizes, packed=True), record_property)
+
+
+@pytest.mark.parametrize("comm_type", COMM_TYPES)
 def test_wrong_metadata_are_seen(cluster: Cluster, comm_type: str) -> None:
     """Negative controls: the other pack's, no dummy over the tail, padding left in the products."""
-    sizes = (2, 2) if comm_type == "a2a+p2p" else ()
-    faults = ("none", "stale", "hidden tail", "poison")
-    cases = [AttentionCase(comm_type=comm_type, sizes=sizes, fault=fault) for fault in faults]
-    values = cluster.run(static_cases.attention, world_size=4, cases=cases).values
-    sound, *broken = (largest(errors) for errors in zip(*values, strict=True))
-    assert sound <= TOLERANCE
-    assert min(broken) > 1e-2, broken
+    sizes = levels(comm_type, 2, 2)
+    fields = {"world": 4, "comm_type": comm_type, "hierarchical_sizes": sizes, "kv_heads": 4}
+    cases = [packed_case(static_cases.fixed_pack(1), **fields)]
+    for fault in ("none", "stale", "hidden tail", "poison"):
+        (found,) = measured(cluster, cases, static_cases.parity, fault=fault)
+        worst = max(found["max_abs_error"].values())
+        assert worst <= TOLERANCE if fault == "none" else worst > 1e-2, fault
 
 
 @pytest.fixture(scope="module")
-def single(cluster: Cluster) -> dict[str, Step]:
+def alone(cluster: Cluster) -> Alone:
     """Each model on one rank, eagerly."""
-    return {
-        config.name: cluster.run(
-            model_cases.step, world_size=1, case=ModelCase(config=config)
-        ).values[0]
-        for config in (QWEN3, MOONLIGHT, NEMOTRON)
-    }
+    return Alone(cluster)
 
 
 def static_step(cluster: Cluster, case: ModelCase, **options: Any) -> Step:
@@ -129,24 +119,22 @@ def static_step(cluster: Cluster, case: ModelCase, **options: Any) -> Step:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_equals_one_rank(
-    name: str, cluster: Cluster, single: dict[str, Step], record_property: Record
+    name: str, cluster: Cluster, alone: Alone, record_property: Record
 ) -> None:
     case = STEPS[name]
-    expected, found = single[case.config.name], static_step(cluster, case)
-    worst = max(differences(found, expected).values())
+    found = static_step(cluster, case)
+    worst = alone.worst(found, case.config)
     record_property("worst_gradient_difference", worst)
-    assert found.losses == pytest.approx(dict(expected.losses), rel=TOLERANCE)
+    assert found.losses == pytest.approx(dict(alone.of(case.config).losses), rel=TOLERANCE)
     assert not found.unequal
     assert worst < TOLERANCE
 
 
 @pytest.mark.parametrize("stale", ["metadata.order", "metadata.places", "metadata.table", "real"])
-def test_a_step_on_stale_tensors_is_seen(
-    stale: str, cluster: Cluster, single: dict[str, Step]
-) -> None:
+def test_a_step_on_stale_tensors_is_seen(stale: str, cluster: Cluster, alone: Alone) -> None:
     """Negative control: one tensor of the first microbatch is still there in the second."""
     found = static_step(cluster, ModelCase(config=NEMOTRON, domain=2, plan=BOTH), stale=stale)
-    assert max(differences(found, single[NEMOTRON.name]).values()) > 1e-3
+    assert alone.worst(found, NEMOTRON) > 1e-3
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)

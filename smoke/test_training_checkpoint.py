@@ -2,46 +2,102 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankFailure
+from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.topology.layout import RankLayout
-from smoke import training_resume
-from smoke.training_steps import Run
+from ringproof.reference.training import checkpoint
+from smoke.training_steps import Run, made_for, step, whole
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
 
-RUNS = [
-    pytest.param(Run(layout=RankLayout(dp=2)), id="replicated"),
-    pytest.param(Run(layout=RankLayout(dp=2), sharded=True), id="fsdp"),
-    pytest.param(Run(layout=RankLayout(pp=2)), id="pp2"),
-    pytest.param(
-        Run(layout=RankLayout(pp=2, tp=2, cp=2), vpp=2, sharded=True, mtp=1, dtype="float32"),
-        id="fsdp-pp2-vpp2-tp2-cp2",
-        marks=pytest.mark.slow,
+DP2 = Run(layout=RankLayout(dp=2))
+RUNS = {
+    "replicated": DP2,
+    "fsdp": replace(DP2, sharded=True),
+    "pp2": Run(layout=RankLayout(pp=2)),
+    "fsdp-pp2-vpp2-tp2-cp2": Run(
+        layout=RankLayout(pp=2, tp=2, cp=2), vpp=2, sharded=True, mtp=1, dtype="float32"
     ),
-]
+}
+# Function that is replaced by SIGKILL, and on which rank.
+KILLED = {
+    "writing": (checkpoint.distributed_checkpoint, "save", 1),
+    "renaming": (Path, "rename", 0),
+    "naming": (checkpoint, "_flush", 0),
+}
+
+
+def resume(
+    rank: RankContext, *, run: Run, folder: str, until: int, save_at: int, load: bool
+) -> dict[str, Any]:
+    """Train up to a step; save before one of them, or start from the newest checkpoint."""
+    identity = {"preset": run.preset, "tp": run.layout.tp, "pp": run.layout.pp, "seed": 0}
+    torch.manual_seed(rank.rank)
+    with _broken(rank, run.fault), made_for(rank, replace(run, fault="")) as made:
+        place = checkpoint.place_of(run.layout, rank.rank)
+        state = checkpoint.TrainingState(
+            made.parameters, made.optimiser, identity, place, rank.device
+        )
+        start = checkpoint.load(Path(folder), state) if load else 0
+        steps = []
+        for index in range(start, until):
+            if index == save_at:
+                checkpoint.save(Path(folder), state, index)
+            done = step(made, index)
+            steps.append((done["losses"], done["norms"], torch.rand(1).item()))
+        return {"start": start, "steps": steps, "parameters": whole(made.parameters)}
+
+
+@contextmanager
+def _broken(rank: RankContext, fault: str) -> Iterator[None]:
+    """``forget PART``: what is loaded of it is dropped. ``killed WHERE``: SIGKILL of one rank."""
+    kind, _, what = fault.partition(" ")
+    tensors = checkpoint._tensors
+
+    def forgetful(state: checkpoint.TrainingState) -> dict[str, torch.Tensor]:
+        return {
+            key: value.clone() if what in key.split(".") else value
+            for key, value in tensors(state).items()
+        }
+
+    if fault == "forget random":
+        change = mock.patch.object(checkpoint, "_set_random_state")
+    elif kind == "forget":
+        change = mock.patch.object(checkpoint, "_tensors", forgetful)
+    elif kind == "killed" and rank.rank == KILLED[what][2]:
+        owner, name, _ = KILLED[what]
+        change = mock.patch.object(
+            owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        )
+    else:
+        yield
+        return
+    with change:
+        yield
 
 
 def go(cluster: Cluster, run: Run, folder: Path, **arguments: Any) -> Any:
     options = {"until": 6, "save_at": -1, "load": False, **arguments}
     world = run.layout.world_size
-    return cluster.run(
-        training_resume.resume, world_size=world, run=run, folder=str(folder), **options
-    ).values
+    return cluster.run(resume, world_size=world, run=run, folder=str(folder), **options).values
 
 
 def same(ours: Any, theirs: Any) -> bool:
     """Bitwise, from the fourth step on: losses, norms, random draws; and the parameters."""
     return all(
-        a["losses"] == b["losses"][3:]
-        and a["norms"] == b["norms"][3:]
-        and a["draws"] == b["draws"][3:]
+        a["steps"] == b["steps"][3:]
         and a["parameters"].keys() == b["parameters"].keys()
         and all(
             array.tobytes() == b["parameters"][name][1].tobytes()
@@ -51,25 +107,23 @@ def same(ours: Any, theirs: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_resuming_continues_bitwise(cluster: Cluster, run: Run, tmp_path: Path) -> None:
-    whole = go(cluster, run, tmp_path)
+@pytest.mark.parametrize("name", RUNS)
+def test_resuming_continues_bitwise(cluster: Cluster, name: str, tmp_path: Path) -> None:
+    run = RUNS[name]
+    whole_run = go(cluster, run, tmp_path)
     go(cluster, run, tmp_path, until=4, save_at=3)
     resumed = go(cluster, run, tmp_path, load=True)
     assert [value["start"] for value in resumed] == [3] * run.layout.world_size
-    assert same(resumed, whole)
+    assert same(resumed, whole_run)
 
 
-@pytest.mark.parametrize("forgotten", ["exp_avg_sq", "parameter", "step", "random"])
-def test_the_proof_notices_what_is_not_restored(
-    cluster: Cluster, tmp_path: Path, forgotten: str
-) -> None:
+def test_the_proof_notices_what_is_not_restored(cluster: Cluster, tmp_path: Path) -> None:
     """Negative control: a part of the state starts anew."""
-    run = Run(layout=RankLayout(dp=2))
-    whole = go(cluster, run, tmp_path)
-    go(cluster, run, tmp_path, until=4, save_at=3)
-    resumed = go(cluster, replace(run, fault=f"forget-{forgotten}"), tmp_path, load=True)
-    assert not same(resumed, whole)
+    whole_run = go(cluster, DP2, tmp_path)
+    go(cluster, DP2, tmp_path, until=4, save_at=3)
+    for forgotten in ("exp_avg_sq", "parameter", "step", "random"):
+        resumed = go(cluster, replace(DP2, fault=f"forget {forgotten}"), tmp_path, load=True)
+        assert not same(resumed, whole_run), forgotten
 
 
 def test_replicated_tensors_are_written_once(cluster: Cluster, tmp_path: Path) -> None:
@@ -85,45 +139,39 @@ def test_replicated_tensors_are_written_once(cluster: Cluster, tmp_path: Path) -
 def test_another_layout_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> None:
     go(cluster, Run(layout=RankLayout(tp=2)), tmp_path, until=1, save_at=0)
     with pytest.raises(InputError, match=r"^tp: .*was saved with 2 .got 1.; resume with the same"):
-        go(cluster, Run(layout=RankLayout(dp=2)), tmp_path, load=True)
+        go(cluster, DP2, tmp_path, load=True)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    ["writing", *(pytest.param(m, marks=pytest.mark.slow) for m in ("naming", "renaming"))],
-)
+@pytest.mark.parametrize("moment", KILLED)
 def test_a_killed_save_never_counts(cluster: Cluster, tmp_path: Path, moment: str) -> None:
     """Killed in the second save, the run goes on with the first; the next save succeeds."""
-    run = Run(layout=RankLayout(dp=2))
-    go(cluster, run, tmp_path, until=3, save_at=2)
+    go(cluster, DP2, tmp_path, until=3, save_at=2)
     with pytest.raises(RankFailure, match=r"killed|signal|died"):
-        go(cluster, replace(run, fault=f"killed-{moment}"), tmp_path, load=True, save_at=4)
+        go(cluster, replace(DP2, fault=f"killed {moment}"), tmp_path, load=True, save_at=4)
     assert (tmp_path / "latest").read_text().strip() == "step-000002"
-    resumed = go(cluster, run, tmp_path, until=5, save_at=4, load=True)
+    resumed = go(cluster, DP2, tmp_path, until=5, save_at=4, load=True)
     assert resumed[0]["start"] == 2
     assert (tmp_path / "latest").read_text().startswith("step-000004")
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_damaged_checkpoint_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    run = Run(layout=RankLayout(dp=2))
-    go(cluster, run, tmp_path, until=1, save_at=0)
+    go(cluster, DP2, tmp_path, until=1, save_at=0)
     for file in tmp_path.rglob("*.distcp"):
         file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(InputError, match="is damaged"):
-        go(cluster, run, tmp_path, load=True)
+        go(cluster, DP2, tmp_path, load=True)
 
 
 @pytest.mark.parametrize("content", [None, "../elsewhere", "step-000007"])
 def test_a_wrong_latest_is_refused(cluster: Cluster, tmp_path: Path, content: str | None) -> None:
-    run = Run(layout=RankLayout(dp=2))
     if content is not None:
         (tmp_path / "latest").write_text(content)
     with pytest.raises(InputError, match=r"^resume: "):
-        go(cluster, run, tmp_path, load=True)
+        go(cluster, DP2, tmp_path, load=True)
 
 
 def test_an_unwritable_folder_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"^save: cannot be written"):
-        go(cluster, Run(layout=RankLayout(dp=2)), tmp_path / "file", until=1, save_at=0)
+        go(cluster, DP2, tmp_path / "file", until=1, save_at=0)

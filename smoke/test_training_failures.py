@@ -14,14 +14,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure
-from smoke.faults import failing
+from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, RankFailure
+from ringproof.reference.model.attention import Attention
+from ringproof.reference.model.batch import PackedBatch
+from ringproof.reference.training import trainer
+from ringproof.reference.training.records import Record, StepRecord
+from smoke.faults import seen_by
+from smoke.processes import assert_gone
 from smoke.training_matrix import Spread, options_of
 
 REPORTED_WITHIN_SECONDS = 15.0
@@ -35,6 +41,42 @@ COMMAND = (
     "--global-batch", "8",
 )  # fmt: skip
 WITHOUT_END = ("--steps", "100000")
+FAILING = "this rank fails now"
+
+
+def train_and_fail(rank: RankContext, *, culprit: int, how: str) -> int:
+    """In the second step one rank is ``killed``, has ``raised``, or has ``hung``; or nothing."""
+    done: list[int] = []
+
+    def take(record: Record) -> None:
+        if isinstance(record, StepRecord):
+            done.append(record.step)
+
+    def change(batch: PackedBatch) -> PackedBatch:
+        if rank.rank == culprit and done == [1]:
+            _fail(how)
+        return batch
+
+    with seen_by(Attention, change):
+        trainer.train(OPTIONS, rank.device, take)
+    return len(done)
+
+
+def _fail(how: str) -> None:
+    print(FAILING, flush=True)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raised":
+        raise ValueError("the real cause")
+    while how == "hung":
+        time.sleep(0.1)
+
+
+def train_with_another_seed(rank: RankContext, *, culprit: int) -> None:
+    """One rank was started with another seed."""
+    seed = OPTIONS.batch.seed + (rank.rank == culprit)
+    options = replace(OPTIONS, batch=replace(OPTIONS.batch, seed=seed))
+    trainer.train(options, rank.device, lambda record: None)
 
 
 class Ranks:
@@ -46,13 +88,13 @@ class Ranks:
         self.cluster = Cluster(3, options)
 
     def _note(self, rank: int, line: str) -> None:
-        if line == failing.FAILING:
+        if line == FAILING:
             self.failed.append(time.monotonic())
 
     def failure(self, how: str, **limits: Any) -> RankFailure:
         """Train until rank 1 fails; the report is in time."""
         with pytest.raises(RankFailure) as caught:
-            self.cluster.run(failing.train_and_fail, options=OPTIONS, culprit=1, how=how, **limits)
+            self.cluster.run(train_and_fail, culprit=1, how=how, **limits)
         assert len(self.failed) == 1
         assert time.monotonic() - self.failed[0] < REPORTED_WITHIN_SECONDS
         return caught.value
@@ -63,23 +105,6 @@ def three() -> Iterator[Ranks]:
     ranks = Ranks()
     with ranks.cluster:
         yield ranks
-
-
-def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended but was not yet collected does not."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def assert_gone(processes: tuple[int, ...]) -> None:
-    assert processes
-    deadline = time.monotonic() + 5
-    while any(map(alive, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [process for process in processes if alive(process)]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +120,15 @@ def test_a_rank_that_fails_in_step_two_is_named(three: Ranks, how: str, reason: 
 
 def test_a_rank_that_hangs_in_step_two_is_named(three: Ranks) -> None:
     """The same training with nothing wrong ends first, so that silence means what it should."""
-    fine = {"options": OPTIONS, "culprit": 1, "how": "nothing"}
-    assert three.cluster.run(failing.train_and_fail, **fine).values == (STEPS,) * 3
+    fine = three.cluster.run(train_and_fail, culprit=1, how="nothing")
+    assert fine.values == (STEPS,) * 3
     three.failed.clear()
     before = three.cluster.process_ids
     failure = three.failure("hung", timeout_seconds=SILENT_SECONDS, renewed_by_output=True)
     assert failure.rank == 1
-    assert re.search(r"silent for 4 s, at \S+failing.py:\d+ in _fail", failure.reason)
+    assert re.search(
+        r"silent for 4 s, at \S+test_training_failures.py:\d+ in _fail", failure.reason
+    )
     assert "communicator.py" in failure.others
     assert_gone(before)
 
@@ -110,7 +137,7 @@ def test_a_rank_that_hangs_in_step_two_is_named(three: Ranks) -> None:
 def test_a_rank_with_another_seed_is_named(three: Ranks) -> None:
     started, before = time.monotonic(), three.cluster.process_ids
     with pytest.raises(InputError) as refusal:
-        three.cluster.run(failing.train_with_another_seed, options=OPTIONS, culprit=1)
+        three.cluster.run(train_with_another_seed, culprit=1)
     assert str(refusal.value).startswith("plan of step 1: rank 1 made another than the other 2")
     assert time.monotonic() - started < 60
     assert_gone(before)

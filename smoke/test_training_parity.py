@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from ringproof.harness.cluster import Cluster
-from smoke.faults import trial
+from smoke import trials
 from smoke.training_matrix import (
     ONE_RANK,
     PRESETS,
@@ -139,7 +139,7 @@ def test_a_wrong_normaliser_still_learns_and_is_seen(
     """Negative control: a mean over microbatches."""
     options = options_of("qwen3-tiny", Spread({"cp": 2}, batch={"forced_sizes": (2, 1)}))
     fault = "mean-of-microbatches"
-    run = cluster.run(trial.train, world_size=2, options=options, fault=fault).values[0].steps
+    run = cluster.run(trials.train, world_size=2, options=options, fault=fault).values[0].steps
     assert run[-1][0] < LEARNT * run[0][0]
     assert largest_difference(run, references.of("qwen3-tiny", 0)) > 1e-4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 
 from ringproof.cli import train
-from ringproof.cli.main import main
-from ringproof.errors import InputError
-from ringproof.harness.cluster import CaseOutcome, Cluster, ClusterOptions, RankContext
+from ringproof.harness.cluster import CaseOutcome, Cluster, ClusterOptions
+from smoke.processes import called
 
 SMALL = (
     *("--data", "synthetic:mean=32", "--global-batch", "8", "--dtype", "float64"),
@@ -59,14 +57,8 @@ class Command:
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error."""
         with self.change.context() as change:
-            change.setattr(sys, "argv", ["ringproof", "train", *SMALL, *arguments])
             change.setattr(train, "Cluster", self._ranks)
-            try:
-                main()
-                code = 0
-            except SystemExit as end:
-                code = int(end.code or 0)
-        return code, *self.capture.readouterr()
+            return called(self.capture, change, "train", *SMALL, *arguments)
 
     def _ranks(self, world_size: int, options: ClusterOptions) -> Borrowed:
         if self.cluster is None:
@@ -80,21 +72,3 @@ class Command:
         assert errors.count("\n") == 1, errors
         assert errors.startswith("error: ")
         return errors.removeprefix("error: ").rstrip()
-
-
-def rank_one_refuses(rank: RankContext, **_: Any) -> None:
-    """A case in place of a training: the other ranks wait for the one that has left."""
-    import torch.distributed as dist
-
-    if rank.rank == 1:
-        raise InputError("b.txt", 3, "cannot be read", "leave it out")
-    dist.barrier()
-
-
-def rank_one_breaks(rank: RankContext, **_: Any) -> None:
-    """The same with an exception that nobody expects."""
-    import torch.distributed as dist
-
-    if rank.rank == 1:
-        raise KeyError("b.txt")
-    dist.barrier()

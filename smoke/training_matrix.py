@@ -15,6 +15,7 @@ from ringproof.harness.cluster import RankContext
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     BatchOptions,
+    GraphOptions,
     KeepingOptions,
     ModelOptions,
     OptimiserOptions,
@@ -35,14 +36,7 @@ Series = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Spread:
-    """One way to spread a training over ranks.
-
-    Args:
-        layout: Sizes of the axes.
-        parallel: Of `ParallelOptions`, beside the layout.
-        batch: Of `BatchOptions`.
-        model: Of `ModelOptions`.
-    """
+    """One way to spread a training over ranks: fields of `RankLayout` and of three options."""
 
     layout: Mapping[str, int] = field(default_factory=dict)
     parallel: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +45,6 @@ class Spread:
 
     @property
     def ranks(self) -> int:
-        """Ranks it takes."""
         return RankLayout(**self.layout).world_size
 
 
@@ -107,17 +100,15 @@ SPREADS: Mapping[str, Spread] = MappingProxyType(
 
 
 def options_of(
-    preset: str, spread: Spread, *, mtp: int = 0, steps: int = STEPS, **batch: Any
+    preset: str,
+    spread: Spread,
+    *,
+    mtp: int = 0,
+    steps: int = STEPS,
+    graphs: GraphOptions | None = None,
+    **batch: Any,
 ) -> TrainOptions:
-    """The run of one variant.
-
-    Args:
-        preset: Of the model.
-        spread: How it is spread.
-        mtp: Depths of multi-token prediction.
-        steps: How long.
-        batch: What to change of `BatchOptions`.
-    """
+    """The run of one variant; ``batch`` changes fields of `BatchOptions`."""
     common = {
         "data": f"synthetic:mean={LONGEST // 2}",
         "global_batch": 8,
@@ -130,6 +121,7 @@ def options_of(
         batch=BatchOptions(**{**common, **spread.batch, **batch}),
         optimiser=OptimiserOptions(steps=steps),
         keeping=KeepingOptions(),
+        graphs=graphs or GraphOptions(),
     )
 
 
@@ -147,17 +139,22 @@ def series(rank: RankContext, *, options: TrainOptions) -> Series:
     return found
 
 
+def relative(found: float, wanted: float) -> float:
+    """Relative difference; infinite for NaN."""
+    difference = abs(found - wanted) / abs(wanted)
+    return difference if difference == difference else float("inf")
+
+
 def largest_difference(found: Series, wanted: Series) -> float:
     """Largest relative difference of loss or gradient norm over all steps; infinite for NaN.
 
     Raises:
-        ValueError: Not as many steps, or none.
+        ValueError: The numbers of steps differ, or there is no step.
     """
     if not wanted:
         raise ValueError("there is no step to compare")
-    differences = [
-        abs(one - other) / abs(other)
+    return max(
+        relative(one, other)
         for pair in zip(found, wanted, strict=True)
         for one, other in zip(*pair, strict=True)
-    ]
-    return max(d if d == d else float("inf") for d in differences)
+    )

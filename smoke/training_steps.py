@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from unittest import mock
 
 import torch
-import torch.distributed as dist
 
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
@@ -24,12 +22,7 @@ from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training import gradients, sharded
-from ringproof.reference.training.gradients import (
-    learning_rate,
-    make_optimiser,
-    set_learning_rate,
-)
+from ringproof.reference.training import gradients, sharded, trainer
 from ringproof.reference.training.pipeline import (
     Message,
     Runner,
@@ -38,7 +31,7 @@ from ringproof.reference.training.pipeline import (
     make_runner,
     run_microbatches,
 )
-from smoke import training_faults
+from smoke.faults import Site, injected
 from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
 
 LENGTHS = (
@@ -47,14 +40,14 @@ LENGTHS = (
     ((9, 2), (17,)),
     ((24, 30), (3, 8)),
 )
-"""Of the sequences of each microbatch, for each of two ranks."""
+"""Lengths of the sequences of each microbatch, for each of two ranks."""
 LOSSES = ("lm", "mtp", "moe_auxiliary")
 CAPACITY = 96
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one proof runs."""
+    """What one proof runs; the fault is one of ``smoke.faults``."""
 
     layout: RankLayout = field(default_factory=RankLayout)
     vpp: int = 1
@@ -64,16 +57,14 @@ class Run:
     mtp: int = 0
     dtype: str = "float64"
     steps: int = 2
-    clip: float = 1.0
     microbatches: tuple[int, ...] = ()
-    lengths: str = "different"
+    equal_lengths: bool = False
     capacity: int = CAPACITY
-    fault: str = "none"
+    fault: str = ""
 
-
-def alone(run: Run) -> Run:
-    """The same run on one rank, without a fault."""
-    return replace(run, layout=RankLayout(), vpp=1, sharded=False, fault="none", capacity=CAPACITY)
+    def alone(self) -> Run:
+        """The same run on one rank, without a fault."""
+        return replace(self, layout=RankLayout(), vpp=1, sharded=False, fault="", capacity=CAPACITY)
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ class Made:
 def global_batch(run: Run, step: int) -> list[list[Tokens]]:
     """Sequences of each microbatch, for each of two ranks."""
     count = run.microbatches[step % len(run.microbatches)] if run.microbatches else len(LENGTHS)
-    source = LENGTHS if run.lengths == "different" else ((LENGTHS[0][0],) * 2,)
+    source = ((LENGTHS[0][0],) * 2,) if run.equal_lengths else LENGTHS
     return [
         [
             random_sequences(lengths, seed=100 * step + 10 * index + rank)
@@ -110,13 +101,9 @@ def own_batches(made: Made, step: int) -> list[PackedBatch]:
     size, rank = made.dynamic.domain_size, made.dynamic.domain_rank
 
     def share(sequences: Tokens, cp: int) -> PackedBatch:
+        group = made.dynamic.group(cp)
         return rank_batch(
-            sequences,
-            made.dynamic.group(cp),
-            depths=depths,
-            multiple=8,
-            total=total,
-            device=made.device,
+            sequences, group, depths=depths, multiple=8, total=total, device=made.device
         )
 
     if size == 1 and made.run.layout.world_size > 1:
@@ -132,13 +119,12 @@ def own_batches(made: Made, step: int) -> list[PackedBatch]:
 @contextmanager
 def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
     """Groups, stages and optimiser."""
-    layout = run.layout
+    layout, dtype = run.layout, getattr(torch, run.dtype)
     domain = layout.dp * layout.cp
+    sizes = tuple(range(1, domain + 1))
     with (
         parallel_context(layout) as context,
-        dynamic_groups(
-            context, tuple(range(1, domain + 1)), comm_type="p2p", ranks_per_node=domain
-        ) as dynamic,
+        dynamic_groups(context, sizes, comm_type="p2p", ranks_per_node=domain) as dynamic,
         gradients.reduction_groups(context) as groups,
     ):
         tensor_parallel = TensorParallel.of(
@@ -146,7 +132,6 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
         )
         config = replace(preset(run.preset), mtp_depths=run.mtp)
         chunks = layout.pp * run.vpp
-        place = layout.coordinate("pp", rank.rank)
         ranges = split_layers(len(config.layers), chunks)
         own = [
             build_stage(
@@ -155,11 +140,11 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
                 first=chunk == 0,
                 last=chunk == chunks - 1,
                 seed=0,
-                dtype=getattr(torch, run.dtype),
+                dtype=dtype,
                 device=rank.device,
                 tensor_parallel=tensor_parallel,
             )
-            for chunk in range(place, chunks, layout.pp)
+            for chunk in range(layout.coordinate("pp", rank.rank), chunks, layout.pp)
         ]
         calls, before = [StageCall(stage) for stage in own], []
         if run.sharded:
@@ -167,9 +152,7 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
             calls = [sharded.shard_stage(stage, stage.layers.values(), mesh) for stage in own]
             before = [sharded.reduce_with_last(call) for call in calls]
         shards = layout.tp if tensor_parallel.rows_are_cut else 1
-        message = Message(
-            run.capacity // shards, config.hidden, getattr(torch, run.dtype), rank.device, shards
-        )
+        message = Message(run.capacity // shards, config.hidden, dtype, rank.device, shards)
         parameters = gradients.trained_parameters(own)
         yield Made(
             run,
@@ -177,70 +160,52 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
             dynamic,
             make_runner(calls, message, groups.pipeline, before),
             parameters,
-            make_optimiser(parameters, weight_decay=0.1),
+            gradients.make_optimiser(parameters, weight_decay=0.1),
             rank.device,
         )
 
 
 def step(made: Made, index: int) -> dict[str, Any]:
-    """One step: losses and norm, and the parameters moved."""
-    run, parameters, groups = made.run, made.parameters, made.groups
+    """One step: losses, norm and gradients; the parameters move."""
+    parameters, groups = made.parameters, made.groups
     made.optimiser.zero_grad()
     losses = run_microbatches(made.runner, own_batches(made, index))
     total = gradients.sum_losses(losses, LOSSES, groups, made.device)
-    training_faults.before_reduction(parameters, run.fault, len(LENGTHS))
-    gradients.reduce_gradients(training_faults.faulty(parameters, run.fault), groups)
-    training_faults.after_reduction(parameters, run.fault, groups.domain)
-    norm = gradients.gradient_norm(training_faults.faulty(parameters, run.fault), groups)
-    full = whole_gradients(parameters) if index == 0 else None
-    gradients.clip_gradients(parameters, norm, run.clip)
-    rate = learning_rate(index, steps=6, highest=1e-2, warmup_steps=2)
-    set_learning_rate(made.optimiser, rate)
+    trainer.reduce_gradients(parameters, groups)  # where faults are injected
+    norm = gradients.gradient_norm(parameters, groups)
+    full = whole(parameters, gradient=True) if index == 0 else None
+    gradients.clip_gradients(parameters, norm, 1.0)
+    rate = gradients.learning_rate(index, steps=6, highest=1e-2, warmup_steps=2)
+    gradients.set_learning_rate(made.optimiser, rate)
     made.optimiser.step()
-    return {"losses": total.tolist(), "norm": norm.item(), "gradients": full}
+    return {"losses": total.tolist(), "norms": norm.item(), "gradients": full}
 
 
 def train(rank: RankContext, *, run: Run) -> dict[str, Any]:
     """Some steps, and an evaluation after them."""
-    with training_faults.broken(run.fault), made_for(rank, run) as made:
+    with injected(run.fault, Site(rank, run.layout)), made_for(rank, run) as made:
         steps = [step(made, index) for index in range(run.steps)]
         losses = evaluate_microbatches(made.runner, own_batches(made, 99))
         total = gradients.sum_losses(losses, LOSSES, made.groups, made.device)
         return {
             "losses": [one["losses"] for one in steps],
-            "norms": [one["norm"] for one in steps],
+            "norms": [one["norms"] for one in steps],
             "gradients": steps[0]["gradients"],
             "evaluation": total.tolist(),
-            "parameters": whole_parameters(made.parameters),
+            "parameters": whole(made.parameters),
         }
 
 
-def count_reductions(rank: RankContext, *, run: Run) -> int:
-    """Reduce-scatters over the domain in one step."""
-    names = ("reduce_scatter_single", "reduce_scatter_tensor")  # torch 2.13 renamed it
-    name = next(name for name in names if hasattr(dist, name))
-    with (
-        mock.patch.object(dist, name, side_effect=getattr(dist, name)) as counted,
-        training_faults.broken(run.fault),
-        made_for(rank, run) as made,
-    ):
-        step(made, 0)
-        return counted.call_count
-
-
-def whole_gradients(parameters: tuple[gradients.TrainedParameter, ...]) -> dict[str, Any]:
-    """This TP rank's cut of each gradient, with its kind."""
-    return {p.name: (p.kind, _full(p.parameter.grad)) for p in parameters}
-
-
-def whole_parameters(parameters: tuple[gradients.TrainedParameter, ...]) -> dict[str, Any]:
-    """This TP rank's cut of each parameter, with its kind."""
-    return {p.name: (p.kind, _full(p.parameter.detach())) for p in parameters}
-
-
-def _full(tensor: torch.Tensor) -> Any:
-    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full.cpu().numpy().copy()
+def whole(
+    parameters: tuple[gradients.TrainedParameter, ...], *, gradient: bool = False
+) -> dict[str, Any]:
+    """This TP rank's cut of each parameter or of its gradient, with its kind."""
+    found = {}
+    for p in parameters:
+        tensor = p.parameter.grad if gradient else p.parameter.detach()
+        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        found[p.name] = (p.kind, full.cpu().numpy().copy())
+    return found
 
 
 def assemble(run: Run, values: tuple[dict[str, Any], ...], what: str) -> dict[str, torch.Tensor]:

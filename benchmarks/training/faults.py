@@ -1,9 +1,9 @@
-"""Every fault of `smoke/faults` injected into the trainer, and what was seen of it.
+"""Every fault of `smoke/faults.py` injected into the trainer, and what was seen of it.
 
     python -m benchmarks.training.faults --json benchmarks/training/results/faults.json
     python -m benchmarks.training.fault_page
 
-Ten steps instead of the three of the smoke test, so that the record says what each fault looks
+Ten steps instead of the two of the smoke test, so that the record says what each fault looks
 like. Exit 1 where a proof did not turn red, or was red without the fault.
 """
 
@@ -23,10 +23,9 @@ from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, drop
 from ringproof.harness.logs.training.series import Precision
 from ringproof.harness.logs.training.verdict import Common, differences, judge
-from smoke.faults.catalogue import FAULTS
-from smoke.faults.fault import Fault
-from smoke.faults.trial import Laboratory, Observed
+from smoke.faults import FAULTS, Fault
 from smoke.training_matrix import TOLERANCE
+from smoke.trials import Laboratory, Observed
 
 STEPS = 10
 LOOSE = 1e-3

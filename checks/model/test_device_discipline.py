@@ -25,10 +25,9 @@ from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.training.options import GraphOptions, KeepingOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
-from smoke.bank_cases import bank_options
 from smoke.model_batches import group_of_one, random_sequences, rank_batch
 from smoke.static_packs import capacity_batch
-from smoke.training_matrix import ONE_RANK
+from smoke.training_matrix import ONE_RANK, options_of
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_a_training_stays_on_its_device(
     """From loading to evaluation and checkpoint; several ranks are in ``smoke``."""
     scope = {"graph_scope": "attn", "graph_warmup": 1} if graphs == "bank" else {}
     options = replace(
-        bank_options(name, ONE_RANK, GraphOptions(graphs=graphs, **scope), steps=1),
+        options_of(name, ONE_RANK, steps=1, graphs=GraphOptions(graphs=graphs, **scope)),
         keeping=KeepingOptions(save=str(tmp_path), evaluate_every=1),
     )
     found: list[Record] = []

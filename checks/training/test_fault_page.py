@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.training import fault_page
-from smoke.faults.catalogue import FAULTS
+from smoke.faults import FAULTS
 
 
 @pytest.fixture
