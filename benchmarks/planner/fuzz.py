@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import platform
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pygit2
 
 from checks.planning.batches import Mixed, random_case
 from ringproof.files import write_atomically
@@ -39,6 +39,7 @@ from ringproof.reference.planning.hardware import hardware
 from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timing import StepCost
 
+ROOT = Path(__file__).parents[2]
 SLOW = 5.0
 """Processor seconds; no batch of this size may need as long."""
 HANGS = 60
@@ -135,7 +136,7 @@ def record_of(found: Sequence[Found]) -> dict[str, Any]:
     batches = sum(one.batches for one in found)
     seconds, slowest = sum(one.seconds for one in found), max(found, key=lambda one: one.slowest)
     return {
-        "commit": head_commit(),
+        "commit": str(pygit2.Repository(str(ROOT)).head.target)[:12],
         "batches": batches,
         "problem_count": len(problems),
         "problems": problems[:MOST_PROBLEMS],
@@ -145,15 +146,6 @@ def record_of(found: Sequence[Found]) -> dict[str, Any]:
         "slowest_seed": slowest.slowest_seed,
         "environment": {"python": platform.python_version(), "numpy": np.__version__},
     }
-
-
-def head_commit() -> str:
-    """The commit of this checkout, marked where files differ from it."""
-    root = str(Path(__file__).parent)
-    options = {"capture_output": True, "text": True, "cwd": root, "check": False}
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **options).stdout
-    return f"{commit} and changes" if changed.strip() else commit
 
 
 def main() -> None:

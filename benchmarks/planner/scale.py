@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pygit2
 
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
 from ringproof.reference.planning.hardware import hardware
@@ -97,6 +98,8 @@ def main() -> None:
             )
     environment = {"python": platform.python_version(), "numpy": np.__version__}
     environment |= {"machine": platform.machine(), "cpus": str(os.cpu_count())}
+    root = str(Path(__file__).parents[2])
+    environment["commit"] = str(pygit2.Repository(root).head.target)[:12]
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         result = {"environment": environment, "budget": BUDGET, "rows": rows}

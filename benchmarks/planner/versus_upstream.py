@@ -168,7 +168,8 @@ def main() -> None:
         rows.append(compare(packer, seed, model))
         if (seed + 1) % 100 == 0:
             print(f"{seed + 1} of {options.batches}", flush=True)
-    found = {"cost": options.cost, "ref": options.ref, **summary(rows)}
+    commit = str(pygit2.Repository(str(Path(__file__).parents[2])).head.target)[:12]
+    found = {"cost": options.cost, "ref": options.ref, "commit": commit, **summary(rows)}
     print(json.dumps(found, indent=2))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
