@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 PACKAGES = ("tree-sitter", "tree-sitter-cuda")
-_MAX_NAMES = 64
+_MAX_NAMES = 64  # of the scopes around a declaration, the innermost
 _TYPES = frozenset(("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"))
 _LISTS = frozenset(("declaration_list", "field_declaration_list", "enumerator_list", "ERROR"))
 _ALIASES = frozenset(("type_definition", "alias_declaration", "namespace_alias_definition"))
@@ -124,7 +124,7 @@ class _Reader:
             name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
             names = self._names(name) if name is not None else ()
             if body is not None:
-                pending.append((body, _Scope((*scope.names, *names))))
+                pending.append((body, _Scope((*scope.names, *names)[-_MAX_NAMES:])))
         elif node.type == "enumerator":
             yield from self._enumerator(node, scope)
         elif node.type in _TYPES:
@@ -177,9 +177,9 @@ class _Reader:
         if names:
             bases = next((c for c in node.children if c.type == "base_class_clause"), None)
             listed = self._text(bases).removeprefix(":") if bases is not None else ""
-            qualified = (*scope.names, *names)[-_MAX_NAMES:]
+            qualified = (*scope.names, *names)
             yield Declared(kind, qualified, begin, end, bases=listed, members=members)
-        pending.append((body, _Scope((*scope.names, *names), members)))
+        pending.append((body, _Scope((*scope.names, *names)[-_MAX_NAMES:], members)))
 
     def _alias(
         self, node: Node, scope: _Scope, pending: list[tuple[Node, _Scope]]
@@ -208,7 +208,7 @@ class _Reader:
             names = self._names(name)
             if not names:
                 continue
-            qualified = (*scope.names, *names)[-_MAX_NAMES:]
+            qualified = (*scope.names, *names)
             if function is not None:
                 yield self._function(node, qualified, name, function)
                 continue

@@ -121,6 +121,8 @@ class _Head:
 
     def closed_arguments(self, token: Token) -> int | None:
         """Return the offset of the ``<`` that a ``>`` closes."""
+        if self.length > MAX_HEAD_TOKENS:
+            return None
         while self.arguments and self.arguments[-1][0] > self.brackets:
             self.arguments.pop()
         if token.text == "<":
