@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -41,7 +44,12 @@ def part_of(module: nn.Module) -> Part:
 
 
 def bank_of(
-    module: nn.Module, group: ContextParallelGroup, *, slots: int = 1, **changed: Any
+    module: nn.Module,
+    group: ContextParallelGroup,
+    *,
+    slots: int = 1,
+    samples: Sequence[PackedBatch] = (),
+    **changed: Any,
 ) -> GraphBank:
     options: dict[str, Any] = {
         "backend": TapeBackend(),
@@ -51,12 +59,27 @@ def bank_of(
         "dtype": torch.float64,
         "device": torch.device("cpu"),
     }
-    sample = microbatch(PACKS[0], group)
-    return capture_bank([part_of(module)], [sample], BankOptions(**{**options, **changed}))
+    samples = samples or [microbatch(PACKS[0], group)]
+    return capture_bank([part_of(module)], samples, BankOptions(**{**options, **changed}))
 
 
 def rows(seed: int) -> torch.Tensor:
     return tensor(CAPACITY.rows, 4, seed=seed)
+
+
+def test_the_largest_cp_size_is_captured_first(
+    alone: ContextParallelGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CP sizes of one slot share memory, which an allocator reuses only if it is large enough."""
+    ranks: Any = SimpleNamespace(size=lambda: 2, rank=lambda: 0)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [*range(group.size())])
+    of_two = replace(CAPACITY, rows=2 * CAPACITY.rows)
+    samples = [
+        microbatch(PACKS[0], alone),
+        microbatch(PACKS[0], ContextParallelGroup(ranks), of_two),
+    ]
+    bank = bank_of(Scaled(), alone, samples=samples)
+    assert [key.cp_size for key in bank.replays] == [2, 1]
 
 
 def test_a_microbatch_that_has_not_been_replayed_is_in_its_slot(
