@@ -105,7 +105,8 @@ def trained(
                 found.replays[size] = found.replays.get(size, 0) + count
 
     with mock.patch.object(bank, "load", lambda static, batch: None) if stale else nullcontext():
-        train(options, rank.device, take, backend=backend or choose_backend("auto", rank.device))
+        chosen = backend or choose_backend(options.graphs.graph_backend, rank.device)
+        train(options, rank.device, take, backend=chosen)
     return found
 
 
@@ -218,7 +219,7 @@ def refused_then_eager(rank: RankContext, *, options: TrainOptions) -> tuple[str
             options,
             rank.device,
             lambda record: None,
-            backend=choose_backend("auto", rank.device),
+            backend=choose_backend(options.graphs.graph_backend, rank.device),
         )
     return str(refusal.value), trained(rank, options=replace(options, graphs=STATIC)).series
 
@@ -252,7 +253,7 @@ def memory(rank: RankContext, *, options: TrainOptions) -> BankMemory:
     """Make what a run has, without a bank and with, and free the bank."""
     with assembly(replace(options, graphs=STATIC), rank.device):
         without = _allocated(rank.device)
-    backend = choose_backend("auto", rank.device)
+    backend = choose_backend(options.graphs.graph_backend, rank.device)
     with assembly(options, rank.device, backend=backend) as parts:
         graphs = tuple(held for bank in parts.banks for held in bank.memory.values())
         full = _allocated(rank.device)

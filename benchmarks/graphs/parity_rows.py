@@ -134,7 +134,8 @@ def trained(rank: RankContext, *, options: TrainOptions, control: str = "") -> T
             print(record.progress_line(steps), flush=True)
 
     with CONTROLS[control](rank):
-        train(options, rank.device, take, backend=choose_backend("auto", rank.device))
+        backend = choose_backend(options.graphs.graph_backend, rank.device)
+        train(options, rank.device, take, backend=backend)
     return found
 
 
