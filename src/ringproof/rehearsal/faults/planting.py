@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
+
+from ringproof.rehearsal.standins.guard import replace_everywhere
 
 PACKAGES = ("megatron", "transformer_engine", "transformer_engine_torch")
 
@@ -36,9 +37,7 @@ def swap(target: str, make: Callable[[Any], Any]) -> None:
         setattr(holder, name, staticmethod(replacement) if static else replacement)
         return
     setattr(holder, name, replacement)
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").split(".")[0] in PACKAGES:
-            replace(module, original, replacement)
+    replace_everywhere({original: replacement}, PACKAGES.__contains__)
 
 
 def around(target: str, call: Callable[..., Any]) -> None:
@@ -57,13 +56,6 @@ def planted(target: str) -> Callable[[Callable[..., Any]], Callable[[], None]]:
         return plant
 
     return decorate
-
-
-def replace(module: Any, original: Any, replacement: Any) -> None:
-    """Put a value in the place of another under every name that a module has for it."""
-    for attribute, value in list(vars(module).items()):
-        if value is original:
-            setattr(module, attribute, replacement)
 
 
 def with_argument(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:

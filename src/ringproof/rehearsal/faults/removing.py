@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
-from ringproof.rehearsal.faults.planting import replace, swap
+from ringproof.rehearsal.faults.planting import swap
+from ringproof.rehearsal.standins.guard import missing, replace_everywhere
 
 EXTENSION = "transformer_engine_torch"
 
@@ -71,8 +72,6 @@ def remove(symbol: str) -> None:
     Raises:
         AttributeError: There is no stand-in of that name.
     """
-    from ringproof.rehearsal.standins.guard import missing
-
     module_name, _, name = symbol.rpartition(".")
     if name in ("fused_attn_fwd", "fused_attn_bwd"):
         # Upstream's own Python calls the extension's kernel, which has no stand-in.
@@ -82,8 +81,5 @@ def remove(symbol: str) -> None:
     stand_in = vars(module)[name]
     if module_name == EXTENSION:
         delattr(module, name)
-    refusal = missing(symbol)
-    for other in list(sys.modules.values()):
-        package = getattr(other, "__name__", "").split(".")[0]
-        if package in ("megatron", "transformer_engine", "torch"):
-            replace(other, stand_in, refusal)
+    packages = ("megatron", "transformer_engine", "torch")
+    replace_everywhere({stand_in: missing(symbol)}, packages.__contains__)

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from ringproof.rehearsal.program import AttentionCall, Iteration
-from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE, replace_everywhere
+from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE
+from ringproof.rehearsal.standins.guard import replace_everywhere
 
 
 class Probe:
@@ -50,7 +51,7 @@ class Probe:
         module = sys.modules[f"{ATTENTION}.dot_product_attention"].DotProductAttention
         module.forward = self._attended(module.forward)
         cp = sys.modules[f"{ATTENTION}.context_parallel"].attn_forward_func_with_cp
-        replace_everywhere({cp: self._communicated(cp)})
+        replace_everywhere({cp: self._communicated(cp)}, PACKAGE.__eq__)
 
     def _logged(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(training_log)

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType, MappingProxyType, SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ringproof.rehearsal.rank.board import Board
+from ringproof.rehearsal.standins.guard import replace_everywhere
 
 # What a rank sends or contributes, by the parameters of the public function.
 OUTGOING = MappingProxyType({
@@ -158,17 +159,8 @@ def install(traffic: Traffic, board: Board) -> None:
     manager = distributed_c10d._coalescing_manager
     taken[manager] = _coalesced(manager, board)
     _put("_coalescing_manager", taken[manager])
-    _put_in_upstream(taken)
-
-
-def _put_in_upstream(taken: dict[Any, Any]) -> None:
-    """Replace functions that modules took from torch when they were imported."""
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] in ("torch", "ringproof"):
-            continue
-        for attribute, value in list(getattr(module, "__dict__", {}).items()):
-            if isinstance(value, FunctionType) and value in taken:
-                setattr(module, attribute, taken[value])
+    # Modules of upstream took functions from torch when they were imported.
+    replace_everywhere(taken, lambda package: package not in ("torch", "ringproof"))
 
 
 def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]:

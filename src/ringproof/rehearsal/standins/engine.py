@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from ringproof.rehearsal.standins import attention, extension, kernels
-from ringproof.rehearsal.standins.guard import GuardedModule, missing
+from ringproof.rehearsal.standins.guard import missing, replace_everywhere
 
 PACKAGE = "transformer_engine"
 ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
@@ -145,19 +145,9 @@ def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap) -> None:
     utils = importlib.import_module(f"{ATTENTION}.utils")
     replaced[utils.get_attention_backend] = _any_float(utils.get_attention_backend)
     replaced[utils.get_cudnn_version] = lambda: CUDNN_VERSION
-    replace_everywhere(replaced)
+    replace_everywhere(replaced, PACKAGE.__eq__)
     backends: Any = importlib.import_module(f"{ATTENTION}.backends")
     backends.torch = WideTorch(dtype)
-
-
-def replace_everywhere(replaced: dict[Any, Any]) -> None:
-    """Put each value in the place of its key in every module of Transformer Engine."""
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != PACKAGE or isinstance(module, GuardedModule):
-            continue
-        for attribute, value in list(vars(module).items()):
-            if isinstance(value, types.FunctionType) and value in replaced:
-                setattr(module, attribute, replaced[value])
 
 
 class WideTorch(types.ModuleType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,3 +59,17 @@ class GuardedModule(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return missing(f"{self.__name__}.{name}")
+
+
+def replace_everywhere(replaced: Mapping[Any, Any], wanted: Callable[[str], bool]) -> None:
+    """Put values in the place of their keys under every name that loaded modules have for them.
+
+    Args:
+        wanted: Whether modules of a top-level package are changed.
+    """
+    by_identity = {id(original): value for original, value in replaced.items()}
+    loaded = list(sys.modules.items())
+    for module in [module for name, module in loaded if wanted(name.split(".")[0])]:
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in by_identity:
+                setattr(module, attribute, by_identity[id(value)])
