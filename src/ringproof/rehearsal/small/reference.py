@@ -49,10 +49,8 @@ def reference(small: Small, options: Collection[str]) -> Small:
     draft.drop(CONTEXT, OFF)
     if PurePosixPath(small.script).name == VISION_SCRIPT:
         draft.drop(("--sequence-parallel",), SHARDING)
-    if before.dynamic and draft.flags.has(SCHEDULER):
+    if before.dynamic:  # which chose its own scheduler; without it, packing needs the static one
         draft.put(SCHEDULER, "dp_balanced", OFF)
-    elif before.dynamic:
-        _schedule(draft)
     budget = draft.number(BUDGET, 0)
     if budget and shared > 1:
         longest = draft.number("--seq-length", 0)
@@ -69,18 +67,11 @@ def reference(small: Small, options: Collection[str]) -> Small:
     )
 
 
-def _schedule(draft: Draft) -> None:
-    """Dynamic CP chose its own scheduler; without it, packing needs the static one."""
-    if draft.knows(SCHEDULER):
-        draft.put(SCHEDULER, "dp_balanced", OFF)
-
-
 def _fit_experts(draft: Draft, after: Layout) -> None:
     """Shrink EP, and then the experts' TP, to what divides the ranks that are left."""
     if not draft.flags.has("--expert-model-parallel-size") and after.experts_fit:
         return
-    sizes = product(_divisors(after.expert_tensor), _divisors(after.expert))
-    for tensor, expert in sizes:
+    for tensor, expert in product(_divisors(after.expert_tensor), _divisors(after.expert)):
         if not replace(after, expert=expert, expert_tensor=tensor).experts_fit:
             continue
         if expert != after.expert:
@@ -91,5 +82,4 @@ def _fit_experts(draft: Draft, after: Layout) -> None:
 
 
 def _divisors(size: int) -> list[int]:
-    """Divisors, largest first."""
     return [divisor for divisor in range(size, 0, -1) if size % divisor == 0]
