@@ -95,8 +95,8 @@ def attend(
             )
             expected = torch.zeros_like(q)
             for span in packed.real_spans:
-                own = [whole[None, span.rows] for whole in (q, k, v)]
-                expected[span.rows] = dense_attention(*own, own[0], causal=True).out[0]
+                own = [whole[None, span.index] for whole in (q, k, v)]
+                expected[span.index] = dense_attention(*own, own[0], causal=True).out[0]
             found[size] = float((out.cpu() - expected[rows]).abs().max())
     return found
 

@@ -112,7 +112,7 @@ def random_inputs(packed: PackedSequences, seed: int, heads: tuple[int, int]) ->
     generator = torch.Generator().manual_seed(seed)
     padding = torch.ones(packed.rows, dtype=torch.bool)
     for span in packed.real_spans:
-        padding[span.rows] = False
+        padding[span.index] = False
     found = []
     for count, width in ((heads[0], 8), (heads[1], 8), (heads[1], 12), (heads[0], 12)):
         tensor = torch.randn(1, packed.rows, count, width, generator=generator, dtype=torch.float64)

@@ -29,8 +29,8 @@ def pairs_met(tables: list[tuple[Step, ...]], shards: list[tuple[Span, ...]]) ->
 
 def pairs_of(tile: Tile, queries: list[int], keys: list[int]) -> Iterator[tuple[int, int]]:
     """The pairs that one tile lets meet."""
-    for row, query in enumerate(queries[tile.q.rows]):
-        seen = keys[tile.kv.rows]
+    for row, query in enumerate(queries[tile.q.index]):
+        seen = keys[tile.kv.index]
         yield from ((query, key) for key in (seen[: row + 1] if tile.causal else seen))
 
 

@@ -62,7 +62,7 @@ def mix(
     """The whole mixer on ``x [T, h]`` with full weights; rows outside of the spans give zero."""
     y = torch.zeros_like(x)
     for span in spans:
-        y[span.rows] = _mix_one(x[span.rows], weights, shape, epsilon)
+        y[span.index] = _mix_one(x[span.index], weights, shape, epsilon)
     return y
 
 

@@ -49,7 +49,7 @@ def placed(parts: list[torch.Tensor], packed: PackedSequences, filling: float) -
     """The pack's rows; those of padding hold the filling."""
     x = torch.full((packed.rows, CONFIG.hidden), filling, dtype=torch.float64)
     for span, part in zip(packed.real_spans, parts, strict=True):
-        x[span.rows] = part
+        x[span.index] = part
     return x
 
 
@@ -116,7 +116,7 @@ def test_order_and_padding_change_nothing(
     ours, theirs = batch.packed.real_spans, other.packed.real_spans
     for place, number in enumerate(order):
         for now, before in ((moved, y), (moved_found["x"], found["x"])):
-            same = (now[theirs[place].rows], before[ours[number].rows])
+            same = (now[theirs[place].index], before[ours[number].index])
             assert torch.allclose(*same, rtol=1e-11, atol=1e-12)
     del found["x"], moved_found["x"]
     assert worst(moved_found, found) <= 1e-11

@@ -27,8 +27,8 @@ def by_sequence(
 ) -> torch.Tensor:
     y = torch.zeros_like(x)
     for span in runs(segments):
-        before = pad(x[span.rows].T, (weight.shape[1] - 1, 0))
-        y[span.rows] = conv1d(before, weight[:, None], bias, groups=CHANNELS).T
+        before = pad(x[span.index].T, (weight.shape[1] - 1, 0))
+        y[span.index] = conv1d(before, weight[:, None], bias, groups=CHANNELS).T
     return y
 
 

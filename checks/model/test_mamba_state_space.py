@@ -38,7 +38,7 @@ def by_sequence(inputs: Inputs, segments: torch.Tensor) -> torch.Tensor:
     x, step, rate, b, c = inputs
     y = torch.zeros_like(x)
     for span in runs(segments):
-        rows = span.rows
+        rows = span.index
         y[rows] = recur(x[rows], step[rows], rate, b[rows], c[rows])
     return y
 

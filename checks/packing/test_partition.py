@@ -50,7 +50,7 @@ def test_contiguous_does_not_balance_it() -> None:
 def test_segments_restore_ascending_order(size: int, chunk: int, partition: str) -> None:
     shards = [rank_spans(2 * size * chunk, size, rank, partition) for rank in range(size)]
     held = [positions(shard) for shard in shards]
-    restored = [p for s in segments_in_order(shards) for p in held[s.shard][s.rows.rows]]
+    restored = [p for s in segments_in_order(shards) for p in held[s.shard][s.rows.index]]
     assert restored == list(range(2 * size * chunk))
 
 

@@ -138,7 +138,7 @@ def planned_attention(
         k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
     loop = LoopPlan(
         steps=plan.steps,
-        exchange=plan.blocks,
+        blocks=plan.blocks,
         kernel=choose_kernel(options.kernel, q, v),
         scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
     )
@@ -151,15 +151,15 @@ def _attend(
     k: torch.Tensor,
     v: torch.Tensor,
     plan: LoopPlan,
-    exchange: HeadExchange | None,
+    heads: HeadExchange | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loop, between two head exchanges where there are any."""
-    if exchange is None:
+    if heads is None:
         return BlockwiseAttention.apply(q, k, v, plan)
-    out, lse = BlockwiseAttention.apply(*exchange.to_heads(q, k, v), plan)
+    out, lse = BlockwiseAttention.apply(*heads.to_heads(q, k, v), plan)
     with torch.no_grad():  # apart from the output, so that it costs nothing in the backward
-        lse = exchange.to_sequence(lse.unsqueeze(-1))[0].squeeze(-1)
-    return exchange.to_sequence(out)[0], lse
+        lse = heads.to_sequence(lse.unsqueeze(-1))[0].squeeze(-1)
+    return heads.to_sequence(out)[0], lse
 
 
 def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -93,7 +93,7 @@ def _gather_sequence(
     size = exchange.communicator.size
     sends = [t.unflatten(2, (size, -1)).movedim(2, 0).contiguous() for t in tensors]
     gathered = (
-        torch.cat([shards[s.shard][:, s.rows.rows] for s in exchange.segments], dim=1)
+        torch.cat([shards[s.shard][:, s.rows.index] for s in exchange.segments], dim=1)
         for shards in _all_to_all(exchange.communicator, sends)
     )
     if exchange.index is None:
@@ -115,7 +115,7 @@ def _gather_heads(
         position = 0
         for segment in exchange.segments:
             stop = position + len(segment.rows)
-            send[segment.shard, :, segment.rows.rows] = tensor[:, position:stop]
+            send[segment.shard, :, segment.rows.index] = tensor[:, position:stop]
             position = stop
         sends.append(send)
     return tuple(

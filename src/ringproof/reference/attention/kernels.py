@@ -16,7 +16,7 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.merge import accumulation_dtype
 from ringproof.reference.attention.names import KERNEL_NAMES, check_name
 
-Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+TensorTriple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 SCORES = 1 << 20
 """Scores that the formula holds at a time: 4 MiB in float32, which stay in a processor's cache."""
@@ -55,14 +55,14 @@ class AttentionKernel(Protocol):
     def backward(
         self,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         out: torch.Tensor,
         lse: torch.Tensor,
         *,
         causal: bool,
         scale: float,
         hidden: torch.Tensor | None = None,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """Summands of dq, dk, dv from one block.
 
         Args:
@@ -114,14 +114,14 @@ class ReferenceKernel:
     def backward(
         self,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         out: torch.Tensor,
         lse: torch.Tensor,
         *,
         causal: bool,
         scale: float,
         hidden: torch.Tensor | None = None,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """``dS = P * (dP - rowsum(dO * O))``, the flash attention backward (arXiv 2205.14135)."""
         q, k, v = inputs
         dtype = accumulation_dtype(q.dtype)
@@ -176,14 +176,14 @@ class FlashKernel:
     def backward(
         self,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         out: torch.Tensor,
         lse: torch.Tensor,
         *,
         causal: bool,
         scale: float,
         hidden: torch.Tensor | None = None,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """See :class:`AttentionKernel`."""
         q, k, v = inputs
         width = common_width(q, v)
@@ -288,7 +288,7 @@ def padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _mask_of(hidden: torch.Tensor | None, folded: Gradients) -> torch.Tensor | None:
+def _mask_of(hidden: torch.Tensor | None, folded: TensorTriple) -> torch.Tensor | None:
     """``[B * R, 1, S or 1, T]``, added to the scores: minus infinity where a key is hidden."""
     if hidden is None:
         return None
@@ -297,7 +297,7 @@ def _mask_of(hidden: torch.Tensor | None, folded: Gradients) -> torch.Tensor | N
     return mask.repeat_interleave(len(folded[0]) // len(mask), dim=0)[:, None]
 
 
-def _fold(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
+def _fold(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorTriple:
     """q, k, v as ``[B * H/G, G, S or T, max(D, V)]``, without a copy where B is 1."""
     width, repeat = common_width(q, v), q.shape[2] // k.shape[2]
     k, v = (

@@ -17,8 +17,8 @@ from ringproof.reference.attention.blocks import BlockExchange, BlockShape
 from ringproof.reference.attention.kernels import (
     AttentionKernel,
     FlashKernel,
-    Gradients,
     ReferenceKernel,
+    TensorTriple,
 )
 from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum, accumulation_dtype
@@ -32,13 +32,13 @@ class LoopPlan:
 
     Args:
         steps: The step table of this rank.
-        exchange: Delivers the blocks in the table's order.
+        blocks: Delivers the blocks in the table's order.
         kernel: Local math of tiles without a mask of their own.
         scale: Softmax scale.
     """
 
     steps: tuple[Step, ...]
-    exchange: BlockExchange
+    blocks: BlockExchange
     kernel: AttentionKernel
     scale: float
 
@@ -88,7 +88,7 @@ class BlockwiseAttention(torch.autograd.Function):
 def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> PartialSum:
     shape = BlockShape.of(k, v)
     total = PartialSum((*q.shape[:3], v.shape[-1]), like=q)
-    for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
+    for step, block in zip(plan.steps, plan.blocks.blocks(shape.pack(k, v)), strict=True):
         key, value = shape.split(block)
         for call in plan.calls(step, q):
             if isinstance(call, Tile):
@@ -99,10 +99,10 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 
 
 def _forward_tile(
-    plan: LoopPlan, tile: Tile, block: Gradients
+    plan: LoopPlan, tile: Tile, block: TensorTriple
 ) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = block
-    rows, columns = tile.q.rows, tile.kv.rows
+    rows, columns = tile.q.index, tile.kv.index
     return _kernel(plan, tile).forward(
         q[:, rows], k[:, columns], v[:, columns], causal=tile.causal, scale=plan.scale
     )
@@ -110,12 +110,12 @@ def _forward_tile(
 
 def _loop_backward(
     plan: LoopPlan, saved: tuple[torch.Tensor, ...], grad_out: torch.Tensor
-) -> Gradients:
+) -> TensorTriple:
     q, k, v, out, lse = saved
     shape, dtype = BlockShape.of(k, v), accumulation_dtype(q.dtype)
     dq = torch.zeros(q.shape, dtype=dtype, device=q.device)
-    sink = plan.exchange.gradient_sink()
-    for step, block in zip(plan.steps, plan.exchange.blocks(shape.pack(k, v)), strict=True):
+    sink = plan.blocks.gradient_sink()
+    for step, block in zip(plan.steps, plan.blocks.blocks(shape.pack(k, v)), strict=True):
         inputs = (q, *shape.split(block))
         gradient = torch.zeros(block.shape, dtype=dtype, device=q.device)
         sums = (dq, *shape.split(gradient))
@@ -133,7 +133,7 @@ def _loop_backward(
 
 
 def _backward_tile(
-    plan: LoopPlan, tile: Tile, block: Gradients, given: Gradients, sums: Gradients
+    plan: LoopPlan, tile: Tile, block: TensorTriple, given: TensorTriple, sums: TensorTriple
 ) -> None:
     """Add one tile's gradients to the sums.
 
@@ -144,7 +144,7 @@ def _backward_tile(
         given: Gradient of the output, output, LSE.
         sums: dq, and dk and dv of the block, in the accumulation type.
     """
-    rows, columns = tile.q.rows, tile.kv.rows
+    rows, columns = tile.q.index, tile.kv.index
     q, k, v = block
     grad_out, out, lse = given
     parts = _kernel(plan, tile).backward(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ringproof.reference.attention.kernels import AttentionKernel, Gradients, row_blocks
+from ringproof.reference.attention.kernels import AttentionKernel, TensorTriple, row_blocks
 from ringproof.reference.attention.merge import accumulation_dtype
 from ringproof.reference.attention.steps import Step, Tile
 from ringproof.reference.packing.capacity import PADDING
@@ -109,13 +109,13 @@ class MaskedKernel:
     def backward(
         self,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         out: torch.Tensor,
         lse: torch.Tensor,
         *,
         causal: bool,
         scale: float,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """See ``AttentionKernel``; gradients in the accumulation type."""
         q, k, v = self._without_padding(*inputs)
         grad_out = self.mask.of_queries(grad_out)
@@ -137,7 +137,7 @@ class MaskedKernel:
             dv += parts[2]
         return dq, dk, dv
 
-    def _without_padding(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
+    def _without_padding(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorTriple:
         return self.mask.of_queries(q), self.mask.of_keys(k), self.mask.of_keys(v)
 
 

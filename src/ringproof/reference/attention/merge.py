@@ -39,7 +39,7 @@ class PartialSum:
             out: ``[B, rows, H, V]``, normalised over the keys it saw.
             lse: ``[B, rows, H]``.
         """
-        where = rows.rows if isinstance(rows, Span) else rows
+        where = rows.index if isinstance(rows, Span) else rows
         total_out, total_lse = self.out[:, where], self.lse[:, where]
         merged = torch.logaddexp(total_lse, lse)
         total_out.mul_(_weight(total_lse, merged)).add_(out * _weight(lse, merged))

@@ -19,7 +19,7 @@ from itertools import accumulate
 
 import torch
 
-from ringproof.reference.attention.kernels import FlashKernel, Gradients, common_width, padded
+from ringproof.reference.attention.kernels import FlashKernel, TensorTriple, common_width, padded
 from ringproof.reference.attention.steps import Tile
 from ringproof.reference.packing.partition import Span
 
@@ -68,10 +68,10 @@ class TileBatch:
         self,
         kernel: FlashKernel,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         result: tuple[torch.Tensor, torch.Tensor],
         scale: float,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """Summands of dq of ``rows``, and of dk and dv of ``columns``."""
         out, lse = (self._of_places(tensor) for tensor in result)
         grad = self._of_places(grad_out.index_select(1, self.rows), self.real)
@@ -86,7 +86,7 @@ class TileBatch:
         )
         return self._of_rows(dq), dk.flatten(0, 1)[None], dv.flatten(0, 1)[None]
 
-    def _stacked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
+    def _stacked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorTriple:
         keys, values = (
             t[0].index_select(0, self.columns).unflatten(0, (self.shape[0], -1)) for t in (k, v)
         )
@@ -139,10 +139,10 @@ class VarlenTiles:
         self,
         kernel: FlashKernel,
         grad_out: torch.Tensor,
-        inputs: Gradients,
+        inputs: TensorTriple,
         result: tuple[torch.Tensor, torch.Tensor],
         scale: float,
-    ) -> Gradients:
+    ) -> TensorTriple:
         """See :class:`TileBatch`."""
         q, k, v = inputs
         width = common_width(q, v)
@@ -160,7 +160,7 @@ class VarlenTiles:
             dv[None, ..., : v.shape[-1]],
         )
 
-    def _rows_of(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Gradients:
+    def _rows_of(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorTriple:
         """Rows and columns, one tile after the other, of the width that the kernel takes."""
         width = common_width(q, v)
         queries, keys, values = (

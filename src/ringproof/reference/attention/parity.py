@@ -99,7 +99,7 @@ def _inputs(case: ParityCase, device: torch.device) -> tuple[torch.Tensor, ...]:
     if case.packed:
         padding = torch.ones(case.seq_len, dtype=torch.bool)
         for span in case.packed.real_spans:
-            padding[span.rows] = False
+            padding[span.index] = False
         for tensor in inputs:
             tensor[padding] = torch.nan
     return tuple(tensor.to(device, getattr(torch, case.dtype)) for tensor in inputs)

@@ -66,7 +66,7 @@ def real_rows(
     """
     real = np.zeros(packed.rows, dtype=np.bool_)
     for span in packed.real_spans:
-        real[span.rows] = True
+        real[span.index] = True
     return real[local_to_global(packed, size, rank, partition)]
 
 

@@ -40,8 +40,8 @@ class Span:
         return self.stop - self.start
 
     @property
-    def rows(self) -> slice:
-        """The span as an index."""
+    def index(self) -> slice:
+        """The span as an index of a tensor."""
         return slice(self.start, self.stop)
 
 
