@@ -165,7 +165,7 @@ def pack(
     tail: str = "none",
     capacity: Capacity | None = None,
 ) -> PackedSequences:
-    """Put sequences one after the other, each padded, and own up to the tail.
+    """Put sequences one after the other, each padded; rows after the last sequence are padding.
 
     Args:
         lengths: Real tokens of each sequence; one of 0 takes no rows.
