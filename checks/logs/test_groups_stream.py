@@ -220,13 +220,13 @@ def test_mixed_junk_never_crashes(data: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "context_parallel_size .. x" + " " * 600_000 + "y",
-        "context_parallel_size " + "." * 600_000,
-        "I a.cpp:1] [PG " + "a" * 600_000,
-        "[ringproof census] rank=0/4 group=a backend=b ranks=0 place=0/1" + " " * 600_000 + "x",
-        "\x1b]" * 300_000 + "ringproof census",
+        "context_parallel_size .. x" + " " * 60_000 + "y",
+        "context_parallel_size " + "." * 60_000,
+        "I a.cpp:1] [PG " + "a" * 60_000,
+        "[ringproof census] rank=0/4 group=a backend=b ranks=0 place=0/1" + " " * 60_000 + "x",
+        "\x1b]" * 30_000 + "ringproof census",
     ],
 )
 @pytest.mark.timeout(60)  # an expression that backtracks takes minutes
 def test_no_line_takes_long(text: str) -> None:
-    assert judge(text.encode())[0] == "unknown"
+    assert judge("\n".join([text] * 20).encode())[0] == "unknown"
