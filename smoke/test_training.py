@@ -41,7 +41,7 @@ def test_loss_curve_equals_single_rank(
     record_property("first_loss", single[0][0])
     record_property("last_loss", single[-1][0])
     record_property("max_relative_difference", difference)
-    assert single[-1][0] < 0.98 * single[0][0], "a model that learns nothing proves nothing"
+    assert single[-1][0] < 0.8 * single[0][0], "a model that learns nothing proves nothing"
     assert difference <= TOLERANCE
 
 
