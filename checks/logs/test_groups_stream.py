@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -45,8 +45,8 @@ def judge(data: bytes, name: str = "-") -> tuple[str, str]:
         lambda line: f"\ufeff{line}\n",
     ],
 )  # fmt: skip
-def test_dressed_lines(dress: object) -> None:
-    dressed = "".join(cast("object", dress)(line) for line in LINES)  # type: ignore[operator]
+def test_dressed_lines(dress: Callable[[str], str]) -> None:
+    dressed = "".join(dress(line) for line in LINES)
     assert judge(dressed.encode()) == ("hierarchical", "traffic")
 
 

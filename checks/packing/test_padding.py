@@ -50,7 +50,7 @@ def test_every_shard_is_whole(
     ],
 )
 def test_the_multiples_in_use(arguments: dict[str, object], multiple: int) -> None:
-    assert padding_multiple(**arguments) == multiple  # type: ignore[arg-type]
+    assert padding_multiple(**arguments) == multiple
 
 
 @given(st.integers(1, 500), sizes, sizes, st.booleans(), st.sampled_from(["none", "fp8", "mxfp8"]))
@@ -101,4 +101,4 @@ def test_rounding_up_goes_to_the_next_multiple(rows: int, multiple: int) -> None
 )
 def test_bad_arguments_are_refused_by_name(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        padding_multiple(**arguments)  # type: ignore[arg-type]
+        padding_multiple(**arguments)

@@ -139,7 +139,7 @@ def test_what_cannot_be_packed_is_refused(
 
 
 def test_lengths_may_be_numpys() -> None:
-    packed = pack(np.array([5, 3]), multiple=4)  # type: ignore[arg-type]
+    packed = pack(np.array([5, 3]), multiple=4)
     assert packed == pack([5, 3], multiple=4)
     assert {type(value) for value in packed.cu_seqlens} == {int}
 

@@ -183,7 +183,7 @@ def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) ->
 
 def _no_merge(groups: object, sizes: object, limits: object) -> tuple[object, object]:
     del sizes, limits
-    return groups, np.arange(len(groups))  # type: ignore[arg-type]
+    return groups, np.arange(len(groups))
 
 
 BAD = [

@@ -21,7 +21,7 @@ def call(ranks: tuple[tuple[int, ...], ...], kind: str = "p2p", **changes: objec
         "tokens": 64,
         **changes,
     }
-    return AttentionCall(**given)  # type: ignore[arg-type]
+    return AttentionCall(**given)
 
 
 def report(rank: int, *calls: AttentionCall, traffic: tuple[GroupTraffic, ...] = ()) -> RankReport:

@@ -30,7 +30,7 @@ def small(line: str, ranks: int, model: str = MODEL, **more: object) -> tuple[Sm
     known = {word for word in (*words, *ADDED.split()) if word.startswith("--")}
     known |= {*DROPPED, *HALF, *HARDWARE, *QUANTIZED} - {"--unknown"}
     launch = Launch("pretrain_gpt.py", words, {"NVTE_X": "1", "HOSTNAME": "a"}, 1, ranks, "test")
-    result = shrink(launch, options=known - {"--unknown"}, **more)  # type: ignore[arg-type]
+    result = shrink(launch, options=known - {"--unknown"}, **more)
     return result, Flags(result.arguments)
 
 

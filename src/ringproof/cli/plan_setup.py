@@ -161,8 +161,8 @@ class PlanOptions:
     def goal(self) -> Goal:
         """Objective and pipeline."""
         pipeline = Pipeline(stages=self.pp, virtual=self.vpp)
-        # Any text: `Goal` refuses what is neither.
-        return Goal(objective=self.objective, pipeline=pipeline)  # type: ignore[arg-type]
+        objective: Any = self.objective  # `Goal` refuses what is neither sync nor async
+        return Goal(objective=objective, pipeline=pipeline)
 
     def read(self) -> Lengths:
         """The lengths."""

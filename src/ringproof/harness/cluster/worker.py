@@ -43,7 +43,7 @@ def serve(
     for descriptor in (1, 2):  # by number, since the parent may have closed its own
         os.dup2(output.fileno(), descriptor)
     sys.stdout, sys.stderr = (
-        open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 # kept
         for descriptor in (1, 2)
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any, cast
 
 from ringproof.harness.code.definitions import (
     Definition,
@@ -90,7 +91,7 @@ class PythonDefinition(Definition):
         """Yield the docstrings inside, in the order of `ast.walk`."""
         for root in self.nodes:
             found = filter(_is_docstring, _statements(root))
-            yield from (_folded(node.value.value) for node in found)  # type: ignore[attr-defined]
+            yield from (_folded(cast("Any", node).value.value) for node in found)
 
     def summary(self) -> Summary:
         """See `Definition`; the defaults of an option are the arguments of its call."""
@@ -200,7 +201,7 @@ class PythonModule:
 
 def _numbered(members: _Members) -> Iterator[tuple[str, PythonDefinition]]:
     for name, several in members.items():
-        yield from numbered(name, several)  # type: ignore[misc]
+        yield from numbered(name, several)  # type: ignore[misc] # keeps its type
 
 
 def _chosen(members: _Members, part: str, place: str) -> PythonDefinition:

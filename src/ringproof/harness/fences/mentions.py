@@ -243,7 +243,7 @@ def _name_behind(block: Sequence[_Piece], at: int) -> str:
     if at + 2 >= len(block) or not _BETWEEN.fullmatch(block[at + 1].content):
         return ""
     # "`a.py:1`, `name`" is an enumeration; a dash, a colon or a bracket joins the two.
-    if not re.search(r"[—–:(|-]", block[at + 1].content):  # noqa: RUF001
+    if not re.search(r"[—–:(|-]", block[at + 1].content):  # noqa: RUF001 # as people write
         return ""
     return _symbol(block[at + 2])
 

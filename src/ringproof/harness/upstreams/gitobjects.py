@@ -100,7 +100,7 @@ class CommitObjects:
             _, size = self._repository.odb.read_header(blob.id)
             if size > MAX_FILE_BYTES:
                 raise UpstreamError(f"{blob.name}: {size:,} bytes are too large for a source file")
-            data: bytes = blob.data  # type: ignore[attr-defined]
+            data: bytes = blob.data  # type: ignore[attr-defined] # of any object
         except _FAILURES as error:
             raise self._corrupt(error) from error
         return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from ringproof.errors import InputError
 
@@ -36,7 +36,7 @@ def from_fields(kind: type[Preset], data: Any, what: str) -> Preset:
     Raises:
         InputError: Not an object, or a field that is missing, unknown or out of range.
     """
-    known = {item.name: item.default is MISSING for item in fields(kind)}  # type: ignore[arg-type]
+    known = {item.name: item.default is MISSING for item in fields(cast("Any", kind))}
     listed = ", ".join(name for name in known if name != "name")
     if not isinstance(data, Mapping):
         remedy = f"write an object with {listed}"
