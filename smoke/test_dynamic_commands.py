@@ -12,7 +12,7 @@ import pytest
 from ringproof.harness.cards import load_card
 from smoke.processes import ringproof
 
-CARD = Path(__file__).parents[1] / "skills" / "dynamic-context-parallel" / "card.yaml"
+CARD = Path(__file__).parents[1] / "cards" / "dynamic-context-parallel" / "card.yaml"
 STEPS = "3"
 
 

@@ -225,6 +225,13 @@ def test_find_cards(tmp_path: Path) -> None:
         find_cards(tmp_path / "a")
 
 
+def test_a_card_stands_beside_the_skills(tmp_path: Path) -> None:
+    for folder in (tmp_path / "skills" / "a", tmp_path / "cards" / "a"):
+        folder.mkdir(parents=True)
+        _write(folder, dict(CARD))
+    assert find_cards(tmp_path / "skills") == {"a": tmp_path / "cards" / "a" / "card.yaml"}
+
+
 def test_a_card_behind_a_link_is_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

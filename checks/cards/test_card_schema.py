@@ -21,7 +21,7 @@ from ringproof.harness.cards.document import read_document
 from ringproof.harness.cards.schema import SCHEMA_FILE, card_schema, schema_text
 
 ROOT = Path(__file__).parents[2]
-OWN_CARDS = sorted(ROOT.glob("skills/*/card.yaml"))
+OWN_CARDS = sorted(ROOT.glob("cards/*/card.yaml"))
 
 # What only the loader can see: references between parts of a card.
 BETWEEN_PARTS = (

@@ -231,11 +231,11 @@ def test_all_documents_of_a_skill_and_no_links(tmp_path: Path) -> None:
     (main.parent / "references" / "map.md").write_text(block("anchors"))
     (main.parent / "references" / "plain.md").write_text("no block\n")
     (main.parent / "linked.md").symlink_to(main)
-    documents = render_skill(main.with_name("card.yaml"))
+    documents = render_skill(main.with_name("card.yaml"), main.parent)
     assert [item.path.name for item in documents] == ["SKILL.md", "map.md"]
     main.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"SKILL\.md:1: not UTF-8"):
-        render_skill(main.with_name("card.yaml"))
+        render_skill(main.with_name("card.yaml"), main.parent)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
     --ringproof-upstream NVIDIA/Megatron-LM=git:PATH``, or ``ringproof prove --upstream ...``.
     """
     entries = request.config.getoption(UPSTREAM_OPTION, default=None) or []
-    card = load_card(REPOSITORY / "skills" / "dynamic-context-parallel" / "card.yaml")
+    card = load_card(REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml")
 
     def tree(name: str) -> UpstreamTree:
         try:
@@ -38,7 +38,7 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
 @pytest.fixture(scope="session")
 def upstream_of(stage: Stage) -> Callable[[str], Upstream]:
     """Megatron-LM at the commit that the dynamic CP card names, by key, on ranks without GPUs."""
-    card = load_card(REPOSITORY / "skills" / "dynamic-context-parallel" / "card.yaml")
+    card = load_card(REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml")
 
     def upstream(name: str) -> Upstream:
         commit = card.upstreams[name].commit
@@ -62,4 +62,4 @@ def text(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def card(request: pytest.FixtureRequest) -> Card:
     """The card of the skill that the module's ``SKILL`` names."""
-    return load_card(request.module.SKILL / "card.yaml")
+    return load_card(REPOSITORY / "cards" / request.module.SKILL.name / "card.yaml")

@@ -123,7 +123,9 @@ SAME_CODE = (
 
 
 def fingerprints(anchor):
-    lock = json.loads((SKILL / "anchors.lock").read_text(encoding="utf-8"))
+    lock = json.loads(
+        (REPOSITORY / "cards" / SKILL.name / "anchors.lock").read_text(encoding="utf-8")
+    )
     places = lock["anchors"][anchor]["places"]
     return [
         places[version]["fingerprint"]

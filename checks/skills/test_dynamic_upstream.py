@@ -31,7 +31,7 @@ from megatron.core.transformer.multi_token_prediction import roll_tensor
 from checks.skills.shared import REPOSITORY, Group, output_calls, parse_package
 from ringproof.harness.cards import load_card
 
-CARD = REPOSITORY / "skills" / "dynamic-context-parallel" / "card.yaml"
+CARD = REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml"
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 SCHEDULING_FILES = ("data_schedule.py", "hybrid_cp_schedule.py", "packed_seq_params.py")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks.skills.shared import REPOSITORY
-from ringproof.harness.cards import PackageUpstream, load_card
+from ringproof.harness.cards import Card, PackageUpstream, load_card
 
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
 MAX_LINES = 500
@@ -29,6 +29,10 @@ def skill(request):
 
 def text_of(skill: Path) -> str:
     return (skill / "SKILL.md").read_text(encoding="utf-8")
+
+
+def card_of(skill: Path) -> Card:
+    return load_card(REPOSITORY / "cards" / skill.name / "card.yaml")
 
 
 def test_all_three_are_looked_at():
@@ -73,11 +77,14 @@ def test_every_reference_is_there_and_named(skill):
 
 
 def test_the_number_of_anchors_is_stated(skill):
-    assert f"lists {len(load_card(skill / 'card.yaml').anchors)} anchors" in text_of(skill)
+    assert (
+        f"lists {len(load_card(REPOSITORY / 'cards' / skill.name / 'card.yaml').anchors)} anchors"
+        in text_of(skill)
+    )
 
 
 def test_packages_of_the_card_are_the_releases_asked_for(skill):
-    upstreams = load_card(skill / "card.yaml").upstreams.values()
+    upstreams = card_of(skill).upstreams.values()
     packages = {u.package: u.version for u in upstreams if isinstance(u, PackageUpstream)}
     assert packages == {
         "megatron-core": "0.16.1",

@@ -23,7 +23,7 @@ from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack
 
 BUDGET = 2048
-CARD = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs" / "card.yaml"
+CARD = REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
 
 
 def packs_of(document):

@@ -19,7 +19,7 @@ from megatron.core.transformer.enums import CudaGraphScope
 from checks.skills.shared import REPOSITORY, mentions, output_calls, parse_package
 from ringproof.harness.cards import load_card
 
-CARD = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs" / "card.yaml"
+CARD = REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 DYNAMIC = {"hybrid_context_parallel": True, "max_seqlen_per_dp_cp_rank": 16}
 

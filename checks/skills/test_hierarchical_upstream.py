@@ -25,7 +25,7 @@ from ringproof.harness.cards import load_card
 from ringproof.rehearsal.fixtures import CALLING
 from ringproof.rehearsal.program import Program
 
-CARD = REPOSITORY / "skills" / "hierarchical-context-parallel" / "card.yaml"
+CARD = REPOSITORY / "cards" / "hierarchical-context-parallel" / "card.yaml"
 MARKER = "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS"
 LEVELS = [
     ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", [0, 1]],

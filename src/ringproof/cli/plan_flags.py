@@ -1,7 +1,7 @@
 """A plan's setting as flags of Megatron-LM, with what upstream cannot do said in remarks.
 
-Names and what each line refuses: ``skills/dynamic-context-parallel/card.yaml``, and for CUDA graphs
-``skills/dynamic-cp-cuda-graphs/card.yaml``.
+Names and what each line refuses: ``cards/dynamic-context-parallel/card.yaml``, and for CUDA graphs
+``cards/dynamic-cp-cuda-graphs/card.yaml``.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def render(
     --check, a block does not say what the card says. Example: ringproof render --check
     """
     paths = find_cards(folder, tuple(skills or ()))
-    rendered = {skill: render_skill(path) for skill, path in paths.items()}
+    rendered = {skill: render_skill(path, folder / skill) for skill, path in paths.items()}
     files = [item for documents in rendered.values() for item in documents]
     if not files:
         remedy = (

@@ -17,6 +17,8 @@ from ringproof.harness.cards.model import Card, CardModel
 from ringproof.harness.cards.statements import cross_check
 
 CARD_FILE = "card.yaml"
+CARDS_FOLDER = "cards"
+"""Beside the folder of the skills. An installed skill is small without its card and lock."""
 
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
@@ -81,6 +83,9 @@ def locate_card(path: Path) -> LocatedCard:
 def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
     """Find the card of each skill below a folder, sorted by skill name.
 
+    The card of ``skills/NAME`` is ``cards/NAME/card.yaml`` if that exists, and otherwise
+    ``skills/NAME/card.yaml``.
+
     Args:
         names: Skills to find; all if empty.
 
@@ -113,11 +118,14 @@ def _is_folder(path: Path) -> bool:
 
 
 def _card_of(skills: Path, folder: Path) -> Path:
-    card = folder / CARD_FILE
+    apart = skills.parent / CARDS_FOLDER
+    root, card = apart, apart / folder.name / CARD_FILE
+    if not card.exists():
+        root, card = skills, folder / CARD_FILE
     if not card.exists():
         raise InputError(str(card), None, "the skill has no card", "write its card.yaml")
-    if not card.resolve().is_relative_to(skills.resolve()):
-        raise InputError(str(card), None, "lies outside the skills folder", "copy it there")
+    if not card.resolve().is_relative_to(root.resolve()):
+        raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
     return card
 
 

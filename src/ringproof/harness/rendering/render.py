@@ -75,12 +75,12 @@ class RenderedFile:
         return self.original != self.content
 
 
-def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
+def render_skill(card_path: Path, folder: Path) -> tuple[RenderedFile, ...]:
     """Render every Markdown file of a skill that has generated blocks, without writing it.
 
     Args:
-        card_path: ``card.yaml`` of the skill. Files are searched in its folder without following
-            links.
+        card_path: ``card.yaml`` of the skill, with the lock beside it.
+        folder: Folder of the skill, in which files are searched without following links.
 
     Raises:
         InputError: The card, the lock or a document cannot be used. The message names file and
@@ -89,7 +89,7 @@ def render_skill(card_path: Path) -> tuple[RenderedFile, ...]:
     card = load_card(card_path)
     lock = read_lock(card_path.with_name(LOCK_FILE))
     rendered = []
-    for path in walk_files(card_path.parent, lambda name: name.startswith(".")):
+    for path in walk_files(folder, lambda name: name.startswith(".")):
         if path.suffix.lower() not in _SUFFIXES:
             continue
         raw = read_input(path, MAX_BYTES, remedy="check its permissions, or split it")
