@@ -3,12 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.version import Version
+
+from ringproof.cli.cache import default_cache
+from ringproof.harness.upstreams.releases import open_release
+from ringproof.harness.upstreams.tree import UpstreamUnavailable, WheelTree
+from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
+from ringproof.rehearsal.sources import ENGINE_PARTS, unpacked
 
 if TYPE_CHECKING:
     from ringproof.reference.topology.dynamic import ContextParallelGroup
+
+ENGINES = tuple(
+    wheel
+    for wheel in read_wheels(Path(__file__).parent.parent / "cards" / WHEELS_FILE)
+    if wheel.package == "transformer-engine"
+)
+
+
+@dataclass(frozen=True)
+class EngineWheel:
+    """A released Transformer Engine.
+
+    Attributes:
+        version: Its version, which compares like a number.
+        spec: ``pip:transformer-engine==VERSION``, for ``stage.upstream(engine=...)``.
+        tree: Its files, for reading.
+    """
+
+    version: Version
+    spec: str
+    tree: WheelTree
+
+    @cached_property
+    def root(self) -> Path:
+        """Folder with its files, unpacked once, for importing."""
+        return unpacked(self.tree, ENGINE_PARTS, default_cache())
+
+
+@pytest.fixture(scope="session", params=ENGINES, ids=lambda wheel: wheel.version)
+def te_wheel(request: pytest.FixtureRequest) -> EngineWheel:
+    """Each released Transformer Engine from 2.9 on, one test for each.
+
+    A test that takes it runs on every version, and says itself from which one its statement holds::
+
+        def test_the_key_is_logged(te_wheel: EngineWheel) -> None:
+            logged = b"cp_size" in te_wheel.tree.read("transformer_engine/pytorch/...")
+            assert logged == (te_wheel.version >= Version("2.15"))
+
+    To run upstream's code, take ``stage`` as well and use ``stage.upstream(engine=te_wheel.spec)``.
+    The wheels come from the cache only, which ``ringproof upstream fetch --wheels`` fills; without
+    it the test skips. ``cards/wheels.txt`` lists the versions and their hashes.
+    """
+    return _engine(request.param)
+
+
+def _engine(wheel: PinnedWheel) -> EngineWheel:
+    try:
+        tree = open_release(
+            wheel.package, wheel.version, cache=default_cache(), accepted=wheel.sha256, offline=True
+        )
+    except UpstreamUnavailable as error:
+        pytest.skip(f"{error}: run `ringproof upstream fetch --wheels`")
+    return EngineWheel(Version(wheel.version), wheel.spec, tree)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ from ringproof.rehearsal.running import Server
 from ringproof.rehearsal.sources import open_upstream
 
 folder, names = Path(sys.argv[1]), sys.argv[2]
-upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache().parent / "rehearsal")
+upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache())
 with Server(upstream) as server:
     seen = server.run(Program(upstream, CALLING, ("{module}:seen_variables", names), 1), folder)
     print(json.dumps(seen.ranks[0].results), flush=True)

@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def default_cache() -> Path:
-    """Where downloaded wheels are kept unless the user says otherwise."""
+    """Return the folder of wheels, repositories and unpacked trees that all commands share."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "ringproof" / "wheels"
+    return (Path(base) if base else Path.home() / ".cache") / "ringproof"

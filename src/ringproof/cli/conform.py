@@ -77,7 +77,7 @@ def conform(
     from ringproof.rehearsal.conform.running import run_matrix
     from ringproof.rehearsal.sources import open_upstream
 
-    cache = default_cache().parent / "rehearsal"
+    cache = default_cache()
     upstream = open_upstream(megatron, engine or None, cache=cache, offline=offline)
     with _folder(keep) as folder:
         record = run_matrix(

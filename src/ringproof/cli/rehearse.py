@@ -118,7 +118,7 @@ def rehearse(
         engine=te,
         against=against,
         folder=keep if keep is not None else Path("build/rehearsal") / _name(words or [], launch),
-        cache=cache if cache is not None else default_cache().parent / "rehearsal",
+        cache=cache if cache is not None else default_cache(),
         skills=skills if skills.is_dir() else None,
         iterations=iterations,
         dtype=dtype,

@@ -58,13 +58,13 @@ class Stage:
         key = (megatron, engine)
         if key not in self._upstreams:
             specs = [self._spec(name) for name in key]
-            cache = default_cache().parent / "rehearsal"
+            cache = default_cache()
             self._upstreams[key] = open_upstream(specs[0], specs[1], cache=cache)
         return self._upstreams[key]
 
     def checkout(self, name: str, *parts: str) -> Path:
         """Return a folder with parts of ``OWNER/NAME@REF``; skip where it was not given."""
-        cache = default_cache().parent / "rehearsal"
+        cache = default_cache()
         return unpacked(open_tree(self._spec(name), cache=cache, offline=True), parts, cache)
 
     def run(self, program: Program, *, preload: str | None = None) -> Outcome:

@@ -25,7 +25,7 @@ from ringproof.rehearsal.sources import open_upstream
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:
     """Run them and write the record, anew after each; what ``out`` holds already is kept."""
-    upstream = open_upstream(megatron, engine, cache=default_cache().parent / "rehearsal")
+    upstream = open_upstream(megatron, engine, cache=default_cache())
     heading = {"megatron": upstream.megatron_name, "transformer_engine": upstream.engine_version}
     path = Path(out)
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
