@@ -22,7 +22,9 @@ from ringproof.reference.planning import (
     make_plan,
     violations,
 )
+from ringproof.reference.planning import divide as divide_module
 from ringproof.reference.planning import target as target_module
+from ringproof.reference.planning.remaining import Remaining
 
 MODELS: tuple[CostModel, ...] = (AttentionOnly(), Mixed())
 
@@ -116,6 +118,54 @@ def test_lognormal_batches_come_within_a_hundredth_of_the_bound(ranks: int, budg
     for seed in range(5):
         plan = make_plan(lognormal(seed, 512), domain(ranks, budget), AttentionOnly())
         assert plan.metrics.ratio <= 1.01
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+def test_a_long_batch_repeats_its_microbatches(
+    monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    searched = []
+    best = divide_module._Divider.best
+
+    def counted(*arguments: object) -> object:
+        searched.append(1)
+        return best(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(divide_module._Divider, "best", counted)
+    limits = domain(8, 4096, **({} if limit is None else {"max_sequences": limit}))
+    lengths = np.random.default_rng(3).integers(64, 8192, 40_000)
+    plan = make_plan(lengths, limits, Mixed())
+    assert problems(plan, limits) == []
+    assert plan.metrics.ratio < 1.02
+    assert len(searched) < len(plan.microbatches) / 2, "a search for each costs seconds"
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_remains_is_what_a_plain_list_says(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens = np.sort(rng.integers(1, 100, rng.integers(1, 1500)))[::-1]
+    remaining, plain = Remaining(tokens), list(range(len(tokens)))
+    while plain:
+        wanted, budget = int(rng.integers(1, 5000)), 5000
+        first = remaining.worth(wanted, budget)
+        sums = np.cumsum(tokens[plain])
+        end = min(np.searchsorted(sums, wanted) + 1, np.searchsorted(sums, budget, side="right"))
+        assert first.tolist() == plain[: max(1, int(end))]
+        skipped = int(rng.integers(0, 4))
+        later = [place for place in plain if place > first[-1]][skipped:]
+        assert remaining.after(int(first[-1]), skipped, 10_000).tolist() == later
+        assert set(remaining.after(int(first[-1]), skipped, 7).tolist()) <= set(later)
+        asked = rng.integers(0, len(tokens), 3)
+        following = remaining.following(asked)
+        if following is not None:
+            assert (following >= np.sort(asked)).all() and set(following.tolist()) <= set(plain)
+            assert len(set(following.tolist())) == 3
+        gone = {*first[: rng.integers(1, len(first) + 1)].tolist(), *later[:2]}
+        remaining.remove(np.array(sorted(gone)))
+        plain = [place for place in plain if place not in gone]
+        assert (remaining.all().tolist(), len(remaining)) == (plain, len(plain))
+        assert remaining.tokens == int(tokens[plain].sum())
 
 
 def test_makespan_is_what_the_plan_says() -> None:

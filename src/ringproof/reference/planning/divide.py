@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from ringproof.reference.planning.pack import (
     assembled,
     dearest,
     pack,
+    repeated,
     usable_chains,
 )
+from ringproof.reference.planning.remaining import Remaining
 from ringproof.reference.planning.target import Target, Targets
 
 _MOST_SPARE = 16_384
@@ -31,6 +33,11 @@ _MOST_SPARE = 16_384
 _WEIGHT_OF_MISSING = 10.0
 """How much worse it is to miss a part of an equal share than to take that part longer: what is left
 over may end as one microbatch more."""
+
+
+_AS_GOOD, _AS_FULL = 1.0005, 0.001
+"""A microbatch packed like an earlier one may take longer than that one by this factor, in
+proportion to its work, and miss this part of its share more."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +54,29 @@ class _Share:
 class _Best:
     """The best packing of a microbatch so far.
 
-    ``rating`` is time over the ideal, and what is missing to the share; 1 is perfect. ``complete``
-    says that nothing is missing, and ``final`` that there is nothing to gain or to choose.
+    ``slowness`` is time over the ideal, ``part`` is the part of the share that is placed, and
+    ``rating`` is both together; 1 is perfect. ``final`` says that nothing can be gained or chosen.
     """
 
     packing: Packing
+    slowness: float
+    part: float
     rating: float
-    complete: bool
     final: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self.part >= FULL_ENOUGH
 
 
 def divide(
     batch: Batch, domain: Domain, wanted: int, *, spread: bool = False, full: bool = False
 ) -> tuple[Packing, ...]:
     """Microbatches, each with its share of what remains, until nothing does.
+
+    Neighbours in a large batch differ little in length, so what was found for one microbatch is
+    tried for the next before anything else.
 
     Args:
         batch: The sequences.
@@ -75,15 +91,18 @@ def divide(
     work = least_work(batch, domain)[batch.kind]
     tokens = least_tokens(batch, domain)[batch.kind]
     divider = _Divider(batch, domain, spread, full, tokens, work)
-    remaining = np.arange(len(batch))
+    remaining = Remaining(tokens)
     packings: list[Packing] = []
+    model: tuple[_Share, _Best] | None = None
     while len(remaining):
         share = divider.share(remaining, max(1, wanted - len(packings)))
-        best = divider.best(share)
-        packings.append(best)
-        gone = np.zeros(len(batch), bool)
-        gone[best.members] = True
-        remaining = remaining[~gone[remaining]]
+        alike = None if model is None else divider.alike(*model, share, remaining)
+        best = alike or divider.best(share)
+        if alike and model:  # one that was searched for stays the measure
+            best = replace(best, slowness=model[1].slowness, part=model[1].part)
+        model = share, best
+        packings.append(best.packing)
+        remaining.remove(best.packing.members)
     return tuple(packings)
 
 
@@ -98,31 +117,59 @@ class _Divider:
     tokens: IntArray
     work: IntArray
 
-    def share(self, remaining: IntArray, left: int) -> _Share:
+    def share(self, remaining: Remaining, left: int) -> _Share:
         """The share of the next of ``left`` microbatches."""
-        domain, cumulative = self.domain, np.cumsum(self.tokens[remaining])
+        domain = self.domain
         budget = domain.ranks * domain.max_tokens_per_rank
-        total = int(cumulative[-1])
+        total = remaining.tokens
         tokens = min(total if self.full else -(-total // left), budget)
         if left == 1:
-            return _Share(remaining, remaining[:0], tokens, last=True)
+            return _Share(remaining.all(), np.empty(0, np.int64), tokens, last=True)
         # What every microbatch to come needs so that no group is empty.
         kept = (left - 1) * (domain.ranks // domain.cp_sizes[-1])
         most = max(1, len(remaining) - kept)
         if self.spread:
-            chosen = np.zeros(len(remaining), bool)
+            everything = remaining.all()
+            chosen = np.zeros(len(everything), bool)
             chosen[::left] = True
-            meant, later = remaining[chosen][:most], remaining[~chosen]
+            meant, later = everything[chosen][:most], everything[~chosen]
+            later = later[:: max(1, -(-len(later) // _MOST_SPARE))]
         else:
-            end = int(np.searchsorted(cumulative, tokens)) + 1  # with the one that crosses the line
-            end = min(end, int(np.searchsorted(cumulative, budget, side="right")))
-            end = min(max(1, end), most)
-            meant, later = remaining[:end], remaining[end:]
-        if domain.microbatch_multiple > 1 or domain.cp_sizes[-1] < domain.ranks:
-            later = later[kept:]
-        return _Share(meant, later[:: max(1, -(-len(later) // _MOST_SPARE))], tokens, last=False)
+            meant = remaining.worth(tokens, budget)[:most]
+            spared = domain.microbatch_multiple > 1 or domain.cp_sizes[-1] < domain.ranks
+            later = remaining.after(int(meant[-1]), kept if spared else 0, _MOST_SPARE)
+        return _Share(meant, later, tokens, last=False)
 
-    def best(self, share: _Share) -> Packing:
+    def alike(
+        self, before: _Share, model: _Best, share: _Share, remaining: Remaining
+    ) -> _Best | None:
+        """The microbatch packed like the one before it; ``None`` where that is not as good.
+
+        Each place goes to a sequence that comes later in the order, so it is not longer, and every
+        group stays within its limits.
+        """
+        old = model.packing
+        if self.spread or share.last or len(old.members) > len(share.meant) + len(share.spare):
+            return None
+        near = old.members <= before.meant[-1]
+        places = before.meant.searchsorted(old.members[near])
+        if int(places.max()) >= len(share.meant):
+            return None
+        far = np.flatnonzero(~near)
+        far = far[np.argsort(old.members[far], kind="stable")]
+        later = remaining.following(np.maximum(old.members[far], share.meant[-1] + 1))
+        if later is None:
+            return None
+        members = np.empty_like(old.members)
+        members[near], members[far] = share.meant[places], later
+        items = self.batch.items(members, old.sizes)
+        packing = repeated(items, old)
+        found = self._rated(packing, share)
+        fast = found.slowness <= max(GOOD_ENOUGH, model.slowness * _AS_GOOD)
+        filled = found.part >= min(FULL_ENOUGH, model.part) - _AS_FULL
+        return found if fast and filled else None
+
+    def best(self, share: _Share) -> _Best:
         """The best packing of a microbatch over the chains of sizes and the smallest size used."""
         best: _Best | None = None
         found = usable_chains(self.batch, self.domain, int(share.meant[0]))
@@ -134,7 +181,7 @@ class _Divider:
                 break
         if best is None:
             raise AssertionError("a sequence that fits no group was not refused")
-        return best.packing
+        return best
 
     def _improve(self, best: _Best | None, order: Order, share: _Share) -> _Best | None:
         """The best over ever larger smallest groups, each with a few lengths to aim at."""
@@ -183,11 +230,12 @@ class _Divider:
         ideal = int(self.work[packing.members].sum()) / self.domain.ranks
         part = int(self.tokens[packing.members].sum()) / share.tokens
         everything = share.last and len(packing.members) == len(share.meant)
-        deficit = 0.0 if everything else max(0.0, FULL_ENOUGH - part)
+        part = 1.0 if everything else part
         weight = WEIGHT_OF_UNUSED if self.full else _WEIGHT_OF_MISSING
-        rating = packing.ticks / max(ideal, 1.0) + weight * deficit
+        slowness = packing.ticks / max(ideal, 1.0)
+        rating = slowness + weight * max(0.0, FULL_ENOUGH - part)
         alone = len(packing.members) == 1 and packing.groups.level[0] == len(packing.sizes) - 1
-        return _Best(packing, rating, not deficit, rating <= GOOD_ENOUGH or bool(alone))
+        return _Best(packing, slowness, part, rating, rating <= GOOD_ENOUGH or bool(alone))
 
 
 def split_to_multiple(

@@ -200,6 +200,12 @@ def dearest(items: Items, spare: Items, domain: Domain) -> int:
     return max(full) + int(items.overhead[level])
 
 
+def repeated(items: Items, old: Packing) -> Packing:
+    """The packing of other sequences in the same groups, each in the place of another."""
+    groups = _summed(items, old.home, old.groups.level)
+    return Packing(groups, old.sizes, items.members, old.home, old.idle)
+
+
 def assembled(
     items: Items, home: IntArray, level: IntArray, domain: Domain, *, even: bool
 ) -> Packing:
@@ -212,14 +218,19 @@ def assembled(
         domain: Ranks and limits.
         even: Whether groups are joined so that all end together.
     """
+    groups = _summed(items, home, level)
+    return _settled(groups, items.sizes, domain, items.members, home, even=even)
+
+
+def _summed(items: Items, home: IntArray, level: IntArray) -> Groups:
+    """The groups of sequences, none of them empty."""
     by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
     starts = np.cumsum(count) - count
     ticks, tokens = (
         np.add.reduceat(values[:, by_group], starts, axis=1)
         for values in (items.ticks, items.tokens)
     )
-    groups = Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
-    return _settled(groups, items.sizes, domain, items.members, home, even=even)
+    return Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
 
 
 def _settled(
