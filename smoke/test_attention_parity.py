@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
@@ -43,6 +44,22 @@ def test_hierarchical_is_exact(
     cluster: Cluster, sizes: tuple[int, int], record_property: Record
 ) -> None:
     check_exact(cluster, variants(sizes[0] * sizes[1], "a2a+p2p", sizes), record_property)
+
+
+def test_any_sign_of_the_scale_is_exact(cluster: Cluster, record_property: Record) -> None:
+    shapes = [
+        ParityCase(world=2, seq_len=64, comm_type=comm_type, scale=scale, causal=causal)
+        for comm_type in ("p2p", "a2a")
+        for scale in (-0.25, 0.0, 3.0)
+        for causal in (True, False)
+    ]
+    check_exact(cluster, shapes, record_property)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e300, -1e300])
+def test_a_scale_that_no_score_survives_is_refused(scale: float) -> None:
+    with pytest.raises(InputError, match="scale: not a number up to 1e"):
+        ParityCase(world=2, scale=scale).check()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

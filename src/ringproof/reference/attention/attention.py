@@ -136,11 +136,14 @@ def planned_attention(
         q, k, v = (tensor.unsqueeze(0) for tensor in (q, k, v))
     if options.kv_replication > 1:
         k, v = (kv.repeat_interleave(options.kv_replication, dim=2) for kv in (k, v))
+    scale = q.shape[-1] ** -0.5 if options.scale is None else options.scale
+    if scale <= 0:  # flash kernels hide keys before they scale, and take only a positive scale
+        q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
     loop = LoopPlan(
         steps=plan.steps,
         blocks=plan.blocks,
         kernel=choose_kernel(options.kernel, q, v),
-        scale=q.shape[-1] ** -0.5 if options.scale is None else options.scale,
+        scale=scale,
     )
     out, lse = _attend(q, k, v, loop, plan.heads)
     return (out.squeeze(0), lse.squeeze(0)) if plan.thd else (out, lse)

@@ -15,6 +15,9 @@ from ringproof.reference.topology.hierarchy import check_sizes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 DENSE_SCORES_LIMIT_BYTES = 4 << 30
 
+LARGEST_SCALE = 1e6
+"""Scores of this scale still have exponents in every data type's LSE."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParityCase:
@@ -71,6 +74,9 @@ class ParityCase:
                 raise InputError(field.name, value, "below 1", "give 1 or more")
         if not 0 <= self.seed < 1 << 63:
             raise InputError("seed", self.seed, "not in [0, 2**63)", "choose another")
+        if self.scale is not None and not abs(self.scale) <= LARGEST_SCALE:
+            problem = f"not a number up to {LARGEST_SCALE:g}"
+            raise InputError("scale", self.scale, problem, "give head-dim**-0.5 or leave it out")
         check_name("comm_type", self.comm_type, COMM_TYPES)
         check_name("dtype", self.dtype, DTYPES)
         check_name("kernel", self.kernel, KERNEL_NAMES)
