@@ -14,6 +14,7 @@ BAD = [
     ("--packed 5,-1", "--packed: sequence 1 has no length"),
     ("--packed 2147483648", "--packed: sequence 0 has no length"),
     ("--packed 0", "--packed: no rows to pack"),
+    ("--packed=", "--packed: no rows to pack"),
     ("--packed 200000", "--packed: the oracle's scores take 298 GiB"),
     ("--packed 5 --batch 2", "--batch: does not go with this layout"),
     ("--packed 5 --seq-len 256", "--seq-len: does not go with this layout"),

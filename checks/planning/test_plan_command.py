@@ -117,6 +117,15 @@ def test_the_text_says_what_an_engineer_asks() -> None:
     assert "CP 8" in plan(*BASIC, "--static-cp", "8").out
 
 
+def test_a_batch_that_is_too_small_for_its_ranks_is_named(tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("\n".join(map(str, range(1, 65))))
+    small = ("--lengths", str(lengths), "--max-tokens-per-rank", "64")
+    found = plan(*small, "--ranks", "16384")
+    assert "64 sequences are few for 16,384 ranks" in " ".join(found.out.split())
+    assert "few for" not in plan(*small, "--ranks", "2").out
+
+
 def test_a_plan_is_never_slower_than_its_baselines() -> None:
     out = plan("--lengths", "4096,4096,4096,4096", *BASIC[2:]).out
     gains = [float(found) for found in re.findall(r"([\d.]+) times as fast", out)]
@@ -152,6 +161,7 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--pp", "1024", "--vpp", "128"), "--pp, --vpp, --microbatch-multiple: stages x virtual"),
         (("--pp", "64", "--microbatch-multiple", "65536"), "are too many to simulate"),
         (("--comm", "a2a+p2p", "--inner-size", "0"), "--inner-size: is less than 1"),
+        (("--comm", "a2a+p2p", "--inner-size", "3"), "--inner-size: does not divide the 8 ranks"),
         (("--max-sequences", "0"), "--max-sequences: is not between 1 and 20,000,000"),
         (("--comm", "udp"), "--comm: unknown name"),
         (("--comm", "p2p", "--inner-size", "2"), "--inner-size: has no meaning for p2p"),

@@ -70,13 +70,13 @@ def attention(  # noqa: PLR0917 - one parameter per option
     seq_len: Annotated[int, typer.Option(help="Number of tokens in the whole sequence.")] = 256,
     batch: Annotated[int, typer.Option(help="Number of sequences.")] = 1,
     packed: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--packed",
             "--lengths",
             help="Pack sequences of these lengths (THD), such as 5,1,17,64.",
         ),
-    ] = "",
+    ] = None,
     pad_multiple: Annotated[
         int,
         typer.Option(help="Pad each packed sequence to a multiple of this. 0 means what CP needs."),
@@ -198,14 +198,14 @@ def _pack(context: typer.Context, world: int) -> PackedSequences | None:
     options = context.params
     wrong, remedy = (
         (ONLY_BSHD, "drop it: the pack has its own")
-        if options["packed"]
+        if options["packed"] is not None
         else (ONLY_PACKED, "give --packed, too")
     )
     for name in wrong:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             raise InputError(name, options[name], "does not go with this layout", remedy)
-    if not options["packed"]:
+    if options["packed"] is None:
         return None
     lengths = integers("--packed", options["packed"], "5,1,17,64")
     whole = padding_multiple(cp_size=world, partition=options["partition"])

@@ -144,8 +144,7 @@ def _remarks(result: Result) -> Iterator[str]:
     if result.options.pp > 1:
         yield "One pipeline stage at work, without its waiting for the others; Iteration has it."
     yield from result.lengths.notes
-    if result.warning:
-        yield f"Warning: {result.warning}."
+    yield from (f"Warning: {warning}." for warning in result.warnings)
 
 
 MAX_BLOCKS = 24_000

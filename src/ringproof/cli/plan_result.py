@@ -95,15 +95,24 @@ class Result:
         return plain(f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}")
 
     @property
-    def warning(self) -> str:
-        """What a reader has to know about the cost measure; empty if nothing."""
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader has to know about the cost measure and the size of the batch."""
         batch = make_batch(self.lengths.values, self.domain, self.model)
-        if not communication_is_free(batch, self.domain):
-            return ""
-        return (
-            "this cost measure has no price for communication, so no plan is faster than one group "
-            f"of all {self.domain.ranks} ranks; choose CP sizes with --cost full"
-        )
+        ranks, count = self.domain.ranks, len(self.lengths.values)
+        found = []
+        if communication_is_free(batch, self.domain):
+            found.append(
+                "this cost measure has no price for communication, so no plan is faster than one "
+                f"group of all {ranks} ranks; choose CP sizes with --cost full"
+            )
+        best, gain = min(self.gains(), key=lambda item: item[1])
+        if gain < 1:
+            found.append(
+                f"CP {best.cp_size} for every sequence, {best.dealing}, takes {gain:.2f} of the "
+                f"plan's time: {count:,} sequences are few for {ranks:,} ranks, which a plan all "
+                "occupies; use static CP, fewer ranks or a larger global batch"
+            )
+        return tuple(found)
 
     @property
     def reduction(self) -> float:

@@ -138,6 +138,10 @@ class PlanOptions:
         if comm == "a2a+p2p" and self.inner_size is None:
             node = max(1, machine.gpus_per_node // self.tp)
             inner = math.gcd(node, -(-shape.kv_heads // self.tp))
+        elif self.ranks and inner > 0 and self.ranks % inner:
+            problem = f"does not divide the {self.ranks:,} ranks"
+            remedy = "give the ranks of a node that exchange heads, such as 4"
+            raise InputError("--inner-size", inner, problem, remedy)
         return StepCost(shape=shape, machine=machine, comm_type=comm, inner_size=inner, tp=self.tp)
 
     def shape(self) -> ModelShape:

@@ -77,8 +77,8 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
     yield "planned in", f"{1e3 * metrics.planning_seconds:.1f} ms"
     for note in result.lengths.notes:
         yield "note", note
-    if result.warning:
-        yield "warning", result.warning
+    for warning in result.warnings:
+        yield "warning", warning
 
 
 def _spread(result: Result) -> str:
