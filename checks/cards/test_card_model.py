@@ -30,6 +30,11 @@ validated_on: '2026-11-20'
 upstreams:
   core: {{package: megatron-core, version: 0.16.1}}
   lm: {{repo: NVIDIA/Megatron-LM, ref: main, commit: {"d" * 40}}}
+lines:
+- {{id: today, repo: NVIDIA/Megatron-LM, says: as it is, trains: true, upstreams: [lm],
+   probe: [{{path: a.py, symbol: '"--cp"'}}, {{path: b.py, absent: true}}]}}
+- {{id: soon, repo: NVIDIA/Megatron-LM, says: as it will be, trains: false, because: no loop,
+   unread: not published, probe: [{{path: b.py}}]}}
 validation_status: {{groups: [product, place]}}
 feature_meaning: {{a2a_p2p: two levels}}
 recommended_path: {{model.sizes: [2, 2], dist.flag: false, model.size: 4}}
@@ -50,7 +55,7 @@ markers:
 commands:
 - {{id: run, run: x, expects: PASS, needs: {{gpus: 2}}, proof: 'anchor:place'}}
 claims:
-- {{id: open, says: fast, proof: 'unproven: no machine'}}
+- {{id: open, says: fast, proof: 'unproven: no machine', lines: [soon]}}
 """)
 )
 
@@ -101,6 +106,9 @@ def test_statements_cover_every_list_prose_and_loose_anchors(tmp_path: Path) -> 
     assert said["open"].proofs[0].kind is ProofKind.UNPROVEN
     assert said["known_constraints[1]"].kind is StatementKind.PROSE
     assert said["loose"].kind is StatementKind.ANCHOR
+    assert said["loose"].lines == ("today",), "the line of the upstream that its anchor names"
+    assert said["open"].lines == ("soon",)
+    assert said["silent"].lines == (), "the upstream of its anchor is on no line"
 
 
 def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
@@ -150,6 +158,14 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("claims", 0, "proof"), "/checks/test_a.py", "not a pytest node id"),
         (("claims", 0, "proof"), "checks/test_a.py --pdb", "not a pytest node id"),
         (("claims", 0, "proof"), "rm -rf checks/test_a.py", "not a pytest node id"),
+        (("claims", 0, "lines"), "later", "is not a line (got later); use one of: today, soon"),
+        (("lines", 0, "trains"), False, "gives no reason"),
+        (("lines", 0, "upstreams"), [], "has no upstream"),
+        (("lines", 0, "upstreams"), ["other"], "not an upstream of this card"),
+        (("lines", 0, "upstreams"), ["core"], "is not an upstream of NVIDIA/Megatron-LM"),
+        (("lines", 1, "upstreams"), ["lm"], "is already on the line today"),
+        (("lines", 0, "probe"), [], "at least 1"),
+        (("lines", 0, "id"), "silent", "is already the id of"),
         (("validation_status", "groups"), ["other"], "not an id of this card"),
         (("recommended_path", "x"), {"a": {"b": 1}}, "recommended_path"),
     ],

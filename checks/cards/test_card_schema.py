@@ -31,6 +31,11 @@ BETWEEN_PARTS = (
     "not an anchor of this card",
     "not an id of this card",
     "both proven and unproven",
+    "is not a line",
+    "gives no reason",
+    "has no upstream",
+    "is not an upstream of",
+    "is already on the line",
 )
 _WRONG = next(
     mark.args[1]

@@ -167,7 +167,7 @@ def test_free_text_is_all_that_a_card_may_say_freely() -> None:
     """A field of free text added to the model has to be added here."""
     plain = {"id", "proof", "rule", "references", "path", "symbol", "pattern", "where", "needs"}
     plain |= {"upstream", "upstream_anchor", "package", "version", "repo", "commit", "anchors"}
-    plain |= {"file_sha256"}
+    plain |= {"file_sha256", "lines"}
     lists = ("anchors", "constraints", "pitfalls", "markers", "commands", "claims")
     named = {part for place in FREE_TEXT for part in place if isinstance(part, str)}
     for name in (*lists, "version_matrix"):

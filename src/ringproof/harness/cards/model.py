@@ -204,6 +204,50 @@ class Anchor(CardModel):
     short: Line | None = None
 
 
+class Probe(CardModel):
+    """A fact about code that tells lines of upstream apart.
+
+    Attributes:
+        path: Path of a file from the upstream's root.
+        symbol: Symbol in it, as an anchor names one; without it the file as a whole.
+        expects: Texts that must occur inside the symbol, or the file.
+        absent: The symbol, or the file, must not be there.
+    """
+
+    path: RelativePath
+    symbol: Symbol | None = None
+    expects: Lines = ()
+    absent: bool = False
+
+
+class UpstreamLine(CardModel):
+    """A line of upstream: commits and releases that behave alike for the feature.
+
+    Attributes:
+        repo: The repository; a release belongs to the line of its sources.
+        says: What distinguishes this line from others.
+        trains: Whether the feature can train on it.
+        because: Why it cannot.
+        probe: Every entry must hold in a tree of this line. Code decides, not a version or a date.
+        upstreams: Keys of the card's upstreams that are on this line.
+        unread: Why there are none.
+    """
+
+    id: Identifier
+    repo: Repository
+    says: Prose
+    trains: bool
+    because: Prose | None = None
+    probe: Annotated[tuple[Probe, ...], Field(min_length=1)]
+    upstreams: tuple[Identifier, ...] = ()
+    unread: Prose | None = None
+
+
+Scope = Annotated[tuple[Identifier, ...], BeforeValidator(_as_list)] | None
+"""``None``: the lines of the upstreams that the statement's anchors name. Empty: it is about
+ringproof's own code."""
+
+
 class Constraint(CardModel):
     """A rule for configurations; ``rule`` names the function that checks it.
 
@@ -217,6 +261,7 @@ class Constraint(CardModel):
     rule: Line | None = None
     upstream_anchor: Identifier | None = None
     short: Line | None = None
+    lines: Scope = None
 
 
 class ShortPitfall(CardModel):
@@ -243,6 +288,7 @@ class Pitfall(CardModel):
     affects: Lines = ()
     references: Lines = ()
     short: ShortPitfall | None = None
+    lines: Scope = None
 
 
 class Marker(CardModel):
@@ -253,6 +299,7 @@ class Marker(CardModel):
     where: Literal["census", "traffic", "NCCL log", "training log"]
     proof: Proofs
     says: Prose | None = None
+    lines: Scope = None
 
 
 class GpuNeed(CardModel):
@@ -269,6 +316,7 @@ class Command(CardModel):
     expects: Prose
     needs: Literal["cpu", "upstream checkout"] | GpuNeed
     proof: Proofs
+    lines: Scope = None
 
 
 class Claim(CardModel):
@@ -278,6 +326,7 @@ class Claim(CardModel):
     says: Prose
     proof: Proofs
     short: Line | None = None
+    lines: Scope = None
 
 
 class VersionRow(CardModel):
@@ -301,6 +350,7 @@ class Card(CardModel):
         known_constraints, known_limitations: Ids of statements, or prose; prose has no proof and
             is counted as unproven.
         follow_up_validation: Open work, not statements.
+        lines: Lines of upstream that behave differently for the feature.
         version_matrix: Table with a row per entry and a column per upstream version.
     """
 
@@ -308,6 +358,7 @@ class Card(CardModel):
     summary: Prose
     validated_on: datetime.date
     upstreams: Mapping[Identifier, Upstream]
+    lines: tuple[UpstreamLine, ...] = ()
     validation_status: Mapping[Line, tuple[Identifier, ...]] = Field(default_factory=dict)
     feature_meaning: Mapping[Line, Prose] = Field(default_factory=dict)
     recommended_path: Mapping[Line, ConfigValue] = Field(default_factory=dict)

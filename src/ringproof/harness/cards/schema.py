@@ -40,6 +40,7 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "upstreams": "The code that anchors point into, by a name of your choice.",
         "feature_meaning": "Term -> what it means here.",
         "recommended_path": "Configuration key -> value to start with.",
+        "lines": "Lines of upstream: in the card their list, in a statement the ids of its scope.",
         "anchors": "Places in upstream's code.",
         "constraints": "Rules that a configuration must obey.",
         "pitfalls": "What goes wrong, how it shows, and the way out.",

@@ -25,12 +25,18 @@ class StatementKind(str, Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a card and its proofs, of which there is at least one."""
+    """A statement of a card and its proofs, of which there is at least one.
+
+    Attributes:
+        lines: Ids of the lines of upstream that it is about, in the order of the card. A statement
+            without any is about ringproof's own code.
+    """
 
     id: str
     kind: StatementKind
     says: str
     proofs: tuple[Proof, ...]
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ def statements(card: Card) -> tuple[Statement, ...]:
         if proof.kind is ProofKind.ANCHOR
     }
     loose = tuple(
-        Statement(anchor.id, StatementKind.ANCHOR, anchor.role, (_anchor_proof(anchor.id),))
+        _statement(card, anchor.id, StatementKind.ANCHOR, anchor.role, (_anchor_proof(anchor.id),))
         for anchor in card.anchors
         if anchor.id not in used
     )
@@ -74,7 +80,8 @@ def _listed(card: Card) -> Iterator[Statement]:
         proofs = _parsed(constraint.proof)
         if constraint.upstream_anchor is not None:
             proofs = tuple(dict.fromkeys((*proofs, _anchor_proof(constraint.upstream_anchor))))
-        yield Statement(constraint.id, StatementKind.CONSTRAINT, constraint.says, proofs)
+        kind, scope = StatementKind.CONSTRAINT, constraint.lines
+        yield _statement(card, constraint.id, kind, constraint.says, proofs, scope)
     said: tuple[tuple[Pitfall | Marker | Command | Claim, StatementKind, str], ...] = (
         *((item, StatementKind.PITFALL, item.symptom) for item in card.pitfalls),
         *((m, StatementKind.MARKER, m.says or f"{m.where}: {m.pattern}") for m in card.markers),
@@ -82,7 +89,23 @@ def _listed(card: Card) -> Iterator[Statement]:
         *((item, StatementKind.CLAIM, item.says) for item in card.claims),
     )
     for item, kind, says in said:
-        yield Statement(item.id, kind, says, _parsed(item.proof))
+        yield _statement(card, item.id, kind, says, _parsed(item.proof), item.lines)
+
+
+def _statement(
+    card: Card,
+    name: str,
+    kind: StatementKind,
+    says: str,
+    proofs: tuple[Proof, ...],
+    scope: tuple[str, ...] | None = None,
+) -> Statement:
+    """Return a statement with the lines that it names, or those of its anchors' upstreams."""
+    if scope is None:
+        places = {anchor.id: anchor.upstream for anchor in card.anchors}
+        named = {places.get(p.target) for p in proofs if p.kind is ProofKind.ANCHOR}
+        scope = tuple(line.id for line in card.lines if named.intersection(line.upstreams))
+    return Statement(name, kind, says, proofs, scope)
 
 
 def _parsed(entries: tuple[str, ...]) -> tuple[Proof, ...]:
@@ -100,6 +123,7 @@ def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
 def cross_check(card: Card) -> Iterator[CardProblem]:
     """Yield ids that are not unique, and references that do not exist."""
     yield from _duplicates(card)
+    yield from _line_problems(card)
     anchor_ids = {anchor.id for anchor in card.anchors}
     for index, anchor in enumerate(card.anchors):
         if anchor.upstream not in card.upstreams:
@@ -124,6 +148,39 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
         yield from _matrix_problems(("version_matrix", index, "anchors"), row.anchors, anchor_ids)
 
 
+def _line_problems(card: Card) -> Iterator[CardProblem]:
+    """Yield contradictions within the lines of upstream, and scopes that name no line."""
+    homes: dict[str, str] = {}
+    for index, line in enumerate(card.lines):
+        at: Location = ("lines", index)
+        if not line.trains and line.because is None:
+            yield CardProblem((*at, "trains"), "false", "gives no reason", "add `because: WHY`")
+        if not line.upstreams and line.unread is None:
+            remedy = "name the upstreams on it, or add `unread: WHY`"
+            yield CardProblem((*at, "id"), line.id, "has no upstream", remedy)
+        for name in line.upstreams:
+            where = (*at, "upstreams")
+            upstream = card.upstreams.get(name)
+            if upstream is None:
+                known = ", ".join(card.upstreams)
+                problem = "is not an upstream of this card"
+                yield CardProblem(where, name, problem, f"use one of: {known}")
+            elif upstream.repo != line.repo:
+                problem = f"is not an upstream of {line.repo}"
+                yield CardProblem(where, name, problem, "move it to a line of its repository")
+            elif name in homes:
+                problem = f"is already on the line {homes[name]}"
+                yield CardProblem(where, name, problem, "name it on one line")
+            homes.setdefault(name, line.id)
+    known_lines = [line.id for line in card.lines]
+    for part in ("constraints", "pitfalls", "markers", "commands", "claims"):
+        for index, item in enumerate(getattr(card, part)):
+            for name in item.lines or ():
+                if name not in known_lines:
+                    remedy = f"use one of: {', '.join(known_lines) or 'none there'}"
+                    yield CardProblem((part, index, "lines"), name, "is not a line", remedy)
+
+
 def _matrix_problems(
     location: Location, names: tuple[str, ...], anchor_ids: set[str]
 ) -> Iterator[CardProblem]:
@@ -146,7 +203,7 @@ def _proof_fields(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:
 
 def _duplicates(card: Card) -> Iterator[CardProblem]:
     first: dict[str, str] = {}
-    for name in ("anchors", "constraints", "pitfalls", "markers", "commands", "claims"):
+    for name in ("lines", "anchors", "constraints", "pitfalls", "markers", "commands", "claims"):
         for index, item in enumerate(getattr(card, name)):
             if item.id in first:
                 problem = f"is already the id of {first[item.id]}"
