@@ -172,13 +172,22 @@ def _line_problems(card: Card) -> Iterator[CardProblem]:
                 problem = f"is already on the line {homes[name]}"
                 yield CardProblem(where, name, problem, "name it on one line")
             homes.setdefault(name, line.id)
-    known_lines = [line.id for line in card.lines]
+    yield from _unknown_lines(card)
+
+
+def _unknown_lines(card: Card) -> Iterator[CardProblem]:
+    known = [line.id for line in card.lines]
+    for location, names in _scopes(card):
+        for name in names:
+            if name not in known:
+                remedy = f"use one of: {', '.join(known) or 'none there'}"
+                yield CardProblem(location, name, "is not a line", remedy)
+
+
+def _scopes(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:
     for part in ("constraints", "pitfalls", "markers", "commands", "claims"):
         for index, item in enumerate(getattr(card, part)):
-            for name in item.lines or ():
-                if name not in known_lines:
-                    remedy = f"use one of: {', '.join(known_lines) or 'none there'}"
-                    yield CardProblem((part, index, "lines"), name, "is not a line", remedy)
+            yield (part, index, "lines"), item.lines or ()
 
 
 def _matrix_problems(
