@@ -5,14 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove test test-slow lint evidence benchmark gpu docs clean
+.PHONY: prove wheels test test-slow lint evidence benchmark gpu docs clean
 
 # One thread in each process: several run side by side already.
 prove test test-slow evidence: export OMP_NUM_THREADS ?= 1
 
-# Prove what the cards say. QUICK=1 leaves the slow proofs out.
+# Prove what the cards say. QUICK=1 leaves the slow proofs out; OFFLINE=1 fetches no upstream code.
 prove: $(STAMP)
-	$(BIN)/ringproof prove $(if $(QUICK),--quick)
+	$(BIN)/ringproof prove $(if $(QUICK),--quick) $(if $(OFFLINE),--offline)
+
+# All wheels that tests need. Without them the tests of old releases skip.
+wheels: $(STAMP)
+	$(BIN)/ringproof upstream fetch --wheels
 
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint

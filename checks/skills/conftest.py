@@ -8,7 +8,7 @@ import pytest
 
 from checks.skills.shared import REPOSITORY
 from ringproof.harness.cards import Card, load_card
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, given_tree
+from ringproof.harness.proofs.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Upstream
@@ -24,11 +24,12 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
     --ringproof-upstream NVIDIA/Megatron-LM=git:PATH``, or ``ringproof prove --upstream ...``.
     """
     entries = request.config.getoption(UPSTREAM_OPTION, default=None) or []
+    cache = request.config.getoption(CACHE_OPTION, default=None)
     card = load_card(REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml")
 
     def tree(name: str) -> UpstreamTree:
         try:
-            return given_tree(entries, card, name)
+            return given_tree(entries, card, name, cache=cache)
         except UpstreamUnavailable as error:
             pytest.skip(str(error))
 

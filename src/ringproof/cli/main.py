@@ -39,6 +39,7 @@ _HELP = MappingProxyType(
         "rehearse": "Run a training launch in small on the CPU of this machine.",
         "render": "Fill the generated blocks of skills from their cards.",
         "train": "Train a tiny model with any mix of parallelism.",
+        "upstream": "Bring the upstream code that cards name to this machine.",
     }
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +21,7 @@ from ringproof.cli.options import (
 )
 from ringproof.cli.output import write_json
 from ringproof.cli.termination import termination_as_exit
+from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.proofs.evidence import skill_record
@@ -28,6 +31,18 @@ from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import print_result, render_report
 from ringproof.harness.upstreams.choice import parse_overrides
 
+_Out = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="Folder for the records, report.html and the logs of pytest."),
+]
+_Record = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write the records also as evidence, DIR/CLASS/SKILL.json."),
+]
+_RequireAll = Annotated[
+    bool,
+    typer.Option("--require-all", help="Fail when a commit or wheel that a card names is missing."),
+]
 _Jobs = Annotated[
     int,
     typer.Option(
@@ -44,21 +59,12 @@ def prove(
         bool, typer.Option("--quick", help="Leave out tests that are marked slow.")
     ] = False,
     folder: FolderOption = Path("skills"),
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for the records, report.html and the logs of pytest."
-        ),
-    ] = Path("build/prove"),
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the records also as evidence, DIR/CLASS/SKILL.json."
-        ),
-    ] = None,
+    out: _Out = Path("build/prove"),
+    record: _Record = None,
     json_path: JsonOption = "",
     cache: CacheOption = None,
     offline: OfflineOption = False,
+    require_all: _RequireAll = False,
     upstream: UpstreamOption = None,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which all tests together are ended.")
@@ -67,9 +73,9 @@ def prove(
 ) -> None:
     """Run everything the skills' cards point to and give a verdict on each statement.
 
-    Anchors are looked up in the upstream releases that a card names; tests are those of this
-    checkout, below checks/ and smoke/. Exit code 1: a statement is refuted, a card had no proof
-    executed, or not everything ran. Example: ringproof prove --quick
+    Upstream code that a card names is fetched first, unless it is given or in the cache. Tests are
+    those of this checkout, below checks/ and smoke/. Exit code 1: a statement is refuted, a card
+    had no proof executed, or not everything ran. Example: ringproof prove --quick
     """
     if quick and record is not None:
         raise InputError("--record", record, "a quick run is no evidence", "leave out --quick")
@@ -87,7 +93,11 @@ def prove(
     )
     console = Console(stderr=True)
     with termination_as_exit():
+        missing = bring_missing(request, console)
+        request = _without(missing, request, require_all=require_all)
         result = run_proofs(request, make_progress(console), _notice)
+    if missing:
+        typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, out, record)
     if json_path:
         write_json(_summary(result), json_path)
@@ -95,6 +105,14 @@ def prove(
     typer.echo(f"report: {out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
+
+
+def _without(missing: Sequence[str], request: ProveRequest, *, require_all: bool) -> ProveRequest:
+    """Return the request when something could not be fetched: nothing tries to again."""
+    if not missing:
+        return request
+    short = tuple(f"not at hand: {item}" for item in missing if require_all)
+    return replace(request, offline=True, short=short)
 
 
 def _notice(line: str) -> None:

@@ -2,12 +2,14 @@
 
 Load them with ``pytest_plugins = ["ringproof.rehearsal.fixtures"]``. Servers start once per
 version and session and run many cases. Released versions come from the package index; a commit is
-named ``NVIDIA/Megatron-LM@REF`` and needs ``--ringproof-upstream NVIDIA/Megatron-LM=git:PATH``;
-without it the test skips and says so.
+named ``NVIDIA/Megatron-LM@REF`` and needs ``--ringproof-upstream NVIDIA/Megatron-LM=git:PATH``, or
+``--ringproof-cache DIR`` with what ``ringproof upstream fetch`` brought; without either the test
+skips and says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 import pytest
 
 from ringproof.cli.cache import default_cache
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
+from ringproof.errors import InputError
+from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.harness.upstreams.fetched import fetched_spec
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Failure, Outcome, Servers
@@ -41,10 +45,22 @@ class Stage:
 
     Args:
         given: Repositories by ``OWNER/NAME``, as specs.
+        fetched: Cache in which other repositories are looked for, if any.
+        offline: Whether releases come from the cache only.
     """
 
-    def __init__(self, given: Mapping[str, str], folder: Path, servers: Servers) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        folder: Path,
+        servers: Servers,
+        *,
+        fetched: Path | None = None,
+        offline: bool = False,
+    ) -> None:
         self._given, self._folder, self._servers = given, folder, servers
+        self._fetched, self._offline = fetched, offline
+        self._cache = fetched or default_cache()
         self._upstreams: dict[tuple[str, str], Upstream] = {}
         self._runs = 0
 
@@ -58,14 +74,15 @@ class Stage:
         key = (megatron, engine)
         if key not in self._upstreams:
             specs = [self._spec(name) for name in key]
-            cache = default_cache()
-            self._upstreams[key] = open_upstream(specs[0], specs[1], cache=cache)
+            self._upstreams[key] = open_upstream(
+                specs[0], specs[1], cache=self._cache, offline=self._offline
+            )
         return self._upstreams[key]
 
     def checkout(self, name: str, *parts: str) -> Path:
         """Return a folder with parts of ``OWNER/NAME@REF``; skip where it was not given."""
-        cache = default_cache()
-        return unpacked(open_tree(self._spec(name), cache=cache, offline=True), parts, cache)
+        tree = open_tree(self._spec(name), cache=self._cache, offline=True)
+        return unpacked(tree, parts, self._cache)
 
     def run(self, program: Program, *, preload: str | None = None) -> Outcome:
         """Run a program on its upstream's server; ``preload`` is its script unless given."""
@@ -104,9 +121,12 @@ class Stage:
         repository, at, ref = name.partition("@")
         if name.startswith("pip:") or not at:
             return name
-        if repository not in self._given:
-            pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
-        return f"{self._given[repository].partition('@')[0]}@{ref}"
+        if repository in self._given:
+            return f"{self._given[repository].partition('@')[0]}@{ref}"
+        if self._fetched is not None:
+            with contextlib.suppress(InputError):
+                return fetched_spec(self._fetched, repository, ref)
+        pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +135,13 @@ def stage(
 ) -> Iterator[Stage]:
     """Upstream code on ranks without GPUs; see `Stage`."""
     entries: Sequence[str] = request.config.getoption(UPSTREAM_OPTION, default=None) or []
+    cache = request.config.getoption(CACHE_OPTION, default=None)
     folder = tmp_path_factory.mktemp("rehearsal")
     with Servers(folder) as servers:
-        yield Stage(parse_overrides(entries), folder, servers)
+        yield Stage(
+            parse_overrides(entries),
+            folder,
+            servers,
+            fetched=None if cache is None else Path(cache),
+            offline=bool(request.config.getoption(OFFLINE_OPTION, default=False)),
+        )

@@ -19,6 +19,7 @@ from ringproof.errors import InputError
 from ringproof.harness.upstreams.releases import download_wheels, make_folder, sha256_of
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.tree import (
+    PICTURES,
     UpstreamError,
     UpstreamTree,
     UpstreamUnavailable,
@@ -143,7 +144,7 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     """Write a tree's files below the cache once, whole or not at all, and return the folder.
 
     Args:
-        parts: Folders that are written; files at the root always are.
+        parts: Folders that are written; files at the root always are, and pictures never.
     """
     parts = tuple(parts)
     key = hashlib.sha256("\n".join((tree.origin, *parts)).encode()).hexdigest()[:20]
@@ -154,7 +155,9 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
     try:
         for path in tree.paths():
-            if not path.endswith("/") and ("/" not in path or path.startswith(parts)):
+            if path.lower().endswith(("/", *PICTURES)):
+                continue
+            if "/" not in path or path.startswith(parts):
                 file = draft / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(tree.read(path))

@@ -21,6 +21,7 @@ from ringproof.files import read_input
 from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
 from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import Submodule
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
@@ -252,7 +253,8 @@ def _release_commit(upstream: _Upstream, tree: UpstreamTree, choice: UpstreamCho
     if isinstance(upstream, RepositoryUpstream) or upstream.repo is None or upstream.commit is None:
         return None
     release = tree.origin.partition(":")[2].partition("#")[0]
-    place = choice.submodules.find(upstream.repo)
+    kept = find_commit(choice.cache, upstream.repo, upstream.commit)
+    place = choice.submodules.find(upstream.repo) or kept
     if place is None or release != f"{upstream.package}=={upstream.version}":
         return None
     try:

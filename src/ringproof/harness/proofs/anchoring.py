@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -25,9 +26,14 @@ from ringproof.harness.cards import (
 )
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
 from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
+from ringproof.harness.upstreams.tree import PICTURES
 
 UPSTREAM_OPTION = "--ringproof-upstream"
 """How `prove` hands checkouts to pytest: ``NAME=SPEC``, as often as needed; see `recorder`."""
+CACHE_OPTION = "--ringproof-cache"
+"""How `prove` tells pytest the folder in which ``ringproof upstream fetch`` keeps repositories."""
+OFFLINE_OPTION = "--ringproof-offline"
+"""How `prove` tells pytest that tests may not download anything."""
 
 _Look = Callable[[Anchor, Proof, str], ProofResult]
 
@@ -121,12 +127,15 @@ def anchor_digests(card: Card) -> Mapping[str, str]:
     )
 
 
-def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
+def given_tree(
+    entries: Sequence[str], card: Card, name: str, *, cache: str | None = None
+) -> UpstreamTree:
     """Open an upstream repository of a card at the commit that the card names.
 
     Args:
         entries: Entries ``NAME=SPEC`` that the user gave.
         name: Key of the upstream in the card.
+        cache: Folder of fetched repositories, the value of `CACHE_OPTION`.
 
     Raises:
         UpstreamUnavailable: No checkout was given. The message names the one that is needed.
@@ -134,7 +143,9 @@ def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
     """
     upstream = card.upstreams[name]
     choice = UpstreamChoice(
-        parse_overrides(entries, option=UPSTREAM_OPTION), cache=Path(), offline=True
+        parse_overrides(entries, option=UPSTREAM_OPTION),
+        cache=Path(cache or os.devnull),
+        offline=True,
     )
     tree = choice.open(name, upstream)
     refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
@@ -144,6 +155,8 @@ def given_tree(entries: Sequence[str], card: Card, name: str) -> UpstreamTree:
 def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
     """Write the files whose path starts with ``under`` to a folder, so that they can be run."""
     for path in tree.paths(under):
+        if path.lower().endswith(PICTURES):
+            continue
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(tree.read(path))

@@ -24,7 +24,7 @@ from ringproof.harness.proofs.closure import SourceClosure
 from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
 from ringproof.harness.proofs.progress import Progress
-from ringproof.harness.proofs.suite import SuiteResult, judge_tests, run_suite
+from ringproof.harness.proofs.suite import GivenUpstreams, SuiteResult, judge_tests, run_suite
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
@@ -41,6 +41,7 @@ class ProveRequest:
         evidence: Folder of committed records, which are compared at the start.
         jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
         upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
+        short: What a card names and is not here, with the reason; each is a problem of the run.
     """
 
     skills: Path
@@ -53,6 +54,7 @@ class ProveRequest:
     timeout: float
     jobs: int = 0
     upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -111,7 +113,8 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     suite = _run_suite(request, runnable, jobs, progress)
     results = tuple(_judge(subject, anchors[subject.name], suite) for subject in subjects)
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
-    return ProveResult(facts, results, tuple(_problems(results, suite)), stale)
+    problems = (*_problems(results, suite), *request.short)
+    return ProveResult(facts, results, problems, stale)
 
 
 def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
@@ -188,7 +191,11 @@ def _run_suite(
         seconds=request.timeout,
         jobs=jobs,
         quick=request.quick,
-        upstreams={name: absolute_spec(spec) for name, spec in request.upstreams.items()},
+        upstreams=GivenUpstreams(
+            {name: absolute_spec(spec) for name, spec in request.upstreams.items()},
+            request.cache.resolve(),
+            request.offline,
+        ),
     )
 
 

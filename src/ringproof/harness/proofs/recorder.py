@@ -5,7 +5,9 @@ Loaded with ``-p ringproof.harness.proofs.recorder``. ``--ringproof-select FILE`
 with ``quick`` tests marked ``slow`` are left out. ``--ringproof-events FILE`` receives one JSON
 object per line, flushed at once, so that a run that dies is told apart from one that ends.
 ``--ringproof-upstream NAME=SPEC`` tells tests where a checkout of an upstream is; a test that needs
-one and is given none skips, with `UpstreamChoice`'s words as its reason. The events:
+one and is given none skips, with `UpstreamChoice`'s words as its reason. ``--ringproof-cache DIR``
+is the cache in which such checkouts are looked for, and with ``--ringproof-offline`` tests download
+nothing. The events:
 
     {"event": "collect", "id": FILE, "outcome": "failed" | "skipped", "detail": TEXT}
     {"event": "selected", "ids": [...], "left_out": [...]}
@@ -28,7 +30,7 @@ from typing import TextIO
 import pytest
 
 from ringproof.harness.cards.proof import covers
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
+from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 
 _TAIL_CHARACTERS = 4000
 _OUTPUT_CHARACTERS = 1500
@@ -43,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         UPSTREAM_OPTION, metavar="NAME=SPEC", action="append", default=[], help=help_text
     )
+    group.addoption(CACHE_OPTION, metavar="DIR", default=None, help="where fetched upstreams are")
+    group.addoption(OFFLINE_OPTION, action="store_true", help="do not download anything")
 
 
 def pytest_configure(config: pytest.Config) -> None:

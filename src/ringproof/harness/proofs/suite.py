@@ -19,7 +19,7 @@ from typing import IO, TextIO
 import psutil
 
 from ringproof.harness.cards.proof import Proof, covers
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
+from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.proofs.progress import Progress
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Spread
 
@@ -81,6 +81,27 @@ class SuiteResult:
     def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
         """Return the tests that a node id names, in the order in which they ran."""
         return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
+
+
+@dataclass(frozen=True)
+class GivenUpstreams:
+    """What tests may use of upstream.
+
+    Attributes:
+        specs: Specs of checkouts by name, with absolute paths.
+        cache: Folder of fetched repositories and wheels, as an absolute path.
+        offline: Whether tests may not download anything.
+    """
+
+    specs: Mapping[str, str]
+    cache: Path
+    offline: bool
+
+    def options(self) -> Iterator[str]:
+        """Yield the options of pytest; see `recorder`."""
+        yield from (f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in self.specs.items())
+        yield f"{CACHE_OPTION}={self.cache}"
+        yield from (OFFLINE_OPTION,) * self.offline
 
 
 @dataclass
@@ -192,7 +213,7 @@ def run_suite(
     seconds: float,
     jobs: int,
     quick: bool,
-    upstreams: Mapping[str, str],
+    upstreams: GivenUpstreams,
 ) -> SuiteResult:
     """Run the tests, follow their events, and end all processes.
 
@@ -206,7 +227,7 @@ def run_suite(
         seconds: Time limit.
         jobs: Number of parallel test processes, among which files are divided.
         quick: Whether to leave out tests marked ``slow``.
-        upstreams: Specs of the checkouts that tests may use, by name, with absolute paths.
+        upstreams: What tests may use of upstream.
     """
     if not proofs:
         return SuiteResult({})
@@ -220,7 +241,7 @@ def run_suite(
         *("-m", "pytest", "-p", "ringproof.harness.proofs.recorder", "-p", "no:cacheprovider"),
         # One word each: pytest takes a separate path for a test and seeks its settings there.
         *(f"--rootdir={root}", f"--ringproof-events={events}", f"--ringproof-select={selection}"),
-        *(f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in upstreams.items()),
+        *upstreams.options(),
         *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
         *_distributed({proof.file for proof in proofs}, jobs),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
+from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.specs import FORMS, open_tree, split_git
 from ringproof.harness.upstreams.submodules import Submodule, SubmoduleSources
@@ -43,7 +44,7 @@ class UpstreamChoice:
         overrides: Specs by name. A name is an upstream of a card, or ``OWNER/NAME`` for all commits
             of that repository that cards name or at which submodules are pinned. ``git:PATH``
             without a ref means the commit that the card names.
-        cache: Folder of downloaded wheels.
+        cache: Folder of wheels and repositories.
         offline: Use the cache only.
     """
 
@@ -113,7 +114,9 @@ class UpstreamChoice:
         key = upstream.model_dump_json() if spec is None else f"{upstream.repo} {spec}"
         if key not in self._opened:
             if spec is None:
-                tree = open_upstream(upstream, cache=self.cache, offline=self.offline)
+                tree = open_upstream(
+                    upstream, cache=self.cache, offline=self.offline, submodules=self.submodules
+                )
             else:
                 tree = open_tree(
                     spec,
@@ -127,16 +130,25 @@ class UpstreamChoice:
 
 
 def open_upstream(
-    upstream: PackageUpstream | RepositoryUpstream, *, cache: Path, offline: bool
+    upstream: PackageUpstream | RepositoryUpstream,
+    *,
+    cache: Path,
+    offline: bool,
+    submodules: SubmoduleSources | None = None,
 ) -> UpstreamTree:
     """Open the tree of an upstream for which the user gave no spec.
 
     Raises:
-        UpstreamUnavailable: It is not available here. Repositories are not downloaded.
+        UpstreamUnavailable: It is not available here. Repositories are only read from the cache.
         UpstreamError: It cannot be used because of its hash or a broken wheel.
         InputError: The index has no wheel of the release.
     """
     if isinstance(upstream, RepositoryUpstream):
-        raise UpstreamUnavailable(f"needs a checkout of {upstream.repo} at {upstream.commit[:12]}")
+        folder = find_commit(cache, upstream.repo, upstream.commit)
+        if folder is None:
+            needed = f"{upstream.repo} at {upstream.commit[:12]}"
+            raise UpstreamUnavailable(f"needs a checkout of {needed}")
+        spec = f"git:{folder}@{upstream.commit}"
+        return open_tree(spec, cache=cache, offline=True, submodules=submodules, name=upstream.repo)
     package, accepted = upstream.package, upstream.file_sha256
     return open_release(package, upstream.version, cache=cache, accepted=accepted, offline=offline)

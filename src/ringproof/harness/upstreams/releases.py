@@ -26,9 +26,11 @@ _FALLBACK_PYTHONS = ("3.11", "3.12", "3.13")
 _FALLBACK_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64")
 _DOWNLOAD = (
     *("download", "--no-deps", "--only-binary=:all:", "--no-input"),
-    *("--progress-bar", "off", "--timeout", "30", "--retries", "1"),
+    *("--progress-bar", "off", "--retries", "1"),
 )
 _PIP_SECONDS = 600
+_PATIENCE = 30.0
+INDEX_UNREACHABLE = "the package index cannot be reached"
 _UNREACHABLE = re.compile(
     r"Retrying|NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError"
     r"|Temporary failure in name resolution|Network is unreachable|Could not fetch URL"
@@ -54,13 +56,20 @@ def open_release(
 
 
 def fetch_release(
-    package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
+    package: str,
+    version: str,
+    *,
+    cache: Path,
+    accepted: tuple[str, ...] = (),
+    offline: bool,
+    patience: float = _PATIENCE,
 ) -> Archive:
     """Return the wheel of ``package==version`` from the cache or the index.
 
     Args:
         accepted: Accepted SHA-256 values; any if empty.
         offline: Whether to use the cache only.
+        patience: Seconds after which pip gives up on an index that does not answer.
 
     Raises:
         UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
@@ -70,7 +79,7 @@ def fetch_release(
     wanted = f"{package}=={version}"
     folder = cache / canonicalize_name(package) / version
     others: set[str] = set()
-    downloads = () if offline else download_wheels(wanted, folder)
+    downloads = () if offline else download_wheels(wanted, folder, patience)
     for archive in chain(_cached(folder), downloads):
         if not accepted or archive.sha256 in accepted:
             return archive
@@ -94,8 +103,11 @@ def _cached(folder: Path) -> Iterator[Archive]:
             yield Archive(path, actual)
 
 
-def download_wheels(wanted: str, folder: Path) -> Iterator[Archive]:
+def download_wheels(wanted: str, folder: Path, patience: float = _PATIENCE) -> Iterator[Archive]:
     """Yield the wheels of ``PACKAGE==VERSION`` for this Python and others, one download at a time.
+
+    Args:
+        patience: See `fetch_release`.
 
     Raises:
         UpstreamUnavailable: The index cannot be reached.
@@ -103,14 +115,14 @@ def download_wheels(wanted: str, folder: Path) -> Iterator[Archive]:
     """
     make_folder(folder)
     for python in (None, *_FALLBACK_PYTHONS):
-        wheel = _download(wanted, folder, python)
+        wheel = _download(wanted, folder, python, patience)
         if wheel is not None:
             yield wheel
 
 
-def _download(wanted: str, folder: Path, python: str | None) -> Archive | None:
+def _download(wanted: str, folder: Path, python: str | None, patience: float) -> Archive | None:
     """Run pip once; return ``None`` if the index has no wheel for this Python."""
-    arguments = list(_DOWNLOAD)
+    arguments = [*_DOWNLOAD, "--timeout", f"{patience:.0f}"]
     if python is not None:
         arguments += ["--python-version", python]
         for platform in _FALLBACK_PLATFORMS:
@@ -158,7 +170,7 @@ def _reason(log: str) -> str:
     failures = _UNREACHABLE.findall(log)
     if failures:
         named = [name for name in failures if name.endswith(("Error", "Timeout", "unreachable"))]
-        return " ".join(["the package index cannot be reached", *(f"({n})" for n in named[:1])])
+        return " ".join([INDEX_UNREACHABLE, *(f"({n})" for n in named[:1])])
     lines = log.splitlines() or ["no message"]
     errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
     return _CREDENTIALS.sub("", " ".join((errors or lines)[-1].split()))[:200]

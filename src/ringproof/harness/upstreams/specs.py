@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.harness.upstreams.fetched import FETCHED, fetched_spec
 from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.submodules import SubmoduleSources
 from ringproof.harness.upstreams.tree import (
@@ -16,7 +17,9 @@ from ringproof.harness.upstreams.tree import (
     UpstreamUnavailable,
 )
 
-FORMS = "git:PATH@REF, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
+FORMS = (
+    "git:PATH@REF, fetched:OWNER/NAME@COMMIT, pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE"
+)
 
 _PIN = re.compile(
     r"(?P<package>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[0-9][A-Za-z0-9.!+_-]*)"
@@ -38,7 +41,8 @@ def open_tree(
 
     Args:
         spec: One of `FORMS`. A git PATH is a bare or normal repository, and REF is a branch, tag,
-            remote branch or commit. A release is read from its wheel.
+            remote branch or commit. ``fetched:`` is a commit, or the newest commit of a branch,
+            that `ringproof upstream fetch` brought. A release is read from its wheel.
         cache: Folder of downloads.
         offline: Whether to use the cache only.
         submodules, name: Arguments for git; see `GitTree`.
@@ -53,6 +57,8 @@ def open_tree(
         if ref is None:
             raise InputError("git", spec, "names no ref", "write git:PATH@REF")
         return _git(path, ref, submodules, name)
+    if kind == "fetched":
+        return _fetched(spec, rest, cache, submodules)
     if kind == "pip":
         return _release(spec, rest, cache, offline)
     if kind == "dir" and rest:
@@ -115,6 +121,18 @@ def _git(
         problem = "pygit2 cannot be loaded"
         raise InputError("git", path, problem, "install pygit2, or use dir:") from error
     return GitTree(path, ref, submodules=submodules, name=name)
+
+
+def _fetched(
+    spec: str, place: str, cache: Path, submodules: SubmoduleSources | None
+) -> UpstreamTree:
+    match = FETCHED.fullmatch(place)
+    if match is None:
+        remedy = "write fetched:OWNER/NAME@COMMIT"
+        raise InputError("fetched", spec, "names no commit of a repository", remedy)
+    found = fetched_spec(cache, match["repo"], match["ref"])
+    path, _, commit = found.removeprefix("git:").rpartition("@")
+    return _git(Path(path), commit, submodules, match["repo"])
 
 
 def _release(spec: str, pin: str, cache: Path, offline: bool) -> UpstreamTree:

@@ -15,6 +15,8 @@ from ringproof.files import read_bounded, walk_files
 
 MAX_FILE_BYTES = 16_000_000
 """Maximum size of a source file."""
+PICTURES = (".gif", ".ico", ".jpeg", ".jpg", ".mp4", ".pdf", ".png", ".webm", ".webp")
+"""Ends of names of files that no command reads. They are neither fetched nor unpacked."""
 
 
 class UpstreamError(Exception):

@@ -1,0 +1,214 @@
+"""``ringproof upstream``: bring the upstream code that cards name to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.options import (
+    CacheOption,
+    FolderOption,
+    JsonOption,
+    SkillsArgument,
+    cache_folder,
+)
+from ringproof.cli.output import write_json
+from ringproof.cli.termination import termination_as_exit
+from ringproof.errors import InputError
+from ringproof.harness.cards import Card, find_cards, load_card
+from ringproof.harness.proofs.progress import make_progress
+from ringproof.harness.proofs.prove import ProveRequest
+from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.fetched import find_commit
+from ringproof.harness.upstreams.fetching import Servers
+from ringproof.harness.upstreams.provision import Provision, Shortfall
+from ringproof.harness.upstreams.wanted import (
+    Wanted,
+    has_wheel,
+    missing,
+    not_given,
+    pinned_beside,
+    wanted_by,
+)
+
+app = typer.Typer(
+    help="Bring the upstream code that cards name to this machine.", no_args_is_help=True
+)
+
+PROVE_PATIENCE = 5.0
+"""Seconds that `prove` waits for a server that does not answer."""
+
+_Servers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="NAME=URL",
+        help="Where to fetch the repository OWNER/NAME from, as git takes it; "
+        "https://github.com/OWNER/NAME by default. Can be given several times.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The cards of the chosen skills by name, and all that they need."""
+
+    cards: Mapping[str, Card]
+    wanted: Wanted
+
+
+def needs(folder: Path, skills: Sequence[str]) -> Needs:
+    """Return what the cards of skills need; without names, those of all skills.
+
+    Raises:
+        InputError: A skill is unknown, or its card or the list of wheels is invalid.
+    """
+    paths = find_cards(folder, tuple(skills))
+    cards = {name: load_card(path) for name, path in paths.items()}
+    return Needs(cards, wanted_by(cards, pinned_beside(paths.values())))
+
+
+@app.command()
+def fetch(
+    skills: SkillsArgument = None,
+    *,
+    folder: FolderOption = Path("skills"),
+    servers: _Servers = None,
+    wheels: Annotated[
+        bool, typer.Option("--wheels", help="Fetch only wheels, and no repository.")
+    ] = False,
+    branches: Annotated[
+        bool,
+        typer.Option(
+            "--branches",
+            help="Fetch also the newest commit of each branch that a card names; it is then "
+            "fetched:OWNER/NAME@BRANCH.",
+        ),
+    ] = False,
+    cache: CacheOption = None,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait for a server that does not answer.")
+    ] = 30,
+) -> None:
+    """Fetch the commits that cards name, with all their files, and the wheels, by hash.
+
+    What is there is not fetched again, and a run that was ended goes on where it was. All commands
+    find these commits without --upstream. Needs git 2.29 or newer for repositories.
+    Exit code 2: something could not be fetched. Example: ringproof upstream fetch
+    """
+    wanted = needs(folder, skills or ()).wanted
+    if wheels:
+        wanted = Wanted((), wanted.wheels)
+    provision = Provision(
+        cache_folder(cache),
+        Servers(parse_servers(servers or [], wanted), patience),
+        make_progress(Console(stderr=True)),
+        typer.echo,
+    )
+    with termination_as_exit():
+        short = provision.bring(wanted, branches=branches)
+    if short:
+        *others, last = by_reason(short)
+        for line in others:
+            typer.echo(f"not fetched: {line}", err=True)
+        error = short[-1].error
+        raise InputError("upstream", None, f"not fetched: {last}", error.remedy)
+    typer.echo(f"all there: {_counted(wanted)}, in {cache_folder(cache)}")
+
+
+@app.command("list")
+def list_command(
+    skills: SkillsArgument = None,
+    *,
+    folder: FolderOption = Path("skills"),
+    cache: CacheOption = None,
+    json_path: JsonOption = "",
+) -> None:
+    """List the commits and wheels that cards and tests need, and which of them are here.
+
+    Example: ringproof upstream list dynamic-context-parallel
+    """
+    wanted, place = needs(folder, skills or ()).wanted, cache_folder(cache)
+    rows = [
+        {
+            "name": item.repo,
+            "version": item.commit,
+            "ref": item.ref,
+            "here": find_commit(place, item.repo, item.commit) is not None,
+        }
+        for item in wanted.commits
+    ]
+    rows += [
+        {"name": wheel.package, "version": wheel.version, "here": has_wheel(place, wheel)}
+        for wheel in wanted.wheels
+    ]
+    if json_path:
+        write_json({"version": 1, "cache": str(place), "upstreams": rows}, json_path)
+    if json_path == "-":
+        return
+    for row in rows:
+        state = "here" if row["here"] else "missing"
+        typer.echo(f"{state:<8}{row['name']:<28}{str(row['version'])[:12]:<14}{row.get('ref', '')}")
+
+
+def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
+    """Fetch what cards need and neither the user gave nor the cache has, without waiting long.
+
+    Returns:
+        What is missing after that, each with the reason.
+
+    Raises:
+        InputError: A skill is unknown, or its card or the list of wheels is invalid.
+    """
+    found, cache = needs(request.skills, request.names), request.cache
+    choice = UpstreamChoice(request.upstreams, cache, request.offline)
+    wanted = missing(not_given(found.wanted, found.cards, choice), cache)
+    if request.offline:
+        names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
+        return (f"{', '.join(names)}: not in the cache",) if names else ()
+    servers = Servers({}, PROVE_PATIENCE)
+    provision = Provision(cache, servers, make_progress(console), _nothing, wait=PROVE_PATIENCE)
+    try:
+        return by_reason(provision.bring(wanted))
+    except InputError as error:  # no git, a full disk, or another run that fetches
+        return (str(error),)
+
+
+def _nothing(line: str) -> None:
+    pass
+
+
+def parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
+    """Parse ``NAME=URL`` entries.
+
+    Raises:
+        InputError: An entry has another form, or no card names the repository.
+    """
+    known = sorted({item.repo for item in wanted.commits})
+    found: dict[str, str] = {}
+    for entry in entries:
+        name, equals, url = entry.partition("=")
+        if not (name and equals and url) or url.startswith("-"):
+            raise InputError("--from", entry, "is not NAME=URL", "write OWNER/NAME=URL")
+        if name not in known and known:
+            problem = "is not a repository of these cards"
+            raise InputError("--from", name, problem, f"choose from: {', '.join(known)}")
+        found[name] = url
+    return found
+
+
+def by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
+    """Return one line for each reason why something is missing, in the order of the reasons."""
+    found: dict[str, list[str]] = {}
+    for item in short:
+        found.setdefault(item.error.problem, []).append(item.what)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in found.items())
+
+
+def _counted(wanted: Wanted) -> str:
+    return f"{len(wanted.commits)} commits and {len(wanted.wheels)} wheels"

@@ -1,0 +1,119 @@
+"""What cards need from upstream: commits of repositories, and wheels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringproof.harness.cards.model import Card, PackageUpstream
+from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.fetched import find_commit
+from ringproof.harness.upstreams.releases import fetch_release
+from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
+from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
+
+MOVING = ("main", "master", "dev")
+"""Refs that are branches; the others that cards name are tags, releases and pull requests."""
+
+
+@dataclass(frozen=True)
+class WantedCommit:
+    """A commit of a repository.
+
+    Attributes:
+        ref: Branch or tag from which the cards read it.
+    """
+
+    repo: str
+    commit: str
+    ref: str
+
+    def __str__(self) -> str:
+        return f"{self.repo} {self.ref} {self.commit[:12]}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that cards need.
+
+    Attributes:
+        commits: Each commit once, by repository.
+        wheels: Each release once, by package and then in the order of versions.
+    """
+
+    commits: tuple[WantedCommit, ...]
+    wheels: tuple[PinnedWheel, ...]
+
+    @property
+    def branches(self) -> tuple[tuple[str, str], ...]:
+        """Repository and name of each branch that moves."""
+        named = {(item.repo, item.ref): None for item in self.commits if item.ref in MOVING}
+        return tuple(named)
+
+
+def wanted_by(cards: Mapping[str, Card], pinned: Iterable[PinnedWheel]) -> Wanted:
+    """Return what cards need, and the wheels of a list.
+
+    Args:
+        cards: By skill.
+        pinned: Wheels that the tests need, with their hashes.
+    """
+    commits: dict[tuple[str, str], WantedCommit] = {}
+    wheels = {(wheel.package, wheel.version): wheel for wheel in pinned}
+    for upstream in (item for card in cards.values() for item in card.upstreams.values()):
+        if upstream.repo is not None and upstream.commit is not None:
+            ref = upstream.ref or upstream.commit[:12]
+            key = (upstream.repo, upstream.commit)
+            commits.setdefault(key, WantedCommit(upstream.repo, upstream.commit, ref))
+        if isinstance(upstream, PackageUpstream):
+            release = (upstream.package, upstream.version)
+            hashes = upstream.file_sha256 or getattr(wheels.get(release), "sha256", ())
+            wheels[release] = PinnedWheel(upstream.package, upstream.version, tuple(hashes))
+    ordered = sorted(commits.values(), key=lambda item: item.repo)
+    return Wanted(tuple(ordered), tuple(wheels.values()))
+
+
+def pinned_beside(cards: Iterable[Path]) -> tuple[PinnedWheel, ...]:
+    """Return the wheels of the list in the folder of the cards; none without a list.
+
+    Args:
+        cards: Paths of cards, ``cards/NAME/card.yaml``.
+    """
+    lists = {path.parent.parent / WHEELS_FILE for path in cards}
+    return tuple(wheel for path in sorted(lists) if path.is_file() for wheel in read_wheels(path))
+
+
+def missing(wanted: Wanted, cache: Path) -> Wanted:
+    """Return the part that the cache does not have."""
+    commits = (
+        item for item in wanted.commits if find_commit(cache, item.repo, item.commit) is None
+    )
+    wheels = (wheel for wheel in wanted.wheels if not has_wheel(cache, wheel))
+    return Wanted(tuple(commits), tuple(wheels))
+
+
+def has_wheel(cache: Path, wheel: PinnedWheel) -> bool:
+    """Return whether the cache has a wheel of a release whose hash is accepted."""
+    try:
+        fetch_release(
+            wheel.package, wheel.version, cache=cache, accepted=wheel.sha256, offline=True
+        )
+    except (UpstreamUnavailable, UpstreamError):
+        return False
+    return True
+
+
+def not_given(wanted: Wanted, cards: Mapping[str, Card], choice: UpstreamChoice) -> Wanted:
+    """Return what is wanted without the commits that the user gave with ``--upstream``."""
+    given = set(_given(cards, choice))
+    commits = (item for item in wanted.commits if (item.repo, item.commit) not in given)
+    return Wanted(tuple(commits), wanted.wheels)
+
+
+def _given(cards: Mapping[str, Card], choice: UpstreamChoice) -> Iterator[tuple[str, str]]:
+    for card in cards.values():
+        for name, upstream in card.upstreams.items():
+            given = name in choice.overrides or upstream.repo in choice.overrides
+            if given and upstream.repo is not None and upstream.commit is not None:
+                yield upstream.repo, upstream.commit
