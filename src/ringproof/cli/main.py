@@ -38,6 +38,7 @@ _HELP = MappingProxyType(
         "prove": "Run the proofs of the skills and give a verdict on each statement.",
         "rehearse": "Run a training launch in small on the CPU of this machine.",
         "render": "Fill the generated blocks of skills from their cards.",
+        "stack": "Say which upstream a checkout is, and what of the skills holds in it.",
         "train": "Train a tiny model with any mix of parallelism.",
         "upstream": "Bring the upstream code that cards name to this machine.",
     }

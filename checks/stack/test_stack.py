@@ -1,0 +1,267 @@
+"""`ringproof stack` on made-up trees: what holds there, and that unknown code never holds."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from ringproof.cli.main import main
+from ringproof.harness.anchors import AnchorResolver
+from ringproof.harness.anchors.lock import Lock, LockedAnchor, LockedPlace, LockedUpstream
+from ringproof.harness.cards import load_card
+from ringproof.harness.upstreams.tree import FolderTree
+
+Run = Callable[..., tuple[int, dict[str, Any]]]
+
+STATE = "megatron/core/parallel_state.py"
+CONFIG = "megatron/core/config.py"
+FIRST = {
+    STATE: "def make_groups(sizes):\n    return sorted(sizes)\n",
+    CONFIG: "class Config:\n    hybrid: bool = False\n    budget: int = 1\n",
+    "megatron/core/package_info.py": "MAJOR = 1\nMINOR = 2\nPATCH = 3\nPRE_RELEASE = 'rc0'\n",
+}
+SECOND = {
+    **FIRST,
+    CONFIG: "class Config:\n    dynamic: bool = False\n    budget: int = 1\n",
+}
+CARD: Mapping[str, Any] = {
+    "title": "demo",
+    "summary": "What it is.",
+    "validated_on": "2026-11-20",
+    "upstreams": {
+        "old": {"repo": "NVIDIA/Megatron-LM", "ref": "old", "commit": "a" * 40},
+        "new": {"repo": "NVIDIA/Megatron-LM", "ref": "new", "commit": "b" * 40},
+    },
+    "lines": [
+        {
+            "id": "hybrid",
+            "repo": "NVIDIA/Megatron-LM",
+            "says": "The old form.",
+            "trains": False,
+            "because": "nothing calls it.",
+            "probe": [
+                {"path": CONFIG, "symbol": "Config.hybrid"},
+                {"path": CONFIG, "symbol": "Config.dynamic", "absent": True},
+            ],
+            "upstreams": ["old"],
+        },
+        {
+            "id": "dynamic",
+            "repo": "NVIDIA/Megatron-LM",
+            "says": "The new form.",
+            "trains": True,
+            "probe": [{"path": CONFIG, "symbol": "Config.dynamic", "expects": ["bool"]}],
+            "upstreams": ["new"],
+        },
+        {
+            "id": "coming",
+            "repo": "NVIDIA/Megatron-LM",
+            "says": "What is announced.",
+            "trains": True,
+            "probe": [{"path": "megatron/core/groups.py"}, {"path": CONFIG, "absent": True}],
+            "unread": "not published",
+        },
+    ],
+    "anchors": [
+        {"id": "groups", "upstream": "new", "path": STATE, "symbol": "make_groups", "role": "r",
+         "expects": ["sizes"]},
+        {"id": "switch", "upstream": "new", "path": CONFIG, "symbol": "Config.dynamic",
+         "role": "r"},
+        {"id": "old-switch", "upstream": "old", "path": CONFIG, "symbol": "Config.hybrid",
+         "role": "r"},
+    ],
+    "claims": [
+        {"id": "sorted", "says": "Groups are sorted.", "proof": "anchor:groups"},
+        {"id": "switched", "says": "It is off.", "proof": "anchor:switch"},
+        {"id": "was", "says": "It was off.", "proof": "anchor:old-switch"},
+        {"id": "fast", "says": "It is fast.", "proof": "unproven: why", "lines": ["dynamic"]},
+        {"id": "trained", "says": "It trains.", "proof": "checks/t.py", "lines": ["dynamic"]},
+        {"id": "later", "says": "It will.", "proof": "unproven: not published", "lines": "coming"},
+    ],
+}  # fmt: skip
+
+
+def tree(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `ringproof stack` beside a card that was checked at the first and the second tree."""
+    for name, files in (("old", FIRST), ("new", SECOND)):
+        tree(tmp_path / "checked" / name, files)
+    write_card(tmp_path, CARD)
+    monkeypatch.chdir(tmp_path)
+
+    write_lock(tmp_path)
+    verdicts = {claim["id"]: "proven" for claim in CARD["claims"]} | {"fast": "unproven"}
+    record = {"claims": [{"id": name, "verdict": said} for name, said in verdicts.items()]}
+    (tmp_path / "evidence" / "cpu").mkdir(parents=True)
+    (tmp_path / "evidence" / "cpu" / "demo.json").write_text(json.dumps(record))
+
+    def stack(*arguments: str) -> tuple[int, dict[str, Any]]:
+        monkeypatch.setattr("sys.argv", ["ringproof", "stack", *arguments, "--json", "-"])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return int(left.value.code or 0), json.loads(capsys.readouterr().out)
+
+    return stack
+
+
+def write_card(root: Path, data: Mapping[str, Any]) -> None:
+    (root / "skills" / "demo").mkdir(parents=True, exist_ok=True)
+    (root / "skills" / "demo" / "SKILL.md").write_text("x")
+    (root / "cards" / "demo").mkdir(parents=True, exist_ok=True)
+    with (root / "cards" / "demo" / "card.yaml").open("w") as stream:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(data)), stream)
+
+
+def write_lock(root: Path) -> None:
+    """What `ringproof anchors lock` writes where both commits are at hand."""
+    card = load_card(root / "cards" / "demo" / "card.yaml")
+    upstreams = {name: LockedUpstream(repo=up.repo) for name, up in card.upstreams.items()}
+    resolvers = {name: AnchorResolver(FolderTree(root / "checked" / name)) for name in upstreams}
+    anchors = {}
+    for anchor in card.anchors:
+        found = {name: resolver.resolve(anchor) for name, resolver in resolvers.items()}
+        places = {
+            name: LockedPlace(
+                status="found" if one.fingerprint else one.status.value,
+                path=one.path,
+                fingerprint=one.fingerprint,
+            )
+            for name, one in found.items()
+        }
+        anchors[anchor.id] = LockedAnchor(
+            upstream=anchor.upstream, path=anchor.path, symbol=anchor.symbol, places=places
+        )
+    text = Lock(upstreams=upstreams, anchors=anchors).text()
+    (root / "cards" / "demo" / "anchors.lock").write_text(text)
+
+
+def standings(data: Mapping[str, Any]) -> dict[str, str]:
+    (product,) = data["products"]
+    return {item["id"]: item["standing"] for item in product["skills"][0]["statements"]}
+
+
+def test_a_checked_tree_holds(run: Run, tmp_path: Path) -> None:
+    code, data = run("checked/new")
+    assert (code, data["products"][0]["version"]) == (0, "1.2.3rc0")
+    assert data["products"][0]["skills"][0]["line"] == "dynamic"
+    assert standings(data) == {
+        "sorted": "holds", "switched": "holds", "trained": "holds", "fast": "not checked",
+    }  # fmt: skip
+    assert "cannot train" in run("checked/old")[1]["training"][0]
+    assert standings(run("checked/old")[1]) == {"was": "holds"}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        (STATE, "def make_groups(sizes):\n    return list(sizes)\n", "changed"),
+        (STATE, "def make_groups(numbers):\n    return sorted(numbers)\n", "broken"),
+        (STATE, "def build_groups(sizes):\n    return sorted(sizes)\n", "broken"),
+    ],
+    ids=["changed", "expectation-gone", "renamed"],
+)
+def test_other_code_is_never_said_to_hold(
+    run: Run, tmp_path: Path, path: str, text: str, expected: str
+) -> None:
+    tree(tmp_path / "future", {**SECOND, path: text})
+    code, data = run("future")
+    found = standings(data)
+    assert found["sorted"] == expected
+    assert found["switched"] == "holds", "its own code is as it was"
+    assert found["trained"] == "not checked", "it names no code, and some code differs"
+    assert code == (expected == "broken")
+    nearest = data["products"][0]["skills"][0]["nearest"]
+    assert (nearest["upstream"], nearest["differing"]) == ("new", ["groups"])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "class Config:\n    renamed: bool = False\n",
+        "class Config:\n    dynamic: int = 1\n",
+        None,
+    ],
+    ids=["renamed-flag", "other-type", "deleted-file"],
+)
+def test_an_unknown_line_has_no_verdicts(run: Run, tmp_path: Path, config: str | None) -> None:
+    files = {name: text for name, text in SECOND.items() if name != CONFIG}
+    tree(tmp_path / "future", files if config is None else {**files, CONFIG: config})
+    code, data = run("future")
+    assert code == 1
+    assert standings(data) == {}
+    assert data["products"][0]["skills"][0]["line"] is None
+    assert data["training"] == ["demo: not checked"]
+
+
+def test_an_announced_line_is_recognised_and_not_checked(run: Run, tmp_path: Path) -> None:
+    files = {name: text for name, text in SECOND.items() if name != CONFIG}
+    tree(tmp_path / "future", {**files, "megatron/core/groups.py": ""})
+    code, data = run("future")
+    assert (code, standings(data)) == (0, {"later": "not checked"})
+
+
+def test_probes_that_overlap_are_a_defect_of_the_card(run: Run, tmp_path: Path) -> None:
+    lines = [*CARD["lines"], {**CARD["lines"][1], "id": "twin", "upstreams": [], "unread": "x"}]
+    write_card(tmp_path, {**CARD, "lines": lines})
+    code, data = run("checked/new")
+    assert code == 1
+    assert data["products"][0]["skills"][0]["lines"] == ["dynamic", "twin"]
+
+
+def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "megatron_core-9.9-py3-none-any.whl", "w") as wheel:
+        for name, text in SECOND.items():
+            wheel.writestr(name, text)
+    code, data = run("megatron_core-9.9-py3-none-any.whl", "checked/old")
+    assert code == 0
+    assert [item["skills"][0]["line"] for item in data["products"]] == ["dynamic", "hybrid"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("absent", "is no folder, wheel or spec"),
+        ("skills", "holds none of NVIDIA/Megatron-LM"),
+        ("broken.whl", "is not a readable wheel"),
+        ("pip:megatron-core", "names no exact release"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    argument: str,
+    words: str,
+) -> None:
+    (tmp_path / "broken.whl").write_text("x")
+    monkeypatch.setattr("sys.argv", ["ringproof", "stack", argument])
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    assert left.value.code == 2
+    assert words in captured.err and captured.err.count("\n") == 1
+
+
+def test_nothing_installed_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ringproof.harness.stack.products._PACKAGES", ("no-such-package",))
+    monkeypatch.setattr("sys.argv", ["ringproof", "stack"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "installed in this environment" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""``ringproof stack``: which upstream is this, and what of the skills holds in it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringproof.cli.options import (
+    CacheOption,
+    FolderOption,
+    JsonOption,
+    OfflineOption,
+    cache_folder,
+)
+from ringproof.cli.output import write_json
+from ringproof.harness.anchors.lock import LOCK_FILE, read_lock
+from ringproof.harness.cards import find_cards, load_card
+from ringproof.harness.stack.assess import Assessment, assess
+from ringproof.harness.stack.products import Product, find_products
+from ringproof.harness.stack.records import recorded_verdicts
+from ringproof.harness.stack.report import failed, stack_data, stack_lines
+
+EXAMPLE = "Example: ringproof stack ../Megatron-LM pip:transformer-engine==2.20.2"
+
+
+def stack(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="Checkouts, wheels, site-packages, or git:PATH@REF, pip:PACKAGE==VERSION, "
+            "dir:PATH, installed:PACKAGE; without any, what is installed in this environment.",
+        ),
+    ] = None,
+    *,
+    folder: FolderOption = Path("skills"),
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="List every statement and every probe.")
+    ] = False,
+    json_path: JsonOption = "",
+) -> None:
+    """Say which line of upstream code is, and which statements of the skills hold in it.
+
+    A line is recognised by code. A statement holds if it is proven on that line and the code that
+    its anchors name is the same. Exit code 1: a line is not known, or a statement is broken.
+    """
+    products = find_products(tuple(paths or ()), cache=cache_folder(cache), offline=offline)
+    cards = find_cards(folder)
+    found = [(name, product, _assessed(product, folder, cards)) for name, product in products]
+    if json_path:
+        write_json(stack_data(found), json_path)
+    if json_path != "-":
+        for line in stack_lines(found, verbose=verbose):
+            typer.echo(line)
+    if failed([one for _, _, assessments in found for one in assessments]):
+        raise typer.Exit(1)
+
+
+def _assessed(product: Product, folder: Path, cards: Mapping[str, Path]) -> list[Assessment]:
+    """Assess a product by every card that has lines of its repository."""
+    made = []
+    for skill, path in cards.items():
+        card = load_card(path)
+        if any(line.repo == product.repo for line in card.lines):
+            verdicts = recorded_verdicts(folder.parent / "evidence", skill)
+            made.append(
+                assess(skill, card, read_lock(path.with_name(LOCK_FILE)), verdicts, product)
+            )
+    return made

@@ -1,0 +1,1 @@
+"""What an upstream tree is: product, line for each card, and the statements that hold in it."""

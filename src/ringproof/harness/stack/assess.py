@@ -1,0 +1,191 @@
+"""Says which statements of a card hold in a tree, by its line, its anchors and the evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from ringproof.harness.anchors.lock import Lock
+from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
+from ringproof.harness.cards.model import Card, UpstreamLine
+from ringproof.harness.cards.proof import ProofKind
+from ringproof.harness.cards.statements import Statement, statements
+from ringproof.harness.stack.products import Product
+from ringproof.harness.stack.recognise import Recognition, recognise
+from ringproof.harness.upstreams.tree import UpstreamUnavailable
+
+PROVEN = "proven"
+"""The verdict of a record that lets a statement hold elsewhere on its line."""
+
+
+class Standing(str, Enum):
+    """What is known of a statement in a tree.
+
+    Holds: proven on this line, and the code that its anchors name is the same here. Changed: that
+    code is here and differs from what was checked. Broken: an anchor's symbol or text is not here.
+    Not checked: nothing proves it on this line, or it names no code to compare.
+    """
+
+    HOLDS = "holds"
+    CHANGED = "changed"
+    BROKEN = "broken"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Standpoint:
+    """A statement about the line of a tree, and what is known of it there."""
+
+    statement: Statement
+    standing: Standing
+    reason: str
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The checked commit or release whose anchored code differs least.
+
+    Attributes:
+        upstream: Its key in the card.
+        differing: Anchors whose code is not the same here.
+        compared: Anchors that were compared.
+    """
+
+    upstream: str
+    differing: tuple[str, ...]
+    compared: int
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """A product beside one card."""
+
+    skill: str
+    product: Product
+    recognition: Recognition
+    nearest: Nearest | None
+    standpoints: tuple[Standpoint, ...]
+
+    @property
+    def counts(self) -> Counter[Standing]:
+        """Number of statements by standing."""
+        return Counter(point.standing for point in self.standpoints)
+
+
+def assess(
+    skill: str, card: Card, lock: Lock | None, verdicts: Mapping[str, str], product: Product
+) -> Assessment:
+    """Recognise the line of a product, and judge the statements about that line.
+
+    Args:
+        verdicts: Verdicts of the committed records by statement id: the best of all environments.
+
+    Raises:
+        InputError: The parser of a file's language is not installed.
+    """
+    resolver = AnchorResolver(product.tree)
+    recognition = recognise(card, product.repo, product.tree, resolver)
+    line = recognition.line
+    if line is None:
+        return Assessment(skill, product, recognition, None, ())
+    found = _resolved(card, line, resolver)
+    nearest = None if lock is None else _nearest(line, lock, found)
+    there = _Checked(line, found, nearest, _there(lock, nearest))
+    points = tuple(
+        _standpoint(statement, there, verdicts.get(statement.id, "without a record"))
+        for statement in statements(card)
+        if line.id in statement.lines
+    )
+    return Assessment(skill, product, recognition, nearest, points)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What a tree is compared with: its line, its anchors, and those of the nearest upstream."""
+
+    line: UpstreamLine
+    found: Mapping[str, Resolution]
+    nearest: Nearest | None
+    there: frozenset[str]
+
+
+def _resolved(card: Card, line: UpstreamLine, resolver: AnchorResolver) -> Mapping[str, Resolution]:
+    """Look up the anchors that belong to the line. Those in a submodule not given are left out."""
+    found = {}
+    for anchor in card.anchors:
+        if anchor.upstream in line.upstreams:
+            try:
+                found[anchor.id] = resolver.resolve(anchor)
+            except UpstreamUnavailable:
+                continue
+    return MappingProxyType(found)
+
+
+def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) -> Nearest | None:
+    """Compare the anchors with the lock's place in each upstream of the line."""
+    candidates = []
+    for name in line.upstreams:
+        places = {
+            anchor: lock.anchors[anchor].places[name].fingerprint
+            for anchor in found
+            if anchor in lock.anchors and name in lock.anchors[anchor].places
+        }
+        compared = [anchor for anchor, print_ in places.items() if print_ is not None]
+        differing = tuple(a for a in compared if found[a].fingerprint != places[a])
+        if compared:
+            candidates.append(Nearest(name, differing, len(compared)))
+    return min(candidates, key=lambda one: len(one.differing) / one.compared, default=None)
+
+
+def _there(lock: Lock | None, nearest: Nearest | None) -> frozenset[str]:
+    """The anchors that hold in the nearest upstream. Others are about other upstreams."""
+    if lock is None or nearest is None:
+        return frozenset()
+    places = {name: entry.places.get(nearest.upstream) for name, entry in lock.anchors.items()}
+    return frozenset(
+        name for name, place in places.items() if place and place.fingerprint and not place.missing
+    )
+
+
+def _standpoint(statement: Statement, checked: _Checked, verdict: str) -> Standpoint:
+    nearest = checked.nearest
+    if nearest is None:
+        why = checked.line.unread or "no checked commit or release is on this line"
+        return Standpoint(statement, Standing.NOT_CHECKED, why)
+    named = [
+        checked.found[proof.target]
+        for proof in statement.proofs
+        if proof.kind is ProofKind.ANCHOR and proof.target in checked.found
+    ]
+    own = [resolution for resolution in named if resolution.anchor in checked.there]
+    if named and not own:
+        why = f"its code is not in {nearest.upstream}, the nearest that was checked"
+        return Standpoint(statement, Standing.NOT_CHECKED, why)
+    for resolution in own:
+        if not resolution.holds:
+            return Standpoint(statement, Standing.BROKEN, _broken(resolution))
+    if verdict != PROVEN:
+        return Standpoint(statement, Standing.NOT_CHECKED, f"{verdict} where it was checked")
+    return _compared(statement, own, nearest)
+
+
+def _compared(statement: Statement, own: list[Resolution], nearest: Nearest) -> Standpoint:
+    differing = [resolution for resolution in own if resolution.anchor in nearest.differing]
+    if differing:
+        first = differing[0]
+        why = f"{first.symbol} in {first.path} differs from {nearest.upstream}"
+        return Standpoint(statement, Standing.CHANGED, why)
+    if own or not nearest.differing:
+        what = "its anchored code" if own else "all anchored code"
+        return Standpoint(statement, Standing.HOLDS, f"{what} is that of {nearest.upstream}")
+    why = f"names no code, and {len(nearest.differing)} anchors differ from {nearest.upstream}"
+    return Standpoint(statement, Standing.NOT_CHECKED, why)
+
+
+def _broken(resolution: Resolution) -> str:
+    if resolution.status is AnchorStatus.MISSING_EXPECTATION:
+        return resolution.detail
+    return f"{resolution.symbol} in {resolution.path}: {resolution.status.value}"

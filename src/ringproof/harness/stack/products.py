@@ -1,0 +1,184 @@
+"""Finds which of the three upstream products a path, a wheel or an environment holds."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.harness.upstreams.specs import FORMS, open_tree
+from ringproof.harness.upstreams.tree import (
+    FolderTree,
+    InstalledTree,
+    UpstreamError,
+    UpstreamTree,
+    WheelTree,
+)
+
+MEGATRON = "NVIDIA/Megatron-LM"
+ENGINE = "NVIDIA/TransformerEngine"
+BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
+
+_SIGNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        MEGATRON: ("megatron/core/parallel_state.py",),
+        ENGINE: ("transformer_engine/pytorch/__init__.py",),
+        BRIDGE: ("src/megatron/bridge/__init__.py", "megatron/bridge/__init__.py"),
+    }
+)
+"""Files that only this product has, by its repository."""
+_PACKAGES = ("megatron-core", "transformer-engine", "megatron-bridge")
+_SPEC = re.compile(r"(git|pip|dir|installed):")
+_VERSION_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        MEGATRON: ("megatron/core/package_info.py",),
+        ENGINE: ("build_tools/VERSION.txt",),
+        BRIDGE: (
+            "src/megatron/bridge/package_info.py",
+            "megatron/bridge/package_info.py",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One upstream product in a tree.
+
+    Attributes:
+        repo: Repository of its sources, by which cards name it.
+        version: What the tree says of itself; empty if it does not.
+        commit: Commit of a checkout; ``None`` if it is not known.
+    """
+
+    repo: str
+    tree: UpstreamTree
+    version: str = ""
+    commit: str | None = None
+
+
+def find_products(
+    given: Sequence[str], *, cache: Path, offline: bool
+) -> tuple[tuple[str, Product], ...]:
+    """Open what was given and return its products, each with the argument that named it.
+
+    Args:
+        given: Folders, wheels or specs; without any, the packages that are installed in this
+            Python's environment. Nothing is imported.
+        cache: Folder of downloads.
+        offline: Whether to use the cache only.
+
+    Raises:
+        InputError: Something given cannot be opened or holds no product, or nothing is installed.
+    """
+    if not given:
+        return tuple(_installed())
+    return tuple(
+        (name, product)
+        for name in given
+        for product in _products(name, _opened(name, cache, offline))
+    )
+
+
+def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
+    if _SPEC.match(name):
+        return open_tree(name, cache=cache, offline=offline)
+    path = Path(name)
+    if path.is_dir():
+        return FolderTree(path)
+    if path.suffix == ".whl" and path.is_file():
+        try:
+            return WheelTree(path, path.name, "not computed")
+        except UpstreamError as error:
+            raise InputError("PATH", name, str(error), "download it again") from error
+    problem = "is no folder, wheel or spec"
+    raise InputError("PATH", name, problem, f"name a checkout, a .whl file, or {FORMS}")
+
+
+def _products(name: str, tree: UpstreamTree) -> Iterator[Product]:
+    found = False
+    for repo, signs in _SIGNS.items():
+        if any(_is_file(tree, sign) for sign in signs):
+            found = True
+            yield Product(repo, tree, _version(repo, tree), _commit(name, tree))
+    if not found:
+        problem = "holds none of " + ", ".join(_SIGNS)
+        raise InputError("PATH", name, problem, "name the root of a checkout or a site-packages")
+
+
+def _is_file(tree: UpstreamTree, path: str) -> bool:
+    try:
+        tree.read(path)
+    except (FileNotFoundError, UpstreamError):
+        return False
+    return True
+
+
+def _installed() -> Iterator[tuple[str, Product]]:
+    found = False
+    for package in _PACKAGES:
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found = True
+        for product in _products(package, InstalledTree(package)):
+            yield f"installed:{package}", product
+    if not found:
+        problem = f"none of {', '.join(_PACKAGES)} is installed in this environment"
+        raise InputError("PATH", None, problem, "name a checkout or a wheel")
+
+
+def _version(repo: str, tree: UpstreamTree) -> str:
+    """The version that a tree's own files, or the name of its wheel, say; empty if none does."""
+    for path in _VERSION_FILES[repo]:
+        try:
+            text = tree.read(path).decode("utf-8", "replace")
+        except (FileNotFoundError, UpstreamError):
+            continue
+        return text.strip() if path.endswith(".txt") else _from_package_info(text)
+    match = re.search(r"(==|-)(\d+(\.\w+)+)", tree.origin)
+    return match[2] if match else ""
+
+
+def _from_package_info(text: str) -> str:
+    """The version in a file that assigns ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE``."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return ""
+    values = {
+        node.targets[0].id: node.value.value
+        for node in body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    numbers = [values.get(name) for name in ("MAJOR", "MINOR", "PATCH")]
+    if not all(isinstance(number, int) for number in numbers):
+        return ""
+    return ".".join(map(str, numbers)) + str(values.get("PRE_RELEASE") or "")
+
+
+def _commit(name: str, tree: UpstreamTree) -> str | None:
+    """The commit of a git spec, or that a folder has checked out; its files may differ from it."""
+    known = getattr(tree, "commit", None)
+    if known is not None:
+        return str(known)
+    folder = Path(name.removeprefix("dir:"))
+    if not (folder / ".git").exists():
+        return None
+    # Import here, since loading libgit2 takes time and everything else works without it.
+    try:
+        import pygit2
+    except ImportError:
+        return None
+    try:
+        return str(pygit2.Repository(str(folder)).head.target)
+    except (pygit2.GitError, KeyError):
+        return None
