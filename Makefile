@@ -5,16 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove wheels test test-slow lint evidence benchmark gpu docs clean
+.PHONY: prove upstreams wheels test test-slow lint evidence benchmark gpu docs clean
 
 # One thread in each process: several run side by side already.
 prove test test-slow evidence: export OMP_NUM_THREADS ?= 1
 
-# Prove what the cards say. QUICK=1 leaves the slow proofs out; OFFLINE=1 fetches no upstream code.
+# Prove what the cards say. QUICK=1 leaves the slow proofs out, OFFLINE=1 fetches no upstream code,
+# and with REQUIRE_ALL=1 missing upstream code is a failure.
 prove: $(STAMP)
-	$(BIN)/ringproof prove $(if $(QUICK),--quick) $(if $(OFFLINE),--offline)
+	$(BIN)/ringproof prove $(if $(QUICK),--quick) $(if $(OFFLINE),--offline) \
+		$(if $(REQUIRE_ALL),--require-all)
 
-# All wheels that tests need. Without them the tests of old releases skip.
+# All upstream code that cards and tests name.
+upstreams: $(STAMP)
+	$(BIN)/ringproof upstream fetch
+
+# Only the wheels. Without them tests of releases skip.
 wheels: $(STAMP)
 	$(BIN)/ringproof upstream fetch --wheels
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from checks.action.installed import ROOT, copy_of_ringproof, offline_environment
 from checks.action.runner import Action, evaluate
@@ -15,6 +17,7 @@ from checks.fences.trees import CODE, checkout, fence
 from checks.proofs.miniature import anchor, claim, miniature
 from checks.reports.sarif_structure import sarif_problems
 
+PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40}")
 SKILL = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"
 BODY = "class Config:\n    size: int = 1"
 
@@ -162,6 +165,24 @@ def test_action_and_workflows_obey_github_s_schemas(tmp_path: Path) -> None:
     wrong = tmp_path / "action.yml"
     wrong.write_text((ROOT / "action.yml").read_text().replace("using: composite", "using: bash"))
     assert "bash" in _problems("github-actions", wrong)
+
+
+def test_workflows_pin_actions_and_ask_for_few_rights() -> None:
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = YAML(typ="safe").load(path)
+        assert workflow["permissions"] == {"contents": "read"}, path.name
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+        foreign = [step["uses"] for step in steps if "uses" in step and step["uses"] != "./"]
+        assert all(PINNED.fullmatch(action) for action in foreign), path.name
+    assert not PINNED.fullmatch("actions/checkout@v4")
+
+
+def test_workflows_call_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z-]+): ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    texts.append((ROOT / ".ci" / "run").read_text())
+    called = set(re.findall(r"\bmake ([a-z-]+)", "\n".join(texts)))
+    assert {"upstreams", "wheels", "prove"} <= called <= targets
 
 
 def test_ci_runs_the_readme_s_commands() -> None:

@@ -25,8 +25,8 @@ UpstreamOption = Annotated[
         "--upstream",
         metavar="NAME=SPEC",
         help="Where upstream code is. NAME is an upstream of a card, a repository OWNER/NAME, or "
-        "a path that documents begin with; SPEC is git:PATH[@REF], pip:PACKAGE==VERSION, dir:PATH "
-        "or installed:PACKAGE. Can be given several times.",
+        "a path that documents begin with; SPEC is git:PATH[@REF], fetched:OWNER/NAME@COMMIT, "
+        "pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE. Can be given several times.",
     ),
 ]
 CacheOption = Annotated[

@@ -31,8 +31,9 @@ def stack(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="Checkouts, wheels, site-packages, or git:PATH@REF, pip:PACKAGE==VERSION, "
-            "dir:PATH, installed:PACKAGE; without any, what is installed in this environment.",
+            help="Checkouts, wheels, site-packages, or git:PATH@REF, fetched:OWNER/NAME@COMMIT, "
+            "pip:PACKAGE==VERSION, dir:PATH, installed:PACKAGE; without any, what is "
+            "installed in this environment.",
         ),
     ] = None,
     *,

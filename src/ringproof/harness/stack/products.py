@@ -33,7 +33,7 @@ _SIGNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Files that only this product has, by its repository."""
 _PACKAGES = ("megatron-core", "transformer-engine", "megatron-bridge")
-_SPEC = re.compile(r"(git|pip|dir|installed):")
+_SPEC = re.compile(r"(git|fetched|pip|dir|installed):")
 _VERSION_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         MEGATRON: ("megatron/core/package_info.py",),
