@@ -7,8 +7,10 @@ STAMP := $(VENV)/.up-to-date
 
 .PHONY: prove upstreams wheels test test-slow lint evidence benchmark gpu docs clean
 
-# One thread in each process: several run side by side already.
+# One thread in each process: several run side by side already. Bytecode is kept even where the
+# environment forbids it: pytest would compile each test file anew in each of its processes.
 prove test test-slow evidence: export OMP_NUM_THREADS ?= 1
+prove test test-slow evidence: export PYTHONDONTWRITEBYTECODE =
 
 # Prove what the cards say. QUICK=1 leaves the slow proofs out, OFFLINE=1 fetches no upstream code,
 # and with REQUIRE_ALL=1 missing upstream code is a failure.

@@ -29,6 +29,8 @@ from smoke.training_matrix import (
 
 LIMIT_SECONDS = 110.0
 """Of a run; a busy machine needs most of it for thirty steps on eight ranks."""
+GLOBAL_BATCH = 4
+"""Sequences of a step: few, since each microbatch costs the same messages however short it is."""
 LEARNT = 0.97
 """Of the first loss, at most, in the end: a model that learns nothing proves nothing."""
 
@@ -58,7 +60,7 @@ class References:
     def of(self, preset: str, mtp: int) -> Series:
         """Loss and gradient norm of each step."""
         if (preset, mtp) not in self._kept:
-            options = options_of(preset, ONE_RANK, mtp=mtp)
+            options = options_of(preset, ONE_RANK, mtp=mtp, global_batch=GLOBAL_BATCH)
             found = self._cluster.run(series, world_size=1, options=options).values[0]
             self._kept[preset, mtp] = found
         return self._kept[preset, mtp]
@@ -102,7 +104,7 @@ def test_a_training_is_that_of_one_rank(
     assert len(wanted) == STEPS
     assert wanted[-1][0] < LEARNT * wanted[0][0]
     spread = SPREADS[name]
-    options = options_of(preset, spread, mtp=mtp)
+    options = options_of(preset, spread, mtp=mtp, global_batch=GLOBAL_BATCH)
     values = cluster.run(
         series, world_size=spread.ranks, timeout_seconds=LIMIT_SECONDS, options=options
     ).values
@@ -137,7 +139,8 @@ def test_a_wrong_normaliser_still_learns_and_is_seen(
     cluster: Cluster, references: References
 ) -> None:
     """Negative control: a mean over microbatches."""
-    options = options_of("qwen3-tiny", Spread({"cp": 2}, batch={"forced_sizes": (2, 1)}))
+    turns = Spread({"cp": 2}, batch={"forced_sizes": (2, 1)})
+    options = options_of("qwen3-tiny", turns, global_batch=GLOBAL_BATCH)
     fault = "mean-of-microbatches"
     run = cluster.run(trials.train, world_size=2, options=options, fault=fault).values[0].steps
     assert run[-1][0] < LEARNT * run[0][0]

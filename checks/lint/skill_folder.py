@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from ringproof.cli.lint import command_table
 from ringproof.cli.main import app
 from ringproof.harness.lint.engine import LintReport, lint
+from ringproof.harness.lint.fenced import CommandTable
 from ringproof.harness.lint.selection import LintConfig
 
 HEAD = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"
@@ -25,8 +27,12 @@ def make_skill(root: Path, body: str = "", *, name: str = "one", head: str = HEA
 
 def report_on(*paths: Path, config: LintConfig | None = None, obey: bool = True) -> LintReport:
     """Lint with the commands of this ringproof."""
-    table = command_table(typer.main.get_command(app))
-    return lint(paths, config or LintConfig(), table, obey_silences=obey)
+    return lint(paths, config or LintConfig(), _commands(), obey_silences=obey)
+
+
+@functools.cache
+def _commands() -> CommandTable:
+    return command_table(typer.main.get_command(app))
 
 
 def rules_of(*paths: Path) -> list[str]:

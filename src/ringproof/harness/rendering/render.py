@@ -41,6 +41,16 @@ KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
     }
 )
 
+# The package's own templates, each compiled once. They escape all that is not finished Markdown.
+_TEMPLATES = ImmutableSandboxedEnvironment(
+    loader=PackageLoader("ringproof.harness.rendering", "templates"),
+    undefined=StrictUndefined,
+    finalize=lambda value: value if isinstance(value, Safe) else inline(str(value)),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,
+)
+
 
 @dataclass(frozen=True)
 class RenderedBlock:
@@ -137,20 +147,9 @@ def _filled(request: BlockRequest) -> tuple[str, ...]:
 
 
 def lay_out(content: Content) -> tuple[str, ...]:
-    """Format content with its template.
-
-    Only the package's own templates are used. They escape everything that is not finished Markdown.
-    """
-    environment = ImmutableSandboxedEnvironment(
-        loader=PackageLoader("ringproof.harness.rendering", "templates"),
-        undefined=StrictUndefined,
-        finalize=lambda value: value if isinstance(value, Safe) else inline(str(value)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    text = environment.get_template(f"{content.template}.md.jinja").render(content=content)
-    return tuple(text.rstrip("\n").split("\n"))
+    """Format content with its template."""
+    template = _TEMPLATES.get_template(f"{content.template}.md.jinja")
+    return tuple(template.render(content=content).rstrip("\n").split("\n"))
 
 
 def _replaced(text: str, made: Sequence[RenderedBlock]) -> str:
