@@ -17,6 +17,7 @@ import pytest
 from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel
 from checks.upstreams.fetching import NAME, Demo, batches, counted_git, demo
+from checks.upstreams.http_git import served
 
 BATCHES = 3
 
@@ -43,7 +44,7 @@ def test_what_was_fetched_is_used_without_upstream(made: Demo) -> None:
     shutil.rmtree(made.server)
     assert made.run("anchors", "check", "--offline").returncode == 0
     assert made.run("upstream", "fetch").returncode == 0, "nothing is fetched twice"
-    for shown in (made.new, made.new[:9]):
+    for shown in (made.new, made.new[:9], "new"):
         changed = made.run(
             "anchors", "drift", "--from", f"fetched:{NAME}@{made.old}",
             "--to", f"fetched:{NAME}@{shown}",
@@ -62,6 +63,16 @@ def test_files_that_commits_share_are_fetched_once(made: Demo, tmp_path: Path) -
     assert batches(tmp_path / "bin") == BATCHES
     assert made.run("upstream", "fetch", **counting).returncode == 0
     assert batches(tmp_path / "bin") == BATCHES
+
+
+def test_a_server_over_http(made: Demo, tmp_path: Path) -> None:
+    counting = counted_git(tmp_path / "bin")
+    with served(made.server.parent) as url:
+        done = made.run("upstream", "fetch", url=f"{url}/server", **counting)
+        assert done.returncode == 0, done.stderr
+        _one_line(made.run("upstream", "fetch", "--branches", url=f"{url}/none"), "not found")
+    assert batches(tmp_path / "bin") == BATCHES
+    assert made.run("anchors", "check", "--offline").returncode == 0
 
 
 def test_a_server_without_filters_sends_everything(tmp_path: Path) -> None:
@@ -120,11 +131,23 @@ def test_the_newest_commit_of_a_branch(made: Demo) -> None:
     )
     assert made.run("upstream", "fetch", "--branches").returncode == 0
     changed = made.run(
-        "anchors", "drift", "--from", f"fetched:{NAME}@{made.old}", "--to", f"fetched:{NAME}@main",
-        "--only", "old", "--json", "-", "--format", "json",
+        "anchors", "drift", "--from", f"fetched:{NAME}@main",
+        "--to", f"fetched:{NAME}@newest/main", "--only", "old", "--json", "-", "--format", "json",
     )  # fmt: skip
     assert changed.returncode == 1 and newest in changed.stdout
     assert newest[:12] not in made.here(), "no card names it"
+
+
+def test_commits_that_only_tests_need(made: Demo) -> None:
+    files = {"pkg/mod.py": "def build(third):\n    pass\n"}
+    other = commit(pygit2.Repository(str(made.server)), files, ref="refs/tags/other")
+    listed = made.repository.file("skills/commits.txt", f"# words\n{NAME} other {other[:12]}\n")
+    _one_line(made.run("upstream", "fetch"), "is not a commit of a repository", "in full")
+    listed.write_text(f"# words\n{NAME} other {other}\n{NAME} another {other}  # twice\n")
+    assert made.run("upstream", "fetch").returncode == 0
+    for name in ("other", "another"):
+        assert made.run("stack", f"fetched:{NAME}@{name}").returncode == 2, "no product in it"
+    _one_line(made.run("stack", f"fetched:{NAME}@third"), "is not in the cache")
 
 
 def test_an_unknown_commit_does_not_keep_the_others_away(made: Demo) -> None:

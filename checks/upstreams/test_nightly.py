@@ -61,7 +61,7 @@ def test_what_changed_is_reported(tmp_path: Path, code: str, stack: str, changed
     assert done.returncode == 0, done.stderr
     assert f"changed={changed}\n" in done.stdout
     report = (tmp_path / "out" / "report.md").read_text()
-    assert made.old in report and f"stack of fetched:{NAME}@main" in report
+    assert made.old in report and f"stack of fetched:{NAME}@newest/main" in report
     results = json.loads((tmp_path / "out" / "drift.sarif").read_text())["runs"][0]["results"]
     assert bool(results) is (code == CHANGED)
     assert ("claim old" in report) is (code == CHANGED)

@@ -87,7 +87,7 @@ def fetch(
         typer.Option(
             "--branches",
             help="Fetch also the newest commit of each branch that a card names; it is then "
-            "fetched:OWNER/NAME@BRANCH.",
+            "fetched:OWNER/NAME@newest/BRANCH.",
         ),
     ] = False,
     cache: CacheOption = None,
@@ -211,4 +211,5 @@ def by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
 
 
 def _counted(wanted: Wanted) -> str:
-    return f"{len(wanted.commits)} commits and {len(wanted.wheels)} wheels"
+    commits = {item.commit for item in wanted.commits}
+    return f"{len(commits)} commits and {len(wanted.wheels)} wheels"

@@ -16,6 +16,9 @@ from ringproof.errors import InputError
 COMPLETE = "refs/ringproof"
 """Prefix of the refs of complete commits, and of the newest commits of branches."""
 
+NEWEST = "newest/"
+"""Before the name of a branch: its newest commit, and not the one that a card names."""
+
 FETCHED = re.compile(
     r"(?P<repo>[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+)@(?P<ref>[A-Za-z0-9][A-Za-z0-9._/-]*)"
 )
@@ -40,6 +43,11 @@ def branch_ref(branch: str) -> str:
     return f"{COMPLETE}/branches/{branch}"
 
 
+def name_ref(ref: str) -> str:
+    """Return the ref of the commit that cards name for a branch, tag or pull request."""
+    return f"{COMPLETE}/names/{ref}"
+
+
 def find_commit(cache: Path, repo: str, commit: str) -> Path | None:
     """Return the repository in the cache that has all files of a commit, or ``None``.
 
@@ -57,19 +65,21 @@ def complete_commits(cache: Path, repo: str) -> Iterator[str]:
 
 
 def fetched_spec(cache: Path, repo: str, ref: str) -> str:
-    """Return ``git:PATH@COMMIT`` for a commit or branch in the cache.
+    """Return ``git:PATH@COMMIT`` for a commit in the cache.
 
     Args:
-        ref: Commit, the unique start of one, or a branch whose newest commit was fetched.
+        ref: Commit, the unique start of one, the ref for which a card names it, or `NEWEST` and a
+            branch whose newest commit was fetched.
 
     Raises:
         InputError: The cache does not have it.
     """
     folder = repository_folder(cache, repo)
     found = [commit for commit in complete_commits(cache, repo) if commit.startswith(ref)]
-    branch = folder / branch_ref(ref)
-    if branch.is_file():
-        found = [branch.read_text("ascii").strip()]
+    newest = ref.startswith(NEWEST)
+    named = folder / (branch_ref(ref[len(NEWEST) :]) if newest else name_ref(ref))
+    if named.is_file():
+        found = [named.read_text("ascii").strip()]
     if len(found) == 1:
         return f"git:{folder}@{found[0]}"
     problem = "is the start of several commits" if found else "is not in the cache"

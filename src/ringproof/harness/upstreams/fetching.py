@@ -22,7 +22,6 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.upstreams.fetched import (
-    branch_ref,
     complete_ref,
     find_commit,
     repository_folder,
@@ -164,10 +163,12 @@ def fetch_commits(
     return MappingProxyType(failures)
 
 
-def name_branch(repo: str, branch: str, commit: str, cache: Path, lock: int) -> None:
-    """Record a complete commit as the newest of a branch."""
-    git = GitProgram(repository_folder(cache, repo), "", lock)
-    git.run("update-ref", branch_ref(branch), commit)
+def name_commit(repo: str, ref: str, commit: str, cache: Path, lock: int) -> None:
+    """Give a complete commit a ref."""
+    folder = repository_folder(cache, repo)
+    file = folder / ref
+    if not file.is_file() or file.read_text("ascii").strip() != commit:
+        GitProgram(folder, "", lock).run("update-ref", ref, commit)
 
 
 def _prepare(folder: Path) -> None:

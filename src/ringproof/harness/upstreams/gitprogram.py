@@ -68,7 +68,7 @@ class GitProgram:
         """
         command = [
             *("env", *(word for name in _UNSET for word in ("-u", name)), *_SET, _program()),
-            *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=30"),
+            *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60"),
             *("-c", f"remote.origin.url={self.url}", "-c", "core.fsmonitor=false"),
             *("-c", "fetch.negotiationAlgorithm=noop", "-c", "maintenance.auto=false"),
             *(() if self.folder is None else (f"--git-dir={self.folder}",)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,12 +14,12 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.fetched import find_commit
+from ringproof.harness.upstreams.fetched import NEWEST, branch_ref, find_commit, name_ref
 from ringproof.harness.upstreams.fetching import (
     Servers,
     fetch_commits,
     locked,
-    name_branch,
+    name_commit,
     newest_commit,
     reach,
 )
@@ -27,6 +29,7 @@ from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 from ringproof.harness.upstreams.wanted import Wanted, WantedCommit, has_wheel
 from ringproof.harness.upstreams.wheels import PinnedWheel
 
+_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
 _WHEELS_AT_ONCE = 4  # most of pip's time is its own
 
 
@@ -114,19 +117,22 @@ class Provision:
     def _newest(self, repo: str, wanted: Wanted, lock: int) -> list[WantedCommit]:
         named = [branch for owner, branch in wanted.branches if owner == repo]
         commits = {name: newest_commit(repo, name, self.servers, lock) for name in named}
-        return [WantedCommit(repo, commit, f"newest {name}") for name, commit in commits.items()]
+        return [WantedCommit(repo, commit, f"{NEWEST}{name}") for name, commit in commits.items()]
 
     def _commits(self, repo: str, commits: list[WantedCommit], lock: int) -> Iterator[Shortfall]:
-        new = [item for item in commits if find_commit(self.cache, repo, item.commit) is None]
+        wanted = dict.fromkeys(item.commit for item in commits)
+        new = [commit for commit in wanted if find_commit(self.cache, repo, commit) is None]
         failures: dict[str, InputError] = {}
+        refs = Counter(item.ref for item in commits)
         if new:
-            failures.update(self._fetched(repo, [item.commit for item in new], lock))
+            failures.update(self._fetched(repo, new, lock))
         for item in commits:
-            prefix, _, branch = item.ref.rpartition("newest ")
             if item.commit in failures:
                 yield Shortfall(str(item), failures[item.commit])
-            elif branch != item.ref and not prefix:
-                name_branch(repo, branch, item.commit, self.cache, lock)
+            elif _REF.fullmatch(item.ref) and refs[item.ref] == 1:
+                newest = item.ref.startswith(NEWEST)
+                name = branch_ref(item.ref[len(NEWEST) :]) if newest else name_ref(item.ref)
+                name_commit(repo, name, item.commit, self.cache, lock)
 
     def _fetched(self, repo: str, commits: Sequence[str], lock: int) -> dict[str, InputError]:
         reach(repo, self.servers, lock)

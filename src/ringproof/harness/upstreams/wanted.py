@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.harness.cards.model import Card, PackageUpstream
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.fetched import find_commit
@@ -13,6 +16,10 @@ from ringproof.harness.upstreams.releases import fetch_release
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
 
+COMMITS_FILE = "commits.txt"
+"""List of commits that tests need, beside that of wheels: ``OWNER/NAME REF COMMIT``."""
+_MAX_BYTES = 1_000_000
+_COMMIT = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+) (\S+) ([0-9a-f]{40})")
 MOVING = ("main", "master", "dev")
 """Refs that are branches; the others that cards name are tags, releases and pull requests."""
 
@@ -38,7 +45,7 @@ class Wanted:
     """All that cards need.
 
     Attributes:
-        commits: Each commit once, by repository.
+        commits: Each commit once for each of its refs, by repository.
         wheels: Each release once, by package and then in the order of versions.
     """
 
@@ -52,36 +59,61 @@ class Wanted:
         return tuple(named)
 
 
-def wanted_by(cards: Mapping[str, Card], pinned: Iterable[PinnedWheel]) -> Wanted:
-    """Return what cards need, and the wheels of a list.
+def wanted_by(cards: Mapping[str, Card], pinned: Wanted) -> Wanted:
+    """Return what cards need, and what tests need besides.
 
     Args:
         cards: By skill.
-        pinned: Wheels that the tests need, with their hashes.
+        pinned: What the tests need, wheels with their hashes.
     """
-    commits: dict[tuple[str, str], WantedCommit] = {}
-    wheels = {(wheel.package, wheel.version): wheel for wheel in pinned}
+    commits: dict[WantedCommit, None] = {}
+    wheels = {(wheel.package, wheel.version): wheel for wheel in pinned.wheels}
     for upstream in (item for card in cards.values() for item in card.upstreams.values()):
         if upstream.repo is not None and upstream.commit is not None:
             ref = upstream.ref or upstream.commit[:12]
-            key = (upstream.repo, upstream.commit)
-            commits.setdefault(key, WantedCommit(upstream.repo, upstream.commit, ref))
+            commits[WantedCommit(upstream.repo, upstream.commit, ref)] = None
         if isinstance(upstream, PackageUpstream):
             release = (upstream.package, upstream.version)
             hashes = upstream.file_sha256 or getattr(wheels.get(release), "sha256", ())
             wheels[release] = PinnedWheel(upstream.package, upstream.version, tuple(hashes))
-    ordered = sorted(commits.values(), key=lambda item: item.repo)
+    commits.update(dict.fromkeys(pinned.commits))
+    ordered = sorted(commits, key=lambda item: item.repo)
     return Wanted(tuple(ordered), tuple(wheels.values()))
 
 
-def pinned_beside(cards: Iterable[Path]) -> tuple[PinnedWheel, ...]:
-    """Return the wheels of the list in the folder of the cards; none without a list.
+def pinned_beside(cards: Iterable[Path]) -> Wanted:
+    """Return what the lists in the folder of the cards name; nothing without lists.
 
     Args:
         cards: Paths of cards, ``cards/NAME/card.yaml``.
+
+    Raises:
+        InputError: A line of a list has another form.
     """
-    lists = {path.parent.parent / WHEELS_FILE for path in cards}
-    return tuple(wheel for path in sorted(lists) if path.is_file() for wheel in read_wheels(path))
+    folders = sorted({path.parent.parent for path in cards})
+    wheels = [folder / WHEELS_FILE for folder in folders]
+    commits = [folder / COMMITS_FILE for folder in folders]
+    return Wanted(
+        tuple(item for path in commits if path.is_file() for item in read_commits(path)),
+        tuple(wheel for path in wheels if path.is_file() for wheel in read_wheels(path)),
+    )
+
+
+def read_commits(path: Path) -> Iterator[WantedCommit]:
+    """Yield the commits of a list.
+
+    Raises:
+        InputError: The file cannot be read, or a line has another form.
+    """
+    data = read_input(path, _MAX_BYTES, remedy="name the folder of the skills with --skills")
+    for text in data.decode("utf-8", "replace").splitlines():
+        line = text.partition("#")[0].strip()
+        match = _COMMIT.fullmatch(line)
+        if match is not None:
+            yield WantedCommit(match[1], match[3], match[2])
+        elif line:
+            remedy = "write OWNER/NAME REF COMMIT, the commit in full"
+            raise InputError(str(path), line, "is not a commit of a repository", remedy)
 
 
 def missing(wanted: Wanted, cache: Path) -> Wanted:
