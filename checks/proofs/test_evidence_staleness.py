@@ -120,7 +120,7 @@ def _unrelated(repository: Miniature) -> None:
 
 def _other_version(repository: Miniature) -> None:
     (path,) = (repository.root / "evidence").glob("*/demo.json")
-    path.write_text(path.read_text().replace('"version": 1,', '"version": 0,', 1))
+    path.write_text(path.read_text().replace('"version": 2,', '"version": 0,', 1))
 
 
 def _unreadable(repository: Miniature) -> None:

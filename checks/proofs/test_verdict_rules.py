@@ -14,6 +14,7 @@ import pytest
 from ringproof.harness.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.harness.proofs import environment as machine
 from ringproof.harness.proofs.environment import read_environment
+from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.suite import EventLog, SuiteResult, judge_tests
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 
@@ -95,7 +96,7 @@ def test_a_complete_log() -> None:
     suite = _suite(*events, {"event": "end", "exit": 0})
     assert suite.incomplete == ""
     assert suite.tests[TEST.target].seconds == 3.0
-    assert judge_tests(TEST, suite, None).state is ProofState.PASSED
+    assert judge_tests(TEST, suite, None, own=Evidence.DERIVED).state is ProofState.PASSED
 
 
 def test_a_log_that_stops_in_the_middle() -> None:
@@ -107,11 +108,11 @@ def test_a_log_that_stops_in_the_middle() -> None:
 
 def test_an_empty_log_is_not_run_rather_than_missing() -> None:
     suite = _suite(ended="usage error")
-    result = judge_tests(TEST, suite, None)
+    result = judge_tests(TEST, suite, None, own=Evidence.DERIVED)
     assert result.state is ProofState.NOT_RUN
     assert "usage error" in result.detail
     ended = _suite({**SELECTED, "ids": []}, {"event": "end", "exit": 5})
-    assert judge_tests(TEST, ended, None).state is ProofState.MISSING
+    assert judge_tests(TEST, ended, None, own=Evidence.DERIVED).state is ProofState.MISSING
 
 
 @pytest.mark.parametrize(

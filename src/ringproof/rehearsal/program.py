@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("megatron.core", "megatron.bridge", "transformer_engine.pytorch")
+"""Upstream's packages whose import in a rank is reported."""
+
 
 @dataclass(frozen=True)
 class Upstream:
@@ -200,6 +203,7 @@ class RankReport:
         attention: Attention calls in order.
         graphs: CUDA graphs in the order of their captures.
         seconds: Wall-clock time of the rank.
+        imported: Which of upstream's packages were imported; see `PACKAGES`.
         results: Value that a script handed over (see `ringproof.rehearsal.rank.handing`).
     """
 
@@ -212,4 +216,5 @@ class RankReport:
     races: tuple[SendRace, ...] = ()
     graphs: tuple[GraphCapture, ...] = ()
     seconds: float = 0.0
+    imported: tuple[str, ...] = ()
     results: Any = None

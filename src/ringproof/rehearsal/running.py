@@ -22,6 +22,8 @@ import psutil
 from pydantic import TypeAdapter
 
 from ringproof.errors import InputError
+from ringproof.harness.proofs.executed import Touch, note
+from ringproof.harness.stack.products import BRIDGE, ENGINE, MEGATRON
 from ringproof.rehearsal.program import Program, RankError, RankReport, SendRace, Upstream
 from ringproof.rehearsal.rank import board
 
@@ -240,9 +242,25 @@ class Server:
             pids, folder, lambda open_pids: self._ask({"reap": open_pids})["ended"], roots
         )
         try:
-            return watch.outcome(limit_seconds, progress)
+            outcome = watch.outcome(limit_seconds, progress)
         finally:
             watch.end_all()
+        for touch in _touches(program.upstream, outcome):
+            note(touch)
+        return outcome
+
+
+def _touches(upstream: Upstream, outcome: Outcome) -> Iterator[Touch]:
+    """What of upstream the ranks imported, and so executed."""
+    imported = {name for report in outcome.ranks for name in report.imported}
+    bridge = next((str(folder) for folder in upstream.extra), "")
+    for package, repo, name, root in (
+        ("megatron.core", MEGATRON, upstream.megatron_name, str(upstream.megatron)),
+        ("megatron.bridge", BRIDGE, bridge, bridge),
+        ("transformer_engine.pytorch", ENGINE, upstream.engine_version, str(upstream.engine)),
+    ):
+        if package in imported:
+            yield Touch(True, repo, name, root)
 
 
 class Servers(contextlib.ExitStack):

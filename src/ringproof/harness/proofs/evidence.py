@@ -2,17 +2,20 @@
 
 There is one file for each skill and environment class::
 
-    {"version": 1, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
+    {"version": 2, "ringproof": V, "skill": NAME, "title": TEXT, "summary": TEXT,
      "quick": false,
      "environment": {"class", "python", "torch", "platform", "cpus", "gpus", "commit", "dirty"},
      "started": "2026-01-31T12:00:00Z", "seconds": S,
-     "claims": [{"id", "kind", "says", "verdict", "reason", "seconds",
+     "claims": [{"id", "kind", "says", "lines": [LINE], "verdict", "reason", "seconds",
+                 "evidence": KIND | null, "executed": [LINE], "read": [LINE],
                  "proofs": [{"id", "kind", "outcome", "seconds", "tests": {STATE: N},
                              "numbers": {NAME: {"min", "max", "count"}},
-                             "notes": {NAME: [TEXT]}, "detail", "sources": SHA256}]}],
+                             "notes": {NAME: [TEXT]}, "detail", "sources": SHA256,
+                             "evidence": KIND | null, "upstream": [TEXT]}]}],
      "validation_status": {TOPIC: VERDICT},
-     "totals": {"proven": N, "partly": N, "refuted": N, "unproven": N, "not-here": N,
-                "proofs": N, "proofs_executed": N}}
+     "about_upstream": {KIND: N, "none": N},
+     "totals": {"proven": N, "in-reference": N, "partly": N, "refuted": N, "unproven": N,
+                "not-here": N, "proofs": N, "proofs_executed": N}}
 """
 
 from __future__ import annotations
@@ -26,16 +29,18 @@ from typing import Any
 
 from ringproof import __version__
 from ringproof.harness.cards.model import Card
-from ringproof.harness.cards.statements import Statement
+from ringproof.harness.cards.statements import Statement, StatementKind
 from ringproof.harness.proofs.environment import Environment
+from ringproof.harness.proofs.executed import Evidence, Touch
 from ringproof.harness.proofs.verdicts import ProofResult, StatementResult, Verdict
 
-VERSION = 1
+VERSION = 2
 _WORST_FIRST = (
     Verdict.REFUTED,
     Verdict.UNPROVEN,
     Verdict.NOT_HERE,
     Verdict.PARTLY,
+    Verdict.IN_REFERENCE,
     Verdict.PROVEN,
 )
 
@@ -51,6 +56,24 @@ class SkillResult:
     def count(self, verdict: Verdict) -> int:
         """Count the statements with this verdict."""
         return sum(result.verdict is verdict for result in self.statements)
+
+    @property
+    def about_upstream(self) -> dict[str, int]:
+        """Count the statements about upstream by the kind of their evidence.
+
+        These name lines of upstream, or rest on upstream's code. Those that are not proven count as
+        ``none``, and anchors that no statement uses not at all.
+        """
+        found = dict.fromkeys((*(kind.value for kind in Evidence), "none"), 0)
+        for result in self.statements:
+            ground = result.ground
+            rests = ground is not None and ground.evidence in (Evidence.UPSTREAM, Evidence.READ)
+            if result.statement.kind is StatementKind.ANCHOR:
+                continue
+            if result.statement.lines or rests:
+                settled = result.verdict in (Verdict.PROVEN, Verdict.IN_REFERENCE)
+                found[ground.evidence.value if settled and ground else "none"] += 1
+        return found
 
     @property
     def proofs(self) -> dict[str, ProofResult]:
@@ -94,6 +117,7 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
         "seconds": round(facts.seconds, 3),
         "claims": [_claim(statement) for statement in result.statements],
         "validation_status": _status(result),
+        "about_upstream": result.about_upstream,
         "totals": {
             **{verdict.value: result.count(verdict) for verdict in Verdict},
             "proofs": len(result.proofs),
@@ -103,13 +127,18 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
 
 
 def _claim(result: StatementResult) -> dict[str, Any]:
+    ground = result.ground
     return {
         "id": result.statement.id,
         "kind": result.statement.kind.value,
         "says": result.statement.says,
+        "lines": list(result.statement.lines),
         "verdict": result.verdict.value,
         "reason": result.reason,
         "seconds": round(result.seconds, 3),
+        "evidence": None if ground is None else ground.evidence.value,
+        "executed": [] if ground is None else list(ground.executed),
+        "read": [] if ground is None else list(ground.read),
         "proofs": [_proof(proof) for proof in result.proofs],
     }
 
@@ -128,7 +157,14 @@ def _proof(proof: ProofResult) -> dict[str, Any]:
         "notes": {name: list(values) for name, values in proof.notes.items()},
         "detail": proof.detail,
         "sources": proof.sources,
+        "evidence": None if proof.evidence is None else proof.evidence.value,
+        "upstream": list(dict.fromkeys(_words(touch) for touch in proof.touches)),
     }
+
+
+def _words(touch: Touch) -> str:
+    how = "executed" if touch.executed else "read"
+    return f"{how} {touch.repo} {touch.name.partition('#')[0]}"
 
 
 def _status(result: SkillResult) -> dict[str, str]:

@@ -23,11 +23,15 @@ from ringproof.harness.proofs.anchoring import AnchorProver, anchor_digests
 from ringproof.harness.proofs.closure import SourceClosure
 from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
+from ringproof.harness.proofs.executed import Evidence
+from ringproof.harness.proofs.grounds import Grounds
 from ringproof.harness.proofs.progress import Progress
 from ringproof.harness.proofs.suite import GivenUpstreams, SuiteResult, judge_tests, run_suite
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
+
+_REFERENCE = ("src/ringproof/reference/", "src/ringproof/harness/tape/")
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,17 @@ class ProveResult:
 
 @dataclass(frozen=True)
 class _Subject:
-    """A skill before the run, with the digests of its proofs' sources by proof id."""
+    """A skill before the run, with the digests of its proofs' sources by proof id.
+
+    ``own`` holds the kind of each test that touches no upstream code, by proof id.
+    """
 
     name: str
     card: Card
     statements: tuple[Statement, ...]
     tests: tuple[Proof, ...]
     digests: Mapping[str, str | None]
+    own: Mapping[str, Evidence]
 
 
 def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], None]) -> ProveResult:
@@ -131,8 +139,15 @@ def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
         )
         digests = {proof.id: closure.digest(proof.file) for proof in tests}
         both = MappingProxyType({**digests, **anchor_digests(card)})
-        found.append(_Subject(name, card, said, tests, both))
+        own = {proof.id: _own_kind(closure, proof) for proof in tests}
+        found.append(_Subject(name, card, said, tests, both, own))
     return tuple(found)
+
+
+def _own_kind(closure: SourceClosure, proof: Proof) -> Evidence:
+    """The kind of a test that touches no upstream code, by what its file imports."""
+    ran = any(name.startswith(_REFERENCE) for name in closure.files(proof.file))
+    return Evidence.REFERENCE if ran else Evidence.DERIVED
 
 
 def _exists(root: Path, proof: Proof) -> bool:
@@ -211,12 +226,13 @@ def _judge(
         if digest is None:
             detail = f"no file {proof.file}"
             return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
-        return judge_tests(proof, suite, digest)
+        return judge_tests(proof, suite, digest, own=subject.own[proof.id])
 
-    judged = (
-        judge(statement, tuple(outcome(proof) for proof in statement.proofs))
-        for statement in subject.statements
-    )
+    grounds = Grounds(subject.card)
+    judged = []
+    for statement in subject.statements:
+        proofs = tuple(outcome(proof) for proof in statement.proofs)
+        judged.append(judge(statement, proofs, grounds.of(statement, proofs)))
     return SkillResult(subject.name, subject.card, tuple(judged))
 
 

@@ -13,7 +13,8 @@ nothing. The events:
     {"event": "selected", "ids": [...], "left_out": [...]}
     {"event": "start", "id": NODE}
     {"event": "phase", "id": NODE, "when": "setup" | "call" | "teardown", "outcome": ...,
-     "seconds": S, "detail": TEXT, "expected_failure": bool, "properties": [[NAME, VALUE], ...]}
+     "seconds": S, "detail": TEXT, "expected_failure": bool, "properties": [[NAME, VALUE], ...],
+     "touches": [[EXECUTED, REPO, NAME, ROOT], ...]}
     {"event": "finish", "id": NODE}
     {"event": "end", "exit": N}
 """
@@ -23,7 +24,8 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import TextIO
 
@@ -31,6 +33,11 @@ import pytest
 
 from ringproof.harness.cards.proof import covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
+from ringproof.harness.proofs.executed import Touch, collecting
+from ringproof.harness.proofs.imports import ImportedUpstreams
+
+TOUCHES = "ringproof-touches"
+"""Property of a test that carries what it touched of upstream from a worker."""
 
 _TAIL_CHARACTERS = 4000
 _OUTPUT_CHARACTERS = 1500
@@ -60,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if selection is not None:
         wanted = json.loads(Path(selection).read_text("utf-8"))
         config.pluginmanager.register(_Selector(tuple(wanted["ids"]), bool(wanted["quick"])))
+        config.pluginmanager.register(_Touches())
     worker = getattr(config, "workerinput", {}).get("workerid")
     if events is not None and worker in (None, "gw0"):
         stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115 - closed at session end
@@ -87,6 +95,39 @@ class _Selector:
         if recorder is not None:
             left_out = [item.nodeid for item in named if item in slow]
             recorder.write("selected", ids=[item.nodeid for item in kept], left_out=left_out)
+
+
+class _Touches:
+    """Attaches to each test what of upstream it, its fixtures and its imports touched."""
+
+    def __init__(self) -> None:
+        self._of_fixture: dict[object, list[Touch]] = {}
+        self._imports = ImportedUpstreams()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+        with collecting() as found:
+            result = yield
+        self._of_fixture[fixturedef] = found
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        try:
+            with collecting() as found:
+                return (yield)
+        finally:
+            touches = {*found, *self._before(item)}
+            rows = [list(astuple(touch)) for touch in sorted(touches)]
+            item.user_properties.append((TOUCHES, rows))
+
+    def _before(self, item: pytest.Item) -> Iterator[Touch]:
+        known = getattr(item, "_fixtureinfo", None)
+        for definitions in known.name2fixturedefs.values() if known else ():
+            for definition in definitions:
+                yield from self._of_fixture.get(definition, ())
+        name = getattr(item, "originalname", None) or item.name
+        yield from self._imports.touches(item.path, name)
 
 
 class _Collection:
@@ -138,7 +179,12 @@ class _Recorder(_Collection):
             seconds=round(report.duration, 6),
             detail="" if report.outcome == "passed" else self._detail(report),
             expected_failure=hasattr(report, "wasxfail"),
-            properties=[[str(name), _plain(value)] for name, value in report.user_properties],
+            properties=[
+                [str(name), _plain(value)]
+                for name, value in report.user_properties
+                if name != TOUCHES
+            ],
+            touches=next((rows for name, rows in report.user_properties if name == TOUCHES), []),
         )
         if report.when not in ("setup", "call", "teardown"):  # a worker died in this test
             self.write("finish", id=report.nodeid)

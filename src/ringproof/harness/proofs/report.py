@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringproof.harness.proofs.evidence import SkillResult
+from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdict
 
@@ -35,12 +37,17 @@ def render_report(
         verdict.value: sum(record["totals"][verdict.value] for record in records)
         for verdict in Verdict
     }
+    about: Counter[str] = Counter()
+    for record in records:
+        about.update(record["about_upstream"])
     return environment.get_template("report.html.j2").render(
         records=records,
         problems=problems,
         stale=stale,
         totals=totals,
         verdicts=[verdict.value for verdict in Verdict],
+        meanings=_MEANINGS,
+        about=about,
         run=records[0],
     )
 
@@ -62,10 +69,21 @@ def _spread(spread: Mapping[str, float]) -> str:
 _STYLES: Mapping[Verdict, str] = MappingProxyType(
     {
         Verdict.PROVEN: "green",
-        Verdict.PARTLY: "green4",
+        Verdict.IN_REFERENCE: "dark_cyan",
+        Verdict.PARTLY: "dark_orange",
         Verdict.REFUTED: "bold red",
         Verdict.UNPROVEN: "yellow",
         Verdict.NOT_HERE: "cyan",
+    }
+)
+_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        Verdict.PROVEN.value: "all of its proofs ran and passed",
+        Verdict.IN_REFERENCE.value: "about upstream, but only ringproof's own code ran",
+        Verdict.PARTLY.value: "some proofs passed, and others could not run here",
+        Verdict.REFUTED.value: "a proof failed or does not exist",
+        Verdict.UNPROVEN.value: "the card says that nothing proves it",
+        Verdict.NOT_HERE.value: "no proof could run here",
     }
 )
 _DETAIL_LINES = 30
@@ -91,6 +109,7 @@ def _table(skill: SkillResult) -> Table:
     table.add_column("id", overflow="fold")
     table.add_column("kind")
     table.add_column("verdict")
+    table.add_column("evidence")
     table.add_column("proofs", justify="right")
     table.add_column("seconds", justify="right")
     for result in skill.statements:
@@ -101,6 +120,7 @@ def _table(skill: SkillResult) -> Table:
             escape(result.statement.id),
             result.statement.kind.value,
             f"[{style}]{result.verdict.value}[/]",
+            result.ground.evidence.value if result.ground else "-",
             f"{passed}/{len(pointed)}" if pointed else "-",
             f"{result.seconds:.1f}" if any(proof.executed for proof in pointed) else "-",
         )
@@ -139,7 +159,12 @@ def _summary(result: ProveResult) -> str:
     where = escape(result.facts.environment.name)
     executed = sum(skill.executed for skill in result.skills)
     word = "skill" if len(result.skills) == 1 else "skills"
+    about: Counter[str] = Counter()
+    for skill in result.skills:
+        about.update(skill.about_upstream)
+    kinds = ", ".join(f"{about[kind.value]} {kind.value}" for kind in Evidence)
     return (
         f"{len(result.skills)} {word}: {', '.join(counts)}; {executed} proofs executed "
-        f"on {where} in {result.facts.seconds:.1f} s"
+        f"on {where} in {result.facts.seconds:.1f} s\n"
+        f"of {about.total()} statements about upstream: {kinds}, {about['none']} not proven here"
     )

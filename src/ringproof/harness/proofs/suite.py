@@ -20,6 +20,7 @@ import psutil
 
 from ringproof.harness.cards.proof import Proof, covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
+from ringproof.harness.proofs.executed import Evidence, Touch
 from ringproof.harness.proofs.progress import Progress
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Spread
 
@@ -54,6 +55,7 @@ class TestOutcome:
     seconds: float = 0.0
     detail: str = ""
     properties: tuple[tuple[str, float | int | str], ...] = ()
+    touches: tuple[Touch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class _Running:
     state: ProofState = ProofState.PASSED
     detail: str = ""
     properties: tuple[tuple[str, float | int | str], ...] = ()
+    touches: tuple[Touch, ...] = ()
     finished: bool = False
 
 
@@ -166,6 +169,9 @@ class EventLog:
         properties = event["properties"]
         if isinstance(properties, list):
             running.properties = tuple((name, value) for name, value in properties)
+        touches = event.get("touches")
+        if isinstance(touches, list):
+            running.touches = tuple(Touch(*row) for row in touches)
         state = ProofState(str(event["outcome"]))
         if event["expected_failure"]:
             # An expected failure means that the property does not hold, so it is not a proof.
@@ -201,7 +207,8 @@ class EventLog:
         if not running.finished:
             state = ProofState.FAILED
             detail = f"{ended} while this test was running\n{detail}".strip()
-        return TestOutcome(node_id, state, running.seconds, detail, running.properties)
+        seconds, properties = running.seconds, running.properties
+        return TestOutcome(node_id, state, seconds, detail, properties, running.touches)
 
 
 def run_suite(
@@ -344,8 +351,14 @@ def _wait(process: subprocess.Popen[bytes], deadline: float) -> bool:
     return True
 
 
-def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofResult:
-    """Judge a pytest node id by all the tests that it names."""
+def judge_tests(
+    proof: Proof, suite: SuiteResult, sources: str | None, *, own: Evidence
+) -> ProofResult:
+    """Judge a pytest node id by all the tests that it names.
+
+    Args:
+        own: Kind of a test that touched no upstream code.
+    """
     tests = suite.covered_by(proof.target)
     if not tests:
         state, detail = _nothing_collected(proof, suite)
@@ -361,7 +374,19 @@ def judge_tests(proof: Proof, suite: SuiteResult, sources: str | None) -> ProofR
         notes=_notes(tests),
         detail=_test_detail(tests, counts),
         sources=sources,
+        touches=(touches := _touched(tests)),
+        evidence=_evidence(touches, own),
     )
+
+
+def _touched(tests: Iterable[TestOutcome]) -> tuple[Touch, ...]:
+    passed = (test for test in tests if test.state is ProofState.PASSED)
+    return tuple(sorted({touch for test in passed for touch in test.touches}))
+
+
+def _evidence(touches: Iterable[Touch], own: Evidence) -> Evidence:
+    executed = {touch.executed for touch in touches}
+    return Evidence.UPSTREAM if True in executed else Evidence.READ if executed else own
 
 
 def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:

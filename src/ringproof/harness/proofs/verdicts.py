@@ -10,17 +10,19 @@ from types import MappingProxyType
 from ringproof.harness.anchors.resolve import Resolution
 from ringproof.harness.cards.proof import Proof, ProofKind
 from ringproof.harness.cards.statements import Statement
+from ringproof.harness.proofs.executed import Evidence, Touch
 
 
 class Verdict(str, Enum):
     """Verdict on a statement.
 
-    Proven: all of its proofs ran and passed. Partly: some passed, and the others could not run
-    here. Refuted: a proof failed or does not exist. Unproven: the card says so. Not here: no proof
-    could run.
+    Proven: all of its proofs ran and passed. In reference: likewise, but it is about upstream, and
+    only ringproof's own code ran. Partly: some passed, and the others could not run here. Refuted:
+    a proof failed or does not exist. Unproven: the card says so. Not here: no proof could run.
     """
 
     PROVEN = "proven"
+    IN_REFERENCE = "in-reference"
     PARTLY = "partly"
     REFUTED = "refuted"
     UNPROVEN = "unproven"
@@ -63,6 +65,8 @@ class ProofResult:
         notes: Texts that its tests recorded, by name, each once; for an anchor its place.
         detail: Why it did not pass, or what was skipped although it passed.
         sources: Digest of its sources; ``None`` if there are none.
+        touches: Upstream code that its passed tests touched.
+        evidence: Its kind; ``None`` for a declaration.
     """
 
     id: str
@@ -74,6 +78,8 @@ class ProofResult:
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     detail: str = ""
     sources: str | None = None
+    touches: tuple[Touch, ...] = ()
+    evidence: Evidence | None = None
 
     @property
     def executed(self) -> bool:
@@ -87,13 +93,31 @@ class ProofResult:
 
 
 @dataclass(frozen=True)
+class Ground:
+    """What a statement rests on.
+
+    Attributes:
+        evidence: The strongest kind of its passed proofs that covers its whole scope.
+        executed: Lines of its scope on which upstream's code ran.
+        read: Lines of its scope in which upstream's code was read.
+        uncovered: Lines of its scope on which neither happened.
+    """
+
+    evidence: Evidence
+    executed: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class StatementResult:
-    """A statement and its verdict."""
+    """A statement and its verdict; ``ground`` is ``None`` if no proof passed."""
 
     statement: Statement
     verdict: Verdict
     reason: str
     proofs: tuple[ProofResult, ...]
+    ground: Ground | None = None
 
     @property
     def seconds(self) -> float:
@@ -101,7 +125,9 @@ class StatementResult:
         return sum(proof.seconds for proof in self.proofs)
 
 
-def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementResult:
+def judge(
+    statement: Statement, proofs: tuple[ProofResult, ...], ground: Ground | None = None
+) -> StatementResult:
     """Judge a statement.
 
     It is refuted if any proof failed or does not exist, and proven only if all of them ran and
@@ -122,7 +148,13 @@ def judge(statement: Statement, proofs: tuple[ProofResult, ...]) -> StatementRes
     if not passed or cut:
         return StatementResult(statement, Verdict.NOT_HERE, open_points, proofs)
     verdict = Verdict.PROVEN if all(proof.complete for proof in proofs) else Verdict.PARTLY
-    return StatementResult(statement, verdict, open_points, proofs)
+    own = ground is not None and ground.evidence in (Evidence.REFERENCE, Evidence.DERIVED)
+    if verdict is Verdict.PROVEN and statement.lines and own:
+        verdict = Verdict.IN_REFERENCE
+    elif verdict is Verdict.PROVEN and ground is not None and ground.uncovered:
+        verdict = Verdict.PARTLY
+        open_points = f"nothing ran or was read on {', '.join(ground.uncovered)}"
+    return StatementResult(statement, verdict, open_points, proofs, ground)
 
 
 def _telling_line(proof: ProofResult) -> str:
@@ -142,4 +174,12 @@ def judge_anchor(proof: Proof, resolution: Resolution, sources: str) -> ProofRes
         notes["place"] = (f"{resolution.path}:{resolution.start}-{resolution.end}",)
         notes["fingerprint"] = (resolution.fingerprint,)
     place = MappingProxyType(notes)
-    return ProofResult(proof.id, proof.kind, state, notes=place, detail=detail, sources=sources)
+    return ProofResult(
+        proof.id,
+        proof.kind,
+        state,
+        notes=place,
+        detail=detail,
+        sources=sources,
+        evidence=Evidence.READ,
+    )

@@ -19,6 +19,7 @@ import torch
 import typing_extensions
 
 from ringproof.rehearsal.program import (
+    PACKAGES,
     GroupTraffic,
     Program,
     RankError,
@@ -108,6 +109,7 @@ def run(program: Program, seat: Seat) -> bool:
         races=_races(traffic, roots),
         graphs=tuple(torch.cuda.CUDAGraph.tapes.uses),
         seconds=time.perf_counter() - started,
+        imported=tuple(name for name in PACKAGES if name in sys.modules),
         results=results.value,
     )
     _write(seat.folder / f"rank-{seat.rank}.json", report)
