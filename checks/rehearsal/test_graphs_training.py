@@ -44,6 +44,7 @@ PACKED = (
 )
 STATIC = "--sequence-packing-scheduler dp_balanced"
 DYNAMIC = "--dynamic-context-parallel --sequence-packing-scheduler default_dynamic_cp"
+STAGES = "--pipeline-model-parallel-size 2 --max-seqlen-per-dp-cp-rank 128"
 ROPE, NO_POSITION = "--position-embedding-type rope", "--position-embedding-type none"
 GRAPHS = "--cuda-graph-impl transformer_engine --cuda-graph-warmup-steps 2 --cuda-graph-modules "
 BANK = "attn --thd-max-packed-sequences 16 --cuda-graph-dynamic-microbatches"
@@ -105,6 +106,10 @@ CASES = (
             "--no-check-for-nan-in-loss-and-grad", steps=6, equal=False),
     *(_packed(f"pr5618-dynamic-{n}", PR5618, "", n, f"{DYNAMIC} {ROPE}") for n in (2, 4)),
     *(_packed(f"pr6479-dynamic-{n}", PR6479, PR3353, n, f"{DYNAMIC} {ROPE}") for n in (2, 4)),
+    _packed("pr6479-pp2-dynamic-2", PR6479, PR3353, 4, f"{DYNAMIC} {ROPE} {STAGES}", steps=10),
+    _packed("pr6479-pp2-vpp2-dynamic-2", PR6479, PR3353, 4,
+            f"{DYNAMIC} {ROPE} {STAGES} --num-virtual-stages-per-pipeline-rank 2 --num-layers 4 "
+            "--global-batch-size 16", steps=10),
 )  # fmt: skip
 
 
@@ -130,7 +135,9 @@ def summary(case: Case, eager: Outcome, graphed: Outcome) -> dict[str, Any]:
         "steps_without_a_number": sum(not math.isfinite(b) for _, b in pairs),
         "graphs": len(graphs),
         "pools": len({use.pool for use in graphs}),
-        "slots": _slots(graphs, calls),
+        "slots": _slots(
+            graphs, [c for c in report.attention if c.phase == "capture"] if report else ()
+        ),
         "captured_cp_sizes": sorted({call.size for call in calls}),
         "replays": dict(Counter(str(use.replays) for use in graphs)),
         "kernels": sum(use.kernels for use in graphs),

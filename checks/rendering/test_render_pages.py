@@ -88,4 +88,4 @@ def test_generated_blocks_are_current(skill: str) -> None:
 def test_every_skill_has_generated_blocks(skill: str) -> None:
     rendered = render_skill(CARDS[skill], SKILLS / skill)
     kinds = {made.block.kind for item in rendered for made in item.blocks}
-    assert {"pitfalls", "anchors"} <= kinds
+    assert {"pitfalls"} <= kinds

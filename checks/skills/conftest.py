@@ -64,3 +64,18 @@ def text(request: pytest.FixtureRequest) -> str:
 def card(request: pytest.FixtureRequest) -> Card:
     """The card of the skill that the module's ``SKILL`` names."""
     return load_card(REPOSITORY / "cards" / request.module.SKILL.name / "card.yaml")
+
+
+@pytest.fixture(scope="session")
+def graph_line(stage: Stage) -> Callable[[str], Upstream]:
+    """Megatron-LM at the commit that the graph card names, by key, on the engine of its line."""
+    card = load_card(REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml")
+    slots = f"NVIDIA/TransformerEngine@{card.upstreams['transformer-engine-pr3353'].commit}"
+
+    def upstream(name: str) -> Upstream:
+        megatron = f"NVIDIA/Megatron-LM@{card.upstreams[name].commit}"
+        if name == "megatron-lm-pr6479":
+            return stage.upstream(megatron, slots)
+        return stage.upstream(megatron)
+
+    return upstream

@@ -15,6 +15,9 @@ from ringproof.harness.cards import Card, PackageUpstream, load_card
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
 MAX_LINES = 500
 MAX_TOKENS = 5000
+MAX_WORDS = 1100
+MAX_BYTES = 60_000  # of an installed skill, folders included
+IN_THREE_MINUTES = {"dynamic-cp-cuda-graphs"}  # written anew; the others follow
 CHARACTERS_PER_TOKEN = 3  # a cautious guess: English prose has 4, tables and code fewer
 
 needs_validator = pytest.mark.skipif(
@@ -68,7 +71,18 @@ def test_body_is_within_budget(skill):
     body = text_of(skill).split("\n---\n", 1)[1]
     assert len(body.splitlines()) < MAX_LINES
     assert len(body) < MAX_TOKENS * CHARACTERS_PER_TOKEN
-    assert {"## Instructions", "## Examples"} <= set(body.splitlines())
+    if skill.name not in IN_THREE_MINUTES:
+        assert {"## Instructions", "## Examples"} <= set(body.splitlines())
+        return
+    assert len(body.split()) <= MAX_WORDS
+    assert "..." not in re.sub(r"`[^`\n]+`", "", body), "commands are whole"
+
+
+def test_an_installed_skill_is_small(skill):
+    if skill.name not in IN_THREE_MINUTES:
+        pytest.skip("still carries its generated tables")
+    parts = (skill, *skill.rglob("*"))
+    assert sum(part.stat().st_size for part in parts) < MAX_BYTES
 
 
 def test_every_reference_is_there_and_named(skill):
@@ -77,6 +91,8 @@ def test_every_reference_is_there_and_named(skill):
 
 
 def test_the_number_of_anchors_is_stated(skill):
+    if skill.name in IN_THREE_MINUTES:
+        pytest.skip("the table of anchors is on the site")
     assert (
         f"lists {len(load_card(REPOSITORY / 'cards' / skill.name / 'card.yaml').anchors)} anchors"
         in text_of(skill)

@@ -15,7 +15,7 @@ from checks.skills.test_graphs_arithmetic import (
     REFERENCE,
     capacity_needed,
     capture_sizes,
-    slots_of,
+    slots_of_5618,
 )
 from ringproof.errors import InputError
 from ringproof.harness.cards import load_card
@@ -77,7 +77,7 @@ def test_a_cap_gives_the_flag_and_costs_microbatches(document):
 @pytest.mark.parametrize("stages", [1, 2])
 def test_slots_and_pairs_are_those_of_the_rules(stages):
     graphs = plan_json("--graphs", "--pp", str(stages))["graphs"]
-    slots = slots_of(stages, global_batch=64, sub_samples=1)
+    slots = slots_of_5618(stages, global_batch=64, sub_samples=1)
     assert graphs["pr5618_slots"] == slots
     assert graphs["pr5618_pairs_per_layer"] == slots * len(capture_sizes(8, 1))
 

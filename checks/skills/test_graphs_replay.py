@@ -199,12 +199,3 @@ def test_static_capture_makes_a_rope_table_of_budget_rows(rope_on_cpu, size):
     else:
         with pytest.raises(RuntimeError, match="must match"):
             captured.copy_(given)
-
-
-def test_copy_into_a_static_place_refuses_shapes_but_broadcasts():
-    """TE copies an input into its static place with ``copy_``: the rule of what it notices."""
-    place = torch.zeros(5, dtype=torch.int32)
-    with pytest.raises(RuntimeError, match="must match"):
-        place.copy_(torch.tensor([0, 4, 8], dtype=torch.int32))
-    place.copy_(torch.tensor([7], dtype=torch.int32))
-    assert place.tolist() == [7] * 5, "one entry fills the place without a word"
