@@ -24,6 +24,11 @@ upstreams:
   release: {{repo: NVIDIA/Megatron-LM, ref: core_v0.16.1, commit: {RELEASED}}}
   main: {{repo: NVIDIA/Megatron-LM, ref: main, commit: {MAIN}}}
   te: {{package: transformer-engine, version: 2.20.2}}
+lines:
+- {{id: released, repo: NVIDIA/Megatron-LM, says: The first form., trains: false,
+   because: Nothing calls it., upstreams: [core, release], probe: [{{path: megatron/config.py}}]}}
+- {{id: announced, repo: NVIDIA/Megatron-LM, says: The next form., trains: true,
+   unread: Not published., probe: [{{path: megatron/next.py}}]}}
 anchors:
 - {{id: switch, upstream: core, path: megatron/config.py, symbol: Config.hybrid_switch,
    role: Turns it on., expects: [size], short: the switch}}
@@ -67,6 +72,8 @@ ALL_BLOCKS = (
     "markers columns=id,pattern,where,says,proof",
     "commands",
     "commands style=table columns=id,run,expects,needs,proof",
+    "lines",
+    "lines columns=id,repo,says,trains,at only=announced",
     "upstreams columns=id,name,source,ref,commit",
     "version-matrix",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def words(markdown: str) -> str:
 
 
 def test_every_kind_is_rendered_and_settles() -> None:
-    assert {line.split()[0] for line in ALL_BLOCKS} == set(KINDS)
+    assert {line.split()[0] for line in ALL_BLOCKS} == set(KINDS) - {"kinds"}
     once = rendered("# T\n\n" + "\n".join(block(line) for line in ALL_BLOCKS))
     assert once.stale
     assert all(item.stale and len(item.after) > 2 for item in once.blocks)
@@ -152,6 +153,9 @@ FREE_TEXT: tuple[tuple[str | int, ...], ...] = (
     ("commands", 0, "expects"),
     ("claims", 0, "says"),
     ("claims", 0, "short"),
+    ("lines", 0, "says"),
+    ("lines", 0, "because"),
+    ("lines", 1, "unread"),
     ("version_matrix", 0, "about"),
 )
 
@@ -167,12 +171,28 @@ def test_free_text_is_all_that_a_card_may_say_freely() -> None:
     """A field of free text added to the model has to be added here."""
     plain = {"id", "proof", "rule", "references", "path", "symbol", "pattern", "where", "needs"}
     plain |= {"upstream", "upstream_anchor", "package", "version", "repo", "commit", "anchors"}
-    plain |= {"file_sha256", "lines"}
-    lists = ("anchors", "constraints", "pitfalls", "markers", "commands", "claims")
+    plain |= {"file_sha256", "lines", "trains", "probe", "upstreams"}
+    lists = ("lines", "anchors", "constraints", "pitfalls", "markers", "commands", "claims")
     named = {part for place in FREE_TEXT for part in place if isinstance(part, str)}
     for name in (*lists, "version_matrix"):
         model = Card.model_fields[name].annotation.__args__[0]
         assert set(model.model_fields) - plain <= named
+
+
+def test_counts_by_kind_come_from_a_record(tmp_path: Path) -> None:
+    main = write_skill(tmp_path / "skills", "# T\n\n" + block("kinds"))
+    card = main.with_name("card.yaml")
+    with pytest.raises(InputError, match="needs an evidence record with counts"):
+        render_skill(card, main.parent)
+    counts = {"upstream executed": 5, "read": 3, "reference executed": 1, "derived": 1, "none": 2}
+    for name, about in (("old", {}), ("cpu", counts), ("gpu", {**counts, "upstream executed": 1})):
+        record = tmp_path / "evidence" / name / f"{main.parent.name}.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(json.dumps({"claims": [], "about_upstream": about}))
+    (document,) = render_skill(card, main.parent)
+    said = document.content.decode()
+    assert "Of 12 statements about upstream, 5 were checked by executing upstream" in said
+    assert "2 only in ringproof" in said and "2 are not proven" in said
 
 
 @pytest.mark.parametrize("text", (*INJECTIONS, *HOSTILE))

@@ -77,11 +77,17 @@ class Content:
 
 @dataclass(frozen=True)
 class BlockRequest:
-    """A block to render, with card and lock."""
+    """A block to render, with card and lock.
+
+    Attributes:
+        about: Number of statements about upstream by kind of evidence, from a committed record;
+            ``None`` without a record.
+    """
 
     card: Card
     lock: Lock | None
     block: GeneratedBlock
+    about: Mapping[str, int] | None = None
 
     def option(self, key: str) -> tuple[str, ...]:
         """Return the values of a key; empty if it is not given."""

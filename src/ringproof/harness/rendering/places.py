@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ringproof.harness.anchors.lock import Lock, LockedPlace, permalink
-from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
+from ringproof.harness.cards.model import (
+    Anchor,
+    Card,
+    PackageUpstream,
+    RepositoryUpstream,
+    UpstreamLine,
+)
 from ringproof.harness.rendering.content import (
     BlockRequest,
     Column,
@@ -229,6 +235,38 @@ def upstreams(request: BlockRequest) -> Content:
     items = {name: (name, upstream) for name, upstream in request.card.upstreams.items()}
     chosen = request.selected(items, "upstream of the card")
     return table(request, chosen, _UPSTREAM, ("name", "source", "ref", "commit"))
+
+
+def _checked_at(card: Card, line: UpstreamLine) -> Safe:
+    """Return the versions of a line that were checked, each once, or why there are none."""
+    names = dict.fromkeys(label(card.upstreams[name]) for name in line.upstreams)
+    return inline(", ".join(names) if names else f"not checked: {line.unread}")
+
+
+def _answer(line: UpstreamLine) -> Safe:
+    return inline("yes" if line.trains else f"no: {line.because}")
+
+
+_LINE: Mapping[str, Column[UpstreamLine]] = MappingProxyType(
+    {
+        "id": Column("line", lambda _, line: code(line.id)),
+        "repo": Column("repository", lambda _, line: inline(line.repo)),
+        "says": Column("what it is", lambda _, line: inline(line.says)),
+        "trains": Column("can train", lambda _, line: _answer(line)),
+        "at": Column("checked at", lambda request, line: _checked_at(request.card, line)),
+    }
+)
+
+
+def lines(request: BlockRequest) -> Content:
+    """Render the lines of upstream as a table, with the day on which they were looked at."""
+    request.refuse_others(("only", "except", "columns"))
+    items = {line.id: line for line in request.card.lines}
+    chosen = request.selected(items, "line of the card")
+    made = table(request, chosen, _LINE, ("id", "says", "trains", "at"))
+    day = request.card.validated_on.isoformat()
+    note = Safe(f"Looked at on {day}. To check a checkout: `ringproof stack PATH`.")
+    return replace(made, notes=(*made.notes, note))
 
 
 def version_matrix(request: BlockRequest) -> Content:

@@ -18,6 +18,7 @@ from ringproof.harness.anchors.lock import LOCK_FILE, Lock, read_lock
 from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.markdown import LINE_END
+from ringproof.harness.proofs.records import about_upstream
 from ringproof.harness.rendering import places, statements
 from ringproof.harness.rendering.blocks import GeneratedBlock, find_blocks
 from ringproof.harness.rendering.content import BlockRequest, Content, nearest
@@ -36,6 +37,8 @@ KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
         "commands": statements.commands,
         "markers": statements.markers,
         "claims": statements.said,
+        "kinds": statements.kinds,
+        "lines": places.lines,
         "upstreams": places.upstreams,
         "version-matrix": places.version_matrix,
     }
@@ -98,17 +101,24 @@ def render_skill(card_path: Path, folder: Path) -> tuple[RenderedFile, ...]:
     """
     card = load_card(card_path)
     lock = read_lock(card_path.with_name(LOCK_FILE))
+    about = about_upstream(folder.resolve().parents[1] / "evidence", folder.name)
     rendered = []
     for path in walk_files(folder, lambda name: name.startswith(".")):
         if path.suffix.lower() not in _SUFFIXES:
             continue
         raw = read_input(path, MAX_BYTES, remedy="check its permissions, or split it")
-        rendered.append(render_document(path, raw, card, lock))
+        rendered.append(render_document(path, raw, card, lock, about))
     return tuple(document for document in rendered if document.blocks)
 
 
-def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) -> RenderedFile:
-    """Render one document.
+def render_document(
+    path: Path,
+    original: bytes,
+    card: Card,
+    lock: Lock | None,
+    about: Mapping[str, int] | None = None,
+) -> RenderedFile:
+    """Render one document; ``about`` is that of `BlockRequest`.
 
     Bytes outside of the blocks are kept, including line ends and a byte order mark. Lines inside
     end like the line of the block's first marker.
@@ -129,7 +139,7 @@ def render_document(path: Path, original: bytes, card: Card, lock: Lock | None) 
         RenderedBlock(
             block,
             tuple(lines[block.begin + 1 : block.end]),
-            _filled(BlockRequest(card, lock, block)),
+            _filled(BlockRequest(card, lock, block, about)),
         )
         for block in found
     )

@@ -52,6 +52,25 @@ def _proof(proof: tuple[str, ...]) -> Safe:
     return Safe(", ".join(tested + read))
 
 
+def kinds(request: BlockRequest) -> Content:
+    """Render one line: how many statements about upstream were executed, read, or neither.
+
+    Raises: InputError: No record has the counts.
+    """
+    request.refuse_others(())
+    about = request.about
+    if about is None:
+        remedy = "record them with `ringproof prove --record evidence`"
+        raise request.block.refusal(None, "needs an evidence record with counts", remedy)
+    own = about["reference executed"] + about["derived"]
+    text = (
+        f"Of {sum(about.values())} statements about upstream, {about['upstream executed']} were "
+        f"checked by executing upstream's code, {about['read']} by reading it, {own} only in "
+        f"ringproof's own code, and {about['none']} are not proven."
+    )
+    return Content("table", notes=(inline(text),))
+
+
 def _short(item: _Said) -> str:
     return item.short or item.says
 
