@@ -84,21 +84,8 @@ class Miniature:
 
     def prove(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command in this process, from the repository's root, and capture its output."""
-        _, _, *words = self.command(*arguments)
-        code, before = 0, Path.cwd()
-        with (
-            contextlib.redirect_stdout(io.StringIO()) as output,
-            contextlib.redirect_stderr(io.StringIO()) as errors,
-            mock.patch.object(sys, "argv", words),
-        ):
-            os.chdir(self.root)
-            try:
-                main()
-            except SystemExit as end:
-                code = int(end.code or 0)
-            finally:
-                os.chdir(before)
-        return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
+        _, _, _, *words = self.command(*arguments)
+        return run_here(self.root, words)
 
     def verdicts(self, *arguments: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
         """Exit code, claims by id, and the whole JSON."""
@@ -107,6 +94,24 @@ class Miniature:
         whole = json.loads(done.stdout)
         claims = {item["id"]: item for skill in whole["skills"] for item in skill["claims"]}
         return done.returncode, claims, whole
+
+
+def run_here(folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run ``ringproof`` with these arguments in this process, from a folder."""
+    code, before = 0, Path.cwd()
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+        mock.patch.object(sys, "argv", ["ringproof", *words]),
+    ):
+        os.chdir(folder)
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            os.chdir(before)
+    return subprocess.CompletedProcess([*words], code, output.getvalue(), errors.getvalue())
 
 
 def miniature(root: Path) -> Miniature:

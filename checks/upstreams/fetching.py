@@ -7,16 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from unittest import mock
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.proofs.miniature import Miniature, anchor, claim, miniature, run_here
 
 NAME = "some/demo"
-FILES = 2300
-"""Files of the first commit: three batches."""
+MANY = 2300
+"""So many files are fetched in three batches."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,14 @@ class Demo:
     """The card's repository, and the server with its commits.
 
     Attributes:
-        old: Commit with many files.
-        new: Commit that shares all but one of them.
+        old: The first commit.
+        new: A commit that differs from it in one file.
     """
 
     repository: Miniature
     server: Path
     old: str
     new: str
-    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def cache(self) -> Path:
@@ -43,17 +42,26 @@ class Demo:
         """Where the cache keeps the repository."""
         return self.cache / "git" / f"{NAME}.git"
 
+    def words(self, *arguments: str, url: str | None = None) -> list[str]:
+        """Return the arguments of ``ringproof``; fetching goes to the server, or to ``url``."""
+        words = [*arguments, "--cache", str(self.cache)]
+        if arguments[:2] == ("upstream", "fetch"):
+            words += ["--from", f"{NAME}={url or self.server.as_uri()}"]
+        return words
+
     def run(
         self, *arguments: str, url: str | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``ringproof``; fetching goes to the server, or to ``url``."""
-        command = [sys.executable, "-m", "ringproof", *arguments, "--cache", str(self.cache)]
-        if arguments[:2] == ("upstream", "fetch"):
-            command += ["--from", f"{NAME}={url or self.server.as_uri()}"]
+        """Run ``ringproof`` in this process."""
+        with mock.patch.dict(os.environ, environment):
+            return run_here(self.repository.root, self.words(*arguments, url=url))
+
+    def run_apart(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``ringproof`` in a process of its own, which may be killed."""
         return subprocess.run(
-            command,
+            [sys.executable, "-m", "ringproof", *self.words(*arguments)],
             cwd=self.repository.root,
-            env={**os.environ, **self.environment, **environment},
+            env={**os.environ, **environment},
             capture_output=True,
             text=True,
             timeout=100,
@@ -68,22 +76,22 @@ class Demo:
         return sorted(row[2] for row in rows if row[0] == "here" and row[1] == NAME)
 
 
-def demo(folder: Path, *, filters: bool = True) -> Demo:
+def demo(folder: Path, *, files: int = 3, filters: bool = True) -> Demo:
     """Make a server and a repository whose card names both of its commits.
 
     Args:
+        files: Files of each commit besides the one in which they differ.
         filters: Whether the server can leave files out.
     """
     made = miniature(folder / "repo")
     bare = make_repository(folder / "server")
     bare.config["uploadpack.allowFilter"] = filters
     bare.config["uploadpack.allowAnySHA1InWant"] = True
-    files = {f"pkg/file_{place}.py": f"value = {place}\n" for place in range(FILES)}
-    files["pkg/mod.py"] = "def build(first):\n    pass\n"
-    old = commit(bare, files, ref="refs/heads/main")
-    new = commit(
-        bare, {**files, "pkg/mod.py": "def build(second):\n    pass\n"}, ref="refs/tags/new"
-    )
+    content = {f"pkg/file_{place}.py": f"value = {place}\n" for place in range(files)}
+    content["pkg/mod.py"] = "def build(first):\n    pass\n"
+    old = commit(bare, content, ref="refs/heads/main")
+    content["pkg/mod.py"] = "def build(second):\n    pass\n"
+    new = commit(bare, content, ref="refs/tags/new")
     upstreams = {
         "old": {"repo": NAME, "ref": "main", "commit": old},
         "new": {"repo": NAME, "ref": "new", "commit": new},

@@ -16,7 +16,7 @@ import pytest
 
 from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel
-from checks.upstreams.fetching import NAME, Demo, batches, counted_git, demo
+from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from checks.upstreams.http_git import served
 
 BATCHES = 3
@@ -25,6 +25,11 @@ BATCHES = 3
 @pytest.fixture
 def made(tmp_path: Path) -> Demo:
     return demo(tmp_path)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Demo:
+    return demo(tmp_path, files=MANY)
 
 
 def _one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -57,22 +62,15 @@ def test_a_fetched_commit_that_is_not_there_is_refused(made: Demo) -> None:
         _one_line(made.run("anchors", "drift", "--from", spec, "--to", spec), "fetched")
 
 
-def test_files_that_commits_share_are_fetched_once(made: Demo, tmp_path: Path) -> None:
+def test_over_http_files_that_commits_share_are_fetched_once(large: Demo, tmp_path: Path) -> None:
     counting = counted_git(tmp_path / "bin")
-    assert made.run("upstream", "fetch", **counting).returncode == 0
-    assert batches(tmp_path / "bin") == BATCHES
-    assert made.run("upstream", "fetch", **counting).returncode == 0
-    assert batches(tmp_path / "bin") == BATCHES
-
-
-def test_a_server_over_http(made: Demo, tmp_path: Path) -> None:
-    counting = counted_git(tmp_path / "bin")
-    with served(made.server.parent) as url:
-        done = made.run("upstream", "fetch", url=f"{url}/server", **counting)
+    with served(large.server.parent) as url:
+        done = large.run("upstream", "fetch", url=f"{url}/server", **counting)
         assert done.returncode == 0, done.stderr
-        _one_line(made.run("upstream", "fetch", "--branches", url=f"{url}/none"), "not found")
+        assert large.run("upstream", "fetch", **counting).returncode == 0
+        _one_line(large.run("upstream", "fetch", "--branches", url=f"{url}/none"), "not found")
     assert batches(tmp_path / "bin") == BATCHES
-    assert made.run("anchors", "check", "--offline").returncode == 0
+    assert large.run("anchors", "check", "--offline").returncode == 0
 
 
 def test_a_server_without_filters_sends_everything(tmp_path: Path) -> None:
@@ -84,20 +82,20 @@ def test_a_server_without_filters_sends_everything(tmp_path: Path) -> None:
     assert made.run("anchors", "check", "--offline").returncode == 0
 
 
-def test_a_killed_run_looks_incomplete_and_goes_on(made: Demo, tmp_path: Path) -> None:
+def test_a_killed_run_looks_incomplete_and_goes_on(large: Demo, tmp_path: Path) -> None:
     """``kill -9`` in the second of three batches; what the first brought is not fetched again."""
     killing = counted_git(tmp_path / "bin", then="kill -9 $PPID; exit 1", at=2)
-    assert made.run("upstream", "fetch", **killing).returncode == -9
-    assert made.here() == []
-    assert made.run("anchors", "check", "--offline").returncode == 2
+    assert large.run_apart("upstream", "fetch", **killing).returncode == -9
+    assert large.here() == []
+    assert large.run("anchors", "check", "--offline").returncode == 2
     for leftover in ("shallow.lock", "objects/pack/tmp_pack_abc"):
-        (made.bare / leftover).write_text("left by a git that was killed")
+        (large.bare / leftover).write_text("left by a git that was killed")
     counting = counted_git(tmp_path / "again")
-    done = made.run("upstream", "fetch", **counting)
+    done = large.run("upstream", "fetch", **counting)
     assert done.returncode == 0, done.stderr
     assert batches(tmp_path / "again") == BATCHES - 1
-    assert made.here() == sorted((made.old[:12], made.new[:12]))
-    assert not list(made.bare.rglob("*tmp_pack_*"))
+    assert large.here() == sorted((large.old[:12], large.new[:12]))
+    assert not list(large.bare.rglob("*tmp_pack_*"))
 
 
 def test_a_commit_without_a_file_is_not_complete(made: Demo) -> None:
@@ -206,13 +204,13 @@ def test_a_cache_that_cannot_be_written(made: Demo) -> None:
     _one_line(made.run("upstream", "fetch"), "cannot be written")
 
 
-def test_two_runs_at_once(made: Demo, tmp_path: Path) -> None:
+def test_two_runs_at_once(large: Demo, tmp_path: Path) -> None:
     """The second waits for the first, and then finds everything there."""
     slow = counted_git(tmp_path / "bin", then="sleep 3", at=1)
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(made.run, "upstream", "fetch", **slow) for _ in range(2)]
+        runs = [pool.submit(large.run_apart, "upstream", "fetch", **slow) for _ in range(2)]
         assert [run.result().returncode for run in runs] == [0, 0]
     assert batches(tmp_path / "bin") == BATCHES
 
