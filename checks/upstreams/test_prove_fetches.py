@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from checks.proofs.miniature import claim
+from checks.proofs.miniature import anchor, claim
 from checks.upstreams.fetching import NAME, Demo, demo
 
 TESTS = """
 import pathlib
 import pytest
 from ringproof.harness.cards import load_card
-from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, given_tree
+from ringproof.harness.proofs.anchoring import (
+    CACHE_OPTION,
+    OFFLINE_OPTION,
+    UPSTREAM_OPTION,
+    given_tree,
+)
 from ringproof.harness.upstreams.tree import UpstreamUnavailable
 
 CARD = load_card(pathlib.Path("skills/demo/card.yaml"))
@@ -22,7 +27,8 @@ CARD = load_card(pathlib.Path("skills/demo/card.yaml"))
 def test_reads_upstream(request):
     assert request.config.getoption(OFFLINE_OPTION)
     try:
-        tree = given_tree((), CARD, "new", cache=request.config.getoption(CACHE_OPTION))
+        entries, cache = map(request.config.getoption, (UPSTREAM_OPTION, CACHE_OPTION))
+        tree = given_tree(entries, CARD, "new", cache=cache)
     except UpstreamUnavailable as error:
         pytest.skip(str(error))
     assert b"second" in tree.read("pkg/mod.py")
@@ -66,6 +72,29 @@ def test_all_is_required_only_when_asked(made: Demo) -> None:
     assert f"not at hand: {NAME} main {made.old[:12]}" in done.stdout
     assert made.run("upstream", "fetch").returncode == 0
     assert made.repository.prove("--require-all").returncode == 0
+
+
+def test_upstream_code_that_only_a_test_needs_is_required_too(made: Demo) -> None:
+    tests = (
+        "import pytest\n"
+        "def test_other():\n"
+        "    pytest.skip('needs --ringproof-upstream other/lm=git:PATH (for main)')\n"
+        "def test_gpu():\n"
+        "    pytest.skip('needs 2 GPUs')\n"
+    )
+    made.repository.file("checks/test_other.py", tests)
+    claims = [claim("old", "anchor:a-old"), claim("gpu", "checks/test_other.py::test_gpu")]
+    skill = {"upstreams": {"old": {"repo": NAME, "ref": "main", "commit": made.old}}}
+    skill["anchors"] = [anchor("a-old", "build", upstream="old")]
+    made.repository.card(**skill, claims=claims)
+    assert made.run("upstream", "fetch").returncode == 0
+    assert made.repository.prove("--require-all").returncode == 0, "a GPU is not upstream code"
+    made.repository.card(**skill, claims=[*claims, claim("other", "checks/test_other.py")])
+    assert made.repository.prove().returncode == 0
+    done = made.repository.prove("--require-all")
+    assert (
+        done.returncode == 1 and "1 proofs lack upstream code: checks/test_other.py" in done.stdout
+    )
 
 
 def test_a_checkout_that_was_given_is_at_hand(made: Demo) -> None:

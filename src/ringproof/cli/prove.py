@@ -41,7 +41,9 @@ _Record = Annotated[
 ]
 _RequireAll = Annotated[
     bool,
-    typer.Option("--require-all", help="Fail when a commit or wheel that a card names is missing."),
+    typer.Option(
+        "--require-all", help="Fail when upstream code that a card or a proof needs is missing."
+    ),
 ]
 _Jobs = Annotated[
     int,
@@ -90,11 +92,12 @@ def prove(
         timeout=timeout,
         jobs=jobs,
         upstreams=parse_overrides(upstream or []),
+        require_all=require_all,
     )
     console = Console(stderr=True)
     with termination_as_exit():
         missing = bring_missing(request, console)
-        request = _without(missing, request, require_all=require_all)
+        request = _without(missing, request)
         result = run_proofs(request, make_progress(console), _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
@@ -107,11 +110,11 @@ def prove(
         raise typer.Exit(1)
 
 
-def _without(missing: Sequence[str], request: ProveRequest, *, require_all: bool) -> ProveRequest:
+def _without(missing: Sequence[str], request: ProveRequest) -> ProveRequest:
     """Return the request when something could not be fetched: nothing tries to again."""
     if not missing:
         return request
-    short = tuple(f"not at hand: {item}" for item in missing if require_all)
+    short = tuple(f"not at hand: {item}" for item in missing)
     return replace(request, offline=True, short=short)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ringproof.harness.cards import (
     load_card,
     statements,
 )
-from ringproof.harness.proofs.anchoring import AnchorProver, anchor_digests
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digests
 from ringproof.harness.proofs.closure import SourceClosure
 from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
@@ -32,6 +33,8 @@ from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
 
 _REFERENCE = ("src/ringproof/reference/", "src/ringproof/harness/tape/")
+# How anchors, `given_tree`, the fixture `stage` and wheels say that upstream code is not here.
+_LACKS = re.compile(rf"needs a checkout of|needs {UPSTREAM_OPTION}|is not in the cache")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class ProveRequest:
         evidence: Folder of committed records, which are compared at the start.
         jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
         upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
-        short: What a card names and is not here, with the reason; each is a problem of the run.
+        require_all: Whether upstream code that is not here is a problem of the run.
+        short: What a card names and is not here, with the reason.
     """
 
     skills: Path
@@ -58,6 +62,7 @@ class ProveRequest:
     timeout: float
     jobs: int = 0
     upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    require_all: bool = False
     short: tuple[str, ...] = ()
 
     @property
@@ -121,8 +126,10 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     suite = _run_suite(request, runnable, jobs, progress)
     results = tuple(_judge(subject, anchors[subject.name], suite) for subject in subjects)
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
-    problems = (*_problems(results, suite), *request.short)
-    return ProveResult(facts, results, problems, stale)
+    problems = list(_problems(results, suite))
+    if request.require_all:
+        problems += (*request.short, *_lacking(results))
+    return ProveResult(facts, results, tuple(problems), stale)
 
 
 def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
@@ -234,6 +241,15 @@ def _judge(
         proofs = tuple(outcome(proof) for proof in statement.proofs)
         judged.append(judge(statement, proofs, grounds.of(statement, proofs)))
     return SkillResult(subject.name, subject.card, tuple(judged))
+
+
+def _lacking(results: Sequence[SkillResult]) -> Iterator[str]:
+    """Yield a line for each skill whose proofs did not run in full for want of upstream code."""
+    for result in results:
+        details = {name: proof.detail for name, proof in result.proofs.items()}
+        found = [f"{name}: {detail}" for name, detail in details.items() if _LACKS.search(detail)]
+        if found:
+            yield f"{result.skill}: {len(found)} proofs lack upstream code: {found[0][:300]}"
 
 
 def _problems(results: Sequence[SkillResult], suite: SuiteResult) -> Iterator[str]:
