@@ -21,27 +21,36 @@ WORLD = "checks.skills.graphs_world:"
 Told = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def told(stage: Stage, graph_line: Callable[[str], Upstream]) -> Callable[[str], Told]:
-    """What one rank of a line says; asked once."""
-    kept: dict[str, Told] = {}
+Line = Callable[[str], Upstream]
 
-    def ask(line: str) -> Told:
-        if line not in kept:
-            kept[line] = stage.call(f"{WORLD}observe", 1, upstream=graph_line(line))[0]
-        return kept[line]
 
-    return ask
+def ask(stage: Stage, upstream: Upstream) -> Told:
+    found: Told = stage.call(f"{WORLD}observe", 1, upstream=upstream)[0]
+    return found
+
+
+# A fixture for each line, so that what ran is attributed to every test that looks at it.
 
 
 @pytest.fixture(scope="module")
-def pr6479(told: Callable[[str], Told]) -> Told:
-    return told("megatron-lm-pr6479")
+def pr6479(stage: Stage, graph_line: Line) -> Told:
+    return ask(stage, graph_line("megatron-lm-pr6479"))
 
 
 @pytest.fixture(scope="module")
-def dev(told: Callable[[str], Told]) -> Told:
-    return told("megatron-lm-dev")
+def pr5618(stage: Stage, graph_line: Line) -> Told:
+    return ask(stage, graph_line("megatron-lm-pr5618"))
+
+
+@pytest.fixture(scope="module")
+def dev(stage: Stage, graph_line: Line) -> Told:
+    return ask(stage, graph_line("megatron-lm-dev"))
+
+
+@pytest.fixture(scope="module")
+def told(pr6479: Told, pr5618: Told, dev: Told) -> Callable[[str], Told]:
+    """What one rank of a line says."""
+    return dict(zip(LINES, (pr6479, pr5618, dev), strict=True)).__getitem__
 
 
 # --- configuration ---
@@ -139,7 +148,7 @@ def test_5618_bounds_by_samples_alone_and_dev_by_the_present_count(told):
 
 
 @pytest.fixture(scope="module")
-def stages(stage: Stage, graph_line: Callable[[str], Upstream]) -> list[Told]:
+def stages(stage: Stage, graph_line: Line) -> list[Told]:
     """Four pipeline stages, from the first to the last."""
     found: list[Told] = stage.call(f"{WORLD}stages", 4, upstream=graph_line(BANKS[0]))
     return found
@@ -273,7 +282,7 @@ def test_only_the_banks_packers_know_the_capacity(told, line):
 
 
 @pytest.fixture(scope="module")
-def engine(stage: Stage, graph_line: Callable[[str], Upstream]) -> Told:
+def engine(stage: Stage, graph_line: Line) -> Told:
     """What pull request 3353 says."""
     found: list[Told] = stage.call(f"{WORLD}engine", 1, upstream=graph_line(BANKS[0]))
     return found[0]

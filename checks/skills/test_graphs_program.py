@@ -73,18 +73,30 @@ def message(outcome: Outcome) -> str:
 # --- the bank of a training, watched ---
 
 
+def watched(stage: Stage, upstream: Upstream) -> Outcome:
+    """A training on two pipeline stages of two ranks each, watched."""
+    outcome = launch(stage, upstream, 4, TWO_STAGES, planted=(WATCH,))
+    assert outcome.failure is None, outcome.failure
+    return outcome
+
+
+# A fixture for each line, so that what ran is attributed to every test that looks at it.
+
+
 @pytest.fixture(scope="module")
-def pipelines(stage: Stage, graph_line: Line) -> Callable[[str], Outcome]:
-    """A training on two pipeline stages of two ranks each, watched; run once for each line."""
-    kept: dict[str, Outcome] = {}
+def new_pipeline(stage: Stage, graph_line: Line) -> Outcome:
+    return watched(stage, graph_line(BANKS[0]))
 
-    def run(line: str) -> Outcome:
-        if line not in kept:
-            kept[line] = launch(stage, graph_line(line), 4, TWO_STAGES, planted=(WATCH,))
-            assert kept[line].failure is None, kept[line].failure
-        return kept[line]
 
-    return run
+@pytest.fixture(scope="module")
+def old_pipeline(stage: Stage, graph_line: Line) -> Outcome:
+    return watched(stage, graph_line(BANKS[1]))
+
+
+@pytest.fixture(scope="module")
+def pipelines(new_pipeline: Outcome, old_pipeline: Outcome) -> Callable[[str], Outcome]:
+    """The trainings by line."""
+    return dict(zip(BANKS, (new_pipeline, old_pipeline), strict=True)).__getitem__
 
 
 def seen(outcome: Outcome) -> dict[str, Any]:
