@@ -23,6 +23,8 @@ Told = dict[str, Any]
 
 Line = Callable[[str], Upstream]
 
+pytestmark = pytest.mark.timeout(300)  # the first test asks three lines
+
 
 def ask(stage: Stage, upstream: Upstream) -> Told:
     found: Told = stage.call(f"{WORLD}observe", 1, upstream=upstream)[0]
