@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 from ringproof.harness.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.harness.cards.model import Card
+from ringproof.harness.proofs.anchoring import GivenTree
 from ringproof.harness.proofs.executed import Evidence, Touch, collecting, note
 from ringproof.harness.proofs.grounds import Grounds
 from ringproof.harness.proofs.imports import ImportedUpstreams
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
+from ringproof.harness.upstreams.tree import FolderTree
 
 REPO = "NVIDIA/Megatron-LM"
 CARD = Card.model_validate(
@@ -99,6 +102,16 @@ def test_notes_reach_whoever_collects() -> None:
             note(RAN_NEW)
         note(RAN_OLD)
     assert (inner, outer) == ([RAN_NEW], [RAN_NEW, RAN_OLD])
+
+
+def test_a_checkout_tells_reading_from_running(tmp_path: Path) -> None:
+    (tmp_path / "core.py").write_text("def new():\n    return 7\n")
+    tree = GivenTree(FolderTree(tmp_path), REPO, "b" * 40)
+    with collecting() as read:
+        text = tree.read("core.py")
+    with collecting() as ran:
+        assert tree.run("core.py", ast.parse(text).body, {})["new"]() == 7
+    assert (read, ran) == ([Touch(False, REPO, "b" * 40)], [RAN_NEW])
 
 
 def test_an_import_counts_for_the_tests_that_reach_it(

@@ -188,15 +188,9 @@ def functions(source, name):
     ]
 
 
-def compiled(node):
-    space = {}
-    exec(compile(ast.Module([node], []), UTILS, "exec"), space)
-    return space[node.name]
-
-
-def with_condition(source, change):
+def with_condition(tree, change):
     """Upstream's `fill_empty`, its one loop over two conditions changed."""
-    (node,) = functions(source, "fill_empty")
+    (node,) = functions(tree.read(UTILS), "fill_empty")
     loops = [
         inner.test
         for inner in ast.walk(node)
@@ -204,7 +198,7 @@ def with_condition(source, change):
     ]
     assert [ast.unparse(test) for test in loops] == ["sid0 in sample_id_group[i] and i >= 0"]
     change(loops[0].values)
-    return compiled(node)
+    return tree.run(UTILS, [node], {})[node.name]
 
 
 def result(function, table):
@@ -216,10 +210,10 @@ def result(function, table):
 
 def test_the_negative_index_miscounts_nothing(dynamic_upstream):
     """Index -1 is read, and the second condition ends the loop whatever stands there."""
-    source = dynamic_upstream("megatron-lm-dev").read(UTILS)
-    as_it_is = with_condition(source, lambda values: None)
-    swapped = with_condition(source, lambda values: values.reverse())
-    unguarded = with_condition(source, lambda values: values.append(values[0]) or values.pop(1))
+    tree = dynamic_upstream("megatron-lm-dev")
+    as_it_is = with_condition(tree, lambda values: None)
+    swapped = with_condition(tree, lambda values: values.reverse())
+    unguarded = with_condition(tree, lambda values: values.append(values[0]) or values.pop(1))
     tables = [
         table
         for ranks in (2, 3, 4, 5)
@@ -244,9 +238,9 @@ def test_planning_time_grows_with_sequences_times_ranks(dev, record_property):
     assert dev["seconds"][2] > 5 * ours
 
 
-def sized(source, name, value):
+def sized(tree, name, value):
     """What batch preparation makes of one number: the branch of upstream's function, alone."""
-    (prepare,) = functions(source, "get_batch_on_this_rank_for_sequence_packing")
+    (prepare,) = functions(tree.read(SCHEDULE), "get_batch_on_this_rank_for_sequence_packing")
     (branch,) = (
         node
         for node in ast.walk(prepare)
@@ -254,16 +248,16 @@ def sized(source, name, value):
     )
     batch = {name: value}
     space = {"torch": torch, "dev": "cpu", "batch": batch}
-    exec(compile(ast.Module([branch], []), SCHEDULE, "exec"), space)
+    tree.run(SCHEDULE, [branch], space)
     return batch[name]
 
 
 @pytest.mark.parametrize("name", ["local_cp_size", "max_seqlen"])
 def test_numbers_of_numpy_are_refused(dynamic_upstream, name):
-    source = dynamic_upstream("megatron-lm-dev").read(SCHEDULE)
+    tree = dynamic_upstream("megatron-lm-dev")
     for value in (4, torch.tensor(4, dtype=torch.int32)):
-        assert sized(source, name, value).item() == 4
+        assert sized(tree, name, value).item() == 4
     for value in (np.int32(4), np.int64(4)):
         with pytest.raises(AssertionError) as caught:
-            sized(source, name, value)
+            sized(tree, name, value)
         assert str(caught.value) == "", "without a word"

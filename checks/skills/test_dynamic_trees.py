@@ -24,9 +24,7 @@ def function(tree, path, name):
         for node in ast.parse(tree.read(path)).body
         if isinstance(node, ast.FunctionDef) and node.name == name
     )
-    space = {"torch": torch}
-    exec(compile(ast.Module([node], []), path, "exec"), space)
-    return space[name]
+    return tree.run(path, [node], {"torch": torch})[name]
 
 
 def first_of_a_step(tree, tokens):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ringproof.errors import InputError
 from ringproof.harness.anchors import (
@@ -24,6 +27,7 @@ from ringproof.harness.cards import (
     ProofKind,
     RepositoryUpstream,
 )
+from ringproof.harness.proofs.executed import Touch, note
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
 from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
 from ringproof.harness.upstreams.tree import PICTURES
@@ -127,9 +131,50 @@ def anchor_digests(card: Card) -> Mapping[str, str]:
     )
 
 
+@dataclass(frozen=True)
+class GivenTree:
+    """An upstream checkout that notes what a test does with it.
+
+    Attributes:
+        tree: Its files.
+        repo: Repository of the sources.
+        commit: The commit that the card names.
+    """
+
+    tree: UpstreamTree
+    repo: str
+    commit: str
+
+    @property
+    def origin(self) -> str:
+        """See `UpstreamTree.origin`."""
+        return self.tree.origin
+
+    def read(self, path: str) -> bytes:
+        """See `UpstreamTree.read`; the test read upstream."""
+        note(Touch(False, self.repo, self.commit))
+        return self.tree.read(path)
+
+    def paths(self, under: str = "") -> Iterator[str]:
+        """See `UpstreamTree.paths`; the test read upstream."""
+        note(Touch(False, self.repo, self.commit))
+        return self.tree.paths(under)
+
+    def run(self, path: str, parts: Sequence[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
+        """Execute statements of a file, alone; the test executed upstream.
+
+        Args:
+            parts: Statements of the file, as `ast.parse` gives them.
+            names: What they find; it gets what they define.
+        """
+        note(Touch(True, self.repo, self.commit))
+        exec(compile(ast.Module([*parts], []), path, "exec"), names)
+        return names
+
+
 def given_tree(
     entries: Sequence[str], card: Card, name: str, *, cache: str | None = None
-) -> UpstreamTree:
+) -> GivenTree:
     """Open an upstream repository of a card at the commit that the card names.
 
     Args:
@@ -149,7 +194,8 @@ def given_tree(
     )
     tree = choice.open(name, upstream)
     refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
-    return tree
+    repo, commit = getattr(upstream, "repo", ""), getattr(upstream, "commit", "")
+    return GivenTree(tree, repo, commit)
 
 
 def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
