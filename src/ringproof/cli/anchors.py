@@ -76,7 +76,7 @@ def check(
     locks = {skill: lock for skill, lock in read.items() if lock is not None}
     checked = check_cards({skill: item.card for skill, item in cards.items()}, locks, choice)
     if checked and all(item.resolution is None for item in checked):
-        remedy = "give its place with --upstream NAME=SPEC"
+        remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
         raise InputError("upstreams", None, f"none can be opened: {checked[0].obstacle}", remedy)
     report = check_report(checked, cards, locks)
     lines = tuple(check_lines(checked)) if verbose else ()
@@ -112,7 +112,7 @@ def lock(
         except MissingSubmodule:
             raise  # it says what to give
         except (UpstreamUnavailable, UpstreamError) as error:
-            remedy = "give its place with --upstream NAME=SPEC"
+            remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
             raise InputError(f"{skill}: upstreams", None, str(error), remedy) from error
         for failure in failures:
             said = f"{skill}: {failure.anchor}: {failure.status.value}: {failure.detail}"

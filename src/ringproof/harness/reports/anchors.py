@@ -73,7 +73,7 @@ RULES: tuple[Rule, ...] = (
         "not-looked-up",
         "note",
         "An upstream is not at hand, so its anchors were not looked up.",
-        "Give its place with `--upstream NAME=SPEC`.",
+        "Run `ringproof upstream fetch`, or give its place with `--upstream NAME=SPEC`.",
     ),
     Rule(
         "RA202",
