@@ -34,7 +34,7 @@ def test_a_page_holds_the_whole_card_and_its_verdicts() -> None:
     assert lines[0] == "# demo"
     headings = [line[3:] for line in lines if line.startswith("## ")]
     assert headings[0] == "Verdicts"
-    assert len(headings) == 9
+    assert len(headings) == 10
     for line in (
         "| `groups \\| all` | proven |".replace("\\", ""),
         "| `fast` | unproven |",
@@ -44,6 +44,20 @@ def test_a_page_holds_the_whole_card_and_its_verdicts() -> None:
         "| the switch | `hybrid_switch` | `hybrid_switch` †, `dynamic_switch` |",
     ):
         assert line in lines, line
+
+
+def test_kinds_of_proof_stand_beside_verdicts_about_upstream() -> None:
+    about = {"upstream executed": 3, "read": 1, "none": 2}
+    claims = [
+        {"id": "ran", "verdict": "proven", "evidence": "upstream executed", "lines": ["released"]},
+        {"id": "ours", "verdict": "proven", "evidence": "derived", "lines": []},
+    ]
+    record = {**RECORD, "claims": claims, "about_upstream": about}
+    page = skill_page("demo", Card.model_validate(dict(CARD)), lock_of(CARD), {"cpu": record})
+    lines = page.split("\n")
+    assert "| `ran` | proven (upstream executed) |" in lines
+    assert "| `ours` | proven |" in lines
+    assert "Of 6 statements about upstream: 3 upstream executed, 1 read, 2 not proven." in page
 
 
 def test_without_lock_and_records_the_rest_is_there() -> None:

@@ -14,6 +14,7 @@ from ringproof.harness.rendering.escaping import Safe, code, inline, opening
 from ringproof.harness.rendering.render import lay_out, render_document
 
 _SECTIONS = (
+    ("lines", "Lines of upstream", "lines"),
     ("constraints", "Constraints", "constraints style=table"),
     ("pitfalls", "Pitfalls", "pitfalls style=full"),
     ("markers", "Log markers", "markers columns=id,pattern,where,says,proof"),
@@ -70,12 +71,18 @@ def _verdicts(records: Mapping[str, Mapping[str, Any]]) -> Content:
     statements = _table(
         "statement",
         {
-            name: {claim["id"]: claim["verdict"] for claim in record["claims"]}
+            name: {claim["id"]: _verdict(claim) for claim in record["claims"]}
             for name, record in records.items()
         },
     )
     notes = tuple(_ran(name, record) for name, record in records.items())
     return Content("table", tables=tuple(t for t in (topics, statements) if t.rows), notes=notes)
+
+
+def _verdict(claim: Mapping[str, Any]) -> str:
+    """Return a verdict; for a statement about upstream with the kind of evidence behind it."""
+    kind = claim.get("evidence") if claim.get("lines") else None
+    return f"{claim['verdict']} ({kind})" if kind else str(claim["verdict"])
 
 
 def _table(what: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
@@ -98,3 +105,7 @@ def _facts(name: str, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"{inline(name)}: {inline(str(record['started']))[:10]},"
     yield f"torch {inline(str(where['torch']))}, commit {code(str(where['commit'])[:12])};"
     yield f"{totals['proofs_executed']} of {totals['proofs']} proofs executed."
+    about = record.get("about_upstream", {})
+    if about:
+        told = (f"{n} {'not proven' if kind == 'none' else kind}" for kind, n in about.items())
+        yield inline(f"Of {sum(about.values())} statements about upstream: {', '.join(told)}.")
