@@ -185,3 +185,26 @@ def test_a_broken_conftest_is_no_verdict(tmp_path: Path) -> None:
     assert claims["fine"]["verdict"] == "not-here"
     assert "no_such_module" in claims["fine"]["reason"]
     assert any("not every test was run" in problem for problem in whole["problems"])
+
+
+def test_what_took_longest_starts_first(tmp_path: Path) -> None:
+    """By the records; without one, and with one that cannot be read, files start by name."""
+    repository = miniature(tmp_path)
+    for name in "ab":
+        repository.file(f"checks/test_{name}.py", f"def test_{name}(): pass\n")
+    repository.card(claims=[claim(name, f"checks/test_{name}.py") for name in "ab"])
+
+    def started() -> list[str]:
+        assert repository.prove().returncode == 0
+        lines = (tmp_path / "build/prove/events.jsonl").read_text().splitlines()
+        events = map(json.loads, lines)
+        return [event["id"][-1] for event in events if event["event"] == "start"]
+
+    assert started() == ["a", "b"]
+    times = {"a": 1.0, "b": 9.0}
+    proofs = [{"id": f"checks/test_{name}.py", "seconds": took} for name, took in times.items()]
+    record = json.dumps({"claims": [{"proofs": proofs}]})
+    repository.file("evidence/cpu/demo.json", record)
+    assert started() == ["b", "a"]
+    repository.file("evidence/cpu/demo.json", record[:-1])
+    assert started() == ["a", "b"]

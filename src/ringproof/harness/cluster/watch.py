@@ -27,6 +27,7 @@ from ringproof.harness.cluster.case import (
 # raised because its neighbour ended is not taken for the first.
 SETTLE_SECONDS = 2.0
 MAX_SETTLE_SECONDS = 6.0
+QUIET_SECONDS = 0.5  # after which a stack dump is taken to be whole
 NOTICE_SECONDS = 0.2
 DRAIN_SECONDS = 0.5
 TAIL_LINES = 30
@@ -148,10 +149,12 @@ class Watch:
                     os.kill(process_id, signal.SIGUSR1)
         settled = time.monotonic() + SETTLE_SECONDS
         while (left := settled - time.monotonic()) > 0:
-            self._poll(left, until_finished=False)
+            news = self._poll(min(left, QUIET_SECONDS), until_finished=False)
+            if not news and all(self._stacks.get(rank) for rank in hung):
+                break
 
-    def _poll(self, seconds: float, *, until_finished: bool = True) -> None:
-        """Wait for the next event and handle it."""
+    def _poll(self, seconds: float, *, until_finished: bool = True) -> bool:
+        """Wait for the next event and handle it; return whether there was one."""
         unfinished = self._unfinished() if until_finished else []
         controls = [self._workers[rank].control for rank in unfinished]
         outputs = [self._workers[rank].output for rank in self._open_outputs]
@@ -161,6 +164,7 @@ class Watch:
                 self._take_output(rank)
             if worker.control in ready:
                 self._take_report(rank)
+        return bool(ready)
 
     def _take_report(self, rank: int) -> None:
         worker = self._workers[rank]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,20 @@ def _status(result: SkillResult) -> dict[str, str]:
         worst = next((verdict for verdict in _WORST_FIRST if verdict in found), Verdict.UNPROVEN)
         topics[topic] = worst.value
     return topics
+
+
+def recorded_seconds(folder: Path, skill: str) -> dict[str, float]:
+    """Return how long each proof of a skill took according to its records, by proof id.
+
+    A record that is not readable is left out.
+    """
+    found: dict[str, float] = {}
+    for path in sorted(folder.glob(f"*/{skill}.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            claims = json.loads(path.read_text("utf-8"))["claims"]
+            proofs = [proof for claim in claims for proof in claim["proofs"]]
+            found.update({proof["id"]: float(proof["seconds"]) for proof in proofs})
+    return found
 
 
 def stale_records(

@@ -23,7 +23,12 @@ from ringproof.harness.cards import (
 from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digests
 from ringproof.harness.proofs.closure import SourceClosure
 from ringproof.harness.proofs.environment import read_environment
-from ringproof.harness.proofs.evidence import RunFacts, SkillResult, stale_records
+from ringproof.harness.proofs.evidence import (
+    RunFacts,
+    SkillResult,
+    recorded_seconds,
+    stale_records,
+)
 from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.grounds import Grounds
 from ringproof.harness.proofs.progress import Progress
@@ -109,7 +114,10 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
     subjects = _subjects(request)
     wanted = dict.fromkeys(proof for subject in subjects for proof in subject.tests)
-    runnable = tuple(proof for proof in wanted if _exists(request.root, proof))
+    runnable = _longest_first(
+        [proof for proof in wanted if _exists(request.root, proof)],
+        [recorded_seconds(request.evidence, subject.name) for subject in subjects],
+    )
     environment = read_environment(request.root)
     stale = tuple(
         line
@@ -195,6 +203,16 @@ def _prove_anchors(
     finally:
         progress.end()
     return MappingProxyType(found)
+
+
+def _longest_first(
+    proofs: Sequence[Proof], recorded: Sequence[Mapping[str, float]]
+) -> tuple[Proof, ...]:
+    """Sort proofs by the time that their file took before, so that no process ends up alone."""
+    seconds = dict.fromkeys((proof.file for proof in proofs), 0.0)
+    for proof in proofs:
+        seconds[proof.file] += max((times.get(proof.id, 0.0) for times in recorded), default=0.0)
+    return tuple(sorted(proofs, key=lambda proof: (-seconds[proof.file], proof.file)))
 
 
 def _run_suite(

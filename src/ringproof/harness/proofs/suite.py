@@ -228,7 +228,7 @@ def run_suite(
     its command line is unknown.
 
     Args:
-        proofs: Node ids to run, whose files exist.
+        proofs: Node ids to run, whose files exist, in the order in which to start them.
         root: Repository root, which is the working directory.
         scratch: Folder for the event file and the output of pytest.
         seconds: Time limit.
@@ -250,7 +250,7 @@ def run_suite(
         *(f"--rootdir={root}", f"--ringproof-events={events}", f"--ringproof-select={selection}"),
         *upstreams.options(),
         *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
-        *_distributed({proof.file for proof in proofs}, jobs),
+        *_distributed(tuple(dict.fromkeys(proof.file for proof in proofs)), jobs),
     ]
     log = EventLog()
     deadline = time.monotonic() + seconds
@@ -270,13 +270,12 @@ def run_suite(
     return log.result(_ending(code, seconds, output))
 
 
-def _distributed(files: Iterable[str], jobs: int) -> Iterator[str]:
-    """Yield the files, and before them how many processes divide them."""
-    paths = sorted(files)
-    jobs = min(jobs, len(paths)) if find_spec("xdist") else 1
+def _distributed(files: Sequence[str], jobs: int) -> Iterator[str]:
+    """Yield the files, and before them how many processes divide them in this order."""
+    jobs = min(jobs, len(files)) if find_spec("xdist") else 1
     if jobs > 1:
-        yield from ("-n", str(jobs), "--dist", "loadfile")
-    yield from ("--", *paths)
+        yield from ("-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder")
+    yield from ("--", *files)
 
 
 def _ending(code: int | None, seconds: float, output: Path) -> str:
