@@ -24,7 +24,7 @@ GPUS_FOR_ALL = torch.cuda.device_count() >= LARGEST_WORLD
 @pytest.fixture(scope="session", autouse=True)
 def imported_once(request: pytest.FixtureRequest) -> None:
     """Start the server that forks ranks with what all of them import, which takes seconds."""
-    preload = ["ringproof.reference.training.trainer"]
+    preload = ["ringproof.reference.training.trainer", "numpy.ma"]  # which numpy loads when used
     if any(item.path.name == "test_megatron_groups.py" for item in request.session.items):
         preload.append("megatron.core.parallel_state")
     with Cluster(1, ClusterOptions(preload=tuple(preload))):
