@@ -19,7 +19,7 @@ def test_a_row_is_measured_as_recorded(cluster: Cluster) -> None:
     assert row["sizes"] == [1, 2, 4]
     assert set(row["replays"]) == {"1", "2", "4"}
     assert row["graphs"]["entries"] == 4 * row["graphs"]["entries_of_rank"]
-    # Without capacity packs have fewer rows; whether that rounds otherwise depends on the processor.
+    # Without capacity packs have fewer rows; that may round otherwise, depending on the processor.
     assert 0 <= row["off_difference"] < 1e-12
     recorded = json.loads((tables.RESULTS / "parity.json").read_text(encoding="utf-8"))
     assert [list(one) for one in recorded["rows"]] == [list(row)] * len(recorded["rows"])

@@ -6,8 +6,10 @@ observed and computed with: each result is compared with dense attention in floa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import functools
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -84,17 +86,62 @@ def hierarchical(_: None) -> dict[str, Any]:
     return found
 
 
-def refused(sizes: Sizes) -> str:
-    """What initialising with these sizes raises: the type and the message."""
+def snippets(texts: Sequence[str]) -> dict[str, Any]:
+    """What the skill's own Python prints: the groups built by the first text, shown by the second.
+
+    The second time the first text builds no levels.
+    """
+    initialise, guard = texts
+    from megatron.core import parallel_state
+
+    names: dict[str, Any] = {}
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(initialise, names)
+        exec(guard, {})
+    parallel_state.destroy_model_parallel()
+    parallel_state._HIERARCHICAL_CONTEXT_PARALLEL_GROUPS = None  # which stays behind
+    flat = initialise.replace(", hierarchical_context_parallel_sizes=[2, 2])", ")", 1)
+    assert flat != initialise
+    exec(flat, names)
+    refusal = said(lambda: exec(guard, {}))
+    parallel_state.destroy_model_parallel()
+    return {
+        "printed": printed.getvalue().splitlines(),
+        "type of the config": names["config"].cp_comm_type,
+        "without sizes": refusal,
+    }
+
+
+def local_types(_: None) -> dict[str, str]:
+    """What the config says to each communication type without Transformer Engine's attention."""
+    from megatron.core.transformer import TransformerConfig
+
+    small = {"num_layers": 1, "hidden_size": 64, "num_attention_heads": 4}
+    local = {**small, "transformer_impl": "local", "context_parallel_size": 4}
+    types = ("p2p", "a2a", "all_gather", "a2a+p2p")
+    return {
+        name: said(functools.partial(TransformerConfig, **local, cp_comm_type=name))
+        for name in types
+    }
+
+
+def said(action: Callable[[], Any]) -> str:
+    """What an action raises, or nothing."""
     try:
-        described(sizes)
+        action()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        from megatron.core import parallel_state
-
-        parallel_state.destroy_model_parallel()
     return ""
+
+
+def refused(sizes: Sizes) -> str:
+    """What initialising with these sizes raises: the type and the message."""
+    from megatron.core import parallel_state
+
+    found = said(lambda: described(sizes))
+    parallel_state.destroy_model_parallel()
+    return found
 
 
 def described(sizes: Sizes) -> dict[str, Any]:

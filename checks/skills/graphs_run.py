@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 import re
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from checks.skills.core_cases import said
 from ringproof.rehearsal.rank.handing import hand_over
 
 SKILL = Path(__file__).resolve().parents[2] / "skills" / "dynamic-cp-cuda-graphs" / "SKILL.md"
@@ -25,15 +25,6 @@ def snippet() -> str:
     """The snippet of SKILL.md that counts replays."""
     fences = re.findall(r"```python\n(.*?)```", SKILL.read_text(encoding="utf-8"), re.DOTALL)
     return str(next(fence for fence in fences if "Counter()" in fence))
-
-
-def said(action: Callable[[], Any]) -> str:
-    """What an action raises, or nothing."""
-    try:
-        action()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def watch() -> None:
