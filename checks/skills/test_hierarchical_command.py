@@ -59,16 +59,23 @@ def test_local_attention_of_dev_takes_all_gather_only(stage, card):
 def test_the_command_of_the_skill_trains_over_two_levels(
     stage: Stage, text: str, card: Card, tmp_path, line
 ):
-    """It starts, attends over both levels, and its losses are those of a run without CP."""
+    """It starts, attends over both levels, and its losses are those of a run without CP.
+
+    With the engine's log switched on, the log has the card's lines of what was asked for and ran.
+    """
     (command,) = (block for block in blocks(text, "bash") if "torchrun" in block)
     assert "..." not in command
     upstream = stage.upstream(f"NVIDIA/Megatron-LM@{card.upstreams[line].commit}")
-    (tmp_path / "train.sh").write_text(command)
+    (tmp_path / "train.sh").write_text(f"NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 {command}")
     there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
-    files = ("--json", str(tmp_path / "out.json"))
+    files = ("--json", str(tmp_path / "out.json"), "--keep", str(tmp_path / "kept"))
     done = CliRunner().invoke(app, ["rehearse", str(tmp_path / "train.sh"), *there, *files])
     assert done.exit_code == 0, done.output[-3000:]
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["passed"]
     assert found["launch"]["ranks"] == 4
     assert "a2a+p2p over 2 x 2 ranks" in done.output
+    log = "".join(file.read_text() for file in (tmp_path / "kept").rglob("launch/**/rank-*.log"))
+    patterns = {marker.id: marker.pattern for marker in card.markers}
+    for name in ("startup-line", "te-config"):
+        assert re.search(patterns[name], log), name

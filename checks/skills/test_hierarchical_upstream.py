@@ -1,6 +1,7 @@
-"""What megatron-core 0.16.1 does with hierarchical CP on Transformer Engine 2.20.2, executed.
+"""What Megatron-core does with hierarchical CP on Transformer Engine 2.20.2, executed.
 
-Nothing here skips: a missing megatron-core is a failure.
+Megatron-core 0.16.1 never skips: a missing one is a failure. Main and dev run where a checkout is
+given.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ LEVELS = [
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 
 
-@pytest.fixture(scope="module")
-def ranks(stage):
-    """Four ranks on which Megatron-core built and handed over level groups."""
+@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-main", "megatron-lm-dev"])
+def ranks(stage, request):
+    """Four ranks on which Megatron-core built and handed over level groups, by version."""
+    named = load_card(CARD).upstreams[request.param]
+    release = request.param == "megatron-core"
+    upstream = stage.upstream(*(() if release else (f"NVIDIA/Megatron-LM@{named.commit}",)))
     call = ("checks.skills.core_cases:hierarchical", "null")
-    outcome = stage.run(Program(stage.upstream(), CALLING, call, 4, dtype="float64"), preload="")
+    outcome = stage.run(Program(upstream, CALLING, call, 4, dtype="float64"), preload="")
     assert outcome.failure is None, outcome.failure
     return outcome.ranks
 
