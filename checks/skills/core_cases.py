@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from packaging.version import Version
+from torch.distributed import distributed_c10d
 
 from checks.skills.engine_cases import Case, difference
 
@@ -81,9 +83,32 @@ def hierarchical(_: None) -> dict[str, Any]:
         "attend, flat": handed_over(None),
         "attend, two": handed_over([2, 2]),
         "attend, three": handed_over([2, 2, 1]),
+        "attend, old engine": on_an_old_engine(),
+        "expert groups": expert_groups(),
     }
     dist.barrier()  # the first rank serves the store: it must not end before the others
     return found
+
+
+def on_an_old_engine() -> str:
+    """What building a2a+p2p attention raises when Transformer Engine says that it is 1.11.0."""
+    from megatron.core.extensions import transformer_engine as extension
+
+    asked = extension.is_te_min_version
+    extension.is_te_min_version = lambda version, **_: Version(version) <= Version("1.11.0")
+    try:
+        with layout(context_parallel_size=4, hierarchical_context_parallel_sizes=[2, 2]) as groups:
+            options = {"context_parallel_size": 4, "hierarchical_context_parallel_sizes": [2, 2]}
+            return said(lambda: attention(groups, "a2a+p2p", **options))
+    finally:
+        extension.is_te_min_version = asked
+
+
+def expert_groups() -> list[str]:
+    """Descriptions of level groups that exist without CP, for two instances of the optimizer."""
+    with layout(num_distributed_optimizer_instances=2):
+        described = {str(one["pg_desc"]) for one in distributed_c10d._get_all_pg_configs()}
+    return sorted(name for name in described if name.startswith("HIERARCHICAL"))
 
 
 def snippets(texts: Sequence[str]) -> dict[str, Any]:

@@ -22,6 +22,12 @@ import torch.distributed as dist
 
 ENGINE = "transformer_engine.pytorch.attention.dot_product_attention"
 WIDTH = 8
+SENT_SHARE = {
+    "all_to_all_single": True,
+    "all_gather_into_tensor": False,
+    "reduce_scatter_tensor": True,
+}
+"""Collectives: whether each other rank gets a share of the input, or all of it."""
 Attention = Callable[..., torch.Tensor]
 
 
@@ -77,8 +83,9 @@ def attend(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Returns:
         For each: ``error``, the largest difference of the output and the three gradients from dense
-        attention, or ``raised`` and ``place``, what was raised in which function; and ``live``, the
-        key and value buffers of the ring that exist after each of its forward steps.
+        attention, or ``raised`` and ``place``, what was raised in which function; ``live``, the
+        key and value buffers of the ring that exist after each of its forward steps; and ``sent``,
+        the bytes that this rank sent to others ``forward`` and ``backward``.
     """
     found = [observed(_case(case)) for case in cases]
     dist.barrier()  # the first rank serves the store: it must not end before the others
@@ -98,13 +105,15 @@ def _case(given: dict[str, Any]) -> Case:
 def observed(case: Case) -> dict[str, Any]:
     """Run one case; see `attend`."""
     live: list[int] = []
+    sent = {"forward": 0, "backward": 0}
     try:
-        with _buffers_counted(live):
+        with _exchanges_counted(live, sent), _collectives_counted(sent):
             error = difference(case, lambda *local: _upstream(case, *local), _order(case))
-            return {"error": error, "raised": "", "place": "", "live": live}
+            return {"error": error, "raised": "", "place": "", "live": live, "sent": sent}
     except Exception as raised:
         text = f"{type(raised).__name__}: {raised}"
-        return {"error": None, "raised": text, "place": _place(raised), "live": live}
+        place = _place(raised)
+        return {"error": None, "raised": text, "place": place, "live": live, "sent": sent}
 
 
 def _place(error: BaseException) -> str:
@@ -117,9 +126,36 @@ def _place(error: BaseException) -> str:
     return found
 
 
+def _phase() -> str:
+    """Whether autograd runs."""
+    return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
+
+
 @contextmanager
-def _buffers_counted(live: list[int]) -> Iterator[None]:
-    """Count the distinct buffers of the forward ring that are alive at each of its exchanges."""
+def _collectives_counted(sent: dict[str, int]) -> Iterator[None]:
+    """Count the bytes that attention's collectives send to other ranks, each to each."""
+    originals = {name: getattr(dist, name) for name in SENT_SHARE}
+
+    def counted(name: str) -> Callable[..., Any]:
+        def call(output: Any, given: Any, *arguments: Any, **named: Any) -> Any:
+            ranks = dist.get_world_size(named.get("group"))
+            sent[_phase()] += given.nbytes * (ranks - 1) // (ranks if SENT_SHARE[name] else 1)
+            return originals[name](output, given, *arguments, **named)
+
+        return call
+
+    for name in originals:
+        setattr(dist, name, counted(name))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+@contextmanager
+def _exchanges_counted(live: list[int], sent: dict[str, int]) -> Iterator[None]:
+    """Count what the ring sends, and its distinct buffers alive at each forward exchange."""
     module = sys.modules[f"{ENGINE}.context_parallel"]
     exchange = module.flash_attn_p2p_communicate
     signature = inspect.signature(exchange)
@@ -127,7 +163,8 @@ def _buffers_counted(live: list[int]) -> Iterator[None]:
 
     def counted(*arguments: Any, **named: Any) -> Any:
         given = signature.bind(*arguments, **named).arguments
-        if torch._C._current_graph_task_id() == -1:
+        sent[_phase()] += given["send_tensor"].nbytes
+        if _phase() == "forward":
             for name in ("send_tensor", "recv_tensor"):
                 seen[id(given[name])] = weakref.ref(given[name])
             live.append(sum(buffer() is not None for buffer in seen.values()))

@@ -100,6 +100,34 @@ def test_every_type_is_exact(four, comm, batch):
     assert exact(four[comm + batch])
 
 
+def closed_forms(ranks, heads, kv_heads, inner):
+    """Bytes that references/choosing-comm-type.md states, for 64 tokens in float64 and width 8."""
+    row = 64 // ranks * 8 * 8
+    exchanged, kv = 2 * (heads + kv_heads) * row, 2 * kv_heads * row
+    ring, exchange = (ranks - 1) * kv, (ranks - 1) * exchanged // ranks
+    level_zero, level_one = (inner - 1) * exchanged // inner, (ranks // inner - 1) * kv
+    return {
+        "p2p": {"forward": ring, "backward": 2 * ring},
+        "all_gather": {"forward": ring, "backward": 2 * ring},
+        "a2a": {"forward": exchange, "backward": exchange},
+        "a2a+p2p": {
+            "forward": level_zero + level_one,
+            "backward": level_zero + 2 * level_one,
+        },
+    }
+
+
+@pytest.mark.parametrize("comm", COMMS)
+def test_bytes_sent_are_those_of_the_closed_forms(four, comm):
+    assert four[comm]["sent"] == closed_forms(4, 8, 4, 2)[comm]
+
+
+def test_bytes_sent_follow_the_sizes_of_the_levels(eight):
+    found = eight["[4, 2], 12/8 heads"]["sent"]
+    assert found == closed_forms(8, 24, 12, 4)["a2a+p2p"]
+    assert found != closed_forms(8, 24, 12, 2)["a2a+p2p"]
+
+
 @pytest.mark.parametrize("groups", ["flat", "list of one", "three levels"])
 def test_two_levels_are_demanded(four, groups):
     assert four[groups]["raised"] == TWO_GROUPS

@@ -146,6 +146,17 @@ def test_three_levels_are_refused_by_attention(found):
     assert found["attend, two"]["raised"] == ""
 
 
+def test_an_engine_before_1_12_is_refused(found):
+    assert "1.12.0" in found["attend, old engine"]
+    assert found["attend, two"]["raised"] == "", "the installed one is not"
+
+
+def test_the_optimizer_of_experts_has_levels_too(found):
+    """Without any CP; the whole name tells them apart."""
+    expert = [name for name in found["expert groups"] if "EXPERT" in name]
+    assert {f"HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L{level}" for level in (0, 1)} <= set(expert)
+
+
 def test_getter_is_a_start_up_guard(found):
     assert found["flat"] == {"levels": None, "guard": False, "after": None}
     assert found["two"]["guard"] is True
