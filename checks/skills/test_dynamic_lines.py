@@ -90,9 +90,7 @@ def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):
     """The snippet of SKILL.md, planted into upstream's program on four ranks."""
     options = f"{training.MODEL} {training.RUN} {training.ROPE} {training.DYNAMIC} 64"
     planted = ("checks.skills.dynamic_lines_world:count_sizes",)
-    program = Program(
-        dev_upstream, training.SCRIPT, tuple(options.split()), 4, faults=planted
-    )
+    program = Program(dev_upstream, training.SCRIPT, tuple(options.split()), 4, faults=planted)
     outcome = stage.run(program)
     assert outcome.failure is None, outcome.failure
     logs = [outcome.folder / f"rank-{report.rank}.log" for report in outcome.ranks]
