@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from checks.skills import test_dynamic_training as training
 from checks.skills.shared import REPOSITORY
+from ringproof.cli.main import app
 from ringproof.rehearsal.program import Program
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
@@ -77,13 +77,13 @@ def test_the_command_of_the_skill_starts_and_agrees(text, dev_upstream, tmp_path
     assert "..." not in command
     (tmp_path / "train.sh").write_text(command, encoding="utf-8")
     there = ("--megatron", str(dev_upstream.megatron), "--te", str(dev_upstream.engine))
-    run = (sys.executable, "-m", "ringproof", "rehearse", "train.sh", "--json", "out.json", *there)
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+    files = ("--json", str(tmp_path / "out.json"), "--keep", str(tmp_path / "kept"))
+    done = CliRunner().invoke(app, ["rehearse", str(tmp_path / "train.sh"), *there, *files])
+    assert done.exit_code == 0, done.output[-3000:]
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert found["passed"]
     assert found["launch"]["ranks"] == 8
-    assert "CP sizes of the groups in microbatches: 2 (" in done.stdout
+    assert "CP sizes of the groups in microbatches: 2 (" in done.output
 
 
 def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):
