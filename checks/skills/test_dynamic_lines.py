@@ -69,7 +69,7 @@ def test_only_the_first_tensor_parallel_rank_has_an_iterator(looped):
 
 
 @pytest.mark.slow
-def test_the_command_of_the_skill_starts_and_agrees(text, dev_upstream, tmp_path):
+def test_the_command_of_the_skill_starts_and_agrees(text, card, dev_upstream, tmp_path):
     """As it stands in SKILL.md, with eight ranks; its losses are those of one rank."""
     (command,) = (
         block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "torchrun" in block
@@ -84,6 +84,10 @@ def test_the_command_of_the_skill_starts_and_agrees(text, dev_upstream, tmp_path
     assert found["passed"]
     assert found["launch"]["ranks"] == 8
     assert "CP sizes of the groups in microbatches: 2 (" in done.output
+    log = "".join(file.read_text() for file in (tmp_path / "kept").rglob("program/rank-*.log"))
+    patterns = {marker.id: marker.pattern for marker in card.markers}
+    for name in ("startup-warning", "arguments-dynamic"):
+        assert re.search(patterns[name], log), name
 
 
 def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):

@@ -41,10 +41,17 @@ STAGES = (
 def train(stage, upstream_of):
     """Run a version's program on some ranks."""
 
-    def run(version, ranks, *options, prepared="use", preload=None):
+    def run(version, ranks, *options, prepared="use", preload=None, connections="1"):
         arguments = " ".join((MODEL, RUN, *options)).split()
         faults = (f"checks.skills.conversations:{prepared}",) if prepared else ()
-        program = Program(upstream_of(version), SCRIPT, tuple(arguments), ranks, faults=faults)
+        program = Program(
+            upstream_of(version),
+            SCRIPT,
+            tuple(arguments),
+            ranks,
+            faults=faults,
+            environment={"CUDA_DEVICE_MAX_CONNECTIONS": connections},
+        )
         return stage.run(program, preload=preload)
 
     return run
@@ -52,8 +59,8 @@ def train(stage, upstream_of):
 
 @pytest.fixture(scope="module")
 def dev(train):
-    def run(ranks, *options):
-        return train("megatron-lm-dev", ranks, ROPE, *options, prepared=None)
+    def run(ranks, *options, **more):
+        return train("megatron-lm-dev", ranks, ROPE, *options, prepared=None, **more)
 
     return run
 
@@ -62,9 +69,9 @@ def dev(train):
 def old(train):
     """Megatron-LM 0.16.1 on two ranks."""
 
-    def run(*options):
+    def run(*options, **more):
         prepared = "use_without_tokenizers"
-        return train("megatron-lm-release", 2, *options, prepared=prepared, preload="")
+        return train("megatron-lm-release", 2, *options, prepared=prepared, preload="", **more)
 
     return run
 
@@ -124,6 +131,30 @@ def test_the_hybrid_line_fails_in_the_first_step(train, version, message, place)
     assert said(outcome) == message
     assert outcome.failure.place.rpartition(":")[0] == place
     assert outcome.losses == {}
+
+
+REFUSED = {
+    "loader": ("--dataloader-type cyclic", "only supported with single dataloader type"),
+    "FSDP": (
+        "--use-megatron-fsdp --ckpt-format fsdp_dtensor --use-distributed-optimizer "
+        "--no-gradient-accumulation-fusion",
+        "not supported with Megatron FSDP",
+    ),
+}
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_the_command_lines_refuse(dev, old, option):
+    given, message = REFUSED[option]
+    several = {"connections": "8"}  # which FSDP asks for first
+    assert message in said(dev(2, f"{DYNAMIC} 256", given, **several))
+    assert message in said(old(HYBRID, UNCHECKED, given, **several))
+
+
+def test_the_release_has_no_pipeline(old):
+    message = "Hybrid context parallelism not supported with pipeline parallelism"
+    stages = "--pipeline-model-parallel-size 2 --context-parallel-size 1"
+    assert message in said(old(HYBRID, UNCHECKED, stages))
 
 
 def test_the_release_trains_and_fails_to_evaluate(old):

@@ -1,6 +1,7 @@
 """What megatron-core 0.16.1 really does around dynamic ("hybrid") CP: pitfalls, executed.
 
-Nothing here skips: a missing megatron-core is a failure.
+The release never skips: a missing megatron-core is a failure. Main runs where a checkout is given;
+`test_reruns` runs what starts no ranks on later commits.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 SCHEDULING_FILES = ("data_schedule.py", "hybrid_cp_schedule.py", "packed_seq_params.py")
 
 
-@pytest.fixture(scope="module")
-def hand_over(stage):
+@pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-main"])
+def hand_over(stage, request):
     """Passes on four ranks: static, dynamic on two, static, on one, static, a size alone."""
-    return stage.call("checks.skills.core_cases:dynamic", 4, "hybrid_context_parallel")[1]
+    release = request.param == "megatron-core"
+    upstream = None if release else request.getfixturevalue("upstream_of")(request.param)
+    call = ("checks.skills.core_cases:dynamic", 4, "hybrid_context_parallel")
+    return stage.call(*call, upstream=upstream)[1]
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):

@@ -1,0 +1,89 @@
+"""What the tests of the release say on later commits, each in a rank that imported that commit.
+
+A statement that holds on the release only is named here as well: its test fails on the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from checks.skills.shared import REPOSITORY
+
+SCHEDULER = "checks/skills/test_dynamic_scheduler.py"
+DYNAMIC = "checks/skills/test_dynamic_upstream.py"
+HIERARCHICAL = "checks/skills/test_hierarchical_upstream.py"
+HYBRID_ON = ("megatron-lm-r0.17", "megatron-lm-main", "megatron-lm-dev")
+LEVELS_ON = ("megatron-lm-r0.19", "megatron-lm-main", "megatron-lm-dev")
+OF_THE_RELEASE = {
+    ("megatron-lm-r0.17", "test_backward_calls_fit_this_release"),
+    ("megatron-lm-main", "test_backward_calls_fit_this_release"),
+    ("megatron-lm-main", "test_packing_carries_a_size_and_a_group"),
+    ("megatron-lm-main", "test_a_flag_is_passed_as_the_group_size"),
+    ("megatron-lm-dev", "test_backward_calls_fit_this_release"),
+    ("megatron-lm-dev", "test_packing_carries_a_size_and_a_group"),
+    ("megatron-lm-dev", "test_a_flag_is_passed_as_the_group_size"),
+    ("megatron-lm-dev", "test_config_accepts_what_cannot_work"),
+    ("megatron-lm-dev", "test_config_does_refuse_something"),
+    ("megatron-lm-dev", "test_mla_refuses_a_dynamic_size"),
+    ("megatron-lm-r0.19", "test_per_layer_list_is_off_by_one"),
+    ("megatron-lm-main", "test_per_layer_list_is_off_by_one"),
+    ("megatron-lm-dev", "test_per_layer_list_is_off_by_one"),
+    ("megatron-lm-dev", "test_local_attention_refuses_context_parallelism"),
+}
+NEED_A_GROUP = {  # later commits ask torch about the group, which in these tests looks like one
+    "test_mamba_heads_and_groups_must_divide",
+    "test_consecutive_level_zero_keeps_the_zigzag",
+    "test_sequence_must_divide_by_twice_the_flat_size",
+}
+ABOUT_THE_RELEASE = {"test_installed_release_is_the_one_on_the_card"}
+
+
+def names(*files: str) -> list[str]:
+    """Test functions that can run on another commit: those that start no ranks themselves."""
+    found: set[str] = set()
+    for file in files:
+        tree = ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))
+        needs = {
+            node.name: {argument.arg for argument in node.args.args}
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+        }
+        started = {"stage"}
+        while more := {name for name, given in needs.items() if given & started} - started:
+            started |= more
+        found |= {name for name in needs if name.startswith("test_")} - started
+    return sorted(found - NEED_A_GROUP - ABOUT_THE_RELEASE)
+
+
+def reruns(stage, upstream_of, versions, *files):
+    """Outcomes by test function, for each version of the dynamic CP card."""
+    call = ("checks.skills.rerun:outcomes", 1, list(files))
+    return {name: stage.call(*call, upstream=upstream_of(name))[0] for name in versions}
+
+
+@pytest.fixture(scope="module")
+def hybrid(stage, upstream_of):
+    return reruns(stage, upstream_of, HYBRID_ON, SCHEDULER, DYNAMIC)
+
+
+@pytest.fixture(scope="module")
+def levels(stage, upstream_of):
+    return reruns(stage, upstream_of, LEVELS_ON, HIERARCHICAL)
+
+
+def agree(found, name):
+    for version, outcomes in found.items():
+        expected = "failed" if (version, name) in OF_THE_RELEASE else "passed"
+        assert outcomes[name].startswith(expected), f"{version}: {outcomes[name]}"
+
+
+@pytest.mark.parametrize("name", names(SCHEDULER, DYNAMIC))
+def test_hybrid_from_0_17_to_dev(hybrid, name):
+    agree(hybrid, name)
+
+
+@pytest.mark.parametrize("name", names(HIERARCHICAL))
+def test_levels_from_0_19_to_dev(levels, name):
+    agree(levels, name)
