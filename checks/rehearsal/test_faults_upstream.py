@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.faults import trials
-from ringproof.rehearsal.faults.programs import DEFECTS, SCRIPT, Defect
+from checks.skills.shared import REPOSITORY
+from ringproof.errors import InputError
+from ringproof.rehearsal.faults.defects import look, patched
+from ringproof.rehearsal.faults.programs import DEFECTS
 from ringproof.rehearsal.fixtures import Stage
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.program import Upstream
 
 CASES = "checks.rehearsal.fault_cases"
+PLANS = "checks.skills.dynamic_lines_world:plans"
+STILL = "StillPlanning"
+DEV = "NVIDIA/Megatron-LM@dev"
+PATCHES = REPOSITORY / "docs" / "patches"
 
 
 def test_hierarchical_groups_outlive_their_world(stage: Stage) -> None:
@@ -24,22 +32,73 @@ def test_hierarchical_groups_outlive_their_world(stage: Stage) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_defect(stage: Stage, defect: Any) -> None:
-    upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
-    run = stage.run(Program(upstream, SCRIPT, defect.arguments, defect.ranks))
-    if defect.message:
-        assert run.failure is not None
-        assert defect.message in run.failure.message
-        return
-    assert run.failure is None
-    if defect.path:
-        calls = {call.comm_type for report in run.ranks for call in report.attention}
-        assert calls - {"none"} == {defect.path}
-    if defect.expected:
-        _differs(stage, defect, run)
+    found = look(stage.run, stage.upstream(DEV), defect)
+    assert found.shown, found.said
 
 
-def _differs(stage: Stage, defect: Defect, run: Any) -> None:
-    upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
-    expected = stage.run(Program(upstream, SCRIPT, defect.expected, 1))
-    assert trials.compare(run, expected).by == "norm"
-    assert trials.largest(run, expected)["norm"] > 1e-5
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_a_patch_cures(stage: Stage, defect: Any, tmp_path: Path) -> None:
+    """The same program on the changed checkout trains or agrees, or ends with one clear line."""
+    change = PATCHES / f"{defect.patch or defect.name}.patch"
+    found = look(stage.run, patched(stage.upstream(DEV), change, tmp_path / "dev"), defect)
+    assert not found.shown
+    assert defect.cured in found.said
+    if not defect.cured:
+        assert found.said.startswith(("trains for 5 steps", "gradient norms", "a2a")), found.said
+
+
+@pytest.mark.slow
+def test_a_patch_takes_the_levels_away(stage: Stage, tmp_path: Path) -> None:
+    change = PATCHES / "levels-outlive-their-world.patch"
+    upstream = patched(stage.upstream(DEV), change, tmp_path / "dev")
+    found = stage.call(f"{CASES}:destroyed_groups", 4, upstream=upstream)
+    assert {entry["after"] for entry in found} == {False}
+
+
+@pytest.mark.slow
+def test_a_patch_ends_the_fill_loop(stage: Stage, tmp_path: Path) -> None:
+    """Batches on 6, 12 and 24 ranks end with a message; the others end as before."""
+    dev = stage.upstream(DEV)
+    upstream = patched(dev, PATCHES / "fill-loop.patch", tmp_path / "dev")
+    before, after = (stage.call(PLANS, 1, upstream=one)[0]["errors"] for one in (dev, upstream))
+    said = [error for errors in after.values() for error in errors]
+    assert not any(error.startswith(STILL) for error in said)
+    changed = {
+        domain: {new for old, new in zip(errors, after[domain], strict=True) if old != new}
+        for domain, errors in before.items()
+    }
+    assert [changed[domain] for domain in ("4", "8", "16")] == [set(), set(), set()]
+    message = "ranks cannot be filled by doubling CP sizes; use a power of two"
+    for domain in ("6", "12", "24"):
+        assert changed[domain] == {f"ValueError: the {domain} DPxCP {message}"}
+
+
+def test_a_patch_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    upstream = Upstream(tmp_path / "there", "empty", tmp_path, "none", None)
+    with pytest.raises(InputError, match=r"fill-loop\.patch"):
+        patched(upstream, PATCHES / "fill-loop.patch", tmp_path / "copy")
+
+
+def test_the_table_of_the_page_is_the_record() -> None:
+    page = (REPOSITORY / "docs" / "upstream-defects.md").read_text(encoding="utf-8")
+    record = REPOSITORY / "benchmarks" / "rehearsal" / "results" / "defects.json"
+    commits = json.loads(record.read_text(encoding="utf-8"))
+    seen = {
+        defect.name: [
+            one["seen"] for row in commits for one in row["defects"] if one["name"] == defect.name
+        ]
+        for defect in DEFECTS
+    }
+    for name, shown in seen.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        cells = [cell.strip() for cell in row.split("|")[3:7]]
+        assert [cell == "yes" for cell in cells] == shown, name
+
+
+def test_every_patch_belongs_to_a_defect() -> None:
+    named = {defect.patch or defect.name for defect in DEFECTS}
+    named |= {"fill-loop", "levels-outlive-their-world"}
+    assert {path.stem for path in PATCHES.glob("*.patch")} == named

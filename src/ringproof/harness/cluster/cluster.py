@@ -108,7 +108,8 @@ class Cluster:
         Args:
             function: Function, called as ``function(context, **arguments)`` on each rank.
             world_size: Number of ranks to use; all by default.
-            timeout_seconds: Time limit of this case and of each of its collectives.
+            timeout_seconds: Time limit of this case; its collectives give up later, so that a rank
+                that hangs is reported where it hangs.
             renewed_by_output: Whether each line that a rank writes restarts the limit, for work of
                 unknown length that shows progress.
             arguments: Picklable arguments of the function.

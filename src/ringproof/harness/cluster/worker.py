@@ -32,6 +32,9 @@ from ringproof.harness.cluster.case import (
 )
 from ringproof.harness.cluster.gpus import choose_backend, gpu_of, prepare_sharing
 
+LATER_SECONDS = 60.0
+"""By which a collective gives up later than its case, whose limit names where each rank hangs."""
+
 
 def serve(
     rank: int, threads: int, control: connection.Connection, output: connection.Connection
@@ -109,7 +112,7 @@ def _join(rank: int, assignment: Assignment) -> RankContext:
         store=dist.FileStore(assignment.store_path, world_size),
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=assignment.timeout_seconds),
+        timeout=timedelta(seconds=assignment.timeout_seconds + LATER_SECONDS),
     )
     return RankContext(rank, world_size, backend, device)
 

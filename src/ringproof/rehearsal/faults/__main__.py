@@ -1,6 +1,6 @@
-"""Records all planted defects, or all removed stand-ins, on one checkout.
+"""Records all planted defects, all removed stand-ins, or upstream's own defects, on one checkout.
 
-``python -m ringproof.rehearsal.faults planted|removed MEGATRON ENGINE OUT.json``
+``python -m ringproof.rehearsal.faults planted|removed|defects MEGATRON ENGINE OUT.json``
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 from ringproof.cli.cache import default_cache
 from ringproof.rehearsal.faults import programs
+from ringproof.rehearsal.faults.defects import Found, look
+from ringproof.rehearsal.faults.programs import Defect
 from ringproof.rehearsal.faults.removing import REMOVED
 from ringproof.rehearsal.faults.trials import FAULTS, Fault, Trials
 from ringproof.rehearsal.program import Program
@@ -37,14 +39,19 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
         def run(program: Program) -> Outcome:
             return servers.run(program, programs.SCRIPT, Path(folder) / "run", limit_seconds=120)
 
-        for name, ask in _todo(what, Trials(run, upstream)):
+        for name, ask in _todo(what, Trials(run, upstream), partial(look, run, upstream)):
             if name not in done:
                 record[what].append({"name": name, **ask()})
                 path.write_text(json.dumps(record, indent=1) + "\n")
                 print(name, record[what][-1]["seen"], flush=True)
 
 
-def _todo(what: str, trials: Trials) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def _todo(
+    what: str, trials: Trials, ask: Callable[[Defect], Found]
+) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    if what == "defects":
+        yield from ((defect.name, partial(_defect, ask, defect)) for defect in programs.DEFECTS)
+        return
     if what == "planted":
         yield from ((fault.name, partial(_trial, trials, fault)) for fault in FAULTS)
         return
@@ -54,6 +61,11 @@ def _todo(what: str, trials: Trials) -> Iterator[tuple[str, Callable[[], dict[st
 
 def _trial(trials: Trials, fault: Fault) -> dict[str, Any]:
     return dataclasses.asdict(trials.trial(fault))
+
+
+def _defect(ask: Callable[[Defect], Found], defect: Defect) -> dict[str, Any]:
+    found = ask(defect)
+    return {"seen": found.shown, "said": found.said}
 
 
 def _removal(trials: Trials, training: str, symbol: str) -> dict[str, Any]:

@@ -117,6 +117,8 @@ class Defect:
             none is compared.
         path: CP type that every attention call with communication takes in place of the one asked
             for; empty where the path is right.
+        patch: The change in ``docs/patches`` that cures it; its own name unless given.
+        cured: Part of what ends the changed program; empty where it trains.
     """
 
     name: str
@@ -125,6 +127,8 @@ class Defect:
     message: str = ""
     expected: tuple[str, ...] = ()
     path: str = ""
+    patch: str = ""
+    cured: str = ""
 
 
 def _with_value(arguments: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
@@ -137,21 +141,24 @@ DEFECTS = (
     Defect("mtp-per-token-loss", 2, (*MODEL, *PACKED, *DYNAMIC, "128", *MTP),
            expected=(*MODEL, *PACKED, *STATIC, "256", *MTP)),
     Defect("mtp-packing", 1, (*MODEL, *PACKED, *STATIC, "512", *MTP),
-           expected=(*MODEL, *PACKED, *STATIC, "256", *MTP)),
+           expected=(*MODEL, *PACKED, *STATIC, "256", *MTP), patch="mtp-per-token-loss"),
     Defect("mtp-static-cp", 2, (*MODEL, *MTP, *HALVES), expected=(*MODEL, *MTP)),
     Defect("dynamic-a2a-p2p", 4, (*MODEL, *PACKED, *DYNAMIC, "64", *HIERARCHICAL),
-           message="CP implementation a2a+p2p requires cp_group"),
-    Defect("domain-of-six", 6, (*SIX, *PACKED, *DYNAMIC, "96"), message="KeyError: 4"),
+           message="CP implementation a2a+p2p requires cp_group", cured="use p2p"),
+    Defect("domain-of-six", 6, (*SIX, *PACKED, *DYNAMIC, "96"), message="KeyError: 4",
+           cured="to be a power of two"),
     Defect("domain-of-six-rounded-up", 6, (*SIX, *PACKED, *DYNAMIC, "64"),
-           message="Sequence length 264 requires CP size 8, but only 6 DPxCP ranks are available"),
+           message="Sequence length 264 requires CP size 8, but only 6 DPxCP ranks are available",
+           patch="domain-of-six", cured="to be a power of two"),
     Defect("comm-type-ignored", 4,
            (*MODEL, *PACKED, *DYNAMIC, "64", "--cp-comm-type", "a2a"), path="p2p"),
     Defect("no-evaluation", 1,
            (*_with_value(MODEL, "--eval-iters", "0"), *PACKED, *STATIC, "256"),
            message="no sample to consume"),
     Defect("pad-token", 2, (*MODEL, *SFT, *DYNAMIC, "128"), message="index out of range in self"),
-    Defect("sft-without-scheduler", 2, (*MODEL, *SFT, *HALVES),
+    Defect("sft-without-scheduler", 2, (*MODEL, *SFT, *HALVES, "--null-tokenizer-pad-id", "0"),
            message="incompatible function arguments: cu_seqlens is None"),
     Defect("nan-without-save", 1, _with_value(MODEL, "--lr", "1e30"),
-           message="expected str, bytes or os.PathLike object, not NoneType"),
+           message="expected str, bytes or os.PathLike object, not NoneType",
+           cured="SystemExit: 16"),
 )  # fmt: skip

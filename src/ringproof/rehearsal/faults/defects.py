@@ -1,0 +1,63 @@
+"""Whether a defect of upstream shows in a checkout, and a checkout with a proposed change."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.faults import trials
+from ringproof.rehearsal.faults.programs import SCRIPT, Defect
+from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.running import Outcome
+
+NORM = 1e-5  # relative; the smallest known defect differs by 5e-5, rounding by 2e-7
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a defect's program did.
+
+    Attributes:
+        shown: Whether the defect shows.
+        said: The message of a program that failed, the path of its attention, or the difference.
+    """
+
+    shown: bool
+    said: str
+
+
+def look(run: Callable[[Program], Outcome], upstream: Upstream, defect: Defect) -> Found:
+    """Run a defect's program, and the one that it must agree with where it has one."""
+    outcome = run(Program(upstream, SCRIPT, defect.arguments, defect.ranks))
+    if outcome.failure is not None:
+        said = next(iter(outcome.failure.message.splitlines()), outcome.failure.kind)
+        return Found(bool(defect.message) and defect.message in outcome.failure.message, said)
+    if defect.path:
+        calls = {call.comm_type for report in outcome.ranks for call in report.attention}
+        return Found(calls - {"none"} == {defect.path}, ", ".join(sorted(calls - {"none"})))
+    if defect.expected:
+        expected = run(Program(upstream, SCRIPT, defect.expected, 1))
+        norm = trials.largest(outcome, expected)["norm"]
+        return Found(norm > NORM, f"gradient norms differ by {norm:.1e}")
+    return Found(False, f"trains for {len(outcome.losses)} steps")
+
+
+def patched(upstream: Upstream, patch: Path, folder: Path) -> Upstream:
+    """Copy a checkout into a folder, with a patch.
+
+    Raises:
+        InputError: The patch does not apply.
+    """
+    shutil.copytree(upstream.megatron, folder, symlinks=True)
+    command = ("git", "apply", "--unidiff-zero", str(patch.resolve()))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[0]
+        raise InputError("patch", str(patch), why, "take the commit that the patch was made for")
+    return dataclasses.replace(
+        upstream, megatron=folder, megatron_name=f"{upstream.megatron_name} with {patch.name}"
+    )
