@@ -1,13 +1,18 @@
 """What Transformer Engine's own context parallel attention computes, refuses and gets wrong.
 
 Its Python code runs unchanged on gloo ranks; only the compiled kernels below it are replaced. The
-release of the cards, 2.20.2, runs always, other versions where a checkout is given.
+release of the cards, 2.20.2, runs always; the other releases run from the cache of wheels, and main
+where a checkout is given.
 """
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from packaging.version import Version
+
+ATTENTION = "transformer_engine/pytorch/attention/dot_product_attention"
 CALL = "checks.skills.engine_cases:attend"
 EXACT = 1e-12  # float64
 WRONG = 0.1
@@ -19,6 +24,7 @@ LEVELS = {"comm": "a2a+p2p", "groups": "levels"}
 ALONE = {"packed": True, "lengths": [24, 40, 8]}
 PADDED = {"packed": True, "lengths": [21, 33, 5], "padded": [24, 40, 8]}
 UNSAID = {**PADDED, "says_padded": False}
+PACKS = (", packed", ", padded")
 COMMS = ("p2p", "a2a", "all_gather", "a2a+p2p")
 
 
@@ -234,54 +240,71 @@ def test_the_ring_reuses_its_buffers(eight, record_property):
     assert eight["p2p"]["live"] == [2, 3, 4, 4, 4, 4, 4]
 
 
-def engine_at(stage, version):
-    return stage.upstream(engine=f"NVIDIA/TransformerEngine@{version}")
-
-
-# Versions that take packed input, by type: the last that refuses it and the first that takes it.
-PACKED = {
-    "release_v2.9": {"p2p"},
-    "release_v2.10": {"p2p", "a2a"},
-    "release_v2.17": {"p2p", "a2a"},
-    "release_v2.18": {"p2p", "a2a", "all_gather"},
-    "release_v2.19": set(COMMS),
-}
 NARROW = {"dtype": "float32"}  # 2.9 and 2.10 know no float64
 
 
-@pytest.mark.parametrize("version", PACKED)
-def test_packed_input_by_version(stage, version):
-    cases = {name: case for name, case in FOUR.items() if name.endswith((", packed", ", padded"))}
-    found = attended(stage, cases, 4, upstream=engine_at(stage, version), **NARROW)
+PACKED_FROM = {"p2p": "2.9", "a2a": "2.10", "all_gather": "2.18", "a2a+p2p": "2.19"}
+
+
+@pytest.fixture
+def released(te_wheel, stage):
+    """Cases on a released Transformer Engine."""
+
+    def run(cases, ranks=4):
+        upstream = stage.upstream(engine=te_wheel.spec)
+        return attended(stage, cases, ranks, upstream=upstream, **NARROW)
+
+    return run
+
+
+@pytest.mark.slow
+def test_packed_input_by_version(te_wheel, released):
+    found = released({name: case for name, case in FOUR.items() if name.endswith(PACKS)})
     for comm in COMMS:
-        for batch in ("packed", "padded"):
-            one = found[f"{comm}, {batch}"]
-            if comm in PACKED[version]:
+        for batch in PACKS:
+            one = found[comm + batch]
+            if te_wheel.version >= Version(PACKED_FROM[comm]):
                 assert one["raised"] == ""
                 assert one["error"] < 1e-5
             else:
                 assert one["raised"].startswith(("AssertionError", NO_BACKEND)), comm
 
 
-@pytest.mark.parametrize(
-    "version", ["release_v2.9", "release_v2.15", "release_v2.19", "d0067d0da6"]
-)
-def test_older_rings_keep_every_buffer(stage, version):
-    found = attended(stage, {"p2p": EIGHT["p2p"]}, 8, upstream=engine_at(stage, version), **NARROW)
+@pytest.mark.slow
+def test_rings_by_version(te_wheel, released):
+    """Up to 2.19 every buffer is kept."""
+    reused = te_wheel.version >= Version("2.20")
+    live = released({"p2p": EIGHT["p2p"]}, 8)["p2p"]["live"]
+    assert live == ([2, 3, 4, 4, 4, 4, 4] if reused else [2, 3, 4, 5, 6, 7, 8])
+
+
+def test_the_ring_of_main_keeps_every_buffer(stage):
+    upstream = stage.upstream(engine="NVIDIA/TransformerEngine@d0067d0da6")
+    found = attended(stage, {"p2p": EIGHT["p2p"]}, 8, upstream=upstream, **NARROW)
     assert found["p2p"]["live"] == [2, 3, 4, 5, 6, 7, 8]
 
 
-@pytest.mark.parametrize(
-    "version", ["release_v2.9", "release_v2.15", "release_v2.19", "d0067d0da6"]
-)
-def test_older_versions_refuse_and_mistake_the_same(stage, version):
+@pytest.mark.slow
+def test_every_version_refuses_and_mistakes_the_same(released):
     names = ("flat", "swapped levels", "swapped everywhere", "p2p, contiguous", "p2p, unsaid")
     names += ("a2a+p2p, window, direct", "a2a+p2p, 8/1 heads, direct", "a2a+p2p, 6/6 heads")
-    cases = {name: FOUR[name] for name in names}
-    found = attended(stage, cases, 4, upstream=engine_at(stage, version), **NARROW)
+    found = released({name: FOUR[name] for name in names})
     assert found["flat"]["raised"] == TWO_GROUPS
     assert all(silently_wrong(found[name]) for name in ("swapped levels", *names[3:5]))
     assert found["swapped everywhere"]["error"] < 1e-5
     assert found["a2a+p2p, 6/6 heads"]["error"] < 1e-5
     assert "does not support sliding window" in found["a2a+p2p, window, direct"]["raised"]
     assert found["a2a+p2p, 8/1 heads, direct"]["place"] == "flash_attn_a2a_communicate"
+
+
+LOGGED_FROM = {"cp_size": "2.15", "cuda_graph": "2.10"}
+
+
+@pytest.mark.parametrize("key", LOGGED_FROM)
+def test_the_log_of_attention_has_a_key_from_its_version_on(te_wheel, key):
+    """The line is the dump of this dataclass."""
+    utils = te_wheel.tree.read(f"{ATTENTION}/utils.py").decode()
+    (params,) = re.findall(r"class AttentionParams:.*?(?=\nclass |\n@|\Z)", utils, re.DOTALL)
+    assert bool(re.search(rf"^    {key}: ", params, re.MULTILINE)) == (
+        te_wheel.version >= Version(LOGGED_FROM[key])
+    )
