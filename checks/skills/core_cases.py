@@ -112,29 +112,25 @@ def expert_groups() -> list[str]:
 
 
 def snippets(texts: Sequence[str]) -> dict[str, Any]:
-    """What the skill's own Python prints: the groups built by the first text, shown by the second.
+    """What the skill's own Python prints, run in its order; and the guard on a flat layout.
 
-    The second time the first text builds no levels.
+    The texts build levels, show them, assert them, and take them away.
     """
-    initialise, guard = texts
-    from megatron.core import parallel_state
-
+    initialise, show, guard, reset = texts
     names: dict[str, Any] = {}
     printed = io.StringIO()
     with redirect_stdout(printed):
-        exec(initialise, names)
-        exec(guard, {})
-    parallel_state.destroy_model_parallel()
-    parallel_state._HIERARCHICAL_CONTEXT_PARALLEL_GROUPS = None  # which stays behind
+        for text in (initialise, show, guard, reset):
+            exec(text, names)
     flat = initialise.replace(", hierarchical_context_parallel_sizes=[2, 2])", ")", 1)
     assert flat != initialise
     exec(flat, names)
-    refusal = said(lambda: exec(guard, {}))
-    parallel_state.destroy_model_parallel()
+    refusals = [said(functools.partial(exec, text, {})) for text in (show, guard)]
+    names["parallel_state"].destroy_model_parallel()
     return {
         "printed": printed.getvalue().splitlines(),
         "type of the config": names["config"].cp_comm_type,
-        "without sizes": refusal,
+        "without sizes": refusals,
     }
 
 

@@ -28,8 +28,9 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def printed(stage: Stage, text: str) -> list[dict[str, Any]]:
     """What each of four ranks reports of the snippets, with the sizes and without."""
-    initialise, guard = blocks(text, "python")
-    found = stage.call("checks.skills.core_cases:snippets", 4, [initialise, guard])
+    pitfalls = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
+    texts = blocks(text, "python") + blocks(pitfalls, "python")
+    found = stage.call("checks.skills.core_cases:snippets", 4, texts)
     assert isinstance(found, list)
     return found
 
@@ -42,8 +43,9 @@ def test_the_library_snippet_builds_what_the_guard_prints(printed):
 
 
 def test_the_guard_stops_a_run_without_sizes(printed):
-    """The same two snippets, the sizes taken out of the first call only."""
-    assert all(rank["without sizes"].startswith("AssertionError: ") for rank in printed)
+    """After the reset of the pitfalls; the sizes are taken out of the first call only."""
+    for rank in printed:
+        assert all(refusal.startswith("AssertionError: ") for refusal in rank["without sizes"])
 
 
 def test_local_attention_of_dev_takes_all_gather_only(stage, card):
