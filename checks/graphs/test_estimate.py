@@ -10,8 +10,8 @@ import torch
 
 from checks.graphs.test_bank import options
 from checks.model.whole_model import whole
+from ringproof import budget
 from ringproof.errors import InputError
-from ringproof.reference.graphs import estimate
 from ringproof.reference.graphs.bank import capture_bank
 from ringproof.reference.graphs.estimate import LiveBytes, Need, check_fits, estimated_bytes
 from ringproof.reference.graphs.scopes import parts_of
@@ -75,15 +75,15 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_the_machine_says_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(estimate, "CGROUP", tmp_path)
-    assert estimate.free_memory() is None
+    monkeypatch.setattr(budget, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(budget, "CGROUP", tmp_path)
+    assert budget.free_memory() is None
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       4 kB\n")
-    assert estimate.free_memory() == 4096
+    assert budget.free_memory() == 4096
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")
-    assert estimate.free_memory() == 4096
+    assert budget.free_memory() == 4096
     (tmp_path / "memory.max").write_text("3000\n")
-    assert estimate.free_memory() == 2000
+    assert budget.free_memory() == 2000
     (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 500\n")
-    assert estimate.free_memory() == 2500, "the kernel gives up its cache of files"
+    assert budget.free_memory() == 2500, "the kernel gives up its cache of files"

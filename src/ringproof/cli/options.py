@@ -29,6 +29,9 @@ UpstreamOption = Annotated[
         "pip:PACKAGE==VERSION, dir:PATH or installed:PACKAGE. Can be given several times.",
     ),
 ]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Start even if the machine seems too small for it.")
+]
 CacheOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="The folder for downloads. [default: ~/.cache/ringproof]"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from ringproof.budget import Estimate, Machine, Part
 from ringproof.cli.field_names import integers, named_by_option
+from ringproof.cli.options import ForceOption
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
@@ -40,6 +43,8 @@ OPTION_OF_FIELD = MappingProxyType(
     }
 )
 ONLY_BSHD = ("seq_len", "batch")
+_COPIES = 16
+"""Tensors of the size of all queries and values that a rank holds at its peak, the oracle's too."""
 ONLY_PACKED = ("pad_multiple", "tail", "pack_rows", "pack_entries")
 
 app = typer.Typer(help="Compare CP attention with attention on one rank.", no_args_is_help=True)
@@ -139,6 +144,7 @@ def attention(  # noqa: PLR0917 - one parameter per option
     json_path: Annotated[
         str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
     ] = "",
+    force: ForceOption = False,
 ) -> None:
     """Run CP attention, forward and backward, against a dense float64 reference.
 
@@ -147,9 +153,12 @@ def attention(  # noqa: PLR0917 - one parameter per option
     """
     world = launched_world()
     case = attention_case(context, world[1] if world else None)  # reads most of the above
-    result = _measure(
-        case, world, backend=backend, share_gpus=share_gpus, timeout=timeout, log=rank_log
+    options = ClusterOptions(
+        backend=backend, timeout_seconds=timeout, share_gpus=share_gpus, limited=not force
     )
+    if world is None and not force:
+        parity_estimate(case).check(Machine.here())
+    result = _measure(case, world, options, log=rank_log)
     if world is None or world[0] == 0:
         if json_path:
             write_json(result, json_path)
@@ -193,6 +202,21 @@ def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
     return case
 
 
+def parity_estimate(case: ParityCase) -> Estimate:
+    """Estimate the memory of a case: the tensors of each rank, and the scores of the oracle."""
+    row = case.heads * (case.head_dim + case.v_head_dim) * 8
+    tensors = case.world * _COPIES * case.batch * case.seq_len * row
+    longest = max(case.packed.lengths) if case.packed else case.seq_len
+    scores = _COPIES * case.batch * case.heads // case.kv_heads * longest**2 * 8
+    rows = ("--pad-multiple", None) if case.packed else ("--seq-len", case.seq_len)
+    sizes = (("--heads", case.heads), ("--head-dim", max(case.head_dim, case.v_head_dim)), rows)
+    option, value = max(sizes, key=lambda size: size[1] or 0)
+    if case.packed and case.seq_len > max(case.heads, case.head_dim):
+        option, value = rows
+    parts = (Part(option, value, tensors), Part("--seq-len", case.seq_len, scores))
+    return Estimate(case.world, parts, "--nproc", case.world)
+
+
 def _pack(context: typer.Context, world: int) -> PackedSequences | None:
     """Return the pack of ``--packed`` and its companions; ``None`` without it."""
     options = context.params
@@ -225,10 +249,8 @@ def _pack(context: typer.Context, world: int) -> PackedSequences | None:
 def _measure(
     case: ParityCase,
     world: tuple[int, int] | None,
+    options: ClusterOptions,
     *,
-    backend: str,
-    share_gpus: bool,
-    timeout: float,
     log: str,
 ) -> dict[str, Any]:
     """Run a case on the launched ranks or on ranks of our own."""
@@ -237,12 +259,7 @@ def _measure(
     arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
     # Rank 0 empties the log before any rank can write: joining the world takes it, too.
     with rank_log_stream(log, first=world is None or world[0] == 0) as stream:
-        options = ClusterOptions(
-            backend=backend,
-            timeout_seconds=timeout,
-            log_sink=rank_log_sink(stream),
-            share_gpus=share_gpus,
-        )
+        options = replace(options, log_sink=rank_log_sink(stream))
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
                 return run_launched(_on_rank, options, arguments)[0]

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.cli.options import ForceOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 
@@ -394,6 +395,7 @@ def calibrate(
     inner_size: _InnerSize = None,
     tp: _Tensor = 1,
     json_path: _Json = "",
+    force: ForceOption = False,
 ) -> None:
     """Fit the rates of a machine to measurements; other rates keep their preset values.
 
@@ -411,7 +413,7 @@ def calibrate(
     if skip < 0 or (skip and measure):
         raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
     options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
-    result, lines = run(options, comm, samples or measure, skip if samples else None)
+    result, lines = run(options, comm, samples or measure, skip if samples else None, force=force)
     if json_path:
         write_json(result.as_json(), json_path)
     if json_path != "-":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ringproof.budget import Estimate, Machine, Part, check_seconds
 from ringproof.cli.plan_setup import PlanOptions, as_options, read_bytes
 from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import Calibration, fit
@@ -15,12 +16,19 @@ from ringproof.reference.planning.timing import StepCost
 _MAX_BYTES = 256 * 1024 * 1024
 _MOST_LENGTHS = 32
 _SHOWN = 40
+_COPIES = 16
+"""Tensors of the size of all queries and values at the peak."""
+_OPERATIONS = 28
+"""Operations for each pair of a causal mask and each channel: four runs, forward and backward."""
+_RATE = 2e10
+"""Operations per second of attention on a CPU core, rather too low than too high."""
+_MOST_SECONDS = 600.0
 _UNSURE = 0.2
 """Relative standard error above which a note asks for more measurements."""
 
 
 def run(
-    options: PlanOptions, comm: str, source: str, skip: int | None
+    options: PlanOptions, comm: str, source: str, skip: int | None, *, force: bool = False
 ) -> tuple[Calibration, Iterator[str]]:
     """Fit measurements, and describe the result line by line.
 
@@ -32,9 +40,27 @@ def run(
     """
     with as_options():
         setting = options.step_cost(comm)
-        found = measured(_lengths(source), setting) if skip is None else _read(source, skip)
+        if skip is None:
+            lengths = _lengths(source)
+            if not force:
+                _check_budget(max(lengths), setting)
+            found: tuple[Measurement, ...] = measured(lengths, setting)
+        else:
+            found = _read(source, skip)
         result = fit(found, setting)
     return result, _lines(result, setting, measured_here=skip is None)
+
+
+def _check_budget(length: int, setting: StepCost) -> None:
+    """Refuse a length that takes too long or too much memory here."""
+    shape, machine = setting.shape, Machine.here()
+    heads = max(shape.heads // setting.tp, 1)
+    width = heads * (shape.head_dim + shape.v_head_dim)
+    Estimate(1, (Part("--measure", length, _COPIES * length * width * 4),), "--measure", 1).check(
+        machine
+    )
+    seconds = length**2 * width * _OPERATIONS / _RATE
+    check_seconds("--measure", length, seconds, _MOST_SECONDS)
 
 
 def _lines(result: Calibration, setting: StepCost, *, measured_here: bool) -> Iterator[str]:

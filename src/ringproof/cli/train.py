@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ringproof.budget import Machine
 from ringproof.cli.field_names import named_by_option
+from ringproof.cli.options import ForceOption
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
@@ -200,6 +202,7 @@ def train(  # noqa: PLR0917 - one parameter per option
     json_path: Annotated[
         str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
     ] = "",
+    force: ForceOption = False,
 ) -> None:
     """Train a tiny model: TP, PP, VPP, CP, DP, FSDP2 and Dynamic CP in any mix.
 
@@ -209,6 +212,7 @@ def train(  # noqa: PLR0917 - one parameter per option
     if importlib.util.find_spec("torch") is None:
         remedy = "run: pip install 'ringproof[reference]'"
         raise InputError("ringproof train", None, "needs the package torch", remedy)
+    from ringproof.cli.train_budget import train_estimate
     from ringproof.cli.train_options import OPTION_OF_FIELD, train_options  # imports numpy
 
     options = train_options(context.params)  # reads most of the above
@@ -217,6 +221,8 @@ def train(  # noqa: PLR0917 - one parameter per option
     if world is not None and world[1] != ranks:
         problem = f"torchrun made {world[1]} ranks"
         raise InputError("tp x pp x cp x dp", ranks, problem, "make them equal")
+    if world is None and not force:
+        train_estimate(options).check(Machine.here())
     file = LogFile.opened(log, log_format, append=resume, first=world is None or world[0] == 0)
     quiet = json_path == "-"
     with named_by_option(OPTION_OF_FIELD, context.params):
@@ -228,6 +234,7 @@ def train(  # noqa: PLR0917 - one parameter per option
                 timeout_seconds=timeout,
                 log_sink=_sink(stream, quiet=quiet),
                 share_gpus=share_gpus,
+                limited=not force,
                 preload=("ringproof.reference.training.trainer",),
             )
             result = _run(options, world, file, started, quiet=quiet)

@@ -43,6 +43,8 @@ class ClusterOptions:
             and only for tests; see ``gpus``.
         preload: Modules to import once, before ranks are forked, instead of in every rank. Only
             those of the first cluster of a process have an effect.
+        limited: Whether each rank may take no more than its share of the free memory. Ranks on
+            GPUs have no limit.
 
     Raises:
         InputError: The backend is unknown, there is no thread, the limit is not a positive number,
@@ -55,6 +57,7 @@ class ClusterOptions:
     log_sink: LogSink = forward_to_stderr
     share_gpus: bool = False
     preload: tuple[str, ...] = ()
+    limited: bool = True
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -70,6 +73,19 @@ def check_timeout(seconds: float) -> None:
     """Raise `InputError` for a limit that is not a positive, finite number of seconds."""
     if not 0 < seconds < math.inf:
         raise InputError("timeout", seconds, "not a positive number of seconds", "give one")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a rank may use.
+
+    Args:
+        threads: Compute threads.
+        memory: Bytes of its data; 0 for no limit.
+    """
+
+    threads: int
+    memory: int
 
 
 @dataclass(frozen=True)

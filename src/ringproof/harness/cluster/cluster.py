@@ -21,12 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ringproof.budget import Machine
 from ringproof.errors import InputError
 from ringproof.harness.cluster.case import (
     Assignment,
     CaseFunction,
     CaseOutcome,
     ClusterOptions,
+    Resources,
     check_timeout,
 )
 from ringproof.harness.cluster.watch import Watch, Worker
@@ -166,8 +168,10 @@ class Cluster:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([WORKER_MODULE, *self.options.preload])
         with _environment(OMP_NUM_THREADS=str(self.options.threads)):
+            limit = Machine.here().share(self.world_size) if self.options.limited else 0
             for rank in range(self.world_size):
-                self._workers.append(_start_worker(context, rank, self.options.threads))
+                resources = Resources(self.options.threads, limit)
+                self._workers.append(_start_worker(context, rank, resources))
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -180,12 +184,12 @@ class Cluster:
         self._workers.clear()
 
 
-def _start_worker(context: ForkServerContext, rank: int, threads: int) -> Worker:
+def _start_worker(context: ForkServerContext, rank: int, resources: Resources) -> Worker:
     control, remote_control = context.Pipe()
     output, remote_output = context.Pipe(duplex=False)
     process = context.Process(
         target=_serve,
-        args=(rank, threads, remote_control, remote_output, dict(os.environ)),
+        args=(rank, resources, remote_control, remote_output, dict(os.environ)),
         daemon=True,
     )
     process.start()
@@ -196,7 +200,7 @@ def _start_worker(context: ForkServerContext, rank: int, threads: int) -> Worker
 
 def _serve(
     rank: int,
-    threads: int,
+    resources: Resources,
     control: Connection,
     output: Connection,
     variables: dict[str, str],
@@ -204,7 +208,7 @@ def _serve(
     os.environ.update(variables)
     from ringproof.harness.cluster.worker import serve  # in the worker only
 
-    serve(rank, threads, control, output)
+    serve(rank, resources, control, output)
 
 
 @contextmanager

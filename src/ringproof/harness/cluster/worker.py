@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ from ringproof.harness.cluster.case import (
     ClusterOptions,
     RankContext,
     RankReport,
+    Resources,
 )
 from ringproof.harness.cluster.gpus import choose_backend, gpu_of, prepare_sharing
 
@@ -37,7 +39,7 @@ LATER_SECONDS = 60.0
 
 
 def serve(
-    rank: int, threads: int, control: connection.Connection, output: connection.Connection
+    rank: int, resources: Resources, control: connection.Connection, output: connection.Connection
 ) -> None:
     """Run cases until the parent closes the control channel or dies.
 
@@ -52,7 +54,9 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # to see where a hung rank is
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(resources.threads)
+    if resources.memory and not torch.cuda.is_available():  # CUDA maps more than it uses
+        resource.setrlimit(resource.RLIMIT_DATA, (resources.memory, resource.RLIM_INFINITY))
     while True:
         try:
             assignment: Assignment = control.recv()
@@ -94,6 +98,10 @@ def _failure(rank: int, error: Exception) -> RankReport:
     if isinstance(error, InputError):
         value = None if error.value is None else str(error.value)
         refused = (error.field, value, error.problem, error.remedy)
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    short = isinstance(error, MemoryError) or "can't allocate memory" in text
+    if short and limit != resource.RLIM_INFINITY:
+        text = f"{text}; rank {rank} reached its memory limit of {limit / 1e9:.1f} GB".lstrip("; ")
     return RankReport(
         rank,
         error=f"{type(error).__name__}: {text}" if text else type(error).__name__,

@@ -21,6 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ringproof.budget import free_memory, in_table
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions
 from ringproof.reference.graphs.replay import bytes_of
@@ -28,8 +29,6 @@ from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors
 
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 STATUS = Path("/proc/self/status")
 
 
@@ -136,36 +135,11 @@ def need_of(needed: int, device: torch.device) -> Need:
     return Need(host, needed, free_memory(), allowed_memory())
 
 
-def free_memory() -> int | None:
-    """Bytes that the processes of this host, or of this container, may still take.
-
-    A container's usage includes the cache of files, of which the kernel gives up the inactive part.
-    """
-    found = [_in_table(MEMINFO, "MemAvailable:", 1024)]
-    try:
-        most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(most - used + (_in_table(CGROUP / "memory.stat", "inactive_file", 1) or 0))
-    except (OSError, ValueError):  # no limit, or none of this kind
-        pass
-    known = [one for one in found if one is not None]
-    return min(known, default=None)
-
-
 def allowed_memory() -> int | None:
     """Bytes of address space that this process may still take."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _in_table(STATUS, "VmSize:", 1024)
+    used = in_table(STATUS, "VmSize:", 1024)
     return None if most == resource.RLIM_INFINITY or used is None else most - used
-
-
-def _in_table(path: Path, name: str, unit: int) -> int | None:
-    """Read a number of units from a file of the kernel, in bytes."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
-    rows = (line.split() for line in lines)
-    return next((int(row[1]) * unit for row in rows if row[:1] == [name]), None)
 
 
 def check_fits(own: Need, rows: int) -> None:

@@ -1,0 +1,128 @@
+"""What the machine cannot do is refused before anything starts; ranks have a limit of their own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from ringproof import budget
+from ringproof.budget import Estimate, Machine, Part, check_seconds
+from ringproof.cli import main as command
+from ringproof.errors import InputError
+from ringproof.harness.cluster import Cluster, RankContext, RankFailure
+
+SMALL = Machine(cores=2, free=24_000_000_000)
+REFUSED = {
+    "train --cp 512": r"--cp: 512 ranks, and the limit is 32: 16 for each of 2 cores",
+    "train --dp 64": r"--dp: 64 ranks, and the limit is 32",
+    "parity attention --nproc 64": r"--nproc: 64 ranks, and the limit is 32",
+    "train --mtp 1000000": r"--mtp: 1 rank needs about .* GB, and 24.0 GB are free",
+    "train --global-batch 100000000": r"--global-batch: .* GB are free",
+    "train --graphs static --graph-sequences 1000000000": r"--graph-sequences: .* GB are free",
+    "train --graphs bank --graph-slots 1000000": r"--graph-slots: .* GB are free",
+    "train --graphs bank --max-tokens-per-rank 65536 --max-length 65536": "--max-tokens-per-rank",
+    "parity attention --head-dim 1000000": r"--head-dim: .* GB are free",
+    "parity attention --heads 1000000": r"--heads: .* GB are free",
+    "parity attention --packed 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
+    "plan calibrate --measure 100000": r"--measure: .* GB are free",
+    "plan calibrate --measure 30000": r"--measure: takes about .* s, and the limit is 600 s",
+}
+
+
+class _Started(Exception):
+    """Work began."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of two cores, on which nothing can start."""
+
+    def start(*_: object, **__: object) -> None:
+        raise _Started
+
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _: SMALL))
+    monkeypatch.setattr(Cluster, "_start", start)
+    monkeypatch.setattr("ringproof.cli.plan_calibrate.measured", start)
+
+
+def run(words: str) -> None:
+    typer.main.get_command(command.app).main(shlex.split(words), standalone_mode=False)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_the_machine_cannot_do_is_refused(words: str) -> None:
+    with pytest.raises(InputError, match=REFUSED[words]) as refused:
+        run(words)
+    assert "--force" in str(refused.value)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --cp 512 --force --force-cp 1",
+        "parity attention --nproc 64 --force",
+        "plan calibrate --measure 30000 --force",
+        "train",
+        "train --dp 8",
+        "train --graphs bank --cp 2",
+        "train --recompute --graphs bank",
+        "parity attention --nproc 8",
+        "plan calibrate --measure 1024",
+    ],
+)
+def test_the_rest_and_what_is_forced_starts(words: str) -> None:
+    with pytest.raises(_Started):
+        run(words)
+
+
+def test_the_largest_part_is_named() -> None:
+    parts = (Part("--a", 1, 10**9), Part("--b", 2, 10**12))
+    with pytest.raises(InputError, match=r"--b: .*got 2"):
+        Estimate(1, parts, "--nproc", 1).check(SMALL)
+    Estimate(1, parts[:1], "--nproc", 1).check(SMALL)
+    Estimate(1, parts, "--nproc", 1).check(Machine(2, None))
+    with pytest.raises(InputError, match="takes about 11 s"):
+        check_seconds("--measure", 5, 11, 10)
+    check_seconds("--measure", 5, 9, 10)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limits_of_a_control_group_count(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of the group around that of the process counts, too."""
+    monkeypatch.setattr(budget, "CGROUP", tmp_path)
+    monkeypatch.setattr(budget, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(budget, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemAvailable: 9000 kB\n")
+    assert Machine.here().free == 9000 * 1024
+    cores = Machine.here().cores
+    group = tmp_path / ("slice" if version == 2 else "memory/slice")
+    (group / "job").mkdir(parents=True)
+    names = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max",)}[version]
+    for name, text in zip((*names, "memory.current"), ("5000", "1000", "1000"), strict=False):
+        (group / name).write_text(text)
+    (tmp_path / "own").write_text("0::/slice/job\n" if version == 2 else "4:memory:/slice/job\n")
+    assert Machine.here().free == 4000
+    assert Machine.here().cores == cores
+    (tmp_path / "cpu.max").write_text("25000 100000\n")
+    assert Machine.here().cores == 0.25
+
+
+def _take(_: RankContext, *, count: int) -> int:
+    import torch
+
+    return torch.ones(count, dtype=torch.uint8).numel()
+
+
+def test_a_rank_has_a_memory_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _: Machine(2, 2 << 30)))
+    with Cluster(2) as cluster:
+        assert cluster.run(_take, count=1 << 20).values == (1 << 20, 1 << 20)
+        with pytest.raises(RankFailure, match=r"rank [01] reached its memory limit of 1\.1 GB"):
+            cluster.run(_take, count=2 << 30)
