@@ -253,13 +253,16 @@ def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) ->
     from ringproof.cli.plan_result import plan_result
     from ringproof.cli.plan_setup import PlanOptions, as_options
     from ringproof.cli.plan_text import print_result
+    from ringproof.cli.waiting import told_to_wait
 
     options, target = PlanOptions.of(given), given["target"]
     check_target(target)
     options.refuse_contradictions()
     with as_options():
         options.goal()
-        result = plan_result(options, options.read())
+        batch = options.read()
+        with told_to_wait(f"planning {len(batch.values):,} sequences"):
+            result = plan_result(options, batch)
     flags = result.flags(target) if show_flags or target != "dev" else []
     if json_path:
         write_json(result.as_json(), json_path)
