@@ -248,7 +248,6 @@ def test_without_matplotlib(
         (["a.jsonl", "same.jsonl", "--columns", "mtp=x"], "names no series"),
         (["a.jsonl", "same.jsonl", "--series", "loss,"], "not a list of names"),
         (["a.jsonl", "same.jsonl", "--png", "-"], "is a picture"),
-        (["a.jsonl", "same.jsonl", "--json", "x", "--html", "x"], "write to the same place"),
         (["a.jsonl", "same.jsonl", "--html", "no/x"], "--html: cannot be written"),
     ],
 )

@@ -229,7 +229,7 @@ BAD_INPUT = MappingProxyType(
         "is not NAME=VALUE": (*HERE, "--set", "nonsense"),
         "no variables to set": (*HERE, "--set", "A=1"),
         "not a known precision": (*HERE, "--dtype", "float16"),
-        "same place": (*HERE, "--json", "-", "--html", "-"),
+        "is where --json writes": (*HERE, "--json", "-", "--html", "-"),
     }
 )
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import check_outputs
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ def conform(
         return
     if not megatron:
         raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
-    check_outputs({"--json": json_path})
     other = _known(against) if against else None
     from ringproof.rehearsal.conform.running import run_matrix
     from ringproof.rehearsal.sources import open_upstream

@@ -171,7 +171,3 @@ def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) 
         raise InputError("--log-format", format_name, "no such format", remedy)
     if places["--png"] == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
-    given = [place for place in places.values() if place is not None]
-    if len(set(given)) < len(given):
-        remedy = "name another file for each"
-        raise InputError(", ".join(places), given[0], "write to the same place", remedy)

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from ringproof import __version__
+from ringproof.cli.places import guard
 from ringproof.errors import InputError, printable
 
 CLOSED_PIPE = 141
@@ -74,7 +75,9 @@ def _load(name: str) -> Any:
     else:
         function = getattr(module, name)
         holder.command(name, epilog=getattr(module, "EXAMPLE", None))(function)
-    return typer.main.get_group(holder).commands[name]
+    command = typer.main.get_group(holder).commands[name]
+    guard(command)
+    return command
 
 
 class _Commands(TyperGroup):

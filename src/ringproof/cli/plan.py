@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -233,16 +232,7 @@ def plan(
         typer.echo(context.get_help())
         raise typer.Exit
     _need_numpy()
-    _refuse_one_place(json_path, html)
     _plan(context.params, json_path, html, megatron_flags)
-
-
-def _refuse_one_place(json_path: str, html: str) -> None:
-    alike = json_path == html
-    if "-" not in (json_path, html):
-        alike = Path(json_path).absolute() == Path(html).absolute()
-    if json_path and html and alike:
-        raise InputError("--html", html, "is where --json writes", "name another file")
 
 
 def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,7 +106,6 @@ def rehearse(
     _require_packages()
     if dtype not in ("float32", "bfloat16"):
         raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
-    check_outputs({"--json": json_path, "--html": html})
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
     from ringproof.rehearsal.verdict.text import lines
@@ -141,29 +139,6 @@ def _require_packages() -> None:
     if missing:
         remedy = "pip install 'ringproof[rehearsal]'"
         raise InputError("rehearse", ", ".join(missing), "packages are not installed", remedy)
-
-
-def check_outputs(places: Mapping[str, str]) -> None:
-    """Refuse outputs that could not be written after the run.
-
-    Args:
-        places: Path of each output by its option; empty where there is none.
-
-    Raises:
-        InputError: An output cannot be written, or two have the same place.
-    """
-    given = [place for place in places.values() if place]
-    if len(set(given)) < len(given):
-        problem = "would write to the same place"
-        raise InputError(", ".join(places), given[0], problem, "name another file for each")
-    for option, place in places.items():
-        folder = Path(place).absolute().parent
-        if not place or place == STDOUT:
-            continue
-        if Path(place).is_dir():
-            raise InputError(option, place, "is a folder", "name a file")
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise InputError(option, place, "cannot be written there", "name a writable place")
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:

@@ -1,0 +1,86 @@
+"""The files that a command writes, checked before it runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ringproof.errors import InputError
+
+FILES = ("--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output")
+"""Options of all commands that name a file to write."""
+STANDARD_OUTPUT = "-"
+
+
+def guard(command: Any) -> None:
+    """Let each command of a tree check its outputs before it runs.
+
+    Args:
+        command: A click command or group that nobody else uses; its callbacks are replaced.
+    """
+    for part in getattr(command, "commands", {}).values():
+        guard(part)
+    options = {
+        parameter.name: parameter.opts[0]
+        for parameter in command.params
+        if parameter.opts[0] in FILES and parameter.metavar != "DIR"
+    }
+    run = command.callback
+    if run is None or not options:
+        return
+
+    @functools.wraps(run)
+    def checked(*arguments: Any, **given: Any) -> Any:
+        places = {option: str(given[name]) for name, option in options.items() if given.get(name)}
+        check_outputs(places, [value for name, value in given.items() if name not in options])
+        return run(*arguments, **given)
+
+    command.callback = checked
+
+
+def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None:
+    """Refuse outputs that could not be written after the run, or that would destroy something.
+
+    Args:
+        places: Path of each output by its option.
+        inputs: Other values of the command line; those that name files are its inputs.
+
+    Raises:
+        InputError: An output is a folder, cannot be written, or is an input or another output.
+    """
+    read = [path for path in _named(inputs) if path.is_file()]
+    taken: dict[Path, str] = {}
+    for option, place in places.items():
+        path = Path(place)
+        if place == STANDARD_OUTPUT:
+            if option != "--rank-log":  # for which it is standard error
+                _take(taken, path, option, place)
+            continue
+        if path.is_dir():
+            raise InputError(option, place, "is a folder", "name a file")
+        folder = path.absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise InputError(option, place, "cannot be written there", "name a writable place")
+        if path.is_file() and any(path.samefile(one) for one in read):
+            raise InputError(option, place, "is an input of this command", "name another file")
+        if path.exists() and not path.is_file():  # a terminal, a pipe or /dev/null
+            continue
+        _take(taken, path.resolve(), option, place)
+
+
+def _take(taken: dict[Path, str], path: Path, option: str, place: str) -> None:
+    if path in taken:
+        raise InputError(option, place, f"is where {taken[path]} writes", "name another file")
+    taken[path] = option
+
+
+def _named(values: Iterable[Any]) -> Iterator[Path]:
+    """The paths among values and lists of them."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _named(value)
+        elif isinstance(value, (str, Path)) and value and "\0" not in str(value):
+            yield Path(value)
