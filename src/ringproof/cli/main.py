@@ -6,6 +6,7 @@ Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input, 3 int
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -175,10 +176,15 @@ def _explained(error: Exception) -> int:
     """Say what happened in one line.
 
     Returns:
-        1 for a rank that failed, 3 for anything else: that is a fault of ringproof.
+        1 for a rank that failed, 2 for a path that no file can have, 3 for anything else: that is a
+        fault of ringproof.
     """
     from ringproof.harness.cluster import RankFailure
 
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        name = InputError("path", error.filename, "is too long for a file", "name another")
+        typer.echo(f"error: {name}", err=True)
+        return 2
     if isinstance(error, RankFailure):
         typer.echo(f"error: {error}", err=True)
         return 1

@@ -1,0 +1,155 @@
+"""Runs commands with edge values of every option: `python -m checks.cli.fuzz --runs N --seed S`.
+
+Each run is a process of its own, forked from this one, with 2 GB of data and 20 seconds. No rank is
+started: what would start one counts as served. A run fails if it ends with a traceback, by a signal
+or with an exit code other than 0, 1 and 2, if it is too slow, if it makes a file that no option
+named, or if it leaves a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import typer
+
+from ringproof.cli import main as command
+
+SECONDS = 20
+BYTES = 2 << 30
+NUMBERS = ("", "0", "-1", "1", "2", "7", "1000000000", "9" * 30, "nan", "inf", "-inf", "1e300", "x")
+TEXTS = ("", "-", "--", "é\u202e", "\udcff", "0", "-1", "1,2", "a" * 5000, "1,,2", "%s", "{}")
+# No FIFO: `lint --config`, `plan validate` and others still wait for a writer without a word.
+PATHS = ("", "folder", "missing/file", "file", "/dev/null", "new", "link")
+SKIPPED = frozenset({"prove", "rehearse", "conform", "anchors", "upstream", "fences", "stack"})
+"""Commands that read upstream's code or run suites; they need checkouts and minutes."""
+ALWAYS = {"train": ("--steps", "1"), "plan": ("--ranks", "8", "--max-tokens-per-rank", "64")}
+
+
+def leaves(found: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that can be run, with its words."""
+    within = getattr(found, "commands", None)
+    if name and (within is None or found.invoke_without_command):
+        yield name, found
+    if within is not None:
+        for word in within:
+            if name or word not in SKIPPED:
+                yield from leaves(within[word], (*name, word))
+
+
+def drawn(dice: random.Random, option: Any) -> str:
+    """An edge value for the option's type."""
+    kind = str(option.type_descriptor.annotation)
+    usual = NUMBERS if "int" in kind or "float" in kind else (*TEXTS, *PATHS)
+    return dice.choice(usual if dice.random() < 0.9 else (*NUMBERS, *TEXTS, *PATHS))
+
+
+def words_of(dice: random.Random, name: tuple[str, ...], found: Any) -> list[str]:
+    """Words of one run: the command, and one to three options or arguments."""
+    words, behind = [*name], []
+    words += ALWAYS.get(name[0], ()) if len(name) == 1 and dice.random() < 0.5 else ()
+    options = [one for one in found.params if one.param_type_name == "option"]
+    for option in dice.sample(options, min(len(options), dice.randint(1, 3))):
+        words.append(dice.choice(option.opts))
+        if not option.is_flag:
+            words.append(drawn(dice, option))
+    for one in found.params:
+        if one.param_type_name == "argument" and (one.required or dice.random() < 0.5):
+            behind.append(drawn(dice, one))
+    return words + behind
+
+
+def prepare(folder: Path) -> None:
+    """Files of every kind that an option may be given."""
+    (folder / "folder").mkdir()
+    (folder / "file").write_text("1\n2\n")
+    (folder / "link").symlink_to("file")
+
+
+def child(words: list[str], folder: str) -> None:
+    """Run the command in this process, which has been forked for it."""
+    from ringproof.harness.cluster import Cluster
+
+    os.chdir(folder)
+    tempfile.tempdir = folder
+    os.environ.update(HOME=folder, TMPDIR=folder, PATH="/nowhere")
+    resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
+
+    def start(_: Cluster) -> None:
+        sys.exit(0)
+
+    Cluster._start = start  # type: ignore[method-assign]
+    output = os.open("../said", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 # lasts as long as the process
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.argv = ["ringproof", *words]
+    command.main()
+
+
+def complaint(words: list[str]) -> str:
+    """What is wrong with a run; empty if nothing is."""
+    with tempfile.TemporaryDirectory(prefix="ringproof-fuzz-") as top:
+        folder = Path(top) / "here"
+        folder.mkdir()
+        prepare(folder)
+        before = {path.name for path in folder.iterdir()}
+        process = multiprocessing.get_context("fork").Process(
+            target=child, args=(words, str(folder))
+        )
+        process.start()
+        process.join(SECONDS)
+        left = []
+        with contextlib.suppress(psutil.Error):
+            left = psutil.Process(process.pid).children(recursive=True)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            return f"takes over {SECONDS} s"
+        said = (Path(top) / "said").read_text(errors="replace")
+        made = {path.name for path in folder.iterdir()} - before - set(words)
+        if process.exitcode not in (0, 1, 2):
+            return f"exit code {process.exitcode}: {said[-300:]}"
+        if "Traceback" in said:
+            return f"traceback: {said[-300:]}"
+        if left or made:
+            return f"left {left or made}"
+        return ""
+
+
+def fuzz(runs: int, seed: int, until: float = float("inf")) -> tuple[int, list[str]]:
+    """Run commands; the number of runs, and what was wrong."""
+    dice = random.Random(seed)
+    known = list(leaves(typer.main.get_command(command.app)))
+    wrong = []
+    for count in range(runs):
+        if time.monotonic() > until:
+            return count, wrong
+        words = words_of(dice, *dice.choice(known))
+        if problem := complaint(words):
+            wrong.append(f"{words}: {problem}")
+    return runs, wrong
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    given = parser.parse_args()
+    done, problems = fuzz(given.runs, given.seed, time.monotonic() + given.seconds)
+    print(*problems, f"{done} runs, {len(problems)} wrong", sep="\n")
+    sys.exit(bool(problems))

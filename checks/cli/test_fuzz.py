@@ -1,0 +1,59 @@
+"""Edge values of options end with an exit code that says so; see `checks.cli.fuzz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.cli import fuzz
+from ringproof.cli import main as command
+from ringproof.errors import InputError
+
+
+@pytest.mark.timeout(400)
+def test_edge_values_are_served_or_refused() -> None:
+    runs, wrong = fuzz.fuzz(200, seed=15)
+    assert runs == 200
+    assert wrong == []
+
+
+def _raises() -> None:
+    raise KeyError("where")
+
+
+def _traces() -> None:
+    print("Traceback (most recent call last)")
+
+
+def _waits() -> None:
+    while True:
+        pass
+
+
+def _litters() -> None:
+    Path("unnamed").touch()
+
+
+def _refuses() -> None:
+    raise InputError("--a", 1, "is wrong", "correct it")
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        (_raises, "exit code 3"),
+        (_traces, "traceback"),
+        (_waits, "takes over 1 s"),
+        (_litters, "left {'unnamed'}"),
+        (_refuses, ""),
+    ],
+)
+def test_the_fuzzer_sees_what_is_wrong(
+    does: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "app", does)
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    found = fuzz.complaint(["train"])
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
