@@ -2,8 +2,8 @@
 
 Each run is a process of its own, forked from this one, with 2 GB of data and 20 seconds. No rank is
 started: what would start one counts as served. A run fails if it ends with a traceback, by a signal
-or with an exit code other than 0, 1 and 2, if it is too slow, if it makes a file that no option
-named, or if it leaves a process.
+or with an exit code other than 0, 1 and 2, if it is too slow, if it makes a file in its folder that
+no option named, or if it leaves a process.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def child(words: list[str], folder: str) -> None:
     """Run the command in this process, which has been forked for it."""
     from ringproof.harness.cluster import Cluster
 
+    os.setsid()  # by which what it starts is found when it has ended
     os.chdir(folder)
     tempfile.tempdir = folder
     os.environ.update(HOME=folder, TMPDIR=folder, PATH="/nowhere")
@@ -100,6 +101,13 @@ def child(words: list[str], folder: str) -> None:
     command.main()
 
 
+def _session(process_id: int) -> int:
+    try:
+        return os.getsid(process_id)
+    except OSError:  # it has ended
+        return 0
+
+
 def complaint(words: list[str]) -> str:
     """What is wrong with a run; empty if nothing is."""
     with tempfile.TemporaryDirectory(prefix="ringproof-fuzz-") as top:
@@ -112,12 +120,13 @@ def complaint(words: list[str]) -> str:
         )
         process.start()
         process.join(SECONDS)
-        left = []
-        with contextlib.suppress(psutil.Error):
-            left = psutil.Process(process.pid).children(recursive=True)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        slow = process.is_alive()
+        left = [one for one in psutil.process_iter() if _session(one.pid) == process.pid]
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        process.join()
+        if slow:
             return f"takes over {SECONDS} s"
         said = (Path(top) / "said").read_text(errors="replace")
         made = {path.name for path in folder.iterdir()} - before - set(words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,10 @@ def _litters() -> None:
     Path("unnamed").touch()
 
 
+def _leaves() -> None:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
 def _refuses() -> None:
     raise InputError("--a", 1, "is wrong", "correct it")
 
@@ -46,6 +52,7 @@ def _refuses() -> None:
         (_traces, "traceback"),
         (_waits, "takes over 1 s"),
         (_litters, "left {'unnamed'}"),
+        (_leaves, "left ["),
         (_refuses, ""),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None
     Raises:
         InputError: An output is a folder, cannot be written, or is an input or another output.
     """
-    read = [path for path in _named(inputs) if path.is_file()]
+    read = {_identity(found) for found in map(_status, _named(inputs)) if _is_file(found)}
     taken: dict[Path, str] = {}
     for option, place in places.items():
         path = Path(place)
@@ -59,16 +60,42 @@ def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None
             if option != "--rank-log":  # for which it is standard error
                 _take(taken, path, option, place)
             continue
-        if path.is_dir():
+        found = _status(path)
+        if found is not None and stat.S_ISDIR(found.st_mode):
             raise InputError(option, place, "is a folder", "name a file")
-        folder = path.absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
+        if found is None and not _is_new(path):
             raise InputError(option, place, "cannot be written there", "name a writable place")
-        if path.is_file() and any(path.samefile(one) for one in read):
-            raise InputError(option, place, "is an input of this command", "name another file")
-        if path.exists() and not path.is_file():  # a terminal, a pipe or /dev/null
+        if found is not None and not _is_file(found):  # a terminal, a pipe or /dev/null
             continue
+        if found is not None and _identity(found) in read:
+            raise InputError(option, place, "is an input of this command", "name another file")
         _take(taken, path.resolve(), option, place)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        return None
+
+
+def _is_file(found: os.stat_result | None) -> bool:
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, int]:
+    return (0, 0) if found is None else (found.st_dev, found.st_ino)
+
+
+def _is_new(path: Path) -> bool:
+    """Whether nothing is there, and a file can be."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return os.access(path.absolute().parent, os.W_OK)
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def _take(taken: dict[Path, str], path: Path, option: str, place: str) -> None:
