@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -49,9 +50,13 @@ def look(run: Callable[[Program], Outcome], upstream: Upstream, defect: Defect) 
 def patched(upstream: Upstream, patch: Path, folder: Path) -> Upstream:
     """Copy a checkout into a folder, with a patch.
 
+    A patch without context lines would go in anywhere, so its files have to be those that it was
+    made for.
+
     Raises:
-        InputError: The patch does not apply.
+        InputError: The patch does not apply, or was made for another version of a file.
     """
+    _refuse_other_files(upstream.megatron, patch)
     shutil.copytree(upstream.megatron, folder, symlinks=True)
     command = ("git", "apply", "--unidiff-zero", str(patch.resolve()))
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -61,3 +66,14 @@ def patched(upstream: Upstream, patch: Path, folder: Path) -> Upstream:
     return dataclasses.replace(
         upstream, megatron=folder, megatron_name=f"{upstream.megatron_name} with {patch.name}"
     )
+
+
+def _refuse_other_files(megatron: Path, patch: Path) -> None:
+    text = patch.read_text(encoding="utf-8")
+    for path, blob in re.findall(r"^diff --git a/(\S+) .*\nindex (\w+)\.\.", text, re.MULTILINE):
+        file = megatron / path
+        command = ("git", "hash-object", "--no-filters", str(file))
+        here = file.is_file() and subprocess.check_output(command, text=True).strip()
+        if here != blob:
+            problem = f"was made for another {path}"
+            raise InputError("patch", str(patch), problem, "take the commit that the page names")
