@@ -163,6 +163,13 @@ def test_a_damaged_checkpoint_is_refused(cluster: Cluster, tmp_path: Path) -> No
         go(cluster, DP2, tmp_path, load=True)
 
 
+def test_a_checkpoint_that_holds_code_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    go(cluster, DP2, tmp_path, until=1, save_at=0)
+    (tmp_path / "step-000000" / ".metadata").write_bytes(b"cos\nsystem\n.")
+    with pytest.raises(InputError, match=r"^resume: names os\.system, which may run code"):
+        go(cluster, DP2, tmp_path, load=True)
+
+
 @pytest.mark.parametrize("content", [None, "../elsewhere", "step-000007"])
 def test_a_wrong_latest_is_refused(cluster: Cluster, tmp_path: Path, content: str | None) -> None:
     if content is not None:

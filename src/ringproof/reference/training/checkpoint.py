@@ -7,8 +7,8 @@ previous one stays.
 
 Tensors are written with ``torch.distributed.checkpoint``. Each key names the tensor parallel and
 pipeline rank it belongs to. So tensors that all ranks of a domain hold are written once, and shards
-are written by the ranks that hold them. The metadata is a pickle: load only checkpoints that you
-trust.
+are written by the ranks that hold them. Loading runs no code from the files; see
+:mod:`~ringproof.reference.training.checkpoint_metadata`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import refusal_of
+from ringproof.reference.training.checkpoint_metadata import TensorReader, read_metadata
 from ringproof.reference.training.gradients import TrainedParameter
 
 Result = TypeVar("Result")
@@ -99,9 +100,10 @@ def load(folder: Path, state: TrainingState) -> int:
     """
     chosen, step, identity = _on_first_rank(lambda: _newest(folder))
     _check_identity(folder, identity, dict(state.identity))
+    _on_first_rank(lambda: _check_metadata(chosen))
     tensors = _tensors(state)
     with _refusing("resume", chosen, "is damaged", "remove it and name an older one in latest"):
-        distributed_checkpoint.load(tensors, checkpoint_id=str(chosen))
+        distributed_checkpoint.load(tensors, storage_reader=TensorReader(chosen))
     _set_random_state(state.device, tensors)
     return step
 
@@ -206,6 +208,10 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
             problem = "is of another version of ringproof"
             raise InputError("resume", folder / name, problem, "resume with that version")
         return folder / name, int(description["step"]), dict(description["identity"])
+
+
+def _check_metadata(chosen: Path) -> None:
+    read_metadata(chosen)
 
 
 def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
