@@ -116,6 +116,51 @@ def test_what_is_no_skill_is_refused(tmp_path: Path, skill: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x7fELF\x02\x01\n" + bytes(range(256)) * 9, ":3: not UTF-8 text; save it as UTF-8"),
+        (b"\0" * 50, ": is binary, not text; write the skill into it"),
+        (b"", ": is empty; write the skill into it"),
+        (b" \n\n", ": is empty; write the skill into it"),
+        (SKILL.encode() + b"caf\xe9", ": not UTF-8 text; save it as UTF-8"),
+        (SKILL.encode("utf-16"), ":1: not UTF-8 text; save it as UTF-8"),
+    ],
+    ids=["program", "nulls", "empty", "blank", "latin-1", "utf-16"],
+)
+def test_a_main_file_that_is_no_text_is_refused(
+    tmp_path: Path, skill: Path, content: bytes, words: str
+) -> None:
+    (skill / "SKILL.md").write_bytes(content)
+    said = _refused(_run(skill, "--output", tmp_path / "o"))
+    assert f"{skill / 'SKILL.md'}" in said and words in said
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_main_file_with_accents_and_a_byte_order_mark_is_text(
+    tmp_path: Path, skill: Path
+) -> None:
+    (skill / "SKILL.md").write_bytes(b"\xef\xbb\xbf" + SKILL.encode() + "café\n".encode())
+    assert _run(skill, "--output", tmp_path / "o").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 50, b"title: caf\xe9\n", None],
+    ids=["empty", "nulls", "latin-1", "folder"],
+)
+def test_a_card_that_is_no_text_is_refused(
+    tmp_path: Path, skill: Path, content: bytes | None
+) -> None:
+    (skill / "card.yaml").unlink()
+    if content is None:
+        (skill / "card.yaml").mkdir()
+    else:
+        (skill / "card.yaml").write_bytes(content)
+    assert str(skill / "card.yaml") in _refused(_run(skill, "--output", tmp_path / "o"))
+    assert not (tmp_path / "o").exists()
+
+
 def test_bad_roots_are_refused_before_anything_is_written(tmp_path: Path, skill: Path) -> None:
     for root, words in (
         ("x", "is not NAME=SPEC"),

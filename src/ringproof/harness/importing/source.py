@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ringproof.errors import InputError
-from ringproof.files import read_input
+from ringproof.files import looks_binary, read_input
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.loading import CARD_FILE
 from ringproof.harness.fences.check import NOT_ENTERED
@@ -86,6 +86,9 @@ def read_source(folder: Path) -> SkillSource:
         )
     name, description = _head(folder / SKILL_FILE)
     has_card = CARD_FILE in files
+    if (folder / CARD_FILE).is_dir():
+        problem = "is a folder"
+        raise InputError(str(folder / CARD_FILE), None, problem, "remove it or write a card")
     document = read_document(folder / CARD_FILE) if has_card else None
     card: Mapping[str, object] = MappingProxyType({})
     spelling: Mapping[Location, str] = MappingProxyType({})
@@ -137,14 +140,27 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _head(file: Path) -> tuple[str, str]:
-    raw = read_input(file, MAX_FOLDER_BYTES, field=_FIELD, remedy="check its permissions")
-    text = raw.decode("utf-8", "replace")
+    text = _text(file)
     data = parse_frontmatter(text.removeprefix("\ufeff").replace("\r\n", "\n")).data
     name, description = data.get("name"), data.get("description")
     return (
         name if isinstance(name, str) else "",
         description if isinstance(description, str) else "",
     )
+
+
+def _text(file: Path) -> str:
+    raw = read_input(file, MAX_FOLDER_BYTES, field=_FIELD, remedy="check its permissions")
+    if not raw.strip():
+        raise InputError(str(file), None, "is empty", "write the skill into it")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+    if looks_binary(raw):
+        raise InputError(str(file), None, "is binary, not text", "write the skill into it")
+    return text
 
 
 def _spelled(text: str) -> Iterator[tuple[Location, str]]:
