@@ -212,6 +212,7 @@ ELSEWHERE = MappingProxyType(
         "RP206": "test_lint_files.py",
         "RP207": "test_lint_files.py",
         "RP208": "test_lint_files.py",
+        "RP210": "test_lint_cards.py",
     }
 )
 

@@ -107,7 +107,7 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
     if not known:
         raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
     chosen = sorted(set(names)) or list(known)
-    return MappingProxyType({name: _card_of(skills, known[name]) for name in chosen})
+    return MappingProxyType({name: _card_of(known[name]) for name in chosen})
 
 
 def _is_folder(path: Path) -> bool:
@@ -117,16 +117,26 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _card_of(skills: Path, folder: Path) -> Path:
-    apart = skills.parent / CARDS_FOLDER
-    root, card = apart, apart / folder.name / CARD_FILE
-    if not card.exists():
-        root, card = skills, folder / CARD_FILE
-    if not card.exists():
-        raise InputError(str(card), None, "the skill has no card", "write its card.yaml")
+def find_card(folder: Path) -> Path | None:
+    """Return the path of the card of a skill's folder, see `find_cards`; ``None`` without one."""
+    apart = folder.parent.parent / CARDS_FOLDER / folder.name / CARD_FILE
+    return next((card for card in (apart, folder / CARD_FILE) if card.exists()), None)
+
+
+def _card_of(folder: Path) -> Path:
+    card = find_card(folder)
+    if card is None:
+        problem, remedy = "the skill has no card", "write its card.yaml"
+        raise InputError(str(folder / CARD_FILE), None, problem, remedy)
+    refuse_link_outside(card)
+    return card
+
+
+def refuse_link_outside(card: Path) -> None:
+    """Raise `InputError` for a card that is a link out of the folder of all cards or skills."""
+    root = card.parent.parent
     if not card.resolve().is_relative_to(root.resolve()):
         raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
-    return card
 
 
 def _first(document: YamlDocument, error: ValidationError) -> InputError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ringproof.harness.lint.cards import check_card
 from ringproof.harness.lint.fenced import CommandTable, check_commands, check_data, check_shell
 from ringproof.harness.lint.references import check_references, check_unreferenced
 from ringproof.harness.lint.rules import RULES, rule_of
@@ -26,6 +27,7 @@ _CHECKS = (
     check_spec,
     check_references,
     check_unreferenced,
+    check_card,
     check_sizes,
     check_shell,
     check_data,
