@@ -112,8 +112,64 @@ def test_links_out_of_the_repository_are_not_followed(tmp_path: Path) -> None:
     (folder / "up").symlink_to(tmp_path)
     make_skill(tmp_path, name="outside")
     report = report_on(tmp_path / "repository")
-    assert [item.rule for item in report.findings] == ["RP209", "RP209"]
+    assert {Path(item.path).name: item.message.partition(",")[0] for item in report.findings} == {
+        "loop.md": "is a link that leads nowhere",
+        "secret.md": "is a link that leads out of the repository",
+        "up": "is a link that leads out of the repository",
+    }
+    assert {item.rule for item in report.findings} == {"RP209"}
     assert report.skills == 1
+
+
+def _repository(root: Path, body: str = "", reference: str = "") -> Path:
+    """A skill with a reference, a skill beside it, and a document outside of both."""
+    (root / "docs").mkdir(parents=True)
+    (root / "docs" / "a.md").write_text("x\n", encoding="utf-8")
+    make_skill(root, name="two", head=HEAD.replace("test", "cat, a dog or a horse"))
+    folder = make_skill(root, f"{body}[more](references/more.md)\n")
+    (folder / "references").mkdir()
+    (folder / "references" / "more.md").write_text(f"{reference}\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("body", "reference"),
+    [
+        ("[x](../../docs/a.md)\n", ""),
+        ("[x](docs/a.md)\n", ""),
+        ("[x](../two/SKILL.md#a)\n", ""),
+        ("", "[x](../../../docs/a.md)"),
+        ("", "[x](../../two)"),
+    ],
+)
+def test_rp211_fires(tmp_path: Path, body: str, reference: str) -> None:
+    _repository(tmp_path, body, reference)
+    (finding,) = report_on(tmp_path).findings
+    assert finding.rule == "RP211"
+    assert "leads out of the skill's folder, and what it names is not inst" in finding.message
+
+
+@pytest.mark.parametrize("name", ["docs", "docs/a.md"])
+def test_rp211_fires_for_links_of_the_file_system(tmp_path: Path, name: str) -> None:
+    folder = _repository(tmp_path, "shared and shared.md\n")
+    (folder / Path(name).name.replace("docs", "shared")).symlink_to(tmp_path / name)
+    (folder / "inner").symlink_to(folder / "references")
+    found = [item.rule for item in report_on(folder).findings if item.rule != "RP202"]
+    assert found == ["RP211"]
+
+
+def test_rp211_stays_silent(tmp_path: Path) -> None:
+    reference = "[x](../SKILL.md) [y](../../one/references/more.md) [z](references/more.md)"
+    _repository(tmp_path, "[x](../one/SKILL.md) [y](https://a.b/docs/a.md)\n", reference)
+    assert rules_of(tmp_path) == []
+
+
+def test_a_skill_without_a_repository_has_only_its_folder(tmp_path: Path) -> None:
+    folder = _repository(tmp_path, "[x](../../docs/a.md)\n")
+    folder.parent.rename(tmp_path / "others")
+    (finding,) = report_on(tmp_path / "others" / "one").findings
+    assert finding.rule == "RP209"
+    assert "leads out of the skill's folder, and what it names is not inst" in finding.message
 
 
 @pytest.mark.parametrize("name", ["build", "dist"])

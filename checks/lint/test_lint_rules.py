@@ -213,6 +213,7 @@ ELSEWHERE = MappingProxyType(
         "RP207": "test_lint_files.py",
         "RP208": "test_lint_files.py",
         "RP210": "test_lint_cards.py",
+        "RP211": "test_lint_files.py",
     }
 )
 

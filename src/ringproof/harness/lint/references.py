@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.skill import Skill, SourceFile
+from ringproof.harness.lint.skill import Skill, SourceFile, out_of
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -74,11 +74,16 @@ def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Itera
     paths = [_join(base, target) for base in bases]
     inside = [path for path in paths if path.is_relative_to(skill.repository)]
     if not inside:
-        message = f"{shown} leads out of the repository"
+        message = f"{shown} leads {out_of(skill.repository, skill.folder)}"
         yield Finding("RP209", source.shown, piece.line, message)
-    elif not any(_exists(path) for path in inside):
+        return
+    found = [path for path in inside if _exists(path)]
+    if not found:
         message = f"{shown} leads nowhere; correct the path or remove the reference"
         yield Finding("RP201", source.shown, piece.line, message)
+    elif not any(path.is_relative_to(skill.folder) for path in found):
+        message = f"{shown} leads {out_of(skill.folder, skill.folder)}"
+        yield Finding("RP211", source.shown, piece.line, message)
 
 
 def _join(base: Path, target: str) -> Path:

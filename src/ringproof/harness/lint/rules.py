@@ -24,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     Rule("RP208", "unread-file", "warning", "A text file is too large or not UTF-8: unchecked."),
     Rule("RP209", "path-escape", "error", "A link or reference leads out of the repository."),
     Rule("RP210", "card", "error", "The card of a skill cannot be loaded."),
+    Rule("RP211", "outside-skill", "warning", "A link leads outside the skill's folder."),
     Rule("RP301", "shell-syntax", "error", "A shell fence does not parse."),
     Rule("RP302", "unknown-option", "error", "A ringproof command or option does not exist."),
     Rule("RP303", "json-syntax", "error", "A JSON fence does not parse."),

@@ -74,7 +74,7 @@ class Skill:
     Attributes:
         folder: Real path.
         repository: The folder that repository-relative references start from.
-        unread: Findings about files that could not be read or lead outside.
+        unread: Findings about files that could not be read, and about links that lead outside.
     """
 
     folder: Path
@@ -130,7 +130,7 @@ def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
         real = real.parent
     repository = _repository(real)
     found = []
-    for folder, names in _folders(real):
+    for folder, names, _ in _folders(real):
         exact = [name for name in names if name == MAIN]
         for name in exact or [name for name in names if name.lower() == MAIN.lower()]:
             found.append((folder / name, repository))
@@ -153,8 +153,8 @@ def _repository(real: Path) -> Path:
     return real
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield every folder and the names of its files, top down, without entering linked folders."""
+def _folders(root: Path) -> Iterator[tuple[Path, list[str], list[Path]]]:
+    """Yield every folder, the names of its files, and linked folders, which are not entered."""
     for where, folders, files in os.walk(root, followlinks=False):
         here = Path(where)
         deep = len(here.relative_to(root).parts) >= MAX_DEPTH
@@ -163,7 +163,8 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
             for name in ([] if deep else folders)
             if SKIPPED.fullmatch(name) is None and not (here / name / "pyvenv.cfg").exists()
         )
-        yield here, sorted(files)
+        linked = [here / name for name in folders if (here / name).is_symlink()]
+        yield here, sorted(files), linked
 
 
 def read_skill(main: Path, repository: Path) -> Skill:
@@ -176,14 +177,13 @@ def read_skill(main: Path, repository: Path) -> Skill:
     """
     folder = main.parent
     texts: list[SourceFile] = []
-    unread: list[Finding] = []
-    names = tuple(_names(folder))
-    for name in names:
-        path = folder / name
-        shown = shown_path(path)
-        problem = _outside(path, repository)
-        if problem:
-            unread.append(Finding("RP209", shown, 1, problem))
+    files, linked = _inside(folder)
+    unread = [found for path in linked for found in _leading_out(path, folder, repository)]
+    for path in files:
+        name, shown = path.relative_to(folder).as_posix(), shown_path(path)
+        leading = list(_leading_out(path, folder, repository))
+        unread += leading
+        if any(found.rule == "RP209" for found in leading):
             continue
         raw = _read(path)
         text = None if raw is None else _decoded(raw)
@@ -197,27 +197,45 @@ def read_skill(main: Path, repository: Path) -> Skill:
     empty = SourceFile(main.name, shown_path(main), "")
     read = next((text for text in texts if text.name == main.name), empty)
     head = parse_frontmatter(read.text)
+    names = tuple(path.relative_to(folder).as_posix() for path in files)
     return Skill(folder, repository, read, head, tuple(texts), names, tuple(unread))
 
 
-def _names(folder: Path) -> Iterator[str]:
-    count = 0
-    for where, files in _folders(folder):
-        inner = where != folder and MAIN in files
-        for name in () if inner else files:
-            count += 1
-            if count > MAX_FILES_PER_SKILL:
-                problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
-                raise InputError("PATH", folder, problem, "lint a smaller folder")
-            yield (where / name).relative_to(folder).as_posix()
+def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files of a skill, and the folders in it that are links."""
+    found: list[Path] = []
+    folders: list[Path] = []
+    for where, files, linked in _folders(folder):
+        if where == folder or MAIN not in files:
+            found += [where / name for name in files]
+            folders += linked
+        if len(found) + len(folders) > MAX_FILES_PER_SKILL:
+            problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
+            raise InputError("PATH", folder, problem, "lint a smaller folder")
+    return found, folders
 
 
-def _outside(path: Path, repository: Path) -> str:
+def _leading_out(path: Path, folder: Path, repository: Path) -> Iterator[Finding]:
+    """A link to nowhere, to outside of the repository, or to outside of the skill."""
+    if not path.is_symlink():
+        return
+    shown = shown_path(path)
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):
-        return "is a link that leads nowhere" if path.is_symlink() else ""
-    return "" if target.is_relative_to(repository) else "is a link that leads out of the repository"
+        yield Finding("RP209", shown, 1, "is a link that leads nowhere")
+        return
+    if not target.is_relative_to(repository):
+        yield Finding("RP209", shown, 1, f"is a link that leads {out_of(repository, folder)}")
+    elif not target.is_relative_to(folder):
+        yield Finding("RP211", shown, 1, f"is a link that leads {out_of(folder, folder)}")
+
+
+def out_of(left: Path, skill: Path) -> str:
+    """Say which folder a link leaves, why that is a fault, and what to do."""
+    what = "the skill's folder" if left == skill else "the repository"
+    why = "what it names is not installed with the skill"
+    return f"out of {what}, and {why}; copy it into the skill, or link to its URL"
 
 
 def _read(path: Path) -> bytes | None:
