@@ -18,7 +18,8 @@ from ringproof.harness.anchors import (
     open_upstream,
 )
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.releases import Archive, fetch_release
+from ringproof.harness.upstreams.cached import Archive, DamagedWheel
+from ringproof.harness.upstreams.releases import fetch_release
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -56,9 +57,19 @@ def test_downloaded_once_then_cached(index: Path, tmp_path: Path) -> None:
 def test_a_damaged_cache_entry_is_not_used(index: Path, tmp_path: Path) -> None:
     good = _sound(index, tmp_path)
     good.path.write_bytes(b"PK damaged")
-    with pytest.raises(UpstreamUnavailable):
-        _fetch(tmp_path / "cache", offline=True)
-    assert _fetch(tmp_path / "cache").sha256 == good.sha256
+    for offline in (True, False):
+        with pytest.raises(DamagedWheel, match=str(good.path)):
+            _fetch(tmp_path / "cache", offline=offline)
+    mended = fetch_release(
+        "demo-upstream", "1.0", cache=tmp_path / "cache", offline=False, mend=True
+    )
+    assert mended == good == _fetch(tmp_path / "cache", offline=True)
+
+
+def test_a_damaged_wheel_beside_the_wanted_one_does_not_matter(index: Path, tmp_path: Path) -> None:
+    good = _sound(index, tmp_path)
+    good.path.with_name("a-1.0-py3-none-any.whl").write_bytes(b"garbage")
+    assert _fetch(tmp_path / "cache", offline=True) == good
 
 
 def _sound(index: Path, tmp_path: Path) -> Archive:

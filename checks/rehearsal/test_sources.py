@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from checks.anchors.wheelhouse import make_wheel
 from ringproof.errors import InputError
+from ringproof.harness.upstreams.cached import sha256_of
 from ringproof.rehearsal.sources import open_engine, open_megatron
 
 
@@ -31,3 +33,15 @@ def test_a_wheel_named_for_the_wrong_option_does_not_spoil_the_cache(
     with pytest.raises(InputError, match="has no transformer_engine"):
         open_engine(wheel, cache=tmp_path / "cache")
     test_a_wheel_of_megatron_is_taken(wheel, tmp_path)
+
+
+@pytest.mark.parametrize("spec", [None, "pip:transformer-engine==2.15.0"])
+def test_a_damaged_engine_in_the_cache_is_named(spec: str | None, tmp_path: Path) -> None:
+    sources = {"transformer_engine/pytorch/__init__.py": ""}
+    folder = tmp_path / "transformer-engine" / "2.15.0"
+    made = make_wheel(folder, sources, name="transformer_engine", version="2.15.0")
+    made.with_name(f"{made.name}.sha256").write_text(sha256_of(made))
+    assert open_engine(spec, cache=tmp_path, offline=True)[1] == "2.15.0"
+    made.write_bytes(made.read_bytes() + b"x")
+    with pytest.raises(InputError, match=f"the wheel {made} is damaged: its SHA-256"):
+        open_engine(spec, cache=tmp_path, offline=True)

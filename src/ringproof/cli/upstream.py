@@ -23,12 +23,14 @@ from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveRequest
+from ringproof.harness.upstreams.cached import DamagedWheel
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.fetching import Servers
 from ringproof.harness.upstreams.provision import Provision, Shortfall
 from ringproof.harness.upstreams.wanted import (
     Wanted,
+    damage,
     has_wheel,
     missing,
     not_given,
@@ -163,24 +165,31 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
         What is missing after that, each with the reason.
 
     Raises:
-        InputError: A skill is unknown, or its card or the list of wheels is invalid.
+        InputError: A skill is unknown, its card or the list of wheels is invalid, or a wheel in the
+            cache is damaged and cannot be downloaded again.
     """
     found, cache = needs(request.skills, request.names), request.cache
     choice = UpstreamChoice(request.upstreams, cache, request.offline)
     wanted = missing(not_given(found.wanted, found.cards, choice), cache)
     if request.offline:
+        for damaged in filter(None, (damage(cache, wheel) for wheel in wanted.wheels)):
+            raise damaged
         names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
         return (f"{', '.join(names)}: not in the cache",) if names else ()
     servers = Servers({}, PROVE_PATIENCE)
-    provision = Provision(cache, servers, make_progress(console), _nothing, wait=PROVE_PATIENCE)
+    provision = Provision(cache, servers, make_progress(console), _notice, wait=PROVE_PATIENCE)
     try:
-        return by_reason(provision.bring(wanted))
+        short = provision.bring(wanted)
     except InputError as error:  # no git, a full disk, or another run that fetches
         return (str(error),)
+    for item in short:
+        if isinstance(item.error, DamagedWheel):
+            raise item.error
+    return by_reason(short)
 
 
-def _nothing(line: str) -> None:
-    pass
+def _notice(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:

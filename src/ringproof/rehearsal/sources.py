@@ -16,7 +16,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.releases import download_wheels, make_folder, sha256_of
+from ringproof.harness.upstreams.cached import examined, sha256_of
+from ringproof.harness.upstreams.releases import download_wheels, make_folder
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.tree import (
     PICTURES,
@@ -137,7 +138,7 @@ def _newest_engine(cache: Path, offline: bool) -> WheelTree:
             "--te", None, f"no release of transformer-engine is in the cache, and {problem}",
             "give --te a wheel or a checkout",
         )  # fmt: skip
-    return _wheel("--te", kept[-1], "transformer-engine")
+    return _wheel("--te", examined(kept[-1]).path, "transformer-engine")
 
 
 def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from ringproof.errors import InputError
+from ringproof.harness.upstreams.cached import DamagedWheel
 from ringproof.harness.upstreams.fetched import NEWEST, branch_ref, find_commit, name_ref
 from ringproof.harness.upstreams.fetching import (
     Servers,
@@ -26,7 +27,7 @@ from ringproof.harness.upstreams.fetching import (
 from ringproof.harness.upstreams.gitprogram import Unreachable
 from ringproof.harness.upstreams.releases import INDEX_UNREACHABLE, fetch_release
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.wanted import Wanted, WantedCommit, has_wheel
+from ringproof.harness.upstreams.wanted import Wanted, WantedCommit, damage, has_wheel
 from ringproof.harness.upstreams.wheels import PinnedWheel
 
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
@@ -156,19 +157,26 @@ class Provision:
         if not new:
             return
         failed = 0
+        damaged = [damage(self.cache, wheel) for wheel in new]
+        mended: list[DamagedWheel] = []
         self.progress.begin("wheels", len(new))
         pool = ThreadPoolExecutor(_WHEELS_AT_ONCE)
         try:
-            for done, (wheel, error) in enumerate(
-                zip(new, pool.map(self._wheel, new), strict=True), 1
+            for done, (wheel, broken, error) in enumerate(
+                zip(new, damaged, pool.map(self._wheel, new), strict=True), 1
             ):
                 if error is not None:
                     failed += 1
-                    yield Shortfall(wheel.spec, error)
+                    again = broken and DamagedWheel(broken.path, broken.flaw, error.problem)
+                    yield Shortfall(wheel.spec, again or error)
+                elif broken is not None:
+                    mended.append(broken)
                 self.progress.update(done, len(new), failed, wheel.spec)
         finally:
             pool.shutdown(cancel_futures=True)
             self.progress.end()
+        for broken in mended:
+            self.say(f"{broken.path} was damaged and is downloaded again: {broken.flaw}")
         self.say(f"{len(new) - failed} wheels fetched")
 
     def _wheel(self, wheel: PinnedWheel) -> InputError | None:
@@ -183,6 +191,7 @@ class Provision:
                 accepted=wheel.sha256,
                 offline=False,
                 patience=self.servers.patience,
+                mend=True,
             )
         except UpstreamUnavailable as error:
             failure = InputError("upstream", None, str(error), remedy)

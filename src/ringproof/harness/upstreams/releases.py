@@ -6,19 +6,21 @@ without a wheel is read from a checkout of its repository.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from ringproof.errors import InputError
+from ringproof.harness.upstreams.cached import (
+    Archive,
+    DamagedWheel,
+    release_folder,
+    sha256_of,
+    wheels_in,
+)
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable, WheelTree
 
 # Anchors need only source text, so a wheel for another Python version is accepted.
@@ -39,20 +41,15 @@ _NO_MATCH = "No matching distribution found"
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A wheel in the cache, and its hash."""
-
-    path: Path
-    sha256: str
-
-
 def open_release(
     package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
 ) -> WheelTree:
     """Open the files of a release; arguments and errors are those of `fetch_release`."""
     archive = fetch_release(package, version, cache=cache, accepted=accepted, offline=offline)
-    return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
+    try:
+        return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
+    except UpstreamError as error:
+        raise DamagedWheel(archive.path, "it is not a readable zip file") from error
 
 
 def fetch_release(
@@ -63,6 +60,7 @@ def fetch_release(
     accepted: tuple[str, ...] = (),
     offline: bool,
     patience: float = _PATIENCE,
+    mend: bool = False,
 ) -> Archive:
     """Return the wheel of ``package==version`` from the cache or the index.
 
@@ -70,37 +68,40 @@ def fetch_release(
         accepted: Accepted SHA-256 values; any if empty.
         offline: Whether to use the cache only.
         patience: Seconds after which pip gives up on an index that does not answer.
+        mend: Whether to download a wheel again that is damaged in the cache.
 
     Raises:
+        DamagedWheel: It is in the cache and damaged, and is not to be mended.
         UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
         UpstreamError: No wheel has an accepted hash.
         InputError: The index has no wheel of the release.
     """
     wanted = f"{package}=={version}"
-    folder = cache / canonicalize_name(package) / version
-    others: set[str] = set()
-    downloads = () if offline else download_wheels(wanted, folder, patience)
-    for archive in chain(_cached(folder), downloads):
+    folder = release_folder(cache, package, version)
+    others: dict[str, str] = {}
+    damaged: list[DamagedWheel] = []
+    for found in wheels_in(folder):
+        if isinstance(found, DamagedWheel):
+            damaged.append(found)
+        elif not accepted or found.sha256 in accepted:
+            return found
+        else:
+            others[found.sha256] = found.path.name
+    if damaged and not mend:
+        raise damaged[0]
+    for archive in () if offline else download_wheels(wanted, folder, patience):
         if not accepted or archive.sha256 in accepted:
             return archive
-        others.add(archive.sha256)
+        others[archive.sha256] = archive.path.name
     if offline:
-        raise UpstreamUnavailable(f"{wanted} is not in the cache, and this is offline")
+        but = "".join(f" ({name} has another hash)" for name in others.values())
+        raise UpstreamUnavailable(f"{wanted} is not in the cache{but}, and this is offline")
     if not others:
         problem = "the package index has no such release as a wheel"
         remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"
         raise InputError("upstreams", wanted, problem, remedy)
-    found = ", ".join(sorted(others))
-    raise UpstreamError(f"{wanted} has SHA-256 {found}, not what the card says")
-
-
-def _cached(folder: Path) -> Iterator[Archive]:
-    """Yield the wheels of one release whose hash is still the recorded one."""
-    for path in sorted(folder.glob("*.whl")):
-        record = path.with_name(f"{path.name}.sha256")
-        actual = sha256_of(path)
-        if record.is_file() and record.read_text("ascii", "replace").strip() == actual:
-            yield Archive(path, actual)
+    hashes = ", ".join(sorted(others))
+    raise UpstreamError(f"{wanted} has SHA-256 {hashes}, not what the card says")
 
 
 def download_wheels(wanted: str, folder: Path, patience: float = _PATIENCE) -> Iterator[Archive]:
@@ -187,12 +188,3 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         problem = f"cannot be created: {error.strerror}"
         raise InputError("--cache", folder, problem, "name a writable folder") from error
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()

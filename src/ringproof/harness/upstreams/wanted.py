@@ -10,6 +10,7 @@ from pathlib import Path
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.cards.model import Card, PackageUpstream
+from ringproof.harness.upstreams.cached import DamagedWheel, release_folder, wheels_in
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.releases import fetch_release
@@ -126,14 +127,20 @@ def missing(wanted: Wanted, cache: Path) -> Wanted:
 
 
 def has_wheel(cache: Path, wheel: PinnedWheel) -> bool:
-    """Return whether the cache has a wheel of a release whose hash is accepted."""
+    """Return whether the cache has a sound wheel of a release, whose hash is accepted."""
     try:
         fetch_release(
             wheel.package, wheel.version, cache=cache, accepted=wheel.sha256, offline=True
         )
-    except (UpstreamUnavailable, UpstreamError):
+    except (UpstreamUnavailable, UpstreamError, DamagedWheel):
         return False
     return True
+
+
+def damage(cache: Path, wheel: PinnedWheel) -> DamagedWheel | None:
+    """Return what is wrong with the cached wheel of a release that `has_wheel` does not accept."""
+    found = wheels_in(release_folder(cache, wheel.package, wheel.version))
+    return next((item for item in found if isinstance(item, DamagedWheel)), None)
 
 
 def not_given(wanted: Wanted, cards: Mapping[str, Card], choice: UpstreamChoice) -> Wanted:
