@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,16 @@ def test_every_command_that_reads_it_says_so(place: Place, command: str) -> None
     _truncate(place.wheel)
     _refused(place.run(*COMMANDS[command]), place.wheel)
     assert place.wheel.is_file(), "nothing is removed unless there is something better"
+
+
+def test_the_list_says_which_wheel_is_damaged(place: Place) -> None:
+    assert place.run("upstream", "list").stdout.split()[:2] == ["here", "demo-upstream"]
+    _truncate(place.wheel)
+    assert place.run("upstream", "list").stdout.split()[:2] == ["damaged", "demo-upstream"]
+    rows = json.loads(place.run("upstream", "list", "--json", "-").stdout)["upstreams"]
+    assert [(row["here"], row["damaged"]) for row in rows] == [(False, True)]
+    place.wheel.unlink()
+    assert place.run("upstream", "list").stdout.split()[:2] == ["missing", "demo-upstream"]
 
 
 @pytest.mark.parametrize("command", ["upstream fetch", "prove"])

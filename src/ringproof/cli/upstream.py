@@ -145,16 +145,17 @@ def list_command(
         }
         for item in wanted.commits
     ]
-    rows += [
-        {"name": wheel.package, "version": wheel.version, "here": has_wheel(place, wheel)}
-        for wheel in wanted.wheels
-    ]
+    for wheel in wanted.wheels:
+        here = has_wheel(place, wheel)
+        damaged = not here and damage(place, wheel) is not None
+        row = {"name": wheel.package, "version": wheel.version, "here": here, "damaged": damaged}
+        rows.append(row)
     if json_path:
         write_json({"version": 1, "cache": str(place), "upstreams": rows}, json_path)
     if json_path == "-":
         return
     for row in rows:
-        state = "here" if row["here"] else "missing"
+        state = "here" if row["here"] else "damaged" if row.get("damaged") else "missing"
         typer.echo(f"{state:<8}{row['name']:<28}{str(row['version'])[:12]:<14}{row.get('ref', '')}")
 
 

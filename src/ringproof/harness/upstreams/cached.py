@@ -72,8 +72,10 @@ def examined(path: Path) -> Archive:
         known = read_bounded(record, _MAX_RECORD) if record.is_file() else b""
     except OSError as error:
         raise DamagedWheel(path, f"it cannot be read: {error.strerror}") from error
+    if not known:
+        raise DamagedWheel(path, "its SHA-256 is not recorded beside it")
     if known.decode("ascii", "replace").strip() != digest:
-        raise DamagedWheel(path, f"its SHA-256 is {digest}, not that in {record.name}")
+        raise DamagedWheel(path, "its SHA-256 is not the recorded one")
     if not zipfile.is_zipfile(path):
         raise DamagedWheel(path, "it is not a zip file")
     return Archive(path, digest)
