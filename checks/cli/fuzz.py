@@ -30,8 +30,7 @@ SECONDS = 20
 BYTES = 2 << 30
 NUMBERS = ("", "0", "-1", "1", "2", "7", "1000000000", "9" * 30, "nan", "inf", "-inf", "1e300", "x")
 TEXTS = ("", "-", "--", "é\u202e", "\udcff", "0", "-1", "1,2", "a" * 5000, "1,,2", "%s", "{}")
-# No FIFO: `lint --config`, `plan validate` and others still wait for a writer without a word.
-PATHS = ("", "folder", "missing/file", "file", "/dev/null", "new", "link")
+PATHS = ("", "folder", "missing/file", "file", "/dev/null", "new", "link", "fifo")
 SKIPPED = frozenset({"prove", "rehearse", "conform", "anchors", "upstream", "fences", "stack"})
 """Commands that read upstream's code or run suites; they need checkouts and minutes."""
 ALWAYS = {"train": ("--steps", "1"), "plan": ("--ranks", "8", "--max-tokens-per-rank", "64")}
@@ -75,6 +74,7 @@ def prepare(folder: Path) -> None:
     (folder / "folder").mkdir()
     (folder / "file").write_text("1\n2\n")
     (folder / "link").symlink_to("file")
+    os.mkfifo(folder / "fifo")
 
 
 def child(words: list[str], folder: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ringproof.cli.train_log import LogFile
+from ringproof.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -24,7 +27,7 @@ def test_a_record_is_a_line_of_its_own(
 ) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(before)
-    file = LogFile.opened(str(path), "jsonl", append=append, first=True)
+    file = LogFile.named(str(path), "jsonl", append=append)
     assert path.read_text() == before  # a run that is refused loses nobody's log
     file.begin()
     file.add("new")
@@ -33,7 +36,7 @@ def test_a_record_is_a_line_of_its_own(
 
 def test_only_the_first_rank_touches_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    LogFile.opened(str(path), "jsonl", append=False, first=False)
+    LogFile.named(str(path), "jsonl", append=False)
     assert not path.exists()
 
 
@@ -42,10 +45,40 @@ def test_what_cannot_be_read_can_be_a_log(append: bool) -> None:
     """Such as a named pipe: it has no last line to end."""
     reader, writer = os.pipe()
     try:
-        file = LogFile.opened(f"/dev/fd/{writer}", "jsonl", append=append, first=True)
+        file = LogFile.named(f"/dev/fd/{writer}", "jsonl", append=append)
         file.begin()
         file.add("record")
         assert os.read(reader, 100) == b"record\n"
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--log: cannot be written: No space left on device"):
+        LogFile.named("/dev/full", "jsonl", append=False).add("record")
+
+
+FULL = """
+import resource, sys
+from ringproof.cli.train_log import LogFile
+from ringproof.errors import InputError
+from ringproof.errors import InputError
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
+file = LogFile.named(sys.argv[1], "jsonl", append=True)
+file.add("x" * 14)
+try:
+    file.add("y" * 14)
+except InputError as error:
+    print(error.problem)
+"""
+
+
+def test_a_line_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    """The system writes what fits of it, 5 bytes of 15."""
+    path = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "cannot be written: File too large\n"
+    assert path.read_text() == "x" * 14 + "\n"

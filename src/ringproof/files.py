@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
+from ringproof.pipes import open_input
 
 _SNIFFED_BYTES = 4096
 _NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
@@ -53,12 +54,12 @@ def write_atomically(
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a file of at most ``limit`` bytes.
+    """Read a file of at most ``limit`` bytes; see `ringproof.pipes` for pipes.
 
     Raises:
         OSError: The file cannot be read, or it is larger (``errno.EFBIG``).
     """
-    with path.open("rb") as stream:
+    with open_input(path) as stream:
         data = stream.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes")

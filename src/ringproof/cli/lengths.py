@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringproof.errors import InputError
+from ringproof.pipes import open_input
 from ringproof.reference.planning.lengths import (
     Lengths,
     folder,
@@ -67,7 +68,7 @@ def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None
         if path.is_dir():
             remedy = f"write folder:{plain(source)} for its files"
             raise InputError("--lengths", plain(source), "is a folder", remedy)
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             content = _limited(stream, source)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):

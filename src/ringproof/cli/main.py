@@ -1,6 +1,7 @@
 """The ``ringproof`` command: its subcommands, which are loaded when they are used, and exit codes.
 
-Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input, 3 internal error.
+Exit codes of every command: 0 ok, 1 problems found, 2 bad usage or input, 3 internal error; 129,
+130 and 143 when it was interrupted by SIGHUP, SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typer.core import TyperGroup
 
 from ringproof import __version__
 from ringproof.cli.places import guard
+from ringproof.cli.termination import Interrupted, termination_as_exit
 from ringproof.errors import InputError, printable
 
 CLOSED_PIPE = 141
@@ -45,6 +47,16 @@ _HELP = MappingProxyType(
         "upstream": "Bring the upstream code that cards name to this machine.",
     }
 )
+
+_KEPT = MappingProxyType(
+    {
+        "prove": "no evidence is recorded; what was fetched stays",
+        "rehearse": "the folder of the run keeps the logs written so far",
+        "train": "a log keeps the steps done, and the newest finished checkpoint stays",
+        "upstream": "what was fetched stays, and the same command goes on",
+    }
+)
+"""What is there after a command was interrupted; the others write their results at the end."""
 
 
 class _Loaded(Mapping[str, Any]):
@@ -156,7 +168,14 @@ def main() -> None:
     """Run the command line; what goes wrong is one line on stderr and an exit code."""
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
     try:
-        app()
+        with termination_as_exit():
+            app()
+    except Interrupted as signal:
+        name = next((word for word in sys.argv[1:] if word in _HELP), "")
+        kept = _KEPT.get(name, "no result is written")
+        with contextlib.suppress(InputError):  # where the terminal is gone
+            typer.echo(f"interrupted by {signal.name}: {kept}", err=True)
+        raise
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

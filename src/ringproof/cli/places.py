@@ -1,7 +1,8 @@
-"""The files that a command writes, checked before it runs."""
+"""The files and folders that a command writes: checked before it runs, and held while it does."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import stat
@@ -10,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ringproof.errors import InputError
+from ringproof.holding import held_file, held_folder
 
 FILES = ("--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output")
 """Options of all commands that name a file to write."""
+GROWING = ("--log", "--rank-log")
+"""Those of `FILES` that are written while the command runs; the others are written at its end."""
+FOLDERS = ("--save", "--out", "--record", "--keep")
+"""Options of all commands that name a folder to write in."""
 STANDARD_OUTPUT = "-"
 
 
@@ -27,7 +33,8 @@ def guard(command: Any) -> None:
     options = {
         parameter.name: parameter.opts[0]
         for parameter in command.params
-        if parameter.opts[0] in FILES and parameter.metavar != "DIR"
+        if parameter.opts[0] in FOLDERS
+        or (parameter.opts[0] in FILES and parameter.metavar != "DIR")
     }
     run = command.callback
     if run is None or not options:
@@ -36,10 +43,24 @@ def guard(command: Any) -> None:
     @functools.wraps(run)
     def checked(*arguments: Any, **given: Any) -> Any:
         places = {option: str(given[name]) for name, option in options.items() if given.get(name)}
-        check_outputs(places, [value for name, value in given.items() if name not in options])
-        return run(*arguments, **given)
+        files = {option: place for option, place in places.items() if option in FILES}
+        check_outputs(files, [value for name, value in given.items() if name not in options])
+        with _held(places):
+            return run(*arguments, **given)
 
     command.callback = checked
+
+
+@contextlib.contextmanager
+def _held(places: Mapping[str, str]) -> Iterator[None]:
+    """Hold what is written while the command runs; of the ranks of a launcher, the first does."""
+    with contextlib.ExitStack() as stack:
+        for option, place in places.items() if os.environ.get("RANK", "0") == "0" else ():
+            if option in FOLDERS:
+                stack.enter_context(held_folder(Path(place), option))
+            elif option in GROWING and place != STANDARD_OUTPUT:
+                stack.enter_context(held_file(Path(place), option))
+        yield
 
 
 def check_outputs(places: Mapping[str, str], inputs: Iterable[Any] = ()) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ringproof.cli.lengths import read_lengths
 from ringproof.errors import InputError
+from ringproof.pipes import open_input
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
@@ -244,7 +245,7 @@ def read_bytes(path: str, field: str, most: int) -> bytes:
         if path == "-":
             content = sys.stdin.buffer.read(most + 1)
         else:
-            with Path(path).open("rb") as stream:
+            with open_input(Path(path)) as stream:
                 content = stream.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is not a file name"

@@ -20,7 +20,6 @@ from ringproof.cli.options import (
     cache_folder,
 )
 from ringproof.cli.output import write_json
-from ringproof.cli.termination import termination_as_exit
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
@@ -95,10 +94,9 @@ def prove(
         require_all=require_all,
     )
     console = Console(stderr=True)
-    with termination_as_exit():
-        missing = bring_missing(request, console)
-        request = _without(missing, request)
-        result = run_proofs(request, make_progress(console), _notice)
+    missing = bring_missing(request, console)
+    request = _without(missing, request)
+    result = run_proofs(request, make_progress(console), _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, out, record)

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from ringproof.cli.cache import default_cache
 from ringproof.cli.output import write_json
-from ringproof.cli.termination import termination_as_exit
 from ringproof.errors import InputError
+from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.launch.reading import Launch
@@ -124,7 +124,8 @@ def rehearse(
         timeout=timeout,
         offline=offline,
     )
-    with termination_as_exit(), _progress(Console(stderr=True)) as progress:
+    default = held_folder(request.folder, "--keep") if keep is None else contextlib.nullcontext()
+    with default, _progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
     _write(result, json_path, html)
     if STDOUT not in (json_path, html):

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(SystemExit):
+    """A signal asked this command to end; ``code`` is that of a shell, 128 plus its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.name = signal.Signals(number).name
 
 
 @contextlib.contextmanager
 def termination_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind like Ctrl-C, so that child processes are ended too."""
+    """Let the first of `SIGNALS` raise `Interrupted` in the block; later ones are ignored.
+
+    So clean-up runs, once and to its end, and child processes are ended too. A signal that is
+    ignored (as under ``nohup``) stays ignored. Call it in the main thread. Ranks of a launcher keep
+    what they have: a rank that waits in a collective would answer too late.
+    """
+    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    heard = () if launched else tuple(n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN)
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
+        for other in heard:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, leave) for number in numbers]
+    before = {number: signal.signal(number, leave) for number in heard}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, handler in before.items():
+            if signal.getsignal(number) is leave:  # else the process is about to end
+                signal.signal(number, handler)

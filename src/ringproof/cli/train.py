@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
@@ -223,39 +222,24 @@ def train(  # noqa: PLR0917 - one parameter per option
         raise InputError("tp x pp x cp x dp", ranks, problem, "make them equal")
     if world is None and not force:
         train_estimate(options).check(Machine.here())
-    file = LogFile.opened(log, log_format, append=resume, first=world is None or world[0] == 0)
+    first = world is None or world[0] == 0
+    file = LogFile.named(log, log_format, append=resume)
     quiet = json_path == "-"
-    with named_by_option(OPTION_OF_FIELD, context.params):
-        _make_folder(save)
-        _check_place(json_path)
-        with rank_log_stream(rank_log, first=True) as stream:
-            started = ClusterOptions(
-                backend=backend,
-                timeout_seconds=timeout,
-                log_sink=_sink(stream, quiet=quiet),
-                share_gpus=share_gpus,
-                limited=not force,
-                preload=("ringproof.reference.training.trainer",),
-            )
-            result = _run(options, world, file, started, quiet=quiet)
-    if json_path and (world is None or world[0] == 0):
+    with (
+        named_by_option(OPTION_OF_FIELD, context.params),
+        rank_log_stream(rank_log, first=first) as stream,
+    ):
+        started = ClusterOptions(
+            backend=backend,
+            timeout_seconds=timeout,
+            log_sink=_sink(stream, quiet=quiet),
+            share_gpus=share_gpus,
+            limited=not force,
+            preload=("ringproof.reference.training.trainer",),
+        )
+        result = _run(options, world, file, started, quiet=quiet)
+    if json_path and first:
         write_json(result, json_path)
-
-
-def _make_folder(path: str) -> None:
-    """Make the folder of the checkpoints before the run."""
-    try:
-        if path:
-            Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be made: {error.strerror}"
-        raise InputError("save", path, problem, "name another folder") from error
-
-
-def _check_place(path: str) -> None:
-    """Refuse a file of the result that cannot be written, before the run."""
-    if path not in ("", "-") and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise InputError("--json", path, "no file can be written there", "name another")
 
 
 def _run(

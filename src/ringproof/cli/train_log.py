@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,23 +39,15 @@ class LogFile:
     append: bool
 
     @classmethod
-    def opened(cls, path: str, kind: str, *, append: bool, first: bool) -> LogFile:
-        """Check before any rank starts that the file can be written; the first process does.
-
-        The file is not changed.
+    def named(cls, path: str, kind: str, *, append: bool) -> LogFile:
+        """Return the log of a path, which may be empty.
 
         Raises:
-            InputError: The format is unknown, or the file cannot be written.
+            InputError: The format is unknown.
         """
         if kind not in FORMATS:
             raise InputError("--log-format", kind, "unknown", f"use one of {', '.join(FORMATS)}")
-        file = cls(str(Path(path).absolute()) if path else "", kind, append)
-        if path and first:
-            try:
-                Path(path).open("ab").close()
-            except OSError as error:
-                raise InputError("--log", path, str(error.strerror), "name another") from error
-        return file
+        return cls(str(Path(path).absolute()) if path else "", kind, append)
 
     def begin(self) -> None:
         """Empty the file, or end its last line, before the first step; on one rank."""
@@ -64,10 +57,19 @@ class LogFile:
             Path(self.path).open("wb").close()
 
     def add(self, line: str) -> None:
-        """Append one line, whole."""
-        if self.path:
-            with Path(self.path).open("a", encoding="utf-8") as stream:
-                stream.write(line + "\n")
+        """Append one line, whole or not at all.
+
+        Raises:
+            InputError: There is no room for it, or the file cannot be written any more.
+        """
+        if not self.path:
+            return
+        try:
+            with Path(self.path).open("ab", buffering=0) as stream:
+                _write_whole(stream, f"{line}\n".encode())
+        except OSError as error:
+            problem = f"cannot be written: {error.strerror}"
+            raise InputError("--log", self.path, problem, "name a place that has room") from error
 
     @staticmethod
     def is_progress(line: str) -> bool:
@@ -78,6 +80,19 @@ class LogFile:
     def text(line: str) -> str:
         """Return the text of a line of progress."""
         return line[len(PROGRESS) :]
+
+
+def _write_whole(stream: FileIO, data: bytes) -> None:
+    """Append bytes to a file; where they do not fit, the file is as long as before."""
+    size = os.fstat(stream.fileno()).st_size
+    written = 0
+    try:
+        while written < len(data):
+            written += stream.write(data[written:])
+    except OSError:
+        if written:
+            os.ftruncate(stream.fileno(), size)
+        raise
 
 
 def _end_last_line(path: Path) -> None:

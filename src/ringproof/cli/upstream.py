@@ -18,7 +18,6 @@ from ringproof.cli.options import (
     cache_folder,
 )
 from ringproof.cli.output import write_json
-from ringproof.cli.termination import termination_as_exit
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.proofs.progress import make_progress
@@ -112,8 +111,7 @@ def fetch(
         make_progress(Console(stderr=True)),
         typer.echo,
     )
-    with termination_as_exit():
-        short = provision.bring(wanted, branches=branches)
+    short = provision.bring(wanted, branches=branches)
     if short:
         *others, last = by_reason(short)
         for line in others:

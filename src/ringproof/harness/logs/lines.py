@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 
 from ringproof.errors import InputError
 from ringproof.files import looks_binary
+from ringproof.pipes import open_input
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -59,7 +60,7 @@ def opened(field: str, path: str, *, what: str, stdin: BinaryIO | None) -> Itera
             raise InputError(field, path, "a directory", f"name the {what} in it")
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):  # a device could be read for ever
             raise InputError(field, path, "a device or socket, not a file", f"name a {what}")
-        raw = Path(path).open("rb")  # noqa: SIM115 - closed below, whichever reader is put on it
+        raw = open_input(Path(path))
     except FileNotFoundError as error:
         raise InputError(field, path, "no such file", f"name a {what}") from error
     except InputError:

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.errors import InputError
+from ringproof.files import read_input
 from ringproof.rehearsal.launch.flags import Flags, is_option
 from ringproof.rehearsal.launch.shell.expand import END, UNSET, Mark, marks, readable, unset
 from ringproof.rehearsal.launch.shell.follow import Command, Followed, follow
@@ -24,6 +25,7 @@ ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 PRIVATE = re.compile("[\ue000-\ue005]")
 CASE_RANKS = 8
+MAX_BYTES = 16 << 20
 CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
     {
         "gpt": "pretrain_gpt.py",
@@ -188,12 +190,11 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
 
 
 def _text(path: Path) -> str:
+    remedy = "give a shell script or a model_config.yaml"
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = "cannot be read" if isinstance(error, OSError) else "is not text"
-        remedy = "give a shell script or a model_config.yaml"
-        raise InputError(str(path), None, f"the file {problem}", remedy) from error
+        return read_input(path, MAX_BYTES, remedy=remedy).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), None, "the file is not text", remedy) from error
 
 
 # -- scripts ------------------------------------------------------------------------------------

@@ -1,0 +1,60 @@
+"""A command that is ended early leaves nothing behind; see `checks.cli.ends`."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from checks.cli import ends
+
+FAST = ends.Command(
+    ("plan", "--lengths", "lognormal:mean=1024,sigma=1.5,max=65536,n=60000", "--ranks", "64",
+     "--max-tokens-per-rank", "8192", "--json", "out.json"),
+    ("out.json",),
+)  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("command", [ends.COMMANDS[0], FAST], ids=["train", "plan"])
+def test_ended_early(command: ends.Command) -> None:
+    done = list(ends.trials(command, 1, random.Random(15)))
+    assert len(done) == len(ends.SIGNALS) + 1
+    assert [wrong for _, found in done for wrong in found] == []
+
+
+def script(text: str) -> str:
+    return f"import atexit, os, pathlib, signal, subprocess, sys, tempfile, time\n{text}"
+
+
+WAITS = "print('waits', flush=True); time.sleep(60)"
+IGNORES = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
+SAYS = (
+    "def end(*_): print('interrupted by SIGTERM: x'); sys.exit(143)\n"
+    f"signal.signal(signal.SIGTERM, end); {WAITS}"
+)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        (SAYS, ""),
+        (IGNORES, "did not end within 1 s"),
+        (SAYS.replace("interrupted", "ended"), "did not say so"),
+        (f"tempfile.mkstemp()\n{SAYS}", "left tmp"),
+        (f"subprocess.Popen(['sleep', '60'])\n{SAYS}", "left process"),
+        (f"print('Traceback (most recent')\n{SAYS}", "traceback"),
+        (SAYS.replace("143", "3"), "exit code 3"),
+        (f"pathlib.Path('out.json').write_text('{{')\n{SAYS}", "out.json is half written"),
+        (f"pathlib.Path('log').write_text('{{}}\\n{{')\n{SAYS}", "a line of log is half written"),
+        (f"pathlib.Path('.out').touch()\n{SAYS}", ".out is left"),
+        (f"os.mkdir('kept'); pathlib.Path('kept/latest').write_text('a')\n{SAYS}", "the newest"),
+    ],
+)
+def test_what_is_wrong_is_seen(does: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "ENTRY", script(does))
+    monkeypatch.setattr(ends, "PATIENCE_SECONDS", 1)
+    command = ends.Command((), ("out.json",), growing="log", checkpoints="kept")
+    wrong = ends.trial(command, number=signal.SIGTERM, after=0.7)
+    assert any(said in found for found in wrong) if said else wrong == []
