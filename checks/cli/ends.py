@@ -27,6 +27,8 @@ import psutil
 
 PATIENCE_SECONDS = 15
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+STARTED_SECONDS = 0.3
+"""Before, it is Python that is starting and answers a signal in its own way."""
 OLD = '{"old": true}\n'
 STORE_BYTES = 65536
 """More than the file in which the ranks of gloo meet: below it they fail or hang, not outputs."""
@@ -239,7 +241,8 @@ def measured(command: Command) -> tuple[float, int]:
 def trials(command: Command, times: int, dice: random.Random) -> Iterator[tuple[int, list[str]]]:
     """End a command ``times`` times by each signal and by a full disk; yield the runs so far."""
     seconds, size = measured(command)
-    drawn = [(number, seconds * dice.random(), 0) for number in SIGNALS for _ in range(times)]
+    moments = (dice.uniform(STARTED_SECONDS, seconds) for _ in range(times * len(SIGNALS)))
+    drawn = [(SIGNALS[index % len(SIGNALS)], at, 0) for index, at in enumerate(moments)]
     least = STORE_BYTES if command.ranks else 1
     if least <= size:
         drawn += [(0, 0.0, dice.randint(least, size)) for _ in range(times)]

@@ -1,9 +1,9 @@
 """Runs commands with edge values of every option: `python -m checks.cli.fuzz --runs N --seed S`.
 
-Each run is a process of its own, forked from this one, with 2 GB of data and 20 seconds. No rank is
-started: what would start one counts as served. A run fails if it ends with a traceback, by a signal
-or with an exit code other than 0, 1 and 2, if it is too slow, if it makes a file in its folder that
-no option named, or if it leaves a process.
+Each run is a process of its own, forked from this one, with 2 GB of data and 20 seconds, without
+network and with an empty cache. No rank is started: what would start one counts as served. A run
+fails if it ends with a traceback, by a signal or with an exit code other than 0, 1 and 2, if it is
+too slow, if it makes a file in its folder that no option named, or if it leaves a process.
 """
 
 from __future__ import annotations
@@ -31,9 +31,19 @@ BYTES = 2 << 30
 NUMBERS = ("", "0", "-1", "1", "2", "7", "1000000000", "9" * 30, "nan", "inf", "-inf", "1e300", "x")
 TEXTS = ("", "-", "--", "é\u202e", "\udcff", "0", "-1", "1,2", "a" * 5000, "1,,2", "%s", "{}")
 PATHS = ("", "folder", "missing/file", "file", "/dev/null", "new", "link", "fifo")
-SKIPPED = frozenset({"prove", "rehearse", "conform", "anchors", "upstream", "fences", "stack"})
-"""Commands that read upstream's code or run suites; they need checkouts and minutes."""
-ALWAYS = {"train": ("--steps", "1"), "plan": ("--ranks", "8", "--max-tokens-per-rank", "64")}
+UNREACHABLE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+SKILLS = str(Path(__file__).parents[2] / "skills")
+ALWAYS = {
+    "anchors": ("--skills", SKILLS, "--offline"),
+    "conform": ("--megatron", "dir:folder"),
+    "fences": ("--root", "folder"),
+    "plan": ("--ranks", "8", "--max-tokens-per-rank", "64"),
+    "rehearse": ("--megatron", "dir:folder"),
+    "stack": ("--skills", SKILLS),
+    "train": ("--steps", "1"),
+    "upstream": ("--skills", SKILLS),
+}
+"""Options with which a command gets beyond its first refusal, in half of its runs."""
 
 
 def leaves(found: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -43,8 +53,7 @@ def leaves(found: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield name, found
     if within is not None:
         for word in within:
-            if name or word not in SKIPPED:
-                yield from leaves(within[word], (*name, word))
+            yield from leaves(within[word], (*name, word))
 
 
 def drawn(dice: random.Random, option: Any) -> str:
@@ -57,7 +66,8 @@ def drawn(dice: random.Random, option: Any) -> str:
 def words_of(dice: random.Random, name: tuple[str, ...], found: Any) -> list[str]:
     """Words of one run: the command, and one to three options or arguments."""
     words, behind = [*name], []
-    words += ALWAYS.get(name[0], ()) if len(name) == 1 and dice.random() < 0.5 else ()
+    alone = len(name) == 1 or name[0] != "plan"
+    words += ALWAYS.get(name[0], ()) if alone and dice.random() < 0.5 else ()
     options = [one for one in found.params if one.param_type_name == "option"]
     for option in dice.sample(options, min(len(options), dice.randint(1, 3))):
         words.append(dice.choice(option.opts))
@@ -84,7 +94,7 @@ def child(words: list[str], folder: str) -> None:
     os.setsid()  # by which what it starts is found when it has ended
     os.chdir(folder)
     tempfile.tempdir = folder
-    os.environ.update(HOME=folder, TMPDIR=folder, PATH="/nowhere")
+    os.environ.update(HOME=folder, TMPDIR=folder, PATH="/nowhere", **UNREACHABLE)
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
 
     def start(_: Cluster) -> None:
@@ -129,7 +139,7 @@ def complaint(words: list[str]) -> str:
         if slow:
             return f"takes over {SECONDS} s"
         said = (Path(top) / "said").read_text(errors="replace")
-        made = {path.name for path in folder.iterdir()} - before - set(words)
+        made = {path.name for path in folder.iterdir()} - before - {*words, ".cache"}
         if process.exitcode not in (0, 1, 2):
             return f"exit code {process.exitcode}: {said[-300:]}"
         if "Traceback" in said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from ringproof import pipes
 from ringproof.errors import InputError
-from ringproof.files import read_bounded, read_input
+from ringproof.files import read_bounded, read_input, write_atomically
 
 
 @pytest.fixture
@@ -82,3 +83,18 @@ def test_a_folder_and_a_terminal_are_refused(tmp_path: Path) -> None:
     finally:
         os.close(controller)
         os.close(terminal)
+
+
+def test_a_pipe_without_a_reader_is_no_output(pipe: Path) -> None:
+    with pytest.raises(InputError, match="--json: cannot be written: nothing reads this pipe"):
+        write_atomically(pipe, "text", field="--json")
+
+
+def test_what_is_written_into_a_pipe_is_read(pipe: Path) -> None:
+    found: list[bytes] = []
+    reader = behind(lambda: found.append(pipe.read_bytes()))
+    while not found:
+        with contextlib.suppress(InputError):  # until the reader is there
+            write_atomically(pipe, "text" * 100_000, field="--json")
+            reader.join(10)
+    assert found == [b"text" * 100_000]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.pipes import open_input
+from ringproof.pipes import open_input, open_output
 
 _SNIFFED_BYTES = 4096
 _NOT_IN_TEXT = tuple("\ufffd" + "".join(map(chr, range(7))) + "\x0e\x0f\x10\x11\x12\x7f")
@@ -36,7 +37,8 @@ def write_atomically(
     try:
         place = path.resolve() if path.is_symlink() else path
         if place.exists() and not place.is_file() and not place.is_dir():
-            place.write_bytes(data)
+            with io.BufferedWriter(open_output(place)) as stream:
+                stream.write(data)
             return
         handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         temporary = Path(name)

@@ -1,4 +1,4 @@
-"""Open a file that the user named, without waiting in silence where it is a pipe."""
+"""Open what the user named without waiting in silence where it is a pipe."""
 
 from __future__ import annotations
 
@@ -41,6 +41,23 @@ def open_input(path: Path) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def open_output(path: Path) -> io.FileIO:
+    """Open a file for appending in binary mode, without a buffer.
+
+    Raises:
+        OSError: It cannot be opened, or it is a pipe that nothing reads.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and path.is_fifo():
+            raise OSError(errno.ENXIO, "nothing reads this pipe", str(path)) from error
+        raise
+    os.set_blocking(handle, True)
+    return io.FileIO(handle, "ab")
 
 
 class _Pipe(io.RawIOBase):

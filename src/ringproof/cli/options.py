@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ringproof.cli.cache import default_cache
+from ringproof.errors import InputError
 from ringproof.harness.upstreams.specs import split_git
 from ringproof.harness.upstreams.submodules import SubmoduleSources
 
@@ -46,7 +47,13 @@ JsonOption = Annotated[
 
 
 def cache_folder(given: Path | None) -> Path:
-    """The folder for downloads: the one that was given, or the default."""
+    """The folder for downloads: the one that was given, or the default.
+
+    Raises:
+        InputError: The path is empty, which would be the current folder.
+    """
+    if given is not None and not str(given).strip("."):
+        raise InputError("--cache", str(given), "is the current folder", "name another folder")
     return given if given is not None else default_cache()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.options import cache_folder
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
@@ -116,7 +116,7 @@ def rehearse(
         engine=te,
         against=against,
         folder=keep if keep is not None else Path("build/rehearsal") / _name(words or [], launch),
-        cache=cache if cache is not None else default_cache(),
+        cache=cache_folder(cache),
         skills=skills if skills.is_dir() else None,
         iterations=iterations,
         dtype=dtype,

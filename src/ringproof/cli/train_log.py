@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
+from ringproof.pipes import open_output
 from ringproof.reference.training.records import (
     EvaluationRecord,
     Record,
@@ -53,7 +54,7 @@ class LogFile:
         """Empty the file, or end its last line, before the first step; on one rank."""
         if self.path and self.append:
             _end_last_line(Path(self.path))
-        elif self.path:
+        elif self.path and Path(self.path).is_file():
             Path(self.path).open("wb").close()
 
     def add(self, line: str) -> None:
@@ -65,7 +66,7 @@ class LogFile:
         if not self.path:
             return
         try:
-            with Path(self.path).open("ab", buffering=0) as stream:
+            with open_output(Path(self.path)) as stream:
                 _write_whole(stream, f"{line}\n".encode())
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"
