@@ -126,7 +126,8 @@ def find_card(folder: Path) -> Path | None:
 def _card_of(folder: Path) -> Path:
     card = find_card(folder)
     if card is None:
-        problem, remedy = "the skill has no card", "write its card.yaml"
+        problem = "the skill has no card"
+        remedy = "write its card.yaml; the cards of ringproof's skills are in its checkout"
         raise InputError(str(folder / CARD_FILE), None, problem, remedy)
     refuse_link_outside(card)
     return card

@@ -37,6 +37,8 @@ from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, 
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
 
+NO_TESTS = "needs a checkout of ringproof, or of the repository that these skills are from"
+"""Why tests are not here where only the skills are."""
 _REFERENCE = ("src/ringproof/reference/", "src/ringproof/harness/tape/")
 # How anchors, `given_tree`, the fixture `stage` and wheels say that upstream code is not here.
 _LACKS = re.compile(rf"needs a checkout of|needs {UPSTREAM_OPTION}|is not in the cache")
@@ -132,7 +134,9 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
     suite = _run_suite(request, runnable, jobs, progress)
-    results = tuple(_judge(subject, anchors[subject.name], suite) for subject in subjects)
+    results = tuple(
+        _judge(request.root, subject, anchors[subject.name], suite) for subject in subjects
+    )
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
     problems = list(_problems(results, suite))
     if request.require_all:
@@ -239,8 +243,20 @@ def _run_suite(
     )
 
 
+def _without_file(root: Path, proof: Proof) -> ProofResult:
+    """Judge a test whose file does not exist.
+
+    A checkout that has the folder of its tests lacks this one, so the card is wrong. Skills that
+    were installed or copied alone have none of them.
+    """
+    if (root / Path(proof.file).parts[0]).exists():
+        detail = f"no file {proof.file}"
+        return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
+    return ProofResult(proof.id, proof.kind, ProofState.UNAVAILABLE, detail=NO_TESTS)
+
+
 def _judge(
-    subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult
+    root: Path, subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult
 ) -> SkillResult:
     def outcome(proof: Proof) -> ProofResult:
         if proof.kind is ProofKind.ANCHOR:
@@ -249,8 +265,7 @@ def _judge(
             return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
         digest = subject.digests[proof.id]
         if digest is None:
-            detail = f"no file {proof.file}"
-            return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
+            return _without_file(root, proof)
         return judge_tests(proof, suite, digest, own=subject.own[proof.id])
 
     grounds = Grounds(subject.card)
@@ -262,12 +277,12 @@ def _judge(
 
 
 def _lacking(results: Sequence[SkillResult]) -> Iterator[str]:
-    """Yield a line for each skill whose proofs did not run in full for want of upstream code."""
+    """Yield a line for each skill whose proofs did not run in full for want of code."""
     for result in results:
         details = {name: proof.detail for name, proof in result.proofs.items()}
         found = [f"{name}: {detail}" for name, detail in details.items() if _LACKS.search(detail)]
         if found:
-            yield f"{result.skill}: {len(found)} proofs lack upstream code: {found[0][:300]}"
+            yield f"{result.skill}: {len(found)} proofs lack code: {found[0][:300]}"
 
 
 def _problems(results: Sequence[SkillResult], suite: SuiteResult) -> Iterator[str]:

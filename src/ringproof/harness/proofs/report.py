@@ -14,10 +14,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.proofs.evidence import SkillResult
 from ringproof.harness.proofs.executed import Evidence
-from ringproof.harness.proofs.prove import ProveResult
-from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdict
+from ringproof.harness.proofs.prove import NO_TESTS, ProveResult
+from ringproof.harness.proofs.verdicts import (
+    ProofResult,
+    ProofState,
+    StatementResult,
+    Verdict,
+)
 
 
 def render_report(
@@ -47,6 +53,7 @@ def render_report(
         totals=totals,
         verdicts=[verdict.value for verdict in Verdict],
         meanings=_MEANINGS,
+        signs=_SIGNS,
         about=about,
         run=records[0],
     )
@@ -76,6 +83,17 @@ _STYLES: Mapping[Verdict, str] = MappingProxyType(
         Verdict.NOT_HERE: "cyan",
     }
 )
+_SIGNS: Mapping[str, str] = MappingProxyType(
+    {
+        Verdict.PROVEN.value: "\u2713",
+        Verdict.IN_REFERENCE.value: "\u2248",
+        Verdict.PARTLY.value: "\u25d0",
+        Verdict.REFUTED.value: "\u2717",
+        Verdict.UNPROVEN.value: "?",
+        Verdict.NOT_HERE.value: "\u2013",
+    }
+)
+"""Signs of the verdicts, so that no two differ in their colour only."""
 _MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         Verdict.PROVEN.value: "all of its proofs ran and passed",
@@ -91,6 +109,10 @@ _DETAIL_LINES = 30
 
 def print_result(result: ProveResult, console: Console) -> None:
     """Print the verdicts, the problems and the totals."""
+    seen = {statement.verdict for skill in result.skills for statement in skill.statements}
+    for verdict in (verdict for verdict in Verdict if verdict in seen):
+        meaning = _MEANINGS[verdict.value]
+        console.print(f"[{_STYLES[verdict]}]{_signed(verdict)}[/]: {meaning}", soft_wrap=True)
     for skill in result.skills:
         console.print(_table(skill))
         for line in _open_points(skill):
@@ -101,7 +123,19 @@ def print_result(result: ProveResult, console: Console) -> None:
                 _print_refuted(skill, statement, console)
     for problem in result.problems:
         console.print(f"[bold red]FAIL[/]  {escape(problem)}", soft_wrap=True)
+    if apart := sum(NO_TESTS in proof.detail for proof in _tests(result)):
+        console.print(f"{apart} tests are not beside the skills: {NO_TESTS}", soft_wrap=True)
     console.print(_summary(result), soft_wrap=True)
+
+
+def _tests(result: ProveResult) -> Iterator[ProofResult]:
+    """Yield each test of the cards once."""
+    for skill in result.skills:
+        yield from (proof for proof in skill.proofs.values() if proof.kind is ProofKind.PYTEST)
+
+
+def _signed(verdict: Verdict) -> str:
+    return f"{_SIGNS[verdict.value]} {verdict.value}"
 
 
 def _table(skill: SkillResult) -> Table:
@@ -119,7 +153,7 @@ def _table(skill: SkillResult) -> Table:
         table.add_row(
             escape(result.statement.id),
             result.statement.kind.value,
-            f"[{style}]{result.verdict.value}[/]",
+            f"[{style}]{_signed(result.verdict)}[/]",
             result.ground.evidence.value if result.ground else "-",
             f"{passed}/{len(pointed)}" if pointed else "-",
             f"{result.seconds:.1f}" if any(proof.executed for proof in pointed) else "-",
@@ -136,7 +170,7 @@ def _open_points(skill: SkillResult) -> Iterator[str]:
     for (verdict, reason), names in reasons.items():
         style = _STYLES[verdict]
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        yield f"  [{style}]{verdict.value}[/]: {escape(reason)} ({escape(shown)})"
+        yield f"  [{style}]{_signed(verdict)}[/]: {escape(reason)} ({escape(shown)})"
 
 
 def _print_refuted(skill: SkillResult, result: StatementResult, console: Console) -> None:

@@ -1,0 +1,60 @@
+"""``ringproof prove`` over skills that were copied without their tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from checks.proofs.miniature import anchor, claim, miniature
+from ringproof.harness.proofs.prove import NO_TESTS
+
+
+def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.card(
+        anchors=[anchor("place")],
+        claims=[
+            claim("tested", "checks/test_a.py::test_x"),
+            claim("both", "checks/test_a.py::test_x", "anchor:place"),
+        ],
+    )
+    code, claims, whole = repository.verdicts()
+    assert code == 0
+    assert {claims[name]["verdict"] for name in ("tested", "both")} == {"not-here"}
+    assert claims["tested"]["reason"] == NO_TESTS
+    assert whole["problems"] == []
+    done = repository.prove()
+    assert f"1 tests are not beside the skills: {NO_TESTS}" in done.stdout
+
+
+def test_everything_is_required_with_require_all(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.card(anchors=[anchor("place")], claims=[claim("tested", "checks/test_a.py::test_x")])
+    code, _, whole = repository.verdicts("--require-all")
+    assert code == 1
+    lines = [problem for problem in whole["problems"] if problem.startswith("demo: ")]
+    assert lines == [f"demo: 1 proofs lack code: checks/test_a.py::test_x: {NO_TESTS}"]
+
+
+def test_in_a_checkout_a_test_that_does_not_exist_refutes(tmp_path: Path) -> None:
+    """The same card, beside a folder of tests."""
+    repository = miniature(tmp_path)
+    repository.file("checks/test_b.py", "def test_x(): pass\n")
+    repository.card(anchors=[anchor("place")], claims=[claim("tested", "checks/test_a.py::test_x")])
+    code, claims, _ = repository.verdicts()
+    assert code == 1
+    assert claims["tested"]["verdict"] == "refuted"
+
+
+def test_each_verdict_is_explained_where_it_is_first_seen(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.card(
+        anchors=[anchor("place")],
+        claims=[claim("tested", "checks/test_a.py::test_x"), claim("read", "anchor:place")],
+    )
+    lines = repository.prove().stdout.splitlines()
+    legend = [line for line in lines if line.endswith(": no proof could run here")]
+    assert len(legend) == 1
+    assert lines.index(legend[0]) < lines.index(next(line for line in lines if "tested" in line))
+    assert not any("some proofs passed" in line for line in lines), "no verdict of this run"
+    page = (repository.root / "build/prove/report.html").read_text()
+    assert page.index("no proof could run here") < page.index("<details")
