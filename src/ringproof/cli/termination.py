@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -17,6 +18,11 @@ class Interrupted(SystemExit):
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.name = signal.Signals(number).name
+
+
+def _ignore(numbers: Iterable[signal.Signals]) -> None:
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -39,6 +45,7 @@ def termination_as_exit() -> Iterator[None]:
     try:
         yield
     finally:
+        atexit.register(_ignore, heard)  # what Python removes at its exit is removed whole
         for number, handler in before.items():
             if signal.getsignal(number) is leave:  # else the process is about to end
                 signal.signal(number, handler)

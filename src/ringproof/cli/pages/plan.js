@@ -146,6 +146,12 @@
       const middle = TOP + (rank + (step === 1 ? 0.5 : 0)) * row;
       context.fillText(String(rank), LEFT - 8, Math.max(8, middle));
     }
+    context.save();
+    context.translate(9, TOP + height / 2);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "center";
+    context.fillText("rank", 0, 0);
+    context.restore();
     const span = view.to - view.from;
     const rough = span / Math.max(2, Math.floor(width / 130));
     const power = 10 ** Math.floor(Math.log10(rough));
