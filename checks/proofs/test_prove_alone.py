@@ -23,7 +23,8 @@ def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> 
     assert claims["tested"]["reason"] == NO_TESTS
     assert whole["problems"] == []
     done = repository.prove()
-    assert f"1 tests are not beside the skills: {NO_TESTS}" in done.stdout
+    said = f"2 of 2 statements have tests that are not beside the skills: {NO_TESTS}"
+    assert [line for line in done.stdout.splitlines() if line.startswith(said)], done.stdout
 
 
 def test_everything_is_required_with_require_all(tmp_path: Path) -> None:
@@ -43,6 +44,28 @@ def test_in_a_checkout_a_test_that_does_not_exist_refutes(tmp_path: Path) -> Non
     code, claims, _ = repository.verdicts()
     assert code == 1
     assert claims["tested"]["verdict"] == "refuted"
+
+
+def test_in_a_checkout_a_folder_of_tests_that_does_not_exist_refutes(tmp_path: Path) -> None:
+    """A checkout with one folder of tests is not taken for skills without their tests."""
+    repository = miniature(tmp_path)
+    repository.file("checks/test_b.py", "def test_x(): pass\n")
+    claims = [claim("wrong", "smoke/test_b.py::test_x"), claim("right", "checks/test_b.py::test_x")]
+    repository.card(claims=claims)
+    code, found, _ = repository.verdicts()
+    assert code == 1
+    assert {name: item["verdict"] for name, item in found.items()} == {
+        "wrong": "refuted", "right": "proven",
+    }  # fmt: skip
+
+
+def test_where_nothing_could_run_the_run_fails_and_refutes_nothing(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.card(claims=[claim("tested", "checks/test_a.py::test_x")])
+    code, claims, whole = repository.verdicts()
+    assert code == 1
+    assert claims["tested"]["verdict"] == "not-here"
+    assert whole["problems"] == ["demo: no proof was executed"]
 
 
 def test_each_verdict_is_explained_where_it_is_first_seen(tmp_path: Path) -> None:

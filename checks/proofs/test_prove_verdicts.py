@@ -11,6 +11,8 @@ import pytest
 
 from checks.proofs.fates import FATES, VERDICTS, populate
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from ringproof.harness.proofs.report import render_report
+from ringproof.harness.proofs.verdicts import Verdict
 
 Run = tuple[int, dict[str, dict[str, Any]], dict[str, Any], Miniature]
 
@@ -122,6 +124,47 @@ def test_the_report_needs_nothing_else_and_executes_nothing(run: Run) -> None:
         assert words in page.text
 
 
+def test_the_heading_counts_and_never_says_passed(tmp_path: Path) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_fates.py", FATES)
+    claims = [claim("fine", "checks/test_fates.py::test_pass"), claim("open", "unproven: no GPU")]
+    repository.card(claims=claims)
+    heading = "nothing refuted; 2 statements: 1 proven, 1 unproven"
+    assert heading in repository.prove().stdout.splitlines()
+    page = repository.root / "build/prove/report.html"
+    assert f"<h1>ringproof: {heading}</h1>" in page.read_text()
+    assert f"<title>ringproof: {heading}</title>" in page.read_text()
+    repository.card(claims=[*claims, claim("wrong", "checks/test_fates.py::test_fail")])
+    heading = "failed; 3 statements: 1 proven, 1 refuted, 1 unproven"
+    assert heading in repository.prove().stdout.splitlines()
+    assert f"<h1>ringproof: {heading}</h1>" in page.read_text()
+
+
+def test_the_heading_counts_what_ran_in_upstreams_code() -> None:
+    folder = Path(__file__).parents[2] / "evidence" / "cpu-gloo"
+    skills = ("dynamic-context-parallel", "dynamic-cp-cuda-graphs", "hierarchical-context-parallel")
+    records = [json.loads((folder / f"{name}.json").read_text()) for name in skills]
+    ran = sum(record["about_upstream"]["upstream executed"] for record in records)
+    lacking = sum(record["about_upstream"]["none"] for record in records)
+    page = render_report(records, (), ())
+    heading = page[page.index("<header>") : page.index("</header>")]
+    assert f"{ran} executed in upstream&#39;s code" in heading
+    assert f"{lacking} not proven here" in heading
+
+
+def test_verdicts_differ_in_more_than_their_colour(run: Run) -> None:
+    """Each has a sign of its own beside its word, in the legend, in the bar and at a statement."""
+    assert len({verdict.sign for verdict in Verdict}) == len(Verdict)
+    source = (run[3].root / "build/prove/report.html").read_text()
+    found = {Verdict(item["verdict"]) for item in run[1].values()}
+    assert len(found) > 3
+    for verdict in found:
+        signed = f"{verdict.sign} {verdict.value}"
+        assert source.index(f'<dt class="verdict">{signed}</dt>') < source.index("<section>")
+        assert f'{verdict.value}">{verdict.sign}</span>' in source
+        assert f'<span class="verdict">{signed}</span>' in source
+
+
 def test_a_quick_run_leaves_slow_tests_out(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
     repository.file("checks/test_fates.py", FATES)
@@ -185,6 +228,20 @@ def test_a_broken_conftest_is_no_verdict(tmp_path: Path) -> None:
     assert claims["fine"]["verdict"] == "not-here"
     assert "no_such_module" in claims["fine"]["reason"]
     assert any("not every test was run" in problem for problem in whole["problems"])
+
+
+def test_without_pytest_nothing_is_refuted_and_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = miniature(tmp_path)
+    repository.file("checks/test_fates.py", FATES)
+    repository.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    monkeypatch.setattr("ringproof.harness.proofs.suite.find_spec", lambda _: None)
+    code, claims, whole = repository.verdicts()
+    assert code == 1
+    assert claims["fine"]["verdict"] == "not-here"
+    remedy = "pytest is not installed; run: pip install 'ringproof[dev]'"
+    assert whole["problems"][-1] == f"not every test was run: {remedy}"
 
 
 def test_what_took_longest_starts_first(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from ringproof.cli.main import app
@@ -172,6 +174,19 @@ def test_page_and_known_results_are_those_of_the_records() -> None:
     assert page.page(found) == (ROOT / page.PAGE).read_text(), remedy
     shipped = {one.name: one for one in result.shipped()}
     assert {one.name for one in found} == set(shipped), remedy
+
+
+def test_verdicts_are_explained_before_the_table() -> None:
+    record = page.records(ROOT / page.RECORDS)[0]
+    agreed = next(case for case in record.cases if case.status is Status.AGREES)
+    console = Console(file=io.StringIO(), width=100)
+    table.print_record(replace(record, cases=(agreed,)), (), console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    meanings = [f"agrees: {result.MEANINGS[Status.AGREES]}"]
+    explained = tuple(f"{status.value}" for status in Status)
+    assert [line for line in lines if line.startswith(explained) and ": " in line] == meanings
+    assert lines[0] == meanings[0]
 
 
 def test_against_fails_only_where_a_case_agreed_before() -> None:

@@ -46,6 +46,16 @@ def test_a_page_holds_the_whole_card_and_its_verdicts() -> None:
         assert line in lines, line
 
 
+def test_verdicts_are_explained_before_their_table() -> None:
+    """Those that occur, and no others."""
+    page = skill_page("demo", Card.model_validate(dict(CARD)), lock_of(CARD), {"cpu": RECORD})
+    lines = page.split("\n")
+    legend = [line for line in lines if line.startswith("- **")]
+    assert [line.split("**")[1] for line in legend] == ["proven", "unproven"]
+    assert legend[0] == "- **proven**: all of its proofs ran and passed"
+    assert lines.index(legend[-1]) < lines.index("| `fast` | unproven |")
+
+
 def test_kinds_of_proof_stand_beside_verdicts_about_upstream() -> None:
     about = {"upstream executed": 3, "read": 1, "none": 2}
     claims = [

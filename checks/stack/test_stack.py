@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
-from ringproof.cli.main import main
+from ringproof.cli.main import app, main
 from ringproof.harness.anchors import AnchorResolver
 from ringproof.harness.anchors.lock import Lock, LockedAnchor, LockedPlace, LockedUpstream
 from ringproof.harness.cards import load_card
+from ringproof.harness.stack.assess import Standing
 from ringproof.harness.upstreams.tree import FolderTree
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
@@ -162,6 +164,13 @@ def test_a_checked_tree_holds(run: Run, tmp_path: Path) -> None:
     }  # fmt: skip
     assert "cannot train" in run("checked/old")[1]["training"][0]
     assert standings(run("checked/old")[1]) == {"was": "holds"}
+
+
+def test_standings_are_explained_where_they_are_first_seen(run: Run, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["stack", "--skills", str(tmp_path / "skills"), "checked/new"])
+    lines = done.stdout.splitlines()
+    assert [line.split(": ")[0] for line in lines[:4]] == [one.value for one in Standing]
+    assert lines.index("") == 4
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, 
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.specs import absolute_spec
 
-NO_TESTS = "needs a checkout of ringproof, or of the repository that these skills are from"
+NO_TESTS = "needs a checkout of ringproof"
 """Why tests are not here where only the skills are."""
 _REFERENCE = ("src/ringproof/reference/", "src/ringproof/harness/tape/")
 # How anchors, `given_tree`, the fixture `stage` and wheels say that upstream code is not here.
@@ -134,8 +134,9 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
     suite = _run_suite(request, runnable, jobs, progress)
+    alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in wanted)
     results = tuple(
-        _judge(request.root, subject, anchors[subject.name], suite) for subject in subjects
+        _judge(subject, anchors[subject.name], suite, alone=alone) for subject in subjects
     )
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
     problems = list(_problems(results, suite))
@@ -243,20 +244,19 @@ def _run_suite(
     )
 
 
-def _without_file(root: Path, proof: Proof) -> ProofResult:
+def _without_file(proof: Proof, *, alone: bool) -> ProofResult:
     """Judge a test whose file does not exist.
 
-    A checkout that has the folder of its tests lacks this one, so the card is wrong. Skills that
-    were installed or copied alone have none of them.
+    A checkout that has a folder of the named tests lacks this one, so the card is wrong. Skills
+    that were installed or copied alone have none of these folders.
     """
-    if (root / Path(proof.file).parts[0]).exists():
-        detail = f"no file {proof.file}"
-        return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
-    return ProofResult(proof.id, proof.kind, ProofState.UNAVAILABLE, detail=NO_TESTS)
+    if alone:
+        return ProofResult(proof.id, proof.kind, ProofState.UNAVAILABLE, detail=NO_TESTS)
+    return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=f"no file {proof.file}")
 
 
 def _judge(
-    root: Path, subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult
+    subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult, *, alone: bool
 ) -> SkillResult:
     def outcome(proof: Proof) -> ProofResult:
         if proof.kind is ProofKind.ANCHOR:
@@ -265,7 +265,7 @@ def _judge(
             return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
         digest = subject.digests[proof.id]
         if digest is None:
-            return _without_file(root, proof)
+            return _without_file(proof, alone=alone)
         return judge_tests(proof, suite, digest, own=subject.own[proof.id])
 
     grounds = Grounds(subject.card)

@@ -14,16 +14,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.proofs.evidence import SkillResult
 from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.prove import NO_TESTS, ProveResult
-from ringproof.harness.proofs.verdicts import (
-    ProofResult,
-    ProofState,
-    StatementResult,
-    Verdict,
-)
+from ringproof.harness.proofs.verdicts import ProofState, StatementResult, Verdict
 
 
 def render_report(
@@ -39,22 +33,18 @@ def render_report(
     )
     environment.filters["spread"] = _spread
     environment.filters["brief"] = _brief
-    totals = {
-        verdict.value: sum(record["totals"][verdict.value] for record in records)
-        for verdict in Verdict
-    }
+    totals: Counter[str] = Counter()
     about: Counter[str] = Counter()
     for record in records:
+        totals.update({verdict.value: record["totals"][verdict.value] for verdict in Verdict})
         about.update(record["about_upstream"])
     return environment.get_template("report.html.j2").render(
         records=records,
         problems=problems,
         stale=stale,
-        totals=totals,
-        verdicts=[verdict.value for verdict in Verdict],
-        meanings=_MEANINGS,
-        signs=_SIGNS,
-        about=about,
+        heading=_heading(totals, problems),
+        about=_about_upstream(about),
+        verdicts={verdict.value: verdict for verdict in Verdict},
         run=records[0],
     )
 
@@ -83,25 +73,12 @@ _STYLES: Mapping[Verdict, str] = MappingProxyType(
         Verdict.NOT_HERE: "cyan",
     }
 )
-_SIGNS: Mapping[str, str] = MappingProxyType(
+_RESTS: Mapping[Evidence, str] = MappingProxyType(
     {
-        Verdict.PROVEN.value: "\u2713",
-        Verdict.IN_REFERENCE.value: "\u2248",
-        Verdict.PARTLY.value: "\u25d0",
-        Verdict.REFUTED.value: "\u2717",
-        Verdict.UNPROVEN.value: "?",
-        Verdict.NOT_HERE.value: "\u2013",
-    }
-)
-"""Signs of the verdicts, so that no two differ in their colour only."""
-_MEANINGS: Mapping[str, str] = MappingProxyType(
-    {
-        Verdict.PROVEN.value: "all of its proofs ran and passed",
-        Verdict.IN_REFERENCE.value: "about upstream, but only ringproof's own code ran",
-        Verdict.PARTLY.value: "some proofs passed, and others could not run here",
-        Verdict.REFUTED.value: "a proof failed or does not exist",
-        Verdict.UNPROVEN.value: "the card says that nothing proves it",
-        Verdict.NOT_HERE.value: "no proof could run here",
+        Evidence.UPSTREAM: "executed in upstream's code",
+        Evidence.READ: "read in upstream's code",
+        Evidence.REFERENCE: "executed in ringproof's code only",
+        Evidence.DERIVED: "derived",
     }
 )
 _DETAIL_LINES = 30
@@ -111,8 +88,8 @@ def print_result(result: ProveResult, console: Console) -> None:
     """Print the verdicts, the problems and the totals."""
     seen = {statement.verdict for skill in result.skills for statement in skill.statements}
     for verdict in (verdict for verdict in Verdict if verdict in seen):
-        meaning = _MEANINGS[verdict.value]
-        console.print(f"[{_STYLES[verdict]}]{_signed(verdict)}[/]: {meaning}", soft_wrap=True)
+        legend = f"[{_STYLES[verdict]}]{_signed(verdict)}[/]: {verdict.meaning}"
+        console.print(legend, soft_wrap=True)
     for skill in result.skills:
         console.print(_table(skill))
         for line in _open_points(skill):
@@ -123,19 +100,28 @@ def print_result(result: ProveResult, console: Console) -> None:
                 _print_refuted(skill, statement, console)
     for problem in result.problems:
         console.print(f"[bold red]FAIL[/]  {escape(problem)}", soft_wrap=True)
-    if apart := sum(NO_TESTS in proof.detail for proof in _tests(result)):
-        console.print(f"{apart} tests are not beside the skills: {NO_TESTS}", soft_wrap=True)
+    if alone := _alone(result):
+        console.print(alone, soft_wrap=True)
     console.print(_summary(result), soft_wrap=True)
 
 
-def _tests(result: ProveResult) -> Iterator[ProofResult]:
-    """Yield each test of the cards once."""
-    for skill in result.skills:
-        yield from (proof for proof in skill.proofs.values() if proof.kind is ProofKind.PYTEST)
+def _alone(result: ProveResult) -> str:
+    """Return a line about the statements whose tests are not beside the skills; empty for none."""
+    lacking = [
+        any(proof.detail == NO_TESTS for proof in statement.proofs)
+        for skill in result.skills
+        for statement in skill.statements
+    ]
+    if not any(lacking):
+        return ""
+    return (
+        f"{sum(lacking)} of {len(lacking)} statements have tests that are not beside the skills: "
+        f"{NO_TESTS}, or of the repository that the skills are from"
+    )
 
 
 def _signed(verdict: Verdict) -> str:
-    return f"{_SIGNS[verdict.value]} {verdict.value}"
+    return f"{verdict.sign} {verdict.value}"
 
 
 def _table(skill: SkillResult) -> Table:
@@ -185,20 +171,31 @@ def _print_refuted(skill: SkillResult, result: StatementResult, console: Console
 
 
 def _summary(result: ProveResult) -> str:
-    counts = (
-        f"[{_STYLES[verdict]}]{sum(skill.count(verdict) for skill in result.skills)}"
-        f" {verdict.value}[/]"
-        for verdict in Verdict
-    )
+    totals: Counter[str] = Counter()
+    about: Counter[str] = Counter()
+    for skill in result.skills:
+        totals.update({verdict.value: skill.count(verdict) for verdict in Verdict})
+        about.update(skill.about_upstream)
     where = escape(result.facts.environment.name)
     executed = sum(skill.executed for skill in result.skills)
     word = "skill" if len(result.skills) == 1 else "skills"
-    about: Counter[str] = Counter()
-    for skill in result.skills:
-        about.update(skill.about_upstream)
-    kinds = ", ".join(f"{about[kind.value]} {kind.value}" for kind in Evidence)
     return (
-        f"{len(result.skills)} {word}: {', '.join(counts)}; {executed} proofs executed "
-        f"on {where} in {result.facts.seconds:.1f} s\n"
-        f"of {about.total()} statements about upstream: {kinds}, {about['none']} not proven here"
+        f"{len(result.skills)} {word}, {executed} proofs executed on {where} in "
+        f"{result.facts.seconds:.1f} s\n"
+        f"[bold]{_heading(totals, result.problems)}[/]\n{_about_upstream(about)}"
     )
+
+
+def _heading(totals: Mapping[str, int], problems: Sequence[str]) -> str:
+    """Return the result of a run with the number of statements of each verdict that occurs."""
+    word = "failed" if problems else "nothing refuted"
+    counts = (f"{totals[verdict.value]} {verdict.value}" for verdict in Verdict)
+    told = ", ".join(count for count in counts if not count.startswith("0 "))
+    return f"{word}; {sum(totals.values())} statements: {told}"
+
+
+def _about_upstream(about: Mapping[str, int]) -> str:
+    """Return how many statements about upstream rest on what, see `SkillResult.about_upstream`."""
+    counts = [f"{about[kind.value]} {_RESTS[kind]}" for kind in Evidence if about[kind.value]]
+    told = ", ".join((*counts, f"{about['none']} not proven here"))
+    return f"{sum(about.values())} statements about upstream: {told}"

@@ -238,6 +238,8 @@ def run_suite(
     """
     if not proofs:
         return SuiteResult({})
+    if find_spec("pytest") is None:
+        return SuiteResult({}, (), "pytest is not installed; run: pip install 'ringproof[dev]'")
     events, selection = scratch / "events.jsonl", scratch / "select.json"
     output = scratch / "pytest.log"
     events.write_text("", "utf-8")

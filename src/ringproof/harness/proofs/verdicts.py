@@ -14,19 +14,23 @@ from ringproof.harness.proofs.executed import Evidence, Touch
 
 
 class Verdict(str, Enum):
-    """Verdict on a statement.
+    """Verdict on a statement: its word, its sign beside the colour, and what it means."""
 
-    Proven: all of its proofs ran and passed. In reference: likewise, but it is about upstream, and
-    only ringproof's own code ran. Partly: some passed, and the others could not run here. Refuted:
-    a proof failed or does not exist. Unproven: the card says so. Not here: no proof could run.
-    """
+    sign: str
+    meaning: str
 
-    PROVEN = "proven"
-    IN_REFERENCE = "in-reference"
-    PARTLY = "partly"
-    REFUTED = "refuted"
-    UNPROVEN = "unproven"
-    NOT_HERE = "not-here"
+    PROVEN = "proven", "\u2713", "all of its proofs ran and passed"
+    IN_REFERENCE = "in-reference", "\u2248", "about upstream, but only ringproof's own code ran"
+    PARTLY = "partly", "\u25d0", "some proofs passed, and others could not run here"
+    REFUTED = "refuted", "\u2717", "a proof failed or does not exist"
+    UNPROVEN = "unproven", "?", "the card says that nothing proves it"
+    NOT_HERE = "not-here", "\u2013", "no proof could run here"
+
+    def __new__(cls, word: str, sign: str, meaning: str) -> Verdict:
+        """Make a member whose value is its word."""
+        member = str.__new__(cls, word)
+        member._value_, member.sign, member.meaning = word, sign, meaning
+        return member
 
 
 class ProofState(str, Enum):

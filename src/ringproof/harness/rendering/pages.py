@@ -9,6 +9,7 @@ from typing import Any
 
 from ringproof.harness.anchors.lock import Lock
 from ringproof.harness.cards.model import Card
+from ringproof.harness.proofs.verdicts import Verdict
 from ringproof.harness.rendering.content import Content, Table
 from ringproof.harness.rendering.escaping import Safe, code, inline, opening
 from ringproof.harness.rendering.render import lay_out, render_document
@@ -45,7 +46,7 @@ def skill_page(
     """
     lines = [f"# {inline(name)}", "", opening(card.summary), ""]
     if records:
-        lines += ["## Verdicts", "", *lay_out(_verdicts(records)), ""]
+        lines += ["## Verdicts", "", *_legend(records), "", *lay_out(_verdicts(records)), ""]
     for field, heading, words in _SECTIONS:
         if getattr(card, field) and (lock is not None or field not in _NEED_THE_LOCK):
             marks = (f"<!-- ringproof:begin {words} -->", "<!-- ringproof:end -->")
@@ -63,6 +64,15 @@ def _code_element(text: str) -> str:
     """Return a code element, since Python-Markdown reads ``<!`` as HTML even in backticks."""
     letters = (f"&#{ord(c)};" if not (c.isalnum() or c == " ") else c for c in text.strip())
     return f"<code>{''.join(letters)}</code>"
+
+
+def _legend(records: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what each verdict that occurs means, as items of a list."""
+    found = {claim["verdict"] for record in records.values() for claim in record["claims"]}
+    found |= {word for record in records.values() for word in record["validation_status"].values()}
+    for verdict in Verdict:
+        if verdict.value in found:
+            yield f"- **{verdict.value}**: {inline(verdict.meaning)}"
 
 
 def _verdicts(records: Mapping[str, Mapping[str, Any]]) -> Content:

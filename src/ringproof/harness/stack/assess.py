@@ -22,17 +22,20 @@ PROVEN = "proven"
 
 
 class Standing(str, Enum):
-    """What is known of a statement in a tree.
+    """What is known of a statement in a tree: its word, and a legend."""
 
-    Holds: proven on this line, and the code that its anchors name is the same here. Changed: that
-    code is here and differs from what was checked. Broken: an anchor's symbol or text is not here.
-    Not checked: nothing proves it on this line, or it names no code to compare.
-    """
+    meaning: str
 
-    HOLDS = "holds"
-    CHANGED = "changed"
-    BROKEN = "broken"
-    NOT_CHECKED = "not checked"
+    HOLDS = "holds", "proven on this line, and the code that it rests on is the same here"
+    CHANGED = "changed", "the code is here, but it is not the code that was checked"
+    BROKEN = "broken", "a symbol, or a text that must be in it, is not here"
+    NOT_CHECKED = "not checked", "nothing proves it on this line, or it names no code to compare"
+
+    def __new__(cls, word: str, meaning: str) -> Standing:
+        """Make a member whose value is its word."""
+        member = str.__new__(cls, word)
+        member._value_, member.meaning = word, meaning
+        return member
 
 
 @dataclass(frozen=True)

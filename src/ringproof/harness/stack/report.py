@@ -31,7 +31,13 @@ def failed(assessments: Sequence[Assessment]) -> bool:
 def stack_lines(
     found: Sequence[tuple[str, Product, Sequence[Assessment]]], *, verbose: bool
 ) -> Iterator[str]:
-    """Yield for each product its lines, what differs in it, and which features can train."""
+    """Yield for each product its lines, what differs in it, and which features can train.
+
+    What is said of statements is explained first.
+    """
+    if any(one.recognition.line for _, _, assessments in found for one in assessments):
+        yield from (f"{standing.value}: {standing.meaning}" for standing in Standing)
+        yield ""
     for name, product, assessments in found:
         commit = product.commit[:12] if product.commit else ""
         parts = (product.repo, product.version, commit, f"({name})")

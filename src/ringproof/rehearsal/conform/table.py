@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from rich.console import Console
@@ -35,6 +35,8 @@ STYLES = MappingProxyType(
 
 def print_record(record: Record, known: Sequence[Known], console: Console) -> None:
     """Print a record, what known upstreams did with the same cases, and every message."""
+    for line in _legend(record, known):
+        console.print(line, soft_wrap=True)
     title = f"{record.name} with Transformer Engine {record.engine}, {record.iterations} steps"
     table = Table(title=escape(title), title_justify="left")
     table.add_column("case", no_wrap=True)
@@ -54,6 +56,21 @@ def print_record(record: Record, known: Sequence[Known], console: Console) -> No
             where = f" ({result.place})" if result.place else ""
             console.print(escape(f"{result.id}: {result.status.value}: {result.message}{where}"))
     console.print(summary(record))
+
+
+def _legend(record: Record, known: Sequence[Known]) -> Iterator[str]:
+    """Yield what each verdict in the table means."""
+    shown = {result.status for result in record.cases}
+    shown |= {
+        one.cases[result.id].status
+        for one in known
+        for result in record.cases
+        if result.id in one.cases
+    }
+    for status, meaning in MEANINGS.items():
+        if status in shown:
+            words = dict.fromkeys((status.value, LABELS[status]))
+            yield f"{' or '.join(words)}: {meaning}"
 
 
 def _cell(result: CaseResult) -> str:
