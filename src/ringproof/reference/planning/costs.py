@@ -101,14 +101,14 @@ class Batch:
 
     def items(self, members: IntArray, chain: Sequence[int]) -> Items:
         """Some of the sequences, given by their places in `order`, for the sizes of a chain."""
-        rows = np.array([self.sizes.index(size) for size in chain])[:, None]
+        rows = np.array([self.sizes.index(size) for size in chain])
         kinds = self.kind[members]
         return Items(
             members,
             tuple(chain),
-            self.ticks[rows, kinds],
-            self.tokens[rows, kinds],
-            self.overhead[rows[:, 0]],
+            self.ticks[rows].take(kinds, axis=1),
+            self.tokens[rows].take(kinds, axis=1),
+            self.overhead[rows],
         )
 
 

@@ -175,7 +175,7 @@ class _Divider:
         found = usable_chains(self.batch, self.domain, int(share.meant[0]))
         for chain in found[:MOST_CHAINS]:
             items, spare = (self.batch.items(who, chain) for who in (share.meant, share.spare))
-            order = Order(items, spare, self.domain, share.tokens)
+            order = Order(self.batch, items, spare, self.domain, share.tokens)
             best = self._improve(best, order, share)
             if best is not None and best.final:
                 break

@@ -59,17 +59,34 @@ class Groups:
         )
 
 
-def empty_groups(level: IntArray, overhead: IntArray) -> Groups:
+@dataclass(frozen=True)
+class Open:
+    """Groups that are being filled, all of them at their own size; arrays are never changed.
+
+    Attributes:
+        level: Per group, the index of its size.
+        time, filled: Ticks and tokens per rank.
+        count: Sequences.
+    """
+
+    level: IntArray
+    time: IntArray
+    filled: IntArray
+    count: IntArray
+
+    def __len__(self) -> int:
+        return len(self.level)
+
+
+def empty_groups(level: IntArray, overhead: IntArray) -> Open:
     """Groups with nothing in them."""
-    shape = (len(overhead), len(level))
-    ticks = np.broadcast_to(overhead[:, None], shape)
-    count = np.zeros(len(level), np.int64)
-    return Groups(level, ticks, np.zeros(shape, np.int64), count, overhead)
+    nothing = np.zeros(len(level), np.int64)
+    return Open(level, overhead[level], nothing, nothing)
 
 
 def deal(
-    groups: Groups, items: Items, queue: IntArray, domain: Domain, *, limit: int | None
-) -> tuple[Groups, list[tuple[IntArray, IntArray]], IntArray]:
+    groups: Open, items: Items, queue: IntArray, domain: Domain, *, limit: int | None
+) -> tuple[Open, list[tuple[IntArray, IntArray]], IntArray]:
     """Give each group the longest sequence that fits, round by round, until none fits any more.
 
     Returns:
@@ -78,27 +95,27 @@ def deal(
     """
     ceiling = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
     most = NO_LIMIT if domain.max_sequences is None else domain.max_sequences
-    ticks, tokens, count = groups.ticks.copy(), groups.tokens.copy(), groups.count.copy()
-    now = Groups(groups.level, ticks, tokens, count, groups.overhead)
+    level = groups.level
+    time, filled, count = groups.time.copy(), groups.filled.copy(), groups.count.copy()
     pairs: list[tuple[IntArray, IntArray]] = []
     while len(queue):
-        room = ceiling - now.time, domain.max_tokens_per_rank - now.filled, most - count
-        takers, places = _round(now, items, queue, room)
+        room = ceiling - time, domain.max_tokens_per_rank - filled, most - count
+        takers, places = _round(level, items, queue, room)
         if not len(takers):
             break
         taken = queue[places]
-        ticks[:, takers] += items.ticks[:, taken].sum(axis=1)
-        tokens[:, takers] += items.tokens[:, taken].sum(axis=1)
+        time[takers] += items.ticks[level[takers], taken].sum(axis=0)
+        filled[takers] += items.tokens[level[takers], taken].sum(axis=0)
         count[takers] += len(taken)
         pairs.append((taken.ravel(), np.tile(takers, len(taken))))
         keep = np.ones(len(queue), bool)
         keep[places] = False
         queue = queue[keep]
-    return now, pairs, queue
+    return Open(level, time, filled, count), pairs, queue
 
 
 def _round(
-    groups: Groups, items: Items, queue: IntArray, room: tuple[IntArray, IntArray, IntArray]
+    levels: IntArray, items: Items, queue: IntArray, room: tuple[IntArray, IntArray, IntArray]
 ) -> tuple[IntArray, IntArray]:
     """Who takes what: groups, and the places in the queue they take, one row per layer.
 
@@ -106,9 +123,9 @@ def _round(
     left, and that group takes the first that fits.
     """
     time_left, tokens_left, count_left = room
-    start = np.full(len(groups), len(queue))
-    for level in set(groups.level.tolist()):
-        here = ((groups.level == level) & (count_left > 0)).nonzero()[0]
+    start = np.full(len(levels), len(queue))
+    for level in np.flatnonzero(np.bincount(levels)).tolist():
+        here = ((levels == level) & (count_left > 0)).nonzero()[0]
         fitting = np.minimum(
             items.ticks[level, ::-1].searchsorted(time_left[here], side="right"),
             items.tokens[level, ::-1].searchsorted(tokens_left[here], side="right"),
@@ -122,7 +139,7 @@ def _round(
     takers, places = takers[within], places[within]
     if not len(takers) or start[takers[-1]] > 0:
         return takers, places[None, :]
-    layers = _layers(groups, items, queue[0], takers, room)
+    layers = _layers(levels[takers], items, queue[0], takers, room)
     layers = min(layers, len(queue) // len(takers))
     grid = np.arange(max(1, layers) * len(takers)).reshape(-1, len(takers))
     grid[1::2] = grid[1::2, ::-1]  # back and forth, so that no group gets all the longer ones
@@ -130,10 +147,9 @@ def _round(
 
 
 def _layers(
-    groups: Groups, items: Items, first: int, takers: IntArray, room: tuple[IntArray, ...]
+    level: IntArray, items: Items, first: int, takers: IntArray, room: tuple[IntArray, ...]
 ) -> int:
     """How many sequences like the first each group could take using at most half of its room."""
-    level = groups.level[takers]
     time_left, tokens_left, count_left = (left[takers] for left in room)
     by_time = time_left // np.maximum(1, items.ticks[level, first])
     by_tokens = tokens_left // items.tokens[level, first]

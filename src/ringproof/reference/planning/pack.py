@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray, chains
-from ringproof.reference.planning.groups import Groups, deal, empty_groups, merge, widen
+from ringproof.reference.planning.groups import Groups, Open, deal, empty_groups, merge, widen
 from ringproof.reference.planning.target import Target, Targets
 
 FULL_ENOUGH = 0.998
@@ -69,6 +68,7 @@ class Order:
     Holes are worth filling below ``share`` tokens of all ranks.
     """
 
+    batch: Batch
     items: Items
     spare: Items
     domain: Domain
@@ -113,7 +113,7 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
     With ``strict``, sequences that do not fit within about that length are left for later.
     """
     items, domain = order.items, order.domain
-    target, level = _open(targets, items, aim, domain)
+    target, level = _open(targets, items, aim, domain, len(items) + len(order.spare))
     groups = empty_groups(level, items.overhead)
     queue = np.arange(len(items))
     placed: list[tuple[IntArray, IntArray]] = []
@@ -126,20 +126,24 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
         if not len(queue):
             break
     members = [items.members[chosen] for chosen, _ in placed]
-    homes = [group for _, group in placed]
     if len(order.spare):
         price = 0 if strict else dearest(items, order.spare, domain)
         groups, pairs = _fill(groups, order, max(target.ticks, price))
         members += [order.spare.members[chosen] for chosen, _ in pairs]
-        homes += [group for _, group in pairs]
-    placed_members, home = np.concatenate(members), np.concatenate(homes)
-    return _settled(groups, items.sizes, domain, placed_members, home, even=True)
+        placed += pairs
+    home = np.concatenate([group for _, group in placed])
+    number = np.cumsum(groups.count > 0) - 1
+    everything = order.batch.items(np.concatenate(members), items.sizes)
+    return assembled(everything, number[home], level[groups.count > 0], domain, even=True)
 
 
 def _open(
-    targets: Targets, items: Items, target: Target, domain: Domain
+    targets: Targets, items: Items, target: Target, domain: Domain, most: int
 ) -> tuple[Target, IntArray]:
-    """The groups to open: their levels, largest first, and the target that made them fit."""
+    """The groups to open: their levels, largest first, and the target that made them fit.
+
+    Of the smallest size there are no more than ``most``, so that none stay empty for sure.
+    """
     base, sizes = target.base, items.sizes
     for _ in range(_ATTEMPTS):
         work, needed = _wanted(items, target, domain)
@@ -153,7 +157,7 @@ def _open(
     for level in range(len(sizes) - 1, base, -1):
         counts[level] = min(needed[level], free // sizes[level])
         free -= counts[level] * sizes[level]
-    counts[base] = free // sizes[base]
+    counts[base] = min(free // sizes[base], most)
     return target, np.repeat(np.arange(len(sizes))[::-1], counts[::-1])
 
 
@@ -172,8 +176,8 @@ def _wanted(items: Items, target: Target, domain: Domain) -> tuple[int, list[int
 
 
 def _fill(
-    groups: Groups, order: Order, limit_at_most: int
-) -> tuple[Groups, list[tuple[IntArray, IntArray]]]:
+    groups: Open, order: Order, limit_at_most: int
+) -> tuple[Open, list[tuple[IntArray, IntArray]]]:
     """Fill empty groups, and holes while the microbatch has less than its share."""
     sizes = np.array(order.spare.sizes)
     queue = np.arange(len(order.spare))
@@ -218,8 +222,13 @@ def assembled(
         domain: Ranks and limits.
         even: Whether groups are joined so that all end together.
     """
-    groups = _summed(items, home, level)
-    return _settled(groups, items.sizes, domain, items.members, home, even=even)
+    groups, sizes = _summed(items, home, level), np.array(items.sizes)
+    groups = widen(groups, items.sizes, domain.ranks - int(sizes[level].sum()))
+    if even:
+        groups, moved = merge(groups, items.sizes, domain)
+        home = moved[home]
+    idle = domain.ranks - int(sizes[groups.level].sum())
+    return Packing(groups, items.sizes, items.members, home, idle)
 
 
 def _summed(items: Items, home: IntArray, level: IntArray) -> Groups:
@@ -231,24 +240,3 @@ def _summed(items: Items, home: IntArray, level: IntArray) -> Groups:
         for values in (items.ticks, items.tokens)
     )
     return Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
-
-
-def _settled(
-    groups: Groups,
-    sizes: Sequence[int],
-    domain: Domain,
-    members: IntArray,
-    home: IntArray,
-    *,
-    even: bool,
-) -> Packing:
-    """Drop empty groups, let others grow into the ranks without work, and join uneven ones."""
-    used = groups.count > 0
-    number = np.cumsum(used) - 1
-    groups = groups.only(used)
-    groups = widen(groups, sizes, domain.ranks - int(np.array(sizes)[groups.level].sum()))
-    if even:
-        groups, moved = merge(groups, sizes, domain)
-        number = np.where(used, moved[number], 0)
-    idle = domain.ranks - int(np.array(sizes)[groups.level].sum())
-    return Packing(groups, tuple(sizes), members, number[home], idle)
