@@ -25,6 +25,7 @@ def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> 
     done = repository.prove()
     said = f"2 of 2 statements have tests that are not beside the skills: {NO_TESTS}"
     assert [line for line in done.stdout.splitlines() if line.startswith(said)], done.stdout
+    assert said in (repository.root / "build/prove/report.html").read_text()
 
 
 def test_everything_is_required_with_require_all(tmp_path: Path) -> None:
@@ -66,6 +67,7 @@ def test_where_nothing_could_run_the_run_fails_and_refutes_nothing(tmp_path: Pat
     assert code == 1
     assert claims["tested"]["verdict"] == "not-here"
     assert whole["problems"] == ["demo: no proof was executed"]
+    assert "incomplete; 1 statement: 1 not-here" in repository.prove().stdout
 
 
 def test_each_verdict_is_explained_where_it_is_first_seen(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def render_report(
     environment.filters["brief"] = _brief
     totals: Counter[str] = Counter()
     about: Counter[str] = Counter()
+    claims = [claim for record in records for claim in record["claims"]]
     for record in records:
         totals.update({verdict.value: record["totals"][verdict.value] for verdict in Verdict})
         about.update(record["about_upstream"])
@@ -43,6 +44,7 @@ def render_report(
         problems=problems,
         stale=stale,
         heading=_heading(totals, problems),
+        alone=_alone([[proof["detail"] for proof in claim["proofs"]] for claim in claims]),
         about=_about_upstream(about),
         verdicts={verdict.value: verdict for verdict in Verdict},
         run=records[0],
@@ -86,7 +88,7 @@ _DETAIL_LINES = 30
 
 def print_result(result: ProveResult, console: Console) -> None:
     """Print the verdicts, the problems and the totals."""
-    seen = {statement.verdict for skill in result.skills for statement in skill.statements}
+    seen = {statement.verdict for statement in _statements(result)}
     for verdict in (verdict for verdict in Verdict if verdict in seen):
         legend = f"[{_STYLES[verdict]}]{_signed(verdict)}[/]: {verdict.meaning}"
         console.print(legend, soft_wrap=True)
@@ -100,22 +102,27 @@ def print_result(result: ProveResult, console: Console) -> None:
                 _print_refuted(skill, statement, console)
     for problem in result.problems:
         console.print(f"[bold red]FAIL[/]  {escape(problem)}", soft_wrap=True)
-    if alone := _alone(result):
+    details = ([proof.detail for proof in statement.proofs] for statement in _statements(result))
+    if alone := _alone(list(details)):
         console.print(alone, soft_wrap=True)
     console.print(_summary(result), soft_wrap=True)
 
 
-def _alone(result: ProveResult) -> str:
-    """Return a line about the statements whose tests are not beside the skills; empty for none."""
-    lacking = [
-        any(proof.detail == NO_TESTS for proof in statement.proofs)
-        for skill in result.skills
-        for statement in skill.statements
-    ]
-    if not any(lacking):
+def _statements(result: ProveResult) -> Iterator[StatementResult]:
+    return (statement for skill in result.skills for statement in skill.statements)
+
+
+def _alone(details: Sequence[Sequence[str]]) -> str:
+    """Return a line about the statements whose tests are not beside the skills; empty for none.
+
+    Args:
+        details: Details of the proofs of each statement.
+    """
+    lacking = sum(NO_TESTS in own for own in details)
+    if not lacking:
         return ""
     return (
-        f"{sum(lacking)} of {len(lacking)} statements have tests that are not beside the skills: "
+        f"{lacking} of {len(details)} statements have tests that are not beside the skills: "
         f"{NO_TESTS}, or of the repository that the skills are from"
     )
 
@@ -178,24 +185,29 @@ def _summary(result: ProveResult) -> str:
         about.update(skill.about_upstream)
     where = escape(result.facts.environment.name)
     executed = sum(skill.executed for skill in result.skills)
-    word = "skill" if len(result.skills) == 1 else "skills"
     return (
-        f"{len(result.skills)} {word}, {executed} proofs executed on {where} in "
-        f"{result.facts.seconds:.1f} s\n"
+        f"{_number_of(len(result.skills), 'skill')}, {_number_of(executed, 'proof')} executed on "
+        f"{where} in {result.facts.seconds:.1f} s\n"
         f"[bold]{_heading(totals, result.problems)}[/]\n{_about_upstream(about)}"
     )
 
 
 def _heading(totals: Mapping[str, int], problems: Sequence[str]) -> str:
     """Return the result of a run with the number of statements of each verdict that occurs."""
-    word = "failed" if problems else "nothing refuted"
+    word = "incomplete" if problems else "nothing refuted"
+    if totals[Verdict.REFUTED.value]:
+        word = "failed"
     counts = (f"{totals[verdict.value]} {verdict.value}" for verdict in Verdict)
     told = ", ".join(count for count in counts if not count.startswith("0 "))
-    return f"{word}; {sum(totals.values())} statements: {told}"
+    return f"{word}; {_number_of(sum(totals.values()), 'statement')}: {told}"
 
 
 def _about_upstream(about: Mapping[str, int]) -> str:
     """Return how many statements about upstream rest on what, see `SkillResult.about_upstream`."""
     counts = [f"{about[kind.value]} {_RESTS[kind]}" for kind in Evidence if about[kind.value]]
     told = ", ".join((*counts, f"{about['none']} not proven here"))
-    return f"{sum(about.values())} statements about upstream: {told}"
+    return f"{_number_of(sum(about.values()), 'statement')} about upstream: {told}"
+
+
+def _number_of(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
