@@ -170,50 +170,51 @@ def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups,
         return groups, new_home
     for level in range(len(sizes) - 1):
         groups, moved = _merge_level(groups, level, sizes[level + 1] // sizes[level], goal, domain)
-        new_home = moved[new_home]
+        new_home = new_home if moved is None else moved[new_home]
     return groups, new_home
 
 
 def _merge_level(
     groups: Groups, level: int, factor: int, goal: int, domain: Domain
-) -> tuple[Groups, IntArray]:
-    time = groups.time
+) -> tuple[Groups, IntArray | None]:
+    """The groups, and the new one of each old one; ``None`` where nothing was joined."""
     same = np.flatnonzero(groups.level == level)
-    same = same[np.argsort(-time[same], kind="stable")]
     half = len(same) // factor
-    if not half or time[same[0]] <= goal:
-        return groups, np.arange(len(groups))
+    time = groups.ticks[level, same]
+    if not half or int(time.max()) <= goal:
+        return groups, None
+    order = np.argsort(-time, kind="stable")
+    same, time = same[order], time[order][:half]
     heads = same[:half]
     partners = same[::-1][: half * (factor - 1)].reshape(half, factor - 1)
     teams = np.concatenate((heads[:, None], partners), axis=1)
     count = groups.count[teams].sum(axis=1)
     together = groups.ticks[level + 1][teams].sum(axis=1)
     together -= (factor - 1) * groups.overhead[level + 1]
-    useful = (time[heads] > goal) & (together < time[heads])
+    useful = (time > goal) & (together < time)
     useful &= groups.tokens[level + 1][teams].sum(axis=1) <= domain.max_tokens_per_rank
     if domain.max_sequences is not None:
         useful &= count <= domain.max_sequences
     teams = teams[useful]
     if not len(teams):
-        return groups, np.arange(len(groups))
+        return groups, None
     return _joined(groups, teams, level + 1)
 
 
 def _joined(groups: Groups, teams: IntArray, level: int) -> tuple[Groups, IntArray]:
     """Each row of ``teams`` becomes one group; the others keep their order."""
     heads, rest = teams[:, 0], teams[:, 1:]
-    ticks, tokens, count = groups.ticks.copy(), groups.tokens.copy(), groups.count.copy()
-    levels = groups.level.copy()
-    ticks[:, heads] = groups.ticks[:, teams].sum(axis=2)
-    ticks[:, heads] -= (teams.shape[1] - 1) * groups.overhead[:, None]
-    tokens[:, heads] = groups.tokens[:, teams].sum(axis=2)
-    count[heads] = groups.count[teams].sum(axis=1)
-    levels[heads] = level
     keep = np.ones(len(groups), bool)
     keep[rest] = False
     number = np.cumsum(keep) - 1
     number[rest] = number[heads][:, None]
-    return Groups(levels, ticks, tokens, count, groups.overhead).only(keep), number
+    joined, now = number[heads], groups.only(keep)
+    once_too_often = (teams.shape[1] - 1) * groups.overhead[:, None]
+    now.ticks[:, joined] = groups.ticks[:, teams].sum(axis=2) - once_too_often
+    now.tokens[:, joined] = groups.tokens[:, teams].sum(axis=2)
+    now.count[joined] = groups.count[teams].sum(axis=1)
+    now.level[joined] = level
+    return now, number
 
 
 def widen(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
@@ -225,19 +226,19 @@ def widen(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
     if free <= 0:
         return groups
     growth = np.diff(np.array(sizes), append=np.iinfo(np.int64).max // 2)
+    level, time = groups.level.copy(), groups.time
     while free > 0:
-        columns = np.arange(len(groups))
-        able = np.flatnonzero(growth[groups.level] <= free)
+        able = np.flatnonzero(growth[level] <= free)
         if not len(able):
             break
-        following = groups.ticks[groups.level[able] + 1, able]
-        gaining = able[following <= max(int(groups.time.max()), 0)]
-        order = gaining if len(gaining) else able[np.argsort(following, kind="stable")]
-        if len(gaining):
-            order = gaining[np.argsort(-groups.time[gaining], kind="stable")]
-        need = np.cumsum(growth[groups.level[order]])
-        chosen = order[need <= free] if len(gaining) else order[:1]
-        level = groups.level + np.isin(columns, chosen)
-        free -= int(growth[groups.level[chosen]].sum())
-        groups = replace(groups, level=level)
-    return groups
+        following = groups.ticks[level[able] + 1, able]
+        order = able[following <= max(int(time.max()), 0)]
+        if len(order):
+            order = order[np.argsort(-time[order], kind="stable")]
+            chosen = order[np.cumsum(growth[level[order]]) <= free]
+        else:
+            chosen = able[following.argmin()][None]
+        free -= int(growth[level[chosen]].sum())
+        level[chosen] += 1
+        time[chosen] = groups.ticks[level[chosen], chosen]
+    return replace(groups, level=level)

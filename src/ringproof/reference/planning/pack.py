@@ -236,7 +236,7 @@ def _summed(items: Items, home: IntArray, level: IntArray) -> Groups:
     by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
     starts = np.cumsum(count) - count
     ticks, tokens = (
-        np.add.reduceat(values[:, by_group], starts, axis=1)
+        np.add.reduceat(values.take(by_group, axis=1), starts, axis=1)
         for values in (items.ticks, items.tokens)
     )
     return Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
