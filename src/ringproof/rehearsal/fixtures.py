@@ -3,8 +3,8 @@
 Load them with ``pytest_plugins = ["ringproof.rehearsal.fixtures"]``. Servers start once per
 version and session and run many cases. Released versions come from the package index; a commit is
 named ``NVIDIA/Megatron-LM@REF`` and needs ``--ringproof-upstream NVIDIA/Megatron-LM=git:PATH``, or
-``--ringproof-cache DIR`` with what ``ringproof upstream fetch`` brought; without either the test
-skips and says so.
+``--ringproof-cache DIR`` with what ``ringproof upstream fetch`` brought. The test skips and says
+so without either, or where a release is not in the cache and cannot be downloaded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPS
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.fetched import fetched_spec
 from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.tree import UpstreamUnavailable
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Failure, Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream, unpacked
@@ -65,7 +66,7 @@ class Stage:
         self._runs = 0
 
     def upstream(self, megatron: str = MEGATRON, engine: str = ENGINE) -> Upstream:
-        """Return an upstream; skip the test where its repository was not given.
+        """Return an upstream; skip the test where it is not on this machine.
 
         Args:
             megatron: ``pip:...`` or ``NVIDIA/Megatron-LM@REF``.
@@ -74,9 +75,10 @@ class Stage:
         key = (megatron, engine)
         if key not in self._upstreams:
             specs = [self._spec(name) for name in key]
-            self._upstreams[key] = open_upstream(
-                specs[0], specs[1], cache=self._cache, offline=self._offline
-            )
+            with _skipping_unavailable():
+                self._upstreams[key] = open_upstream(
+                    specs[0], specs[1], cache=self._cache, offline=self._offline
+                )
         return self._upstreams[key]
 
     def checkout(self, name: str, *parts: str) -> Path:
@@ -127,6 +129,20 @@ class Stage:
             with contextlib.suppress(InputError):
                 return fetched_spec(self._fetched, repository, ref)
         pytest.skip(f"needs {UPSTREAM_OPTION} {repository}=git:PATH (for {ref[:12]})")
+
+
+@contextlib.contextmanager
+def _skipping_unavailable() -> Iterator[None]:
+    """Skip the test if the cause of an error is that an upstream is not on this machine."""
+    try:
+        yield
+    except InputError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, UpstreamUnavailable):
+                pytest.skip(str(cause))
+            cause = cause.__cause__
+        raise
 
 
 @pytest.fixture(scope="session")
