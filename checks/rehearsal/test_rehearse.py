@@ -13,13 +13,14 @@ from types import MappingProxyType
 import pytest
 from typer.testing import CliRunner
 
+from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.cli.rehearse import _brief
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, Upstream
-from ringproof.rehearsal.rehearsing import find_script
+from ringproof.rehearsal.rehearsing import estimate, find_script
 from ringproof.rehearsal.running import Failure, Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
@@ -85,6 +86,27 @@ def rehearsal(main: Variant, against: Variant | None = None) -> Rehearsal:
 
 RAISED = Failure("raised", 1, "AssertionError: <script>no</script>", "megatron/a.py:7")
 HUNG = Failure("hung", 0, "waits", waiting={0: "irecv in CP [0, 1]", 1: "irecv in CP [0, 1]"})
+
+
+@pytest.mark.parametrize(
+    ("machine", "refused"),
+    [
+        (Machine(2, 24 << 30), ""),
+        (Machine(2, None), ""),
+        (
+            Machine(1, 24 << 30),
+            r"--max-ranks: 32 ranks, and the limit is 16: 16 for each of 1 cores",
+        ),
+        (Machine(2, 4 << 30), r"--max-ranks: 32 ranks need about 5.6 GB, and 4.3 GB are free"),
+    ],
+)
+def test_ranks_that_the_machine_cannot_hold_are_refused(machine: Machine, refused: str) -> None:
+    needs = estimate(32, 40)
+    if not refused:
+        needs.check(machine)
+        return
+    with pytest.raises(InputError, match=refused):
+        needs.check(machine)
 
 
 def test_json_of_a_rehearsal_that_passes() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ringproof.cli.options import cache_folder
+from ringproof.budget import Machine
+from ringproof.cli.options import ForceOption, cache_folder
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
@@ -94,6 +95,7 @@ def rehearse(
     skills: SkillsOption = Path("skills"),
     cache: CacheOption = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    force: ForceOption = False,
 ) -> None:
     """Run a training launch in small on this machine's CPU, with upstream's own code.
 
@@ -123,6 +125,7 @@ def rehearse(
         max_ranks=max_ranks,
         timeout=timeout,
         offline=offline,
+        machine=None if force else Machine.here(),
     )
     default = held_folder(request.folder, "--keep") if keep is None else contextlib.nullcontext()
     with default, _progress(Console(stderr=True)) as progress:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringproof.budget import Estimate, Machine, Part
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
@@ -27,6 +28,9 @@ from ringproof.rehearsal.verdict.result import Rehearsal, Variant
 Progress = Callable[[str, str], None]
 OPTIONS = str(Path(__file__).parent / "rank" / "options.py")
 OPTIONS_SECONDS = 120.0
+_HELD_BYTES = 120 << 20
+"""Memory that a rank of a shrunk GPT takes, apart from what any rank takes: 8 and 16 ranks of a
+launch peaked at 1.5 and 2.7 GB together."""
 IMPORT_VARIABLES = "NVTE_"  # prefix of variables that Transformer Engine reads while imported
 
 
@@ -40,6 +44,7 @@ class Request:
         against: Another Megatron-LM, or ``FLAG=VALUE``; empty for nothing.
         skills: Folder of skills whose pitfalls are searched; ``None`` for none.
         timeout: Longest time of one program, in seconds.
+        machine: What the ranks may use; ``None`` to start any number of them.
     """
 
     launch: Launch
@@ -54,6 +59,7 @@ class Request:
     max_ranks: int = 32
     timeout: float = 600.0
     offline: bool = False
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True)
@@ -267,6 +273,8 @@ class _Runs:
             iterations=self._request.iterations,
             dtype=self._request.dtype,
         )
+        if self._request.machine is not None:
+            estimate(small.ranks, self._request.max_ranks).check(self._request.machine)
         outcome = self._run(small, attempt.name, attempt.folder / "program")
         variant = self.described(attempt, outcome.failure, small, outcome)
         if outcome.failure is not None:
@@ -307,6 +315,12 @@ class _Runs:
                 progress=lambda line: self._progress(phase, line),
             )
         return self._done[key]
+
+
+def estimate(ranks: int, max_ranks: int) -> Estimate:
+    """Estimate what the ranks of a rehearsal need; ``max_ranks`` is what the user can lower."""
+    held = Part("--max-ranks", max_ranks, ranks * _HELD_BYTES)
+    return Estimate(ranks, (held,), "--max-ranks", max_ranks)
 
 
 def _made(folder: Path) -> Path:
