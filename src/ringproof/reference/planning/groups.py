@@ -123,21 +123,26 @@ def _round(
     left, and that group takes the first that fits.
     """
     time_left, tokens_left, count_left = room
-    start = np.full(len(levels), len(queue))
-    for level in np.flatnonzero(np.bincount(levels)).tolist():
-        here = ((levels == level) & (count_left > 0)).nonzero()[0]
+    ticks, tokens = items.ticks[:, queue[-1]][levels], items.tokens[:, queue[-1]][levels]
+    able = (ticks <= time_left) & (tokens <= tokens_left) & (count_left > 0)
+    takers = able.nonzero()[0]
+    if not len(takers):
+        return takers, takers[None, :]
+    level, start = levels[takers], np.empty_like(takers)
+    for size in np.bincount(level).nonzero()[0].tolist():
+        here = (level == size).nonzero()[0]
         fitting = np.minimum(
-            items.ticks[level, ::-1].searchsorted(time_left[here], side="right"),
-            items.tokens[level, ::-1].searchsorted(tokens_left[here], side="right"),
+            items.ticks[size, ::-1].searchsorted(time_left[takers[here]], side="right"),
+            items.tokens[size, ::-1].searchsorted(tokens_left[takers[here]], side="right"),
         )
         start[here] = queue.searchsorted(len(items) - fitting)
-    able = (start < len(queue)).nonzero()[0]
-    takers = able[np.lexsort((-time_left[able], start[able]))]
+    order = np.lexsort((-time_left[takers], start))
+    takers, start = takers[order], start[order]
     steps = np.arange(len(takers))
-    places = np.maximum.accumulate(start[takers] - steps) + steps
+    places = np.maximum.accumulate(start - steps) + steps
     within = places < len(queue)
-    takers, places = takers[within], places[within]
-    if not len(takers) or start[takers[-1]] > 0:
+    takers, start, places = takers[within], start[within], places[within]
+    if start[-1] > 0:
         return takers, places[None, :]
     layers = _layers(levels[takers], items, queue[0], takers, room)
     layers = min(layers, len(queue) // len(takers))
