@@ -31,12 +31,12 @@ SMOKE_JOBS := 3
 
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint
-	$(BIN)/python -m pytest checks src -n 2 --doctest-modules
+	$(BIN)/python -m pytest checks src -m "not slow" -n 2 --doctest-modules
 	$(BIN)/python -m pytest smoke -m "not slow" -n $(SMOKE_JOBS) --dist worksteal
 
-# The tests on many ranks for which `make test` has no time.
+# The tests for which `make test` has no time.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest smoke -m slow -n 2 --dist worksteal
+	$(BIN)/python -m pytest checks smoke -m slow -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -106,6 +106,7 @@ def _break(made: Miniature) -> None:
     path.write_text(text.replace("3:4:src/a.py", "13:14:src/a.py"))
 
 
+@pytest.mark.slow
 def test_pre_commit_runs_them(tmp_path: Path) -> None:
     ringproof = copy_of_ringproof(tmp_path / "ringproof")
     made = _scene(tmp_path / "theirs")

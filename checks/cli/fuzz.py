@@ -139,7 +139,8 @@ def complaint(words: list[str]) -> str:
         if slow:
             return f"takes over {SECONDS} s"
         said = (Path(top) / "said").read_text(errors="replace")
-        made = {path.name for path in folder.iterdir()} - before - {*words, ".cache"}
+        named = {Path(word).parts[0] for word in words if word and "\0" not in word}
+        made = {path.name for path in folder.iterdir()} - before - named - {".cache"}
         if process.exitcode not in (0, 1, 2):
             return f"exit code {process.exitcode}: {said[-300:]}"
         if "Traceback" in said:

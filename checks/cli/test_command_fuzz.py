@@ -13,6 +13,7 @@ from ringproof.cli import main as command
 from ringproof.errors import InputError
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_edge_values_are_served_or_refused() -> None:
     runs, wrong = fuzz.fuzz(200, seed=15)

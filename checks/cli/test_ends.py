@@ -16,6 +16,7 @@ FAST = ends.Command(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("command", [ends.COMMANDS[0], FAST], ids=["train", "plan"])
 def test_ended_early(command: ends.Command) -> None:

@@ -47,8 +47,7 @@ class Domain:
     def __post_init__(self) -> None:
         for name in ("ranks", "max_tokens_per_rank", "microbatch_multiple", "rank_multiple"):
             _at_least_one(name, getattr(self, name))
-        if self.ranks > MAX_RANKS:
-            raise InputError("ranks", self.ranks, f"more than {MAX_RANKS:,}", "plan one domain")
+        _at_most_the_largest(self.ranks)
         if self.max_sequences is not None:
             _at_least_one("max_sequences", self.max_sequences)
         if self.max_tokens_per_rank < self.rank_multiple:
@@ -80,6 +79,11 @@ def _at_least_one(name: str, value: int) -> None:
         raise InputError(name, value, "is less than 1", "give a positive number")
 
 
+def _at_most_the_largest(ranks: int) -> None:
+    if ranks > MAX_RANKS:
+        raise InputError("ranks", ranks, f"more than {MAX_RANKS:,}", "plan one domain")
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, ascending."""
     small = [item for item in range(1, math.isqrt(number) + 1) if number % item == 0]
@@ -93,9 +97,11 @@ def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
     always exists), ``divisors``, or numbers separated by commas.
 
     Raises:
-        InputError: Another word, a size that does not divide ``ranks``, or nothing left.
+        InputError: Another word, a size that does not divide ``ranks``, nothing left, or more ranks
+            than any domain has.
     """
     _at_least_one("ranks", ranks)
+    _at_most_the_largest(ranks)
     _at_least_one("min-cp", minimum)
     if spec == "pow2":
         found: Iterable[int] = (size for size in divisors(ranks) if size & (size - 1) == 0)
