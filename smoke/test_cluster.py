@@ -77,6 +77,7 @@ def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
     assert_gone(before)
 
 
+@pytest.mark.slow
 def test_work_that_shows_progress_may_take_longer_than_the_limit(four: Cluster) -> None:
     steps = {"steps": 6, "seconds": 0.5}
     with pytest.raises(RankFailure, match="not finished after 2 s"):

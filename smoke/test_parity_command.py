@@ -34,6 +34,7 @@ def test_the_acceptance_command_prints_json_and_nothing_else() -> None:
     assert_exact(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_the_same_under_torchrun(tmp_path: Path) -> None:
     launcher = ("torch.distributed.run", "--nproc-per-node", "4", "-m")
     log = tmp_path / "ranks.log"

@@ -45,6 +45,7 @@ def steps(path: Path) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "step"]
 
 
+@pytest.mark.slow
 def test_ranks_are_started_and_say_the_same_as_torchruns(tmp_path: Path) -> None:
     own, launched = tmp_path / "own.jsonl", tmp_path / "launched.jsonl"
     arguments = ("train", "--cp", "2", "--steps", "3", *SHORT)

@@ -220,6 +220,7 @@ def test_the_command_names_a_file_that_one_rank_cannot_read_again(
     assert_gone(ranks)
 
 
+@pytest.mark.slow
 def test_launched_ranks_with_different_seeds_refuse_each_other(commands: list[Command]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

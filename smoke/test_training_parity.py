@@ -1,7 +1,7 @@
 """Thirty optimiser steps of each kind of training against one rank: a choice of the matrix.
 
-Those that take longest are marked slow; the others cover every model and every axis, too. The
-whole matrix (every preset, with and without MTP, in every layout) is recorded by
+Those that take longest are marked slow; the others cover every model and every kind of parallelism.
+The whole matrix (every preset, with and without MTP, in every layout) is recorded by
 `benchmarks/training/parity_matrix.py`.
 """
 
@@ -76,6 +76,7 @@ SLOW = frozenset(
         "dynamic on 8, sizes 1, 2, 4, 8",
         "TP 2",
         "dynamic on 4, a2a",
+        "dynamic on 4, a2a+p2p",
         "dynamic on 4, all_gather",
     }
 )
@@ -135,6 +136,7 @@ def test_the_chosen_ones_cover_every_kind() -> None:
     assert everything
 
 
+@pytest.mark.slow
 def test_a_wrong_normaliser_still_learns_and_is_seen(
     cluster: Cluster, references: References
 ) -> None:

@@ -17,6 +17,8 @@ from checks.fences.trees import CODE, checkout, fence
 from checks.proofs.miniature import anchor, claim, miniature
 from checks.reports.sarif_structure import sarif_problems
 
+pytestmark = pytest.mark.slow  # installs the package anew
+
 PINNED = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40}")
 SKILL = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"
 BODY = "class Config:\n    size: int = 1"

@@ -136,6 +136,7 @@ def test_a_test_that_takes_pytest_with_it_is_named(tmp_path: Path) -> None:
     assert claims["later"]["verdict"] == "not-here"
 
 
+@pytest.mark.slow
 def test_a_test_that_takes_its_worker_with_it_leaves_the_others(tmp_path: Path) -> None:
     code, claims, whole = _with_one_that_dies(tmp_path).verdicts("--jobs", "2")
     assert code == 1
