@@ -13,8 +13,9 @@ considers that plan is never worse than upstream.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import neg
 
@@ -72,7 +73,8 @@ class _Group:
 class _Filling:
     """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
-    Afterwards also the sequences that are left for later ones, and its rating; 1 is perfect.
+    Afterwards also the sequences that are left for later ones, whether it was given up, and its
+    rating; 1 is perfect.
     """
 
     table: _Table
@@ -80,6 +82,7 @@ class _Filling:
     free: int
     heaviest: int = 0
     left: list[int] = field(default_factory=list)
+    given_up: bool = False
     rating: float = 0.0
 
     @property
@@ -96,6 +99,37 @@ class _Filling:
             for level in self.groups
             for group in level
         )
+
+
+@dataclass(frozen=True)
+class _Rating:
+    """Rates fillings: time over the ideal, and the part of the budget that is not used.
+
+    ``work`` and ``tokens`` are the least rank-ticks and rank-tokens of each sequence.
+    """
+
+    work: list[int]
+    tokens: list[int]
+    ranks: int
+    budget: int
+    overhead: int
+
+    def __call__(self, filling: _Filling) -> float:
+        """The rating; 1 is perfect."""
+        if filling.given_up:
+            return math.inf
+        members = filling.members
+        part = sum(map(self.tokens.__getitem__, members)) / self.budget
+        missing = max(0.0, FULL_ENOUGH - part) if filling.left else 0.0
+        spent = filling.heaviest + self.overhead
+        return spent / self._ideal(members) + WEIGHT_OF_UNUSED * missing
+
+    def hopeless(self, queue: Sequence[int], rating: float) -> int:
+        """The weight of a group beyond which no filling from the queue is rated better."""
+        return int(rating * self._ideal(queue)) + 1 - self.overhead
+
+    def _ideal(self, members: Sequence[int]) -> float:
+        return max(sum(map(self.work.__getitem__, members)) / self.ranks, 1.0)
 
 
 def one_by_one(
@@ -121,7 +155,9 @@ def one_by_one(
     usable = usable_chains(batch, domain, 0)[: 1 if as_upstream else MOST_CHAINS]
     tables = [_table(batch, domain, chain, as_upstream) for chain in usable]
     work = least_work(batch, domain)[batch.kind].tolist()
-    rate = _rating(batch, domain, work)
+    least = least_tokens(batch, domain)[batch.kind].tolist()
+    budget = domain.ranks * domain.max_tokens_per_rank
+    rate = _Rating(work, least, domain.ranks, budget, batch.microbatch_overhead)
     queue = list(range(len(batch)))
     fillings: list[_Filling] = []
     spent, rest = 0, sum(work)
@@ -142,15 +178,16 @@ def one_by_one(
     return tuple(_packed(filling, batch, domain, even) for filling in fillings)
 
 
-def _best(queue: Sequence[int], table: _Table, rate: Callable[[_Filling], float]) -> _Filling:
+def _best(queue: Sequence[int], table: _Table, rate: _Rating) -> _Filling:
     """The best over sizes for the longest sequence; larger ones are tried while that helps."""
     best: _Filling | None = None
     for level in range(table.lowest[queue[0]], len(table.sizes)):
         alone = table.weights[level][queue[0]] + table.overhead[level]
-        better = _fill(queue, table, level, _NO_LIMIT)
+        hopeless = rate.hopeless(queue, best.rating) if best else _NO_LIMIT
+        better = _fill(queue, table, level, _NO_LIMIT, hopeless)
         better.rating = rate(better)
         if better.heaviest > alone:
-            limited = _fill(queue, table, level, alone)
+            limited = _fill(queue, table, level, alone, hopeless)
             limited.rating = rate(limited)
             better = limited if limited.rating < better.rating else better
         if best is not None and better.rating >= best.rating:
@@ -160,22 +197,6 @@ def _best(queue: Sequence[int], table: _Table, rate: Callable[[_Filling], float]
             break
     assert best is not None
     return best
-
-
-def _rating(batch: Batch, domain: Domain, work: list[int]) -> Callable[[_Filling], float]:
-    """A function that rates fillings: time over the ideal, and the part of the budget not used."""
-    tokens = least_tokens(batch, domain)[batch.kind].tolist()
-    budget = domain.ranks * domain.max_tokens_per_rank
-
-    def rate(filling: _Filling) -> float:
-        members = filling.members
-        ideal = sum(map(work.__getitem__, members)) / domain.ranks
-        part = sum(map(tokens.__getitem__, members)) / budget
-        missing = max(0.0, FULL_ENOUGH - part) if filling.left else 0.0
-        spent = filling.heaviest + batch.microbatch_overhead
-        return spent / max(ideal, 1.0) + WEIGHT_OF_UNUSED * missing
-
-    return rate
 
 
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
@@ -200,16 +221,21 @@ def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bo
     )
 
 
-def _fill(queue: Sequence[int], table: _Table, level: int, limit: int) -> _Filling:
+def _fill(
+    queue: Sequence[int], table: _Table, level: int, limit: int, hopeless: int = _NO_LIMIT
+) -> _Filling:
     """Fill a microbatch from a queue, longest first, and note the sequences that found no place.
 
     The first sequence gets a group of the size ``level`` (an index), and no group gets heavier than
-    ``limit``.
+    ``limit``. The filling is given up when a group is heavier than ``hopeless``.
     """
     now = _Filling(table, [[] for _ in table.sizes], table.ranks)
     _add(now, table, queue[0], _open(now, table, level))
     place = 1
     while place < len(queue):
+        if now.heaviest > hopeless:
+            now.given_up = True
+            return now
         item = queue[place]
         group = _somewhere(now, table, item, limit)
         place += 1
