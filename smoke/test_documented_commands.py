@@ -86,7 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
         log,
     )
     assert made.returncode == 0, made.stderr
-    for entry in pytestconfig.getoption(UPSTREAM_OPTION):
+    for entry in pytestconfig.getoption(UPSTREAM_OPTION, default=None) or ():
         name, _, spec = entry.partition("=")
         if name == MEGATRON and spec.startswith("git:") and "@" not in spec:
             (folder.parent / "Megatron-LM").symlink_to(spec.removeprefix("git:"))
