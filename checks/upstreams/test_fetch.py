@@ -13,11 +13,19 @@ from pathlib import Path
 
 import pygit2
 import pytest
+from rich.console import Console
 
 from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from checks.upstreams.http_git import served
+from ringproof.cli.upstream import listed
+from ringproof.errors import InputError
+from ringproof.harness.proofs.progress import make_progress
+from ringproof.harness.upstreams.fetching import Servers
+from ringproof.harness.upstreams.gitprogram import Unreachable
+from ringproof.harness.upstreams.provision import Provision
+from ringproof.harness.upstreams.wanted import Wanted, WantedCommit
 
 BATCHES = 3
 
@@ -258,3 +266,28 @@ def test_the_list_as_json(made: Demo) -> None:
     rows = json.loads(made.run("upstream", "list", "--json", "-").stdout)["upstreams"]
     found = {row["version"]: row["here"] for row in rows}
     assert found == {made.old: True, made.new: True}
+
+
+def test_a_server_that_fails_does_not_stop_the_others(
+    made: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths have no host; two of them are two servers."""
+    fetch = Provision._fetched
+
+    def fetched(run: Provision, repo: str, new: list[str], lock: int) -> dict[str, InputError]:
+        if repo == "A/broken":
+            raise Unreachable("upstream", None, "cannot be reached", "name another")
+        return dict(fetch(run, repo, new, lock))
+
+    monkeypatch.setattr(Provision, "_fetched", fetched)
+    here = WantedCommit(NAME, made.old, "old")
+    wanted = Wanted((WantedCommit("A/broken", made.old, "main"), here), ())
+    servers = Servers({"A/broken": f"file://{tmp_path}", NAME: f"file://{made.server}"}, 5)
+    progress = make_progress(Console(stderr=True))
+    short = Provision(tmp_path / "other", servers, progress, print).bring(wanted)
+    assert [item.what for item in short] == [f"A/broken main {made.old[:12]}"]
+
+
+def test_a_long_list_of_what_is_missing_is_cut() -> None:
+    assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"

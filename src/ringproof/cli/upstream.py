@@ -43,6 +43,8 @@ app = typer.Typer(
 
 PROVE_PATIENCE = 5.0
 """Seconds that `prove` waits for a server that does not answer."""
+_SHOWN = 4
+"""Names of missing versions that a line has before it counts the others."""
 
 _Servers = Annotated[
     list[str] | None,
@@ -174,7 +176,7 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
         for damaged in filter(None, (damage(cache, wheel) for wheel in wanted.wheels)):
             raise damaged
         names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
-        return (f"{', '.join(names)}: not in the cache",) if names else ()
+        return (f"{listed(names)}: not in the cache",) if names else ()
     servers = Servers({}, PROVE_PATIENCE)
     provision = Provision(cache, servers, make_progress(console), _notice, wait=PROVE_PATIENCE)
     try:
@@ -211,11 +213,17 @@ def parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
 
 
 def by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
-    """Return one line for each reason why something is missing, in the order of the reasons."""
+    """Return one line for each reason why something is missing, with the first of what is."""
     found: dict[str, list[str]] = {}
     for item in short:
         found.setdefault(item.error.problem, []).append(item.what)
-    return tuple(f"{', '.join(names)}: {reason}" for reason, names in found.items())
+    return tuple(f"{listed(names)}: {reason}" for reason, names in found.items())
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _counted(wanted: Wanted) -> str:

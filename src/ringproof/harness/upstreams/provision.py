@@ -100,7 +100,8 @@ class Provision:
     def _repositories(self, wanted: Wanted, lock: int, branches: bool) -> Iterator[Shortfall]:
         for repo, items in itertools.groupby(wanted.commits, lambda item: item.repo):
             commits = list(items)
-            host = urlsplit(self.servers.url(repo)).netloc
+            url = self.servers.url(repo)
+            host = urlsplit(url).netloc or url  # a path has no host that others share
             try:
                 if host in self._down:
                     raise self._down[host]
