@@ -35,7 +35,8 @@ def imported_once(request: pytest.FixtureRequest) -> None:
 def cluster() -> Iterator[Cluster]:
     """Eight ranks: NCCL where each can have a GPU of its own, otherwise gloo, in every case."""
     backend = "nccl" if GPUS_FOR_ALL else "gloo"
-    options = ClusterOptions(backend=backend, timeout_seconds=60, log_sink=drop)
+    # Without a limit of memory: what ranks keep grows over the hundreds of cases of a session.
+    options = ClusterOptions(backend=backend, timeout_seconds=60, log_sink=drop, limited=False)
     with Cluster(LARGEST_WORLD, options) as workers:
         yield workers
 
@@ -46,7 +47,7 @@ def cpu_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if not GPUS_FOR_ALL:
         yield request.getfixturevalue("cluster")
         return
-    options = ClusterOptions(backend="gloo", timeout_seconds=60, log_sink=drop)
+    options = ClusterOptions(backend="gloo", timeout_seconds=60, log_sink=drop, limited=False)
     with Cluster(LARGEST_WORLD, options) as workers:
         yield workers
 
