@@ -21,6 +21,10 @@ SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
 WORLD = "checks.skills.dynamic_lines_world"
 
 
+# Imports two versions of Megatron, which a loaded machine needs minutes for.
+pytestmark = pytest.mark.timeout(600)
+
+
 @pytest.fixture(scope="module", params=["megatron-lm-dev", "megatron-lm-pr6479"])
 def found(request, stage, upstream_of):
     return stage.call(f"{WORLD}:plans", 1, upstream=upstream_of(request.param))[0]
