@@ -53,7 +53,8 @@ benchmark: $(STAMP)
 
 # All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
 GPU := build/gpu
-GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py
+GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py \
+	smoke/test_smoke_command.py::test_a_feature_passes_on_gpus
 TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
 	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900
 # As torchrun would start it, so that the sanitizer has one process to follow.

@@ -42,6 +42,7 @@ _HELP = MappingProxyType(
         "prove": "Run the proofs of the skills and give a verdict on each statement.",
         "rehearse": "Run a training launch in small on the CPU of this machine.",
         "render": "Fill the generated blocks of skills from their cards.",
+        "smoke": "Run upstream's training program on a cluster, with a feature on and off.",
         "stack": "Say which upstream a checkout is, and what of the skills holds in it.",
         "train": "Train a tiny model with any mix of parallelism.",
         "upstream": "Bring the upstream code that cards name to this machine.",
@@ -52,6 +53,7 @@ _KEPT = MappingProxyType(
     {
         "prove": "no evidence is recorded; what was fetched stays",
         "rehearse": "the folder of the run keeps the logs written so far",
+        "smoke": "the folder of the run keeps the logs written so far",
         "train": "a log keeps the steps done, and the newest finished checkpoint stays",
         "upstream": "what was fetched stays, and the same command goes on",
     }

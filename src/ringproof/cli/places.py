@@ -13,7 +13,10 @@ from typing import Any
 from ringproof.errors import InputError
 from ringproof.holding import held_file, held_folder
 
-FILES = ("--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output")
+FILES = (
+    "--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output", "--slurm",
+    "--kubernetes",
+)  # fmt: skip
 """Options of all commands that name a file to write."""
 GROWING = ("--log", "--rank-log")
 """Those of `FILES` that are written while the command runs; the others are written at its end."""

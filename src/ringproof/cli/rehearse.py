@@ -128,7 +128,7 @@ def rehearse(
         machine=None if force else Machine.here(),
     )
     default = held_folder(request.folder, "--keep") if keep is None else contextlib.nullcontext()
-    with default, _progress(Console(stderr=True)) as progress:
+    with default, rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
     _write(result, json_path, html)
     if STDOUT not in (json_path, html):
@@ -174,7 +174,7 @@ def _name(words: Sequence[str], launch: Launch) -> str:
 
 
 @contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str, str], None]]:
+def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
     """Show progress on stderr: one changing line on a terminal, plain lines anywhere else."""
     if not console.is_terminal:
         yield _Lines(console)

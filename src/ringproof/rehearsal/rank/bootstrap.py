@@ -78,9 +78,17 @@ def preload(upstream: Upstream, script: str) -> None:
 
 
 def run(program: Program, seat: Seat) -> bool:
-    """Run a script as one rank and write ``rank-N.json``; return whether it ran through."""
-    started = time.perf_counter()
+    """Take a seat, run a script there as `execute` does; return whether it ran through."""
     _enter(program, seat)
+    return execute(program, seat)
+
+
+def execute(program: Program, seat: Seat) -> bool:
+    """Run a script as one rank and write ``rank-N.json``; return whether it ran through.
+
+    The variables that a launcher sets for a rank are set.
+    """
+    started = time.perf_counter()
     probe, traffic = Probe(), communication.Traffic()
     board = Board(seat.folder / f"rank-{seat.rank}.board")
     roots, error = program.upstream.roots, None

@@ -1,0 +1,424 @@
+"""The smoke run of upstream's program: its commands, the files of schedulers, and its judgement.
+
+The checkout is made up. ``smoke/test_smoke_command.py`` runs upstream's own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner
+
+from ringproof.cli.main import app
+from ringproof.errors import InputError
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import read_command
+from ringproof.rehearsal.smoke.pair import known_options
+from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, failure
+
+OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
+--logging-level --no-such-thing"""
+CUDA = ("--nproc", "4", "--offline")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "Megatron-LM"
+    (root / "megatron" / "core").mkdir(parents=True)
+    (root / "megatron" / "training").mkdir()
+    (root / "megatron" / "core" / "__init__.py").touch()
+    (root / "pretrain_gpt.py").touch()
+    options = "".join(f"    group.add_argument('{option}')\n" for option in OPTIONS.split())
+    (root / "megatron" / "training" / "arguments.py").write_text(options)
+    (root / "megatron" / "training" / "my_config.py").write_text(
+        "class A:\n    num_eggs: int = 1\n"
+    )
+    return root
+
+
+def smoke(checkout: Path, *words: str, feature: str = "hcp") -> tuple[int, str]:
+    arguments = ["smoke", "megatron", "--repo", str(checkout), "--feature", feature, *words]
+    done = CliRunner().invoke(app, arguments)
+    if isinstance(done.exception, InputError):
+        return 2, str(done.exception)
+    return done.exit_code, done.output
+
+
+def launches(text: str) -> list[Flags]:
+    """Read printed commands as the rehearsal reads a launch."""
+    return [Flags(read_command(shlex.split(line)).arguments) for line in text.splitlines()]
+
+
+def differing(on: Flags, off: Flags) -> set[str]:
+    return {name for name in (*on.names(), *off.names()) if on.get(name) != off.get(name)}
+
+
+def test_options_are_read_without_importing(checkout: Path) -> None:
+    known = known_options(checkout)
+    assert {"--kv-channels", "--num-eggs"} <= known
+    assert "--other" not in known
+
+
+@pytest.mark.parametrize(
+    ("feature", "changed"),
+    [
+        ("hcp", {"--cp-comm-type", "--hierarchical-context-parallel-sizes"}),
+        (
+            "dynamic-cp",
+            {
+                "--dynamic-context-parallel",
+                "--min-dynamic-context-parallel-size",
+                "--sequence-packing-scheduler",
+            },
+        ),
+        ("graphs", {"--cuda-graph-impl"}),
+    ],
+)
+@pytest.mark.parametrize(("nproc", "nodes"), [(4, 1), (8, 1), (8, 2), (8, 8)])
+def test_a_pair_differs_in_the_feature_only(checkout, feature, changed, nproc, nodes) -> None:
+    size = ("--nproc", str(nproc), "--nodes", str(nodes), "--rendezvous", "node-0:29500")
+    code, text = smoke(checkout, *size, "--dry-run", feature=feature)
+    assert code == 0, text
+    on, off = launches(text)
+    assert differing(on, off) == changed
+    for line in text.splitlines():
+        assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in line and "NVTE_DEBUG=1" in line
+        assert f"--nproc-per-node {nproc} " in line
+        assert ("--rdzv-endpoint node-0:29500" in line) == (nodes > 1)
+        assert f" {checkout}/pretrain_gpt.py " in line
+    ranks, domain = nproc * nodes, on.integer("--context-parallel-size", 1)
+    assert on.integer("--global-batch-size", 0) % (ranks // domain) == 0
+    if feature == "hcp":
+        inner, outer = map(int, on.get("--hierarchical-context-parallel-sizes") or ())
+        assert inner * outer == domain == ranks
+        assert inner == (nproc if nodes > 1 else 2)
+    else:  # the longest sequence fits
+        budget = on.integer("--max-seqlen-per-dp-cp-rank", 0)
+        shared = domain if feature == "dynamic-cp" else ranks
+        assert budget * shared >= on.integer("--seq-length", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nproc", "6"), "power of two"),
+        (("--nproc", "2"), "power of two"),
+        (("--nproc", "8", "--nodes", "16"), "power of two"),
+        (("--feature", "cp"), "one of hcp, dynamic-cp, graphs"),
+        (("--device", "tpu"), "one of cuda, cpu"),
+        (("--nodes", "2", "--dry-run"), "HOST:PORT"),
+        (("--nodes", "2", "--dry-run", "--rendezvous", "a;b"), "HOST:PORT"),
+        (("--nodes", "2"), "only one node is started here"),
+        (("--kubernetes", "-"), "--image"),
+        (("--kubernetes", "-", "--image", "i"), "NAME:PATH"),
+        (("--kubernetes", "-", "--image", "i", "--claim", "a:b"), "NAME:PATH"),
+        (("--skills", "nowhere"), "no such folder"),
+        (("--slurm", "no/such/folder/job.sh"), "--slurm"),
+    ],
+)
+def test_bad_input_is_refused(checkout, words, said) -> None:
+    code, text = smoke(checkout, *words)
+    assert code == 2 and said in text and "\n" not in text
+
+
+def test_a_checkout_without_the_program_is_refused(checkout: Path) -> None:
+    (checkout / "pretrain_gpt.py").unlink()
+    code, text = smoke(checkout)
+    assert code == 2 and "has no pretrain_gpt.py" in text
+
+
+def test_a_machine_without_gpus_is_refused(checkout: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() >= 4:
+        pytest.skip("this machine has GPUs")
+    out = tmp_path / "logs"
+    code, text = smoke(checkout, *CUDA, "--out", str(out))
+    assert "--nproc: CUDA has 0 GPUs here" in text
+    assert code == 2 and not list(out.glob("*"))
+
+
+# --- files of schedulers ---
+
+
+def script(checkout: Path, tmp_path: Path, *words: str) -> str:
+    place = tmp_path / "it's a job.sh"
+    code, text = smoke(checkout, "--slurm", str(place), "--out", str(tmp_path / "it's"), *words)
+    assert code == 0, text
+    return place.read_text()
+
+
+@pytest.mark.parametrize("nodes", ["1", "4"])
+def test_the_sbatch_file_is_a_script(checkout: Path, tmp_path: Path, nodes: str) -> None:
+    text = script(checkout, tmp_path, "--nodes", nodes)
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert f"#SBATCH --nodes={nodes}\n" in text and "#SBATCH --gpus-per-node=8\n" in text
+    assert text.count("srun ") == 2
+    assert "--judge" in text.splitlines()[-1]
+
+
+def test_the_sbatch_file_starts_the_printed_commands(checkout: Path, tmp_path: Path) -> None:
+    """With stand-ins for Slurm's programs and for the ranks, which print what they are given."""
+    text = script(checkout, tmp_path, "--nodes", "2", "--nproc", "4")
+    printed = smoke(
+        checkout, "--nodes", "2", "--nproc", "4", "--dry-run", "--rendezvous", "one:20246",
+        "--out", str(tmp_path / "it's"),
+    )[1]  # fmt: skip
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, body in (
+        ("scontrol", "printf 'one\\ntwo\\n'"),
+        ("srun", 'shift; exec "$@"'),
+        ("python", 'printf "%s\\0" "$@"; echo'),
+    ):
+        (bin_folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (bin_folder / name).chmod(0o755)
+    interpreter = shlex.split(printed.splitlines()[0])
+    python = next(word for word in interpreter if "=" not in word)
+    done = subprocess.run(
+        ["bash", "-c", text.replace(python, str(bin_folder / "python"))],
+        env={
+            "PATH": f"{bin_folder}:/usr/bin:/bin",
+            "SLURM_JOB_NODELIST": "x",
+            "SLURM_JOB_ID": "123",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    started = [line.split("\0")[:-1] for line in done.stdout.splitlines() if "\0" in line]
+    for number, line in enumerate(printed.splitlines()):
+        words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)][1:]
+        words = [word.replace("one:20246", f"one:{20246 + number}") for word in words]
+        assert started[number] == words
+    assert len(started) == 3 and "--judge" in started[2]
+
+
+def test_shellcheck_finds_nothing(checkout: Path, tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(
+        ["shellcheck", "-"], input=script(checkout, tmp_path), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.stdout == "" and done.returncode == 0
+
+
+def obj(required: dict, **optional: object) -> dict:
+    """A schema of an object that has these fields and no others."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": {**required, **optional},
+        "additionalProperties": False,
+    }
+
+
+TEXT, COUNT = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}
+LABEL = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
+CONTAINER = obj(
+    {"name": LABEL, "image": TEXT},
+    command={"type": "array", "items": TEXT},
+    args={"type": "array", "items": TEXT},
+    resources=obj({}, limits={"type": "object"}),
+    volumeMounts={"type": "array", "items": obj({"name": LABEL, "mountPath": TEXT})},
+)
+POD = obj(
+    {"containers": {"type": "array", "minItems": 1, "items": CONTAINER}},
+    restartPolicy={"enum": ["Never", "OnFailure"]},
+    volumes={
+        "type": "array",
+        "items": obj(
+            {"name": LABEL},
+            persistentVolumeClaim=obj({"claimName": TEXT}),
+            emptyDir=obj({}, medium={"const": "Memory"}),
+        ),
+    },
+)
+JOB = obj(
+    {"template": obj({"spec": POD})},
+    parallelism=COUNT,
+    completions=COUNT,
+    completionMode={"enum": ["Indexed", "NonIndexed"]},
+    backoffLimit=COUNT,
+    activeDeadlineSeconds=COUNT,
+)
+#: Fields of jobset.x-k8s.io/v1alpha2 and of the Kubernetes objects in it, as far as they are used.
+JOBSET = obj(
+    {
+        "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"},
+        "kind": {"const": "JobSet"},
+        "metadata": obj({"name": LABEL}, namespace=LABEL),
+        "spec": obj(
+            {
+                "replicatedJobs": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": obj(
+                        {"name": LABEL, "template": obj({"spec": JOB})}, replicas=COUNT
+                    ),
+                }
+            },
+            failurePolicy=obj({}, maxRestarts=COUNT),
+            network=obj(
+                {}, enableDNSHostnames={"type": "boolean"}, subdomain=LABEL,
+                publishNotReadyAddresses={"type": "boolean"},
+            ),
+        ),
+    }
+)  # fmt: skip
+
+
+def manifest(checkout: Path, *words: str, feature: str = "hcp") -> tuple[str, dict]:
+    more = ("--image", "registry.example/train:1", "--claim", "training:/shared", *words)
+    code, text = smoke(checkout, "--kubernetes", "-", *more, feature=feature)
+    assert code == 0, text
+    return text, YAML(typ="safe").load(text)
+
+
+@pytest.mark.parametrize("feature", ["hcp", "dynamic-cp", "graphs"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_manifest_is_a_jobset(checkout: Path, feature: str, nodes: int) -> None:
+    _, data = manifest(checkout, "--nodes", str(nodes), feature=feature)
+    jsonschema.validate(data, JOBSET)
+    (job,) = data["spec"]["replicatedJobs"]
+    spec = job["template"]["spec"]
+    assert spec["parallelism"] == spec["completions"] == nodes
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    (text,) = container["args"]
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    name, head = data["metadata"]["name"], text.splitlines()[0]
+    assert head == f"head={name}-{job['name']}-0-0.{name}"
+    assert text.count("torch.distributed.run") == 2 and text.count("--judge") == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("completionMode: Indexed", "completionMode: Index"),
+        ("replicatedJobs:", "replicatedJob:"),
+        ("restartPolicy: Never", "restartPolicy: Always"),
+        ("v1alpha2", "v1alpha1"),
+        ("claimName: training", "claim: training"),
+    ],
+)
+def test_the_schema_can_fail(checkout: Path, right: str, wrong: str) -> None:
+    text, _ = manifest(checkout)
+    assert right in text
+    data = YAML(typ="safe").load(text.replace(right, wrong))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, JOBSET)
+
+
+# --- the judgement ---
+
+ENGINE = (
+    "[DEBUG    | DotProductAttention]: Running with config={'transformer_engine_version': "
+    "'2.20.2', 'context_parallel': True, 'cp_comm_type': '%s', 'cp_size': 4}\n"
+)
+LEVEL = "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L"
+GROUPS = {
+    "on": {
+        "CONTEXT_PARALLEL_GROUP": ["0-3"], f"{LEVEL}0": ["0-1", "2-3"], f"{LEVEL}1": ["0,2", "1,3"]
+    },
+    "off": {"CONTEXT_PARALLEL_GROUP": ["0-3"]},
+}  # fmt: skip
+MEMBERS = {"0-3": (0, 1, 2, 3), "0-1": (0, 1), "2-3": (2, 3), "0,2": (0, 2), "1,3": (1, 3)}
+
+
+def step(number: int, loss: float) -> str:
+    return (
+        f" iteration {number:8d}/       3 | consumed samples: {number:8d} | "
+        f"lm loss: {loss:.6E} | grad norm: 0.700 | number of nan iterations:   0 |\n"
+    )
+
+
+def census(half: str, rank: int) -> list[str]:
+    """The census lines of one rank."""
+    found = [(name, ranks) for name, groups in GROUPS[half].items() for ranks in groups]
+    return [
+        f"[ringproof census] rank={rank}/4 group={name} backend=gloo ranks={ranks} "
+        f"place={MEMBERS[ranks].index(rank)}/{len(MEMBERS[ranks])}\n"
+        for name, ranks in found
+        if rank in MEMBERS[ranks]
+    ]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Logs of a run in which all is well: four ranks, the last of which logs losses."""
+    for half, kind in (("on", "a2a+p2p"), ("off", "p2p")):
+        for rank in range(4):
+            folder = tmp_path / "logs" / half / "run_x" / "attempt_0" / str(rank)
+            folder.mkdir(parents=True)
+            steps = [step(number, 6 - number / 10) for number in (1, 2, 3)] if rank == 3 else []
+            lines = [ENGINE % kind, *census(half, rank), *steps]
+            (folder / "stdout.log").write_text("".join(lines))
+            (folder / "stderr.log").write_text("")
+    return tmp_path / "logs"
+
+
+def judged(checkout: Path, logs: Path, *words: str) -> tuple[int, str]:
+    return smoke(checkout, *CUDA, "--judge", "--out", str(logs), *words)
+
+
+def test_logs_of_a_good_run_pass(checkout: Path, logs: Path, tmp_path: Path) -> None:
+    code, text = judged(checkout, logs, "--record", str(tmp_path / "evidence"))
+    assert code == 0, text
+    (path,) = (tmp_path / "evidence").glob("*/smoke-hcp.json")
+    record = json.loads(path.read_text())
+    assert record["passed"] and [one["verdict"] for one in record["programs"]] == [
+        "hierarchical",
+        "flat",
+    ]
+    assert [one["within"] for one in record["losses"]] == [True, True]
+    assert str(tmp_path) not in path.read_text(), "no folder of this machine in a record"
+
+
+def damaged(logs: Path, half: str, old: str, new: str) -> None:
+    files = [path for path in (logs / half).rglob("stdout.log") if old in path.read_text()]
+    assert files
+    for path in files:
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("half", "old", "new", "said"),
+    [
+        ("on", "a2a+p2p", "p2p", "feature on: expected hierarchical, found flat"),
+        ("off", "'p2p'", "'a2a+p2p'", "feature off: "),
+        ("on", f"{LEVEL}1", "OTHER", "feature on: "),
+        ("on", "5.800000E+00", "5.900000E+00", "loss differs by 1.7e-02 at most"),
+        ("on", "grad norm: 0.700", "grad norm: 0.800", "grad_norm differs by"),
+        ("off", "lm loss", "loss", "no rank logged a loss"),
+    ],
+)
+def test_a_bad_run_fails(checkout: Path, logs: Path, half, old, new, said) -> None:
+    damaged(logs, half, old, new)
+    code, text = judged(checkout, logs)
+    assert code == 1 and said in text and "\nfailed\n" in text
+
+
+def test_logs_that_are_missing_fail(checkout: Path, logs: Path) -> None:
+    shutil.rmtree(logs / "off")
+    code, text = judged(checkout, logs)
+    assert code == 1 and "feature off: there are logs of 0 of the ranks" in text
+
+
+def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:
+    for rank, message in ((0, "ValueError: follows"), (1, "AssertionError: the cause")):
+        folder = tmp_path / "run" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(f"Traceback:\n{message}\n[rank{rank}] bye\n")
+    (tmp_path / LAUNCHER_LOG).write_text(
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n"
+    )
+    assert failure(tmp_path) == "rank 1 ended with: AssertionError: the cause"

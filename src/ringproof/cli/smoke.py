@@ -1,0 +1,272 @@
+"""``ringproof smoke``: upstream's real training program on a cluster, with a feature on and off."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ringproof.cli.options import (
+    CacheOption,
+    FolderOption,
+    JsonOption,
+    OfflineOption,
+    cache_folder,
+)
+from ringproof.cli.output import write_json
+from ringproof.cli.rehearse import rank_progress
+from ringproof.errors import InputError
+from ringproof.files import write_atomically
+from ringproof.holding import held_folder
+
+if TYPE_CHECKING:
+    from ringproof.rehearsal.smoke.commands import Job, Setting
+    from ringproof.rehearsal.smoke.judging import Verdict
+    from ringproof.rehearsal.smoke.pair import Pair, Size
+
+CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
+ENGINE = "transformer-engine"
+DEVICES = ("cuda", "cpu")
+
+app = typer.Typer(
+    help="Run upstream's training program on a cluster, with a feature on and off.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RepoOption = Annotated[
+    str, typer.Option(metavar="PATH|git:PATH@REF", help="Megatron-LM checkout to run.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEEL|PATH|git:PATH@REF|pip:NAME==VERSION",
+        help="Transformer Engine for --device cpu; else the newest release on the package index. "
+        "On cuda the installed one runs.",
+    ),
+]
+DeviceOption = Annotated[
+    str, typer.Option(help="cuda, or cpu with stand-ins for GPUs and kernels.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option(min=1, help="Longest time of one program in seconds.")
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for logs. [default: build/smoke/FEATURE]"),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print both commands and start nothing.")
+]
+JudgeOption = Annotated[
+    bool, typer.Option("--judge", help="Judge the logs that are in --out and start nothing.")
+]
+RendezvousOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT", help="Rendezvous of several nodes (required with their --dry-run)."
+    ),
+]
+SlurmOption = Annotated[
+    str, typer.Option(metavar="FILE", help="Write a script for sbatch; - is stdout.")
+]
+KubernetesOption = Annotated[
+    str, typer.Option(metavar="FILE", help="Write a JobSet manifest for kubectl; - is stdout.")
+]
+ClaimOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME:PATH",
+        help="Persistent volume claim, and where pods have it (required with --kubernetes). "
+        "--repo and --out are then paths in the pods, too.",
+    ),
+]
+RecordOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Record the result below DIR/ENVIRONMENT.")
+]
+
+
+@app.callback()
+def _root() -> None:
+    pass
+
+
+@app.command(
+    epilog="Example: ringproof smoke megatron --repo ../Megatron-LM --feature hcp --dry-run"
+)
+def megatron(
+    *,
+    repo: RepoOption,
+    feature: Annotated[str, typer.Option(help="Feature: hcp, dynamic-cp or graphs.")],
+    nproc: Annotated[int, typer.Option(min=1, help="Number of ranks on each node.")] = 8,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
+    device: DeviceOption = "cuda",
+    te: EngineOption = None,
+    steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 5,
+    out: OutOption = None,
+    dry_run: DryRunOption = False,
+    judge: JudgeOption = False,
+    rendezvous: RendezvousOption = "",
+    slurm: SlurmOption = "",
+    kubernetes: KubernetesOption = "",
+    minutes: Annotated[int, typer.Option(min=1, help="Time limit of a job in minutes.")] = 30,
+    image: Annotated[str, typer.Option(help="Container image (required with --kubernetes).")] = "",
+    claim: ClaimOption = "",
+    record: RecordOption = None,
+    json_path: JsonOption = "",
+    timeout: TimeoutOption = 900,
+    skills: FolderOption = Path("skills"),
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+) -> None:
+    """Train a few steps with upstream's pretrain_gpt.py, with a feature on and with it off.
+
+    Both programs come from the launch in the feature's skill, made small, with mock data. torchrun
+    starts their ranks and keeps a log of each. The logs have to show the process groups that were
+    asked for, and both programs the same losses.
+
+    Exit code 0: they do; 1: they do not; 2: bad input.
+    """
+    from ringproof.rehearsal.smoke.commands import Job, lines
+    from ringproof.rehearsal.smoke.pair import Size
+
+    size, folder = Size(nproc, nodes), (out or Path("build/smoke") / feature).resolve()
+    setting = _setting(repo, te, device, folder, cache_folder(cache), offline)
+    pair = _pair(feature, size, setting, skills, steps)
+    if dry_run:
+        _echo(lines(pair, setting, _endpoint(nodes, rendezvous)))
+    if slurm or kubernetes:
+        places = {"--repo": repo, "--te": te, "--skills": skills, "--record": record}
+        again = (*_words(size, device, steps), *_absolute(places))
+        job = Job(feature, again, minutes, image, _claim(kubernetes, image, claim))
+        _write_jobs(pair, setting, job, {"slurm": slurm, "kubernetes": kubernetes})
+    if dry_run or slurm or kubernetes:
+        return
+    verdict = _verdict(pair, setting, judge=judge, timeout=timeout, held=out is not None)
+    _report(verdict, setting, json_path, record)
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+def _pair(feature: str, size: Size, setting: Setting, skills: Path, steps: int) -> Pair:
+    from ringproof.rehearsal.smoke.pair import make_pair
+
+    root, dtype = setting.upstream.megatron, "float32" if setting.cpu else "bfloat16"
+    return make_pair(feature, size, skills=skills, megatron=root, steps=steps, dtype=dtype)
+
+
+def _words(size: Size, device: str, steps: int) -> tuple[str, ...]:
+    counts = ("--nproc", str(size.nproc), "--nodes", str(size.nodes), "--steps", str(steps))
+    return (*counts, "--device", device)
+
+
+def _absolute(places: Mapping[str, object]) -> Iterator[str]:
+    """Yield options that name places: a path as an absolute one, any other spec as it is."""
+    for option, place in places.items():
+        if place is not None:
+            path = Path(str(place))
+            is_path = isinstance(place, Path) or path.exists()
+            yield from (option, str(path.resolve()) if is_path else str(place))
+
+
+def _write_jobs(pair: Pair, setting: Setting, job: Job, places: Mapping[str, str]) -> None:
+    """Write the files of those schedulers that have a place."""
+    from ringproof.rehearsal.smoke.commands import render
+
+    for kind, place in places.items():
+        if place == "-":
+            typer.echo(render(kind, pair, setting, job), nl=False)
+        elif place:
+            write_atomically(Path(place), render(kind, pair, setting, job), field=f"--{kind}")
+
+
+def _endpoint(nodes: int, rendezvous: str) -> str:
+    if nodes > 1 and re.fullmatch(r"[\w.-]+:\d+", rendezvous) is None:
+        problem = "several nodes need HOST:PORT"
+        raise InputError("--rendezvous", rendezvous or None, problem, "such as node-0:29500")
+    return rendezvous if nodes > 1 else ""
+
+
+def _claim(kubernetes: str, image: str, claim: str) -> tuple[str, str]:
+    """Return the name of a volume claim and its folder, which only Kubernetes needs."""
+    if not kubernetes:
+        return "", ""
+    if not image:
+        raise InputError("--image", None, "pods need one", "name an image that has Megatron-LM's")
+    match = CLAIM.fullmatch(claim)
+    if match is None:
+        remedy = "such as --claim training:/shared"
+        raise InputError("--claim", claim or None, "is not NAME:PATH", remedy)
+    return match[1], match[2]
+
+
+def _setting(
+    repo: str, te: str | None, device: str, folder: Path, cache: Path, offline: bool
+) -> Setting:
+    """Open upstream's code; on CUDA the Transformer Engine that is installed."""
+    from ringproof.rehearsal.program import Upstream
+    from ringproof.rehearsal.smoke.commands import Setting
+    from ringproof.rehearsal.smoke.pair import SCRIPT
+    from ringproof.rehearsal.sources import open_megatron, open_upstream
+
+    if device not in DEVICES:
+        raise InputError("--device", device, "is not known", f"one of {', '.join(DEVICES)}")
+    if device == "cpu":
+        upstream = open_upstream(repo, te, cache=cache, offline=offline, option="--repo")
+    else:
+        root, name = open_megatron(repo, cache=cache, offline=offline, option="--repo")
+        version = ""
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(ENGINE)
+        upstream = Upstream(root, name, Path(), version, None)
+    if not (upstream.megatron / SCRIPT).is_file():
+        raise InputError("--repo", repo, f"has no {SCRIPT}", "name a checkout; wheels have none")
+    return Setting(upstream, device == "cpu", folder)
+
+
+def _verdict(pair: Pair, setting: Setting, *, judge: bool, timeout: float, held: bool) -> Verdict:
+    """Run both programs, unless they have run, and judge their logs."""
+    from ringproof.rehearsal.smoke import judging, running
+
+    if judge:
+        return judging.judge(pair, setting)
+    if pair.size.nodes > 1:
+        remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
+        raise InputError("--nodes", pair.size.nodes, "only one node is started here", remedy)
+    if not setting.cpu:
+        running.require_gpus(pair.size.ranks)
+    default = contextlib.nullcontext() if held else held_folder(setting.folder, "--out")
+    with default, rank_progress(Console(stderr=True)) as progress:
+        running.clear(pair, setting)
+        problems = running.run_pair(pair, setting, timeout=timeout, progress=progress)
+    return judging.judge(pair, setting, tuple(problems))
+
+
+def _report(verdict: Verdict, setting: Setting, json_path: str, record: Path | None) -> None:
+    from ringproof.harness.proofs.environment import read_environment
+    from ringproof.rehearsal.smoke import judging
+
+    if json_path or record is not None:
+        machine = read_environment(Path.cwd())
+        data = judging.record(verdict, setting, machine)
+        if json_path:
+            write_json(data, json_path)
+        if record is not None:
+            (record / machine.name).mkdir(parents=True, exist_ok=True)
+            place = record / machine.name / f"smoke-{verdict.pair.feature}.json"
+            write_json(data, place, field="--record")
+    if json_path != "-":
+        _echo(judging.lines(verdict))
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)

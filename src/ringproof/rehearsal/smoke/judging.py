@@ -1,0 +1,194 @@
+"""What the logs of both programs show: process groups, markers, and losses side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringproof import __version__
+from ringproof.errors import InputError
+from ringproof.harness.logs.report import GroupsReport, as_text, read_groups
+from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison, compare_logs
+from ringproof.harness.logs.training.log import read_log
+from ringproof.harness.logs.training.series import parse_columns
+from ringproof.harness.proofs.environment import Environment
+from ringproof.rehearsal.smoke.commands import Setting
+from ringproof.rehearsal.smoke.pair import Half, Pair
+from ringproof.rehearsal.smoke.running import rank_logs
+from ringproof.rehearsal.verdict.agreement import TOLERANCES
+
+FORMAT = 1
+LOSS_LINE = re.compile(r"iteration\s+\d+/\s*\d+.*lm loss")
+SERIES = ("loss", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the logs of one program show; ``groups`` is ``None`` where there are no logs."""
+
+    half: Half
+    groups: GroupsReport | None
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement on a smoke run.
+
+    Attributes:
+        losses: Loss and gradient norm side by side; empty where a program logged none.
+        problems: What is wrong, one sentence each.
+    """
+
+    pair: Pair
+    shown: tuple[Shown, ...]
+    losses: tuple[SeriesComparison, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def judge(pair: Pair, setting: Setting, problems: tuple[str, ...] = ()) -> Verdict:
+    """Read the logs of both programs and compare them.
+
+    Args:
+        problems: What is known to be wrong already.
+    """
+    shown = tuple(_shown(pair, half, setting.of(half)) for half in pair.halves)
+    found = [*problems, *(problem for one in shown for problem in one.problems)]
+    compared: tuple[Comparison, ...] = ()
+    try:
+        compared = _compared(pair, setting)
+    except InputError as error:
+        found.append(f"losses cannot be compared: {error}")
+    losses = tuple(series for one in compared for series in one.series)
+    found += [
+        f"{one.name} differs by {_largest(one):.1e} at most, beyond {_tolerance(pair, one.name):g}"
+        for one in losses
+        if not one.within
+    ]
+    return Verdict(pair, shown, losses, tuple(found))
+
+
+def _shown(pair: Pair, half: Half, folder: Path) -> Shown:
+    files = rank_logs(folder)
+    if len(files) < 2 * pair.size.ranks:
+        problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
+        return Shown(half, None, (problem,))
+    groups = read_groups([str(path) for path in files], half.expected)
+    problems = [f"feature {half.name}: {finding}" for finding in groups.findings]
+    sizes = {(line.context_parallel, line.size) for line, _ in groups.facts.engine}
+    if half.expected.dynamic_sizes and len(sizes) < 2:
+        problems.append(f"feature {half.name}: attention did not run on groups of several sizes")
+    if half.marker and not any(_has(path, half.marker) for path in files):
+        problems.append(f"feature {half.name}: no log has a line {half.marker!r}")
+    return Shown(half, groups, tuple(problems))
+
+
+def _has(path: Path, pattern: str) -> bool:
+    with path.open(errors="replace") as stream:
+        return any(re.search(pattern, line) for line in stream)
+
+
+def _compared(pair: Pair, setting: Setting) -> tuple[Comparison, ...]:
+    """Compare each series within its own tolerance."""
+    logs = [_training_log(setting.of(half), half.name) for half in pair.halves]
+    found = []
+    for name in SERIES:
+        on, off = (
+            read_log(str(path), half.name, parse_columns(name, None), format_name="megatron")
+            for path, half in zip(logs, pair.halves, strict=True)
+        )
+        found.append(compare_logs(on, off, (name,), _tolerance(pair, name)))
+    return tuple(found)
+
+
+def _training_log(folder: Path, name: str) -> Path:
+    path = next((path for path in rank_logs(folder) if _has(path, LOSS_LINE.pattern)), None)
+    if path is None:
+        remedy = "look into the logs of the ranks"
+        raise InputError(f"feature {name}", None, "no rank logged a loss", remedy)
+    return path
+
+
+def _tolerance(pair: Pair, name: str) -> float:
+    tolerance = TOLERANCES[pair.dtype]
+    return tolerance.loss if name == "loss" else tolerance.grad_norm
+
+
+def _largest(series: SeriesComparison) -> float:
+    return series.largest.relative if series.largest else 0.0
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """Yield the judgement for a reader."""
+    for one in verdict.shown:
+        yield f"feature {one.half.name}:"
+        if one.groups is not None:
+            yield from (f"  {line}" for line in as_text(one.groups) if not _is_evidence(line))
+    for series in verdict.losses:
+        steps = len(series.common.steps)
+        allowed = f"{_tolerance(verdict.pair, series.name):g} allowed"
+        yield f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}"
+    yield from (f"problem: {problem}" for problem in verdict.problems)
+    yield "passed" if verdict.passed else "failed"
+
+
+def _is_evidence(line: str) -> bool:
+    return line == "evidence:" or line.startswith(("  /", "  ... "))
+
+
+def record(verdict: Verdict, setting: Setting, machine: Environment) -> dict[str, Any]:
+    """Return the evidence record, in which nothing names a folder of this machine."""
+    pair, upstream = verdict.pair, setting.upstream
+    return {
+        "format": FORMAT,
+        "ringproof": __version__,
+        "feature": pair.feature,
+        "device": "cpu, stand-ins for GPUs and kernels" if setting.cpu else "cuda",
+        "megatron": upstream.megatron_name,
+        "engine": upstream.engine_version,
+        "environment": {
+            "class": machine.name,
+            "python": machine.python,
+            "torch": machine.torch,
+            "gpus": machine.gpus,
+            "commit": machine.commit,
+        },
+        "nodes": pair.size.nodes,
+        "ranks_per_node": pair.size.nproc,
+        "dtype": pair.dtype,
+        "passed": verdict.passed,
+        "problems": verdict.problems,
+        "programs": [_program(one) for one in verdict.shown],
+        "losses": [_series(pair, one) for one in verdict.losses],
+    }
+
+
+def _program(shown: Shown) -> dict[str, Any]:
+    groups = shown.groups
+    return {
+        "feature": shown.half.name,
+        "arguments": " ".join(shown.half.arguments),
+        "verdict": groups and groups.decision.verdict.value,
+        "proof": groups and groups.decision.proof.value,
+        "level_sizes": groups and groups.decision.level_sizes,
+        "as_expected": groups and groups.as_expected,
+    }
+
+
+def _series(pair: Pair, series: SeriesComparison) -> dict[str, Any]:
+    return {
+        "name": series.name,
+        "on": list(series.common.a),
+        "off": list(series.common.b),
+        "largest_difference": _largest(series),
+        "tolerance": _tolerance(pair, series.name),
+        "within": series.within,
+    }

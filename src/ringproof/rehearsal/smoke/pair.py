@@ -1,0 +1,213 @@
+"""The two programs of a smoke run: a launch of a skill made small, with its feature on and off."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+from ringproof.harness.cards import find_cards, load_card
+from ringproof.harness.logs.findings import Expectation
+from ringproof.harness.logs.verdict import ParallelKind
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import Launch, read_command
+from ringproof.rehearsal.small.layout import DYNAMIC
+from ringproof.rehearsal.small.reference import BUDGET, SCHEDULER
+from ringproof.rehearsal.small.shrink import Small, shrink
+
+SCRIPT = "pretrain_gpt.py"
+FEWEST_RANKS, MOST_RANKS = 4, 64
+SHRUNK_RANKS = 8  # up to which Dynamic CP keeps the size of its domain in a rehearsal
+CONTEXT = "--context-parallel-size"
+LEVELS = "--hierarchical-context-parallel-sizes"
+SPOKEN = MappingProxyType(
+    {"NVTE_DEBUG": "1", "NVTE_DEBUG_LEVEL": "2", "TORCH_CPP_LOG_LEVEL": "INFO"}
+)
+"""Variables with which Transformer Engine logs each attention call and PyTorch its groups."""
+OPTION = re.compile(r"""["'](--[a-z][\w-]*)["']|^ {4}([a-z]\w*)\s*:""", re.MULTILINE)
+PARSERS = ("megatron/training/**/*.py", "megatron/core/**/*config*.py")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Where the launch of a feature stands.
+
+    Attributes:
+        command: Identifier of the command in the card of the skill.
+        marker: Identifier of a marker that only a run with the feature on logs; empty for none.
+    """
+
+    skill: str
+    command: str
+    marker: str = ""
+
+
+FEATURES: Mapping[str, Feature] = MappingProxyType(
+    {
+        "hcp": Feature("hierarchical-context-parallel", "megatron-smoke"),
+        "dynamic-cp": Feature("dynamic-context-parallel", "dev-train"),
+        "graphs": Feature("dynamic-cp-cuda-graphs", "pr6479-run", "capture-time"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Ranks on each node, and nodes."""
+
+    nproc: int
+    nodes: int
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nproc * self.nodes
+
+
+@dataclass(frozen=True)
+class Half:
+    """One of the two programs.
+
+    Attributes:
+        name: ``on`` or ``off``.
+        arguments: Command line of the script.
+        expected: What its logs are to show of process groups.
+        marker: Pattern of a line that its logs must have; empty for none.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    expected: Expectation
+    marker: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A feature on and off, with everything else equal."""
+
+    feature: str
+    size: Size
+    dtype: str
+    on: Half
+    off: Half
+
+    @property
+    def halves(self) -> tuple[Half, Half]:
+        """Both programs in the order in which they run."""
+        return self.on, self.off
+
+
+def make_pair(
+    feature: str, size: Size, *, skills: Path, megatron: Path, steps: int, dtype: str
+) -> Pair:
+    """Make both programs from the launch in the card of the feature's skill.
+
+    Args:
+        megatron: Root of a checkout, whose options decide what can be added.
+        dtype: ``bfloat16`` or ``float32``.
+
+    Raises:
+        InputError: The feature or the number of ranks cannot be used.
+    """
+    if feature not in FEATURES:
+        remedy = f"one of {', '.join(FEATURES)}"
+        raise InputError("--feature", feature, "there is no such feature", remedy)
+    _check_size(size)
+    options = known_options(megatron)
+    launch, marker = _launch(FEATURES[feature], skills)
+    launch = dataclasses.replace(launch, nodes=1, ranks_per_node=size.ranks)
+    small = _shrunk(_sized(feature, launch, size), options, size, steps, dtype)
+    environment = MappingProxyType({**small.environment, **SPOKEN})
+    flags = Flags(small.arguments)
+    if marker:  # it is logged at this level
+        flags = flags.with_("--logging-level", "20")
+    expected = _expected(feature, flags, size)
+    on = Half("on", flags.words, environment, expected[0], marker)
+    off = Half("off", _without(feature, flags).words, environment, expected[1])
+    return Pair(feature, size, dtype, on, off)
+
+
+def known_options(megatron: Path) -> frozenset[str]:
+    """Return what may be an option of a checkout, read from its text without importing it.
+
+    Upstream derives options from the fields of its configuration classes, so these count, too.
+    """
+    found = set()
+    for pattern in PARSERS:
+        for path in megatron.glob(pattern):
+            for option, field in OPTION.findall(path.read_text(errors="replace")):
+                found.add(option or "--" + field.replace("_", "-"))
+    return frozenset(found)
+
+
+def _check_size(size: Size) -> None:
+    ranks = size.ranks
+    if ranks & (ranks - 1) or not FEWEST_RANKS <= ranks <= MOST_RANKS:
+        problem = f"times --nodes has to be a power of two from {FEWEST_RANKS} to {MOST_RANKS}"
+        raise InputError("--nproc", f"{size.nproc} x {size.nodes}", problem, "such as 8 on 1 node")
+
+
+def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
+    """Return the launch of a feature, and the pattern of its marker."""
+    card = load_card(find_cards(skills, (feature.skill,))[feature.skill])
+    run = next((command.run for command in card.commands if command.id == feature.command), None)
+    if run is None:
+        problem = f"the card of {feature.skill} has no such command"
+        raise InputError("--skills", feature.command, problem, "take the skills of this version")
+    launch = read_command(shlex.split(run.replace("\\\n", " ")))
+    marker = next((m.pattern for m in card.markers if m.id == feature.marker), "")
+    return launch, marker
+
+
+def _sized(feature: str, launch: Launch, size: Size) -> Launch:
+    """Give a launch the CP size, levels and token budget that fit the ranks."""
+    flags = Flags(launch.arguments)
+    longest = flags.integer("--seq-length", 0)
+    if feature == "hcp":
+        inner = size.nproc if size.nodes > 1 else 2
+        flags = flags.with_(CONTEXT, str(size.ranks))
+        flags = flags.with_(LEVELS, str(inner), str(size.ranks // inner))
+    elif feature == "dynamic-cp":
+        context = min(size.ranks, SHRUNK_RANKS) // 2
+        flags = flags.with_(CONTEXT, str(context)).with_(BUDGET, str(longest // context))
+    else:
+        flags = flags.with_(BUDGET, str(longest // min(size.ranks, SHRUNK_RANKS)))
+    return dataclasses.replace(launch, arguments=flags.words)
+
+
+def _shrunk(launch: Launch, options: Collection[str], size: Size, steps: int, dtype: str) -> Small:
+    """Make a launch small on all of its ranks: a rehearsal would drop DP replicas."""
+    small = shrink(launch, options=options, max_ranks=size.ranks, iterations=steps, dtype=dtype)
+    if small.ranks == size.ranks:
+        return small
+    flags = Flags(small.arguments)
+    batch = flags.integer("--global-batch-size", 1) * size.ranks // small.ranks
+    flags = flags.with_("--global-batch-size", str(batch))
+    return dataclasses.replace(small, arguments=flags.words, ranks=size.ranks)
+
+
+def _without(feature: str, flags: Flags) -> Flags:
+    """Return the command line with the feature off."""
+    if feature == "hcp":
+        return flags.without(LEVELS).with_("--cp-comm-type", "p2p")
+    if feature == "dynamic-cp":
+        dynamic = (*DYNAMIC, "--min-dynamic-context-parallel-size")
+        return flags.without(*dynamic).with_(SCHEDULER, "dp_balanced")
+    return flags.with_("--cuda-graph-impl", "none")
+
+
+def _expected(feature: str, flags: Flags, size: Size) -> tuple[Expectation, Expectation]:
+    """Return what the logs of both programs are to show of process groups."""
+    flat = Expectation(ParallelKind.FLAT)
+    if feature == "hcp":
+        levels = tuple(map(int, flags.get(LEVELS) or ()))
+        return Expectation(ParallelKind.HIERARCHICAL, levels), flat
+    sizes = tuple(1 << power for power in range(size.ranks.bit_length()))
+    dynamic = Expectation(dynamic_sizes=sizes)
+    return dynamic, flat if feature == "dynamic-cp" else dynamic

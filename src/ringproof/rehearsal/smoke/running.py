@@ -1,0 +1,129 @@
+"""Starts both programs of a pair, one after the other, and says how they get on."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.rehearsal.smoke.commands import Setting, environment, torchrun
+from ringproof.rehearsal.smoke.pair import Half, Pair
+
+POLL_SECONDS = 1.0
+TAIL_BYTES = 20_000
+ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
+LAUNCHER_LOG = "torchrun.log"
+
+Progress = Callable[[str, str], None]
+
+
+def require_gpus(ranks: int) -> None:
+    """Refuse a machine on which upstream cannot run on GPUs.
+
+    Raises:
+        InputError: There are fewer GPUs than ranks, or Transformer Engine is not installed.
+    """
+    import torch
+
+    remedy = "run where they are, or rehearse the same pair with --device cpu"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < ranks:
+        raise InputError("--nproc", ranks, f"CUDA has {count} GPUs here", remedy)
+    if importlib.util.find_spec("transformer_engine") is None:
+        raise InputError("--device", "cuda", "Transformer Engine is not installed", remedy)
+
+
+def clear(pair: Pair, setting: Setting) -> None:
+    """Remove the logs of an earlier smoke run from the folder."""
+    for half in pair.halves:
+        shutil.rmtree(setting.of(half), ignore_errors=True)
+
+
+def run_pair(pair: Pair, setting: Setting, *, timeout: float, progress: Progress) -> list[str]:
+    """Run both programs on this machine.
+
+    Returns:
+        Why a program did not run through, one sentence each.
+    """
+    problems = []
+    for half in pair.halves:
+        problem = _run(pair, half, setting, timeout, progress)
+        if problem:
+            problems.append(f"feature {half.name}: {problem}")
+    return problems
+
+
+def _run(pair: Pair, half: Half, setting: Setting, timeout: float, progress: Progress) -> str:
+    folder = setting.of(half)
+    folder.mkdir(parents=True, exist_ok=True)
+    phase, started = f"feature {half.name}, {pair.size.ranks} ranks", time.monotonic()
+    progress(phase, "starts")
+    with (folder / LAUNCHER_LOG).open("w") as log:
+        process = subprocess.Popen(
+            torchrun(pair, half, setting),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment(pair, half, setting)},
+            start_new_session=True,
+        )
+    try:
+        while process.poll() is None:
+            seconds = time.monotonic() - started
+            if seconds > timeout:
+                return f"not finished after {timeout:g} s"
+            progress(phase, f"{seconds:3.0f} s, {_step(folder)}")
+            time.sleep(POLL_SECONDS)
+    finally:
+        _end(process)
+    return failure(folder) if process.returncode else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launcher and its ranks: it ends them itself on SIGTERM."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=40)  # the launcher gives ranks 30 s
+
+
+def rank_logs(folder: Path) -> list[Path]:
+    """Return what the ranks printed: one file for standard output and one for errors of each."""
+    return sorted([*folder.rglob("stdout.log"), *folder.rglob("stderr.log")])
+
+
+def failure(folder: Path) -> str:
+    """Return what the rank printed last that failed first, as its launcher tells."""
+    told = re.findall(r"Root Cause.*?local_rank: (\d+)\)", _tail(folder / LAUNCHER_LOG), re.DOTALL)
+    names = [path for path in folder.rglob("stderr.log") if path.parent.name in told[-1:]]
+    for path in (*names, folder / LAUNCHER_LOG):
+        lines = [
+            line for line in _tail(path).splitlines() if re.match(r"[\w.]*Error\b|.*: error", line)
+        ]
+        if lines:
+            return f"rank {path.parent.name} ended with: {lines[-1].strip()}" if told else lines[-1]
+    return f"the launcher failed; see {folder / LAUNCHER_LOG}"
+
+
+def _step(folder: Path) -> str:
+    found = [step for path in rank_logs(folder) for step in ITERATION.findall(_tail(path))]
+    return f"step {found[-1][0]} of {found[-1][1]} is done" if found else "before the first step"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
