@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -256,7 +257,9 @@ def _report(verdict: Verdict, setting: Setting, json_path: str, record: Path | N
 
     if json_path or record is not None:
         machine = read_environment(Path.cwd())
-        data = judging.record(verdict, setting, machine)
+        variables = {"SLURM_JOB_ID": "slurm", "JOB_COMPLETION_INDEX": "kubernetes"}
+        under = next((kind for name, kind in variables.items() if name in os.environ), "")
+        data = judging.record(verdict, setting, machine, under)
         if json_path:
             write_json(data, json_path)
         if record is not None:

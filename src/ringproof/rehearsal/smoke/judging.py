@@ -144,14 +144,21 @@ def _is_evidence(line: str) -> bool:
     return line == "evidence:" or line.startswith(("  /", "  ... "))
 
 
-def record(verdict: Verdict, setting: Setting, machine: Environment) -> dict[str, Any]:
-    """Return the evidence record, in which nothing names a folder of this machine."""
+def record(
+    verdict: Verdict, setting: Setting, machine: Environment, scheduler: str
+) -> dict[str, Any]:
+    """Return the evidence record, in which nothing names a folder of this machine.
+
+    Args:
+        scheduler: ``slurm``, ``kubernetes``, or empty where torchrun was started by hand.
+    """
     pair, upstream = verdict.pair, setting.upstream
     return {
         "format": FORMAT,
         "ringproof": __version__,
         "feature": pair.feature,
         "device": "cpu, stand-ins for GPUs and kernels" if setting.cpu else "cuda",
+        "scheduler": scheduler,
         "megatron": upstream.megatron_name,
         "engine": upstream.engine_version,
         "environment": {
