@@ -53,7 +53,9 @@ benchmark: $(STAMP)
 
 # All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
 GPU := build/gpu
-GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py \
+GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py
+# Upstream's program needs its code, and Transformer Engine with the GPUs' kernels; it skips without.
+GPU_SMOKE := -p ringproof.harness.proofs.recorder --ringproof-cache $(HOME)/.cache/ringproof \
 	smoke/test_smoke_command.py::test_a_feature_passes_on_gpus
 TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
 	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900
@@ -66,6 +68,8 @@ gpu: $(STAMP)
 	set -o pipefail; failed=; \
 	$(BIN)/python -m pytest $(GPU_TESTS) -v --junitxml $(GPU)/tests.xml 2>&1 \
 		| tee $(GPU)/tests.txt || failed="$$failed tests"; \
+	{ $(BIN)/ringproof upstream fetch && $(BIN)/python -m pytest $(GPU_SMOKE) -v -rs; } 2>&1 \
+		| tee $(GPU)/smoke.txt || failed="$$failed smoke"; \
 	$(BIN)/python -m benchmarks.graphs.cuda 2>&1 | tee $(GPU)/cuda.txt || failed="$$failed benchmark"; \
 	if command -v compute-sanitizer; then \
 		$(ALONE) compute-sanitizer --tool memcheck --error-exitcode 1 \

@@ -28,6 +28,7 @@ OVERHEAD = 0.02
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1"}
 
 Hosts = tuple[Host, Host]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,6 @@ def test_other_types_carry_more(found, record_property) -> None:
     assert set(found[0]["types"]) == set(COMM_TYPES)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_upstream_s_program_trains_on_two_hosts(
     hosts: Hosts, stage: Stage, tmp_path: Path, record_property

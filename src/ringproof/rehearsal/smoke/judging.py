@@ -135,7 +135,11 @@ def lines(verdict: Verdict) -> Iterator[str]:
     for series in verdict.losses:
         steps = len(series.common.steps)
         allowed = f"{_tolerance(verdict.pair, series.name):g} allowed"
-        yield f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}"
+        hidden = f"print can hide {series.resolution[1]:.1e}"
+        yield (
+            f"{series.name}: {steps} steps, differs by at most {_largest(series):.1e}, {allowed}; "
+            f"{hidden}"
+        )
     yield from (f"problem: {problem}" for problem in verdict.problems)
     yield "passed" if verdict.passed else "failed"
 
@@ -197,5 +201,6 @@ def _series(pair: Pair, series: SeriesComparison) -> dict[str, Any]:
         "off": list(series.common.b),
         "largest_difference": _largest(series),
         "tolerance": _tolerance(pair, series.name),
+        "hidden_by_print": series.resolution[1],
         "within": series.within,
     }
