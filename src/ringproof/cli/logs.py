@@ -11,6 +11,7 @@ import typer
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
+from ringproof.harness.logs.diagnosis import report as diagnosis_report
 from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
@@ -78,6 +79,32 @@ def groups(
         for line in as_text(report):
             typer.echo(line)
     if report.as_expected is False:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: ringproof logs diagnose logs/*.log nccl_trace_rank_*")
+def diagnose(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...",
+            help="Logs of one failed or slow run, and dumps of PyTorch's flight recorder. - is "
+            "stdin, and gzip is unpacked.",
+        ),
+    ],
+    json_path: JsonOption = "",
+) -> None:
+    """Find the first cause of a failure in the logs of all ranks, and the pitfall that explains it.
+
+    Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
+    """
+    report = diagnosis_report.diagnose(files, stdin=_stdin())
+    if json_path:
+        write_json(diagnosis_report.as_json(report), json_path)
+    if json_path != STDIN:
+        for line in diagnosis_report.as_text(report):
+            typer.echo(line)
+    if report.diagnosis.found:
         raise typer.Exit(1)
 
 

@@ -38,7 +38,7 @@ NEEDLES = (
     b"context_parallel_size",
 )
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
 @contextmanager
@@ -138,7 +138,7 @@ class LogScan:
             self._feeds += data.count(b"\n", counted, start)
             counted = start
             text = data[start:stop].decode("utf-8", errors="replace")
-            yield Line(self._feeds + 1, _ANSI.sub("", text))
+            yield Line(self._feeds + 1, ANSI.sub("", text))
         self._feeds += data.count(b"\n", counted, end)
         if end:
             self._open_line = data[end - 1] != 0x0A

@@ -1,0 +1,90 @@
+"""The symptom index: what upstream prints, and which statement of a card explains it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from ruamel.yaml import YAML
+
+KINDS = ("exception", "device", "usage", "nan", "hang", "follow-up", "silent")
+FILE = "symptoms.yaml"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One entry of the index; the file says what each field means."""
+
+    id: str
+    kind: str
+    cause: str
+    remedy: str
+    error: re.Pattern[str] | None = None
+    says: re.Pattern[str] | None = None
+    functions: frozenset[str] = frozenset()
+    code: re.Pattern[str] | None = None
+    statements: tuple[str, ...] = ()
+
+    def fits(self, error: str, message: str, functions: Sequence[str], code: str) -> bool:
+        """Whether an exception is this one; a name counts without its modules."""
+        name = error.rpartition(".")[2]
+        return (
+            (self.error is None or self.error.fullmatch(name) is not None)
+            and (self.says is None or self.says.search(message) is not None)
+            and (not self.functions or not self.functions.isdisjoint(functions))
+            and (self.code is None or not code or self.code.search(code) is not None)
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """All symptoms, in the order in which they are tried."""
+
+    symptoms: tuple[Symptom, ...]
+
+    def find(
+        self, error: str, message: str, functions: Sequence[str] = (), code: str = ""
+    ) -> Symptom | None:
+        """Return the symptom that an exception or another error is, or ``None``.
+
+        Args:
+            error: Name of the exception; ``usage``, ``collective timeout``, ``not a number`` or
+                ``exit code -9`` for what is not one.
+            message: What it says; of several lines the first is tried before all of them.
+            functions: Functions of the traceback; ``code`` is the last frame's source line.
+        """
+        usage = error == "usage"
+        first = message.partition("\n")[0]
+        for text in dict.fromkeys((first, message)):
+            for symptom in self.symptoms:
+                if usage == (symptom.kind == "usage") and symptom.fits(
+                    error, text, functions, code
+                ):
+                    return symptom
+        return None
+
+
+@lru_cache(maxsize=1)
+def load_index() -> Index:
+    """Read the index that comes with the package."""
+    text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    return Index(tuple(_symptoms(YAML(typ="safe", pure=True).load(text))))
+
+
+def _symptoms(entries: Sequence[dict[str, Any]]) -> Iterator[Symptom]:
+    for entry in entries:
+        patterns = {name: entry.get(name) for name in ("error", "says", "code")}
+        compiled = {name: re.compile(text) for name, text in patterns.items() if text}
+        yield Symptom(
+            entry["id"],
+            entry["kind"],
+            entry["cause"],
+            entry["remedy"],
+            functions=frozenset(entry.get("in", ())),
+            statements=tuple(entry.get("statements", ())),
+            **compiled,
+        )

@@ -1,0 +1,218 @@
+"""Dumps of PyTorch's flight recorder: which rank, which group and which collective is stuck.
+
+A dump is a pickle or JSON of one rank: its process groups, and its last collectives with their
+state. The pickle is read by an unpickler that finds no class or function, so that nothing in it can
+run.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from ringproof.errors import InputError, printable
+from ringproof.reference.topology.census_line import format_ranks
+
+LARGEST_BYTES = 256 << 20
+REMEDY = "give dumps that torch wrote, such as nccl_trace_rank_3"
+_POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
+_SAME_SIZES = re.compile(r"(?i)all_?reduce|broadcast")
+_LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.\w{1,8})?$")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The first unfinished operation of one rank on one group."""
+
+    sequence: int
+    operation: str
+    sizes: str
+
+
+@dataclass
+class Group:
+    """A process group, as the dumps of its ranks describe it.
+
+    Attributes:
+        members: Its ranks, as far as the dumps name them.
+        last: Number of the last collective that each rank has entered.
+        waiting: What each rank waits in.
+    """
+
+    name: str
+    description: str
+    members: set[int] = field(default_factory=set)
+    last: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A group whose ranks wait.
+
+    Attributes:
+        behind: Ranks that have not entered the collective that others wait in.
+        silent: Members without a dump.
+        differ: Whether ranks wait in different operations, or in sizes that differ, at one number.
+        elsewhere: Ranks of ``behind`` that wait in another group.
+    """
+
+    group: Group
+    sequence: int
+    behind: tuple[int, ...]
+    silent: tuple[int, ...]
+    differ: bool
+    elsewhere: tuple[int, ...]
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler of plain data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse every class and function."""
+        raise pickle.UnpicklingError(f"names {module}.{name}, which may run code")
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a flight recorder's dump."""
+    if head[:1] == b"\x80":
+        return head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    keys = (b'"entries"', b'"pg_config"', b'"comm_lib_version"')
+    return head.lstrip()[:1] == b"{" and any(key in head for key in keys)
+
+
+def read_dump(path: str, data: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the rank and the content of a dump.
+
+    Raises:
+        InputError: The dump is damaged, holds more than plain data, or its name has no rank.
+    """
+    named = _LAST_NUMBER.search(PurePath(path).name)
+    if named is None:
+        raise InputError("LOG", path, "a dump whose name has no rank", REMEDY)
+    try:
+        content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
+    except pickle.UnpicklingError as error:
+        raise InputError("LOG", path, printable(f"a damaged dump: {error}"), REMEDY) from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise InputError("LOG", path, "a damaged dump", REMEDY) from error
+    if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
+        raise InputError("LOG", path, "not a dump of the flight recorder", REMEDY)
+    return int(named[1]), content
+
+
+def groups_of(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, Group]:
+    """Merge the dumps of all ranks by process group."""
+    groups: dict[str, Group] = {}
+    for rank, dump in dumps.items():
+        for entry in dump["entries"]:
+            if isinstance(entry, dict):
+                _add(groups, rank, entry)
+        config = dump.get("pg_config")
+        for told in config.values() if isinstance(config, dict) else ():
+            if isinstance(told, dict) and str(told.get("name")) in groups:
+                groups[str(told["name"])].members.update(_ranks(told.get("ranks")))
+    return groups
+
+
+def _add(groups: dict[str, Group], rank: int, entry: Mapping[str, Any]) -> None:
+    named = entry.get("process_group")
+    pair = [str(part) for part in named] if isinstance(named, (list, tuple)) else []
+    name, description = (*pair, "", "")[:2]
+    group = groups.setdefault(name, Group(name, description or f"group {name}"))
+    group.members.add(rank)
+    point_to_point = bool(entry.get("is_p2p"))
+    sequence = _whole(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id"))
+    if not point_to_point:
+        group.last[rank] = max(group.last.get(rank, 0), sequence)
+    finished = entry.get("retired") is True or entry.get("state") == "completed"
+    known = group.waiting.get(rank)
+    if not finished and (known is None or sequence < known.sequence):
+        operation = printable(str(entry.get("profiling_name", "an operation")))[:80]
+        sizes = str(entry.get("input_sizes", ""))[:200]
+        group.waiting[rank] = Waiting(sequence, operation, sizes)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
+
+
+def _ranks(text: object) -> list[int]:
+    """Return the ranks in ``[0, 1]``, which torch writes as text."""
+    if isinstance(text, str):
+        try:
+            text = ast.literal_eval(text[:1_000_000])
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return []
+    return [rank for rank in text if isinstance(rank, int)] if isinstance(text, list) else []
+
+
+def stuck_groups(groups: Mapping[str, Group], dumped: Sequence[int]) -> list[Stuck]:
+    """Return the groups whose ranks wait, those that explain the others first."""
+    found = [_stuck(group, groups, set(dumped)) for group in groups.values() if group.waiting]
+    return sorted(found, key=_order)
+
+
+def _stuck(group: Group, groups: Mapping[str, Group], dumped: set[int]) -> Stuck:
+    sequence = min(waiting.sequence for waiting in group.waiting.values())
+    there = {rank for rank, waiting in group.waiting.items() if waiting.sequence == sequence}
+    behind = [rank for rank in sorted(group.members & dumped)
+              if rank not in group.waiting and group.last.get(rank, 0) < sequence]  # fmt: skip
+    elsewhere = [rank for rank in behind
+                 if any(rank in other.waiting for other in groups.values())]  # fmt: skip
+    kinds = {_compared(group.waiting[rank]) for rank in there}
+    return Stuck(
+        group,
+        sequence,
+        tuple(behind),
+        tuple(sorted(group.members - dumped)),
+        len(kinds) > 1,
+        tuple(elsewhere),
+    )
+
+
+def _compared(waiting: Waiting) -> tuple[str, str]:
+    """Return what must be equal on all ranks of a group; a send and its receive are not."""
+    if _POINT_TO_POINT.search(waiting.operation):
+        return "", ""
+    return waiting.operation, waiting.sizes if _SAME_SIZES.search(waiting.operation) else ""
+
+
+def _order(stuck: Stuck) -> tuple[int, int, str]:
+    """Groups with a rank that is behind and waits for nothing else come first."""
+    free = set(stuck.behind) - set(stuck.elsewhere)
+    rank = 0 if free else 1 if stuck.silent else 2 if stuck.differ else 3
+    return rank, len(stuck.group.members), stuck.group.name
+
+
+def explained(stuck: Stuck) -> Iterator[str]:
+    """Return what the dumps say of a group, line by line."""
+    group = stuck.group
+    by_what: dict[tuple[int, str], list[int]] = {}
+    for rank, waiting in group.waiting.items():
+        by_what.setdefault((waiting.sequence, waiting.operation), []).append(rank)
+    for (sequence, operation), ranks in sorted(by_what.items()):
+        many = "ranks" if len(ranks) > 1 else "rank"
+        names = format_ranks(tuple(sorted(ranks)))
+        yield f"{many} {names} wait in {operation}, number {sequence}, of {group.description}"
+    free = [rank for rank in stuck.behind if rank not in stuck.elsewhere]
+    told: tuple[tuple[Sequence[int], str], ...] = (
+        (
+            free,
+            f"did not enter number {stuck.sequence} of {group.description} and wait in no group",
+        ),
+        (stuck.elsewhere, f"did not enter number {stuck.sequence} and wait in another group"),
+        (stuck.silent, f"of {group.description} have no dump here"),
+    )
+    for some, text in told:
+        if some:
+            yield f"rank{'s' if len(some) > 1 else ''} {format_ranks(tuple(some))} {text}"
+    if stuck.differ:
+        yield f"ranks of {group.description} disagree in the operation or its sizes"

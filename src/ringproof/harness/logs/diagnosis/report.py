@@ -1,0 +1,278 @@
+"""Reads the logs and dumps of a run, and writes the diagnosis as text and as JSON."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from ringproof.errors import InputError, printable
+from ringproof.harness.logs.diagnosis.index import Symptom, load_index
+from ringproof.harness.logs.diagnosis.reading import CUT, LogReader
+from ringproof.harness.logs.diagnosis.recorder import (
+    LARGEST_BYTES,
+    explained,
+    groups_of,
+    is_dump,
+    read_dump,
+    stuck_groups,
+)
+from ringproof.harness.logs.diagnosis.scan import Scan
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding, Ledger
+from ringproof.harness.logs.lines import opened, unreadable
+from ringproof.harness.logs.parsing import engine_text
+from ringproof.reference.topology.census_line import format_ranks
+
+VERSION = 1
+FIELD = "LOG"
+_HEAD_BYTES = 4096
+_MOST_NAMES = 6
+_MOST_LINES = 8
+_MOST_TEXT = 300
+
+
+@dataclass(frozen=True)
+class Report:
+    """The diagnosis, and what was read for it."""
+
+    diagnosis: Diagnosis
+    engine: str
+    logs: int
+    dumps: int
+    lines: int
+    notes: tuple[str, ...]
+
+
+def diagnose(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Report:
+    """Read the logs and flight-recorder dumps of one run, each in one pass.
+
+    Raises:
+        InputError: A file is missing, unreadable or not a file, or a dump is damaged.
+    """
+    ledger = Ledger(load_index())
+    dumps: dict[int, dict[str, Any]] = {}
+    notes: list[str] = []
+    lines = logs = 0
+    for path in dict.fromkeys(paths):
+        with opened(FIELD, path, what="log of a run", stdin=stdin) as stream:
+            head = _head(path, stream)
+            if is_dump(head):
+                rank, dump = read_dump(path, _rest(path, head, stream))
+                if rank in dumps:
+                    notes.append(
+                        f"{path}: another dump is of rank {rank}, too; the later one counts"
+                    )
+                dumps[rank] = dump
+                continue
+            scan = Scan(stream, head)
+            ledger.files.append(path)
+            notes += _read(path, scan, ledger)
+            lines, logs = lines + scan.lines, logs + 1
+    stuck = stuck_groups(groups_of(dumps), sorted(dumps))
+    if ledger.full:
+        notes.append("more kinds of errors than this reader keeps; the later ones are left out")
+    engine = engine_text(sorted(ledger.engine.items(), key=str))
+    return Report(ledger.judge(stuck), engine, logs, len(dumps), lines, tuple(notes))
+
+
+def _head(path: str, stream: BinaryIO) -> bytes:
+    try:
+        return stream.read(_HEAD_BYTES)
+    except gzip.BadGzipFile as error:
+        raise InputError(FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
+    except (EOFError, zlib.error) as error:
+        raise InputError(FIELD, path, "damaged gzip data", "copy the log again") from error
+    except OSError as error:
+        raise unreadable(FIELD, path, error) from error
+
+
+def _rest(path: str, head: bytes, stream: BinaryIO) -> bytes:
+    data = head + stream.read(LARGEST_BYTES)
+    if len(data) > LARGEST_BYTES:
+        raise InputError(FIELD, path, f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
+    return data
+
+
+def _read(path: str, scan: Scan, ledger: Ledger) -> Iterator[str]:
+    """Read one log, and yield what its reader should know."""
+    reader = LogReader(path)
+    try:
+        for line, event in reader.read(scan):
+            if event is None:
+                ledger.line(path, line)
+            else:
+                ledger.add(event)
+    except gzip.BadGzipFile as error:
+        raise InputError(FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
+    except (EOFError, zlib.error) as error:
+        yield f"{path}: the compressed data is damaged ({error}); read up to there"
+    except OSError as error:
+        raise unreadable(FIELD, path, error) from error
+    if scan.iteration is not None:
+        ledger.final[path] = scan.iteration
+    if scan.bytes_read == 0:
+        yield f"{path} is empty"
+    elif scan.looks_binary:
+        yield f"{path} looks binary or UTF-16, not like a text log"
+
+
+def names(who: set[str] | tuple[str, ...]) -> str:
+    """Return ranks in words."""
+    ranks = sorted(int(name[5:]) for name in who if name.startswith("rank "))
+    rest = sorted(name for name in who if not name.startswith("rank "))
+    shown = [f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"] if ranks else []
+    shown += rest[:_MOST_NAMES]
+    if len(rest) > _MOST_NAMES:
+        shown.append(f"{len(rest) - _MOST_NAMES} more")
+    return printable(", ".join(shown))[:_MOST_TEXT]
+
+
+def title(finding: Finding) -> str:
+    """Return what was raised, on one line."""
+    first = finding.first
+    said = printable(" ".join(first.message.split()))[:_MOST_TEXT]
+    error = "error" if first.error == "usage" else first.error
+    return f"{error}: {said}" if said else error
+
+
+def as_text(report: Report) -> Iterator[str]:
+    """Yield the diagnosis for a reader, line by line."""
+    diagnosis = report.diagnosis
+    yield f"diagnosis: {_headline(diagnosis)}"
+    if diagnosis.cause is not None:
+        yield from _finding(diagnosis.cause)
+        if diagnosis.missing:
+            yield f"  no timeout of ranks {format_ranks(diagnosis.missing)}: look there first"
+    for symptom in diagnosis.silent:
+        yield f"  Transformer Engine's attention: {report.engine}"
+        yield from _advice(symptom)
+    for index, stuck in enumerate(diagnosis.stuck[:_MOST_LINES]):
+        yield from (f"  {'dumps' if not index else '     '}  {text}" for text in explained(stuck))
+    for other in diagnosis.others[:_MOST_LINES]:
+        known = other.symptom.statements if other.symptom else ()
+        said = f" ({', '.join(known)})" if known else "" if other.symptom else " (not understood)"
+        yield f"also: {names(other.who)}: {title(other)}{said}, {_place(other)}"
+    for after in diagnosis.follow_ups:
+        yield f"follow-up: {_count(after)}: {title(after)}, first at {_place(after)}"
+    for past in diagnosis.earlier[:_MOST_LINES]:
+        yield f"earlier, training went on: {names(past.who)}: {title(past)}, {_place(past)}"
+    yield from (f"note: {printable(note)}" for note in report.notes)
+    yield f"read {report.logs} logs with {report.lines:,} lines, and {report.dumps} dumps"
+
+
+def _headline(diagnosis: Diagnosis) -> str:
+    cause = diagnosis.cause
+    if cause is not None:
+        known = cause.symptom
+        if known is None:
+            return f"{names(cause.who)} failed first, with an error that the index does not know"
+        if known.kind == "nan":
+            return f"numbers are not finite, first in {names(cause.who)}"
+        if known.kind == "hang":
+            return f"a hang: {_count(cause)} waited in a collective until the timeout"
+        said = known.statements[0] if known.statements else known.id
+        return f"{said}, {names(cause.who)} failed first"
+    if diagnosis.silent:
+        return diagnosis.silent[0].cause
+    if diagnosis.stuck:
+        return f"a hang: ranks wait in {diagnosis.stuck[0].group.description}"
+    if diagnosis.follow_ups:
+        return "ranks lost another one, whose own error is in none of these logs"
+    return "nothing found"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    for event in finding.evidence:
+        yield f"  evidence  {printable(event.file)}:{event.line}: {event.text}"
+    first = finding.first
+    if first.place:
+        where = f" in {first.functions[-1]}" if first.functions else ""
+        yield f"  raised    {printable(first.place)}{printable(where)}"
+    for message, who in sorted(finding.waits.items())[:_MOST_LINES]:
+        yield f"  waits     {names(who)}: {printable(message)}"
+    if finding.symptom is None:
+        yield f"  error     {title(finding)}"
+        if first.error == CUT:
+            yield "  remedy    The log ends before the exception; give the logs of all ranks."
+        return
+    yield from _advice(finding.symptom)
+
+
+def _advice(symptom: Symptom) -> Iterator[str]:
+    label = "pitfall" if len(symptom.statements) == 1 else "pitfalls"
+    if symptom.statements:
+        yield f"  {label:<8}  {', '.join(symptom.statements)}"
+    yield f"  cause     {symptom.cause}"
+    yield f"  remedy    {symptom.remedy}"
+
+
+def _count(finding: Finding) -> str:
+    number = len(finding.who)
+    return names(finding.who) if number <= 2 else f"{number} ranks ({names(finding.who)})"
+
+
+def _place(finding: Finding) -> str:
+    return f"{printable(finding.first.file)}:{finding.first.line}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Return the diagnosis as plain data."""
+    diagnosis = report.diagnosis
+    return {
+        "version": VERSION,
+        "found": diagnosis.found,
+        "headline": _headline(diagnosis),
+        "cause": _data(diagnosis.cause) if diagnosis.cause else None,
+        "others": [_data(one) for one in diagnosis.others],
+        "follow_ups": [_data(one) for one in diagnosis.follow_ups],
+        "earlier": [_data(one) for one in diagnosis.earlier],
+        "silent": [_symptom(one) for one in diagnosis.silent],
+        "engine": report.engine,
+        "stuck": [
+            {
+                "group": one.group.name,
+                "description": one.group.description,
+                "waiting": {
+                    str(rank): {"operation": waiting.operation, "number": waiting.sequence}
+                    for rank, waiting in sorted(one.group.waiting.items())
+                },
+                "behind": one.behind,
+                "without_dump": one.silent,
+                "disagree": one.differ,
+            }
+            for one in diagnosis.stuck
+        ],
+        "without_timeout": diagnosis.missing,
+        "notes": report.notes,
+        "read": {"logs": report.logs, "lines": report.lines, "dumps": report.dumps},
+    }
+
+
+def _symptom(symptom: Symptom) -> dict[str, Any]:
+    return {
+        "symptom": symptom.id,
+        "kind": symptom.kind,
+        "statements": symptom.statements,
+        "cause": symptom.cause,
+        "remedy": symptom.remedy,
+    }
+
+
+def _data(finding: Finding) -> dict[str, Any]:
+    first = finding.first
+    return {
+        **(_symptom(finding.symptom) if finding.symptom else {"symptom": None}),
+        "error": first.error,
+        "message": first.message[: 10 * _MOST_TEXT],
+        "raised": first.place,
+        "function": first.functions[-1] if first.functions else "",
+        "ranks": names(finding.who),
+        "count": finding.count,
+        "waits": {message: sorted(who) for message, who in sorted(finding.waits.items())},
+        "evidence": [
+            {"file": event.file, "line": event.line, "text": event.text}
+            for event in finding.evidence
+        ],
+    }
