@@ -85,7 +85,7 @@ def test_a_mention_is_no_symptom(tmp_path: Path, case: Case) -> None:
         "print('Traceback (most recent call last):')",
         said,
         *traceback(case),
-        *progress(4, 9),
+        *progress(4, 20),
     ]  # fmt: skip
     path = tmp_path / "run.log"
     path.write_text("\n".join(lines) + "\n")

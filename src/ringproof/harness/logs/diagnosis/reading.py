@@ -160,8 +160,15 @@ class LogReader:
             one.expects_code = True
             one.event = replace(one.event, place=f"{frame[1]}:{frame[2]}", code="")
         elif end and (one.frames or one.seen > 1):
-            one.event = replace(one.event, error=end[1], message=end[2] or "", line=base.line,
-                                text=base.text, time=base.time or one.event.time)  # fmt: skip
+            one.event = replace(
+                one.event,
+                error=end[1],
+                message=end[2] or "",
+                line=base.line,
+                text=base.text,
+                time=base.time or one.event.time,
+                iteration=base.iteration,
+            )
         elif one.expects_code and body[:1].isspace():
             one.event = replace(one.event, code=body.strip()[:MOST_SHOWN])
             one.expects_code = False

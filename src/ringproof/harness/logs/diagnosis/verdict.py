@@ -145,7 +145,11 @@ class Ledger:
         self._merge(known, event)
 
     def _merge(self, known: Finding, event: Event) -> None:
-        if len(known.evidence) < MOST_EVIDENCE:
+        if known.evidence and known.first.weak and not event.weak:
+            known.evidence.clear()
+        if len(known.evidence) < MOST_EVIDENCE and (
+            not known.evidence or known.first.weak == event.weak
+        ):
             known.evidence.append(event)
         known.count += 1
         known.last = event
