@@ -13,6 +13,7 @@ from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.logs.diagnosis.index import KINDS, load_index
 from ringproof.harness.logs.diagnosis.report import Report, diagnose, names
 
+INDEX = load_index()
 ROOT = Path(__file__).parents[2]
 LAYOUTS = ("torch", "srun", "files", "stamped")
 ELSEWHERE = {"graph-options", "killed", "crashed", "nan-line", "usage"}  # test_diagnose_lines.py
@@ -36,7 +37,7 @@ def test_the_index_names_statements_that_exist() -> None:
         card = load_card(path)
         for part in (card.pitfalls, card.constraints, card.claims):
             known |= {f"{skill}/{item.id}" for item in part}
-    symptoms = load_index().symptoms
+    symptoms = INDEX.symptoms
     assert {name for one in symptoms for name in one.statements} <= known
     assert {one.kind for one in symptoms} == set(KINDS)
     assert len({one.id for one in symptoms}) == len(symptoms)
@@ -44,13 +45,13 @@ def test_the_index_names_statements_that_exist() -> None:
 
 
 def test_each_symptom_has_a_case() -> None:
-    expected = {one.id for one in load_index().symptoms if one.kind not in OF_OTHER_KINDS}
+    expected = {one.id for one in INDEX.symptoms if one.kind not in OF_OTHER_KINDS}
     assert {case.symptom for case in CASES} == expected - ELSEWHERE
 
 
 def test_each_message_of_a_pitfall_is_in_the_index() -> None:
     """A pitfall whose symptom is an exception has an entry."""
-    named = {name for one in load_index().symptoms for name in one.statements}
+    named = {name for one in INDEX.symptoms for name in one.statements}
     missing = set()
     for skill, path in find_cards(ROOT / "skills").items():
         for pitfall in load_card(path).pitfalls:
@@ -63,7 +64,7 @@ def test_each_message_of_a_pitfall_is_in_the_index() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.symptom}-{n}" for n, case in enumerate(CASES)])
 def test_a_symptom_of_one_rank_is_found(tmp_path: Path, case: Case, layout: str) -> None:
-    report = diagnose(files(tmp_path, case, layout))
+    report = diagnose(files(tmp_path, case, layout), index=INDEX)
     assert found(report) == (case.symptom, "rank 3")
     cause = report.diagnosis.cause
     assert cause is not None and cause.symptom is not None
@@ -89,7 +90,7 @@ def test_a_mention_is_no_symptom(tmp_path: Path, case: Case) -> None:
     ]  # fmt: skip
     path = tmp_path / "run.log"
     path.write_text("\n".join(lines) + "\n")
-    report = diagnose([str(path)])
+    report = diagnose([str(path)], index=INDEX)
     assert found(report) == ("nothing", "")
     assert not report.diagnosis.found
     assert [one.symptom.id for one in report.diagnosis.earlier if one.symptom] == [case.symptom]
@@ -133,16 +134,15 @@ def damaged(folder: Path, seed: int) -> tuple[str, str]:
     text = "\n".join(mutated(list(mixed(lines, "[rank{}]: ")), choice)) + "\n"
     path = folder / "damaged.log"
     path.write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
-    return case.symptom, found(diagnose([str(path)]))[0]
+    return case.symptom, found(diagnose([str(path)], index=INDEX))[0]
 
 
 WITHOUT_ITS_WORDS = {"unknown", "nothing", "hang", "hang-dynamic"}
-GENERAL = {"device-error", "out-of-memory", "usage", "peer-gone", "lost-peer", "scheduler-index"}
 
 
 def wrong(pair: tuple[str, str]) -> bool:
     """Whether a diagnosis names another fault; one that lacks the words is not wrong, but lost."""
-    return pair[0] != pair[1] and pair[1] not in WITHOUT_ITS_WORDS | GENERAL
+    return pair[0] != pair[1] and pair[1] not in WITHOUT_ITS_WORDS
 
 
 def test_damaged_logs_mislead_rarely(tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ def test_a_refusal_has_file_and_line() -> None:
     assert (unknown.file, unknown.line) == ("", None)
 
 
+FRAMES = ("validate_args", "get_dynamic_data_context_parallel_groups", "build_layer")
+
+
 @pytest.mark.parametrize(
     ("message", "feature", "pitfall"),
     [
@@ -120,7 +123,9 @@ def test_a_refusal_has_file_and_line() -> None:
     ],
 )
 def test_messages_find_their_pitfalls(message: str, feature: str, pitfall: str) -> None:
-    found = find_pitfalls(message, "  in validate_args\n", SKILLS, feature)
+    frames = "".join(f"  File x, line 1, in {name}\n    call()\n" for name in FRAMES[:-1])
+    frames += f"  File x, line 1, in {FRAMES[-1]}\n"
+    found = find_pitfalls(message, frames, SKILLS, feature)
     assert found[0].id == pitfall
     assert found[0].remedy
 

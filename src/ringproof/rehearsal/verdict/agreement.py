@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.harness.cards.loading import find_cards, load_card
-from ringproof.harness.cards.model import Pitfall
+from ringproof.harness.logs.diagnosis.index import load_index
 from ringproof.rehearsal.program import RankReport
 from ringproof.rehearsal.running import Failure, Outcome
 
@@ -22,9 +21,8 @@ NOT_EVALUATED = (
     "which depend on packing and CP."
 )
 MEASURED_ITERATIONS = 5  # tolerances hold for so many steps and grow in proportion beyond
-SHORTEST_MATCH = 24  # characters of a message that a pitfall must share
-FEWEST_WORDS = 4
 MOST_PITFALLS = 3
+_FRAME = re.compile(r" in (\w+)\n(?: {4}(.*))?")
 SKILL_OF_FEATURE: Mapping[str, str] = MappingProxyType(
     {"dynamic-cp": "dynamic-context-parallel", "a2a+p2p": "hierarchical-context-parallel"}
 )
@@ -234,25 +232,35 @@ def refusal_of(
 def find_pitfalls(
     message: str, traceback: str, skills: Path | None, feature: str
 ) -> tuple[KnownPitfall, ...]:
-    """Return the pitfalls of the cards whose symptom matches an error message.
+    """Return the pitfalls of the cards that explain an error message, by the symptom index.
 
     Args:
-        traceback: Decides where the message has no text.
+        traceback: Functions in it, and its last source line, decide where messages are alike.
         feature: Context parallel feature of the launch; its skill comes first among equals.
     """
     if skills is None:
         return ()
-    preferred = SKILL_OF_FEATURE.get(feature, "")
-    found = []
-    for skill, path in find_cards(skills).items():
-        for pitfall in load_card(path).pitfalls:
-            score = _score(message, traceback, pitfall)
-            if score:
-                known = KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
-                found.append((-score, skill != preferred, known))
-    found.sort(key=lambda item: item[:2])
-    best = [known for score, _, known in found if score == found[0][0]]
-    return tuple(best[:MOST_PITFALLS])
+    error, _, said = message.partition(":")
+    kind = "usage" if error == "SystemExit" else error.strip()
+    frames = _FRAME.findall(traceback)
+    code = frames[-1][1] if frames else ""
+    symptom = load_index().find(kind, said.strip(), [name for name, _ in frames], code)
+    names = symptom.statements if symptom is not None else ()
+    return _best(names, skills, SKILL_OF_FEATURE.get(feature, ""))
+
+
+def _best(names: Sequence[str], skills: Path, preferred: str) -> tuple[KnownPitfall, ...]:
+    """Return the pitfalls among statements, those of the preferred skill first."""
+    cards = {skill: load_card(path) for skill, path in find_cards(skills).items()} if names else {}
+    found = [
+        KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
+        for name in names
+        for skill, card in cards.items()
+        for pitfall in card.pitfalls
+        if name == f"{skill}/{pitfall.id}"
+    ]
+    found.sort(key=lambda one: one.skill != preferred)
+    return tuple(found[:MOST_PITFALLS])
 
 
 def compare(
@@ -308,30 +316,3 @@ def _differences(
 
 def _largest(differences: Sequence[Difference]) -> Difference | None:
     return max(differences, key=lambda item: item.relative, default=None)
-
-
-def _score(message: str, traceback: str, pitfall: Pitfall) -> int:
-    """Return how many characters of a message a pitfall's symptom shares; 0 for no match."""
-    text = _plain(message)
-    kind, _, said = text.partition(":")
-    symptom = _plain(pitfall.symptom)
-    if not said.strip():
-        bare = f"bare {kind}" in symptom or f"{kind} without" in symptom
-        return len(kind) if bare and _named_in(traceback, symptom) else 0
-    if re.search(rf"(?<!\w){re.escape(text)}(?!\w)", symptom):
-        return len(text)
-    own, theirs = text.split(), symptom.split()
-    run = SequenceMatcher(None, own, theirs, autojunk=False).find_longest_match()
-    shared = " ".join(own[run.a : run.a + run.size])
-    return len(shared) if run.size >= FEWEST_WORDS and len(shared) >= SHORTEST_MATCH else 0
-
-
-def _named_in(traceback: str, symptom: str) -> bool:
-    """Return whether a function that the symptom names is in the traceback."""
-    names = re.findall(r"\b_?[a-z]+(?:_[a-z0-9]+)+\b", symptom)
-    return any(f"in {name}\n" in traceback for name in names)
-
-
-def _plain(text: str) -> str:
-    """Return a text without quotes and with single spaces, for comparison."""
-    return " ".join(re.sub("[`'\"…]|\\.\\.\\.|,(?=\\s|$)|[!.](?=\\s|$)", " ", text).split())

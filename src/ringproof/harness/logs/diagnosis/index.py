@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -68,7 +67,6 @@ class Index:
         return None
 
 
-@lru_cache(maxsize=1)
 def load_index() -> Index:
     """Read the index that comes with the package."""
     text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")

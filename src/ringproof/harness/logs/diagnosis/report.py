@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ringproof.errors import InputError, printable
-from ringproof.harness.logs.diagnosis.index import Symptom, load_index
+from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
 from ringproof.harness.logs.diagnosis.reading import CUT, LogReader
 from ringproof.harness.logs.diagnosis.recorder import (
     LARGEST_BYTES,
@@ -45,36 +45,44 @@ class Report:
     notes: tuple[str, ...]
 
 
-def diagnose(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Report:
+def diagnose(
+    paths: Sequence[str], *, stdin: BinaryIO | None = None, index: Index | None = None
+) -> Report:
     """Read the logs and flight-recorder dumps of one run, each in one pass.
+
+    Args:
+        stdin: What ``-`` names.
+        index: Symptoms to look for; by default those that come with the package.
 
     Raises:
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
-    ledger = Ledger(load_index())
+    ledger = Ledger(load_index() if index is None else index)
     dumps: dict[int, dict[str, Any]] = {}
     notes: list[str] = []
-    lines = logs = 0
+    lines = 0
     for path in dict.fromkeys(paths):
         with opened(FIELD, path, what="log of a run", stdin=stdin) as stream:
             head = _head(path, stream)
             if is_dump(head):
-                rank, dump = read_dump(path, _rest(path, head, stream))
-                if rank in dumps:
-                    notes.append(
-                        f"{path}: another dump is of rank {rank}, too; the later one counts"
-                    )
-                dumps[rank] = dump
+                notes += _dump(path, _rest(path, head, stream), dumps)
                 continue
             scan = Scan(stream, head)
             ledger.files.append(path)
             notes += _read(path, scan, ledger)
-            lines, logs = lines + scan.lines, logs + 1
-    stuck = stuck_groups(groups_of(dumps), sorted(dumps))
+        lines += scan.lines
     if ledger.full:
         notes.append("more kinds of errors than this reader keeps; the later ones are left out")
+    diagnosis = ledger.judge(stuck_groups(groups_of(dumps), sorted(dumps)))
     engine = engine_text(sorted(ledger.engine.items(), key=str))
-    return Report(ledger.judge(stuck), engine, logs, len(dumps), lines, tuple(notes))
+    return Report(diagnosis, engine, len(ledger.files), len(dumps), lines, tuple(notes))
+
+
+def _dump(path: str, data: bytes, dumps: dict[int, dict[str, Any]]) -> Iterator[str]:
+    rank, dump = read_dump(path, data)
+    if rank in dumps:
+        yield f"{path}: another dump is of rank {rank}, too; the later one counts"
+    dumps[rank] = dump
 
 
 def _head(path: str, stream: BinaryIO) -> bytes:
