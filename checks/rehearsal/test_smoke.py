@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -17,15 +18,19 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
+from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import read_command
-from ringproof.rehearsal.smoke.pair import known_options
-from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, failure
+from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.smoke.commands import Setting
+from ringproof.rehearsal.smoke.pair import Size, known_options, make_pair
+from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
---logging-level --no-such-thing"""
+--logging-level --hierarchical-context-parallel-sizes --dynamic-context-parallel
+--cuda-graph-dynamic-microbatches"""
 CUDA = ("--nproc", "4", "--offline")
 
 
@@ -133,6 +138,21 @@ def test_a_checkout_without_the_program_is_refused(checkout: Path) -> None:
     (checkout / "pretrain_gpt.py").unlink()
     code, text = smoke(checkout)
     assert code == 2 and "has no pretrain_gpt.py" in text
+
+
+@pytest.mark.parametrize(
+    ("feature", "option", "remedy"),
+    [
+        ("hcp", "--hierarchical-context-parallel-sizes", "main or dev"),
+        ("dynamic-cp", "--dynamic-context-parallel", "dev"),
+        ("graphs", "--cuda-graph-dynamic-microbatches", "pull request 6479"),
+    ],
+)
+def test_a_checkout_without_the_feature_is_refused(checkout, feature, option, remedy) -> None:
+    path = checkout / "megatron" / "training" / "arguments.py"
+    path.write_text(path.read_text().replace(option, "--other"))
+    code, text = smoke(checkout, "--dry-run", feature=feature)
+    assert code == 2 and f"(got {option})" in text and text.endswith(f"a checkout of {remedy}")
 
 
 def test_a_machine_without_gpus_is_refused(checkout: Path, tmp_path: Path) -> None:
@@ -383,6 +403,17 @@ def test_logs_of_a_good_run_pass(checkout: Path, logs: Path, tmp_path: Path) -> 
     assert str(tmp_path) not in path.read_text(), "no folder of this machine in a record"
 
 
+def test_a_record_names_the_commit_of_a_checkout(checkout: Path, logs: Path, tmp_path) -> None:
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(checkout))
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "one")):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    code, text = judged(checkout, logs, "--json", str(tmp_path / "found.json"))
+    assert code == 0, text
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["megatron"] == f"dir:Megatron-LM#commit={commit.stdout.strip()}"
+
+
 def damaged(logs: Path, half: str, old: str, new: str) -> None:
     files = [path for path in (logs / half).rglob("stdout.log") if old in path.read_text()]
     assert files
@@ -422,3 +453,49 @@ def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:
         "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n"
     )
     assert failure(tmp_path) == "rank 1 ended with: AssertionError: the cause"
+
+
+# --- running ---
+
+
+@pytest.fixture
+def launched(checkout: Path, tmp_path: Path) -> Callable[[str, float], list[str]]:
+    """Run a pair whose ``PYTHON -m torch.distributed.run`` is a script; return its problems."""
+
+    def run(body: str, timeout: float) -> list[str]:
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/bash\n{body}\n")
+        python.chmod(0o755)
+        upstream = Upstream(checkout, "git:main", Path(), "", None)
+        setting = Setting(upstream, True, tmp_path / "logs", str(python))
+        pair = make_pair(
+            "hcp", Size(4, 1), skills=Path("skills"), megatron=checkout, steps=2, dtype="float32"
+        )
+        return run_pair(pair, setting, timeout=timeout, progress=lambda *_: None)
+
+    return run
+
+
+def test_both_programs_run_even_if_one_fails(launched) -> None:
+    first, second = launched('echo "x.py: error: no such option"; exit 1', 60)
+    assert first == "feature on: x.py: error: no such option"
+    assert second == "feature off: x.py: error: no such option"
+
+
+def test_programs_that_end_well_have_no_problem(launched) -> None:
+    assert launched("exit 0", 60) == []
+
+
+def test_a_program_that_takes_too_long_is_ended(launched, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    problems = launched(f"echo $$ >> {pid}; exec sleep 600", 0.5)
+    assert problems == [f"feature {name}: not finished after 0.5 s" for name in ("on", "off")]
+    for number in pid.read_text().split():
+        assert not Path(f"/proc/{number}").exists()
+
+
+def test_too_many_ranks_for_the_machine_are_refused() -> None:
+    estimate(Size(8, 1)).check(Machine(cores=2, free=4 << 30))
+    for machine in (Machine(cores=2, free=1 << 30), Machine(cores=0.25, free=None)):
+        with pytest.raises(InputError, match="--nproc"):
+            estimate(Size(8, 1)).check(machine)

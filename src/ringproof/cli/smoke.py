@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from ringproof.budget import Machine
 from ringproof.cli.options import (
     CacheOption,
     FolderOption,
+    ForceOption,
     JsonOption,
     OfflineOption,
     cache_folder,
@@ -127,6 +130,7 @@ def megatron(
     skills: FolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: OfflineOption = False,
+    force: ForceOption = False,
 ) -> None:
     """Train a few steps with upstream's pretrain_gpt.py, with a feature on and with it off.
 
@@ -151,7 +155,10 @@ def megatron(
         _write_jobs(pair, setting, job, {"slurm": slurm, "kubernetes": kubernetes})
     if dry_run or slurm or kubernetes:
         return
-    verdict = _verdict(pair, setting, judge=judge, timeout=timeout, held=out is not None)
+    limit = None if force else Machine.here()
+    held = nullcontext() if out else held_folder(setting.folder, "--out")
+    with held:
+        verdict = _judged(pair, setting) if judge else _run(pair, setting, timeout, limit)
     _report(verdict, setting, json_path, record)
     if not verdict.passed:
         raise typer.Exit(1)
@@ -213,6 +220,7 @@ def _setting(
     repo: str, te: str | None, device: str, folder: Path, cache: Path, offline: bool
 ) -> Setting:
     """Open upstream's code; on CUDA the Transformer Engine that is installed."""
+    from ringproof.harness.stack.products import checked_out
     from ringproof.rehearsal.program import Upstream
     from ringproof.rehearsal.smoke.commands import Setting
     from ringproof.rehearsal.smoke.pair import SCRIPT
@@ -225,27 +233,36 @@ def _setting(
     else:
         root, name = open_megatron(repo, cache=cache, offline=offline, option="--repo")
         version = ""
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(ENGINE)
         upstream = Upstream(root, name, Path(), version, None)
     if not (upstream.megatron / SCRIPT).is_file():
         raise InputError("--repo", repo, f"has no {SCRIPT}", "name a checkout; wheels have none")
+    commit = checked_out(upstream.megatron)
+    if commit is not None:
+        upstream = replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
     return Setting(upstream, device == "cpu", folder)
 
 
-def _verdict(pair: Pair, setting: Setting, *, judge: bool, timeout: float, held: bool) -> Verdict:
-    """Run both programs, unless they have run, and judge their logs."""
+def _judged(pair: Pair, setting: Setting) -> Verdict:
+    """Judge the logs that are there."""
+    from ringproof.rehearsal.smoke.judging import judge
+
+    return judge(pair, setting)
+
+
+def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) -> Verdict:
+    """Run both programs on this machine, and judge their logs."""
     from ringproof.rehearsal.smoke import judging, running
 
-    if judge:
-        return judging.judge(pair, setting)
     if pair.size.nodes > 1:
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
         raise InputError("--nodes", pair.size.nodes, "only one node is started here", remedy)
     if not setting.cpu:
         running.require_gpus(pair.size.ranks)
-    default = contextlib.nullcontext() if held else held_folder(setting.folder, "--out")
-    with default, rank_progress(Console(stderr=True)) as progress:
+    elif machine is not None:
+        running.estimate(pair.size).check(machine)
+    with rank_progress(Console(stderr=True)) as progress:
         running.clear(pair, setting)
         problems = running.run_pair(pair, setting, timeout=timeout, progress=progress)
     return judging.judge(pair, setting, tuple(problems))

@@ -170,7 +170,11 @@ def _commit(name: str, tree: UpstreamTree) -> str | None:
     known = getattr(tree, "commit", None)
     if known is not None:
         return str(known)
-    folder = Path(name.removeprefix("dir:"))
+    return checked_out(Path(name.removeprefix("dir:")))
+
+
+def checked_out(folder: Path) -> str | None:
+    """Return the commit that a folder has checked out; ``None`` where it is no git checkout."""
     if not (folder / ".git").exists():
         return None
     # Import here, since loading libgit2 takes time and everything else works without it.

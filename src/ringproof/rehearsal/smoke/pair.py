@@ -39,21 +39,28 @@ class Feature:
 
     Attributes:
         command: Identifier of the command in the card of the skill.
+        option: Option of upstream without which a checkout does not have the feature.
+        found: Checkouts that have it.
         marker: Identifier of a marker that only a run with the feature on logs; empty for none.
     """
 
     skill: str
     command: str
+    option: str
+    found: str
     marker: str = ""
 
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
     {
-        "hcp": Feature("hierarchical-context-parallel", "megatron-smoke"),
-        "dynamic-cp": Feature("dynamic-context-parallel", "dev-train"),
-        "graphs": Feature("dynamic-cp-cuda-graphs", "pr6479-run", "capture-time"),
+        "hcp": Feature("hierarchical-context-parallel", "megatron-smoke", LEVELS, "main or dev"),
+        "dynamic-cp": Feature("dynamic-context-parallel", "dev-train", DYNAMIC[0], "dev"),
+        "graphs": Feature(
+            "dynamic-cp-cuda-graphs", "pr6479-run", "--cuda-graph-dynamic-microbatches",
+            "pull request 6479", "capture-time",
+        ),
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,10 @@ def make_pair(
         remedy = f"one of {', '.join(FEATURES)}"
         raise InputError("--feature", feature, "there is no such feature", remedy)
     _check_size(size)
-    options = known_options(megatron)
+    options, option = known_options(megatron), FEATURES[feature].option
+    if option not in options:
+        remedy = f"name a checkout of {FEATURES[feature].found}"
+        raise InputError("--repo", option, "this option is not in the checkout", remedy)
     launch, marker = _launch(FEATURES[feature], skills)
     launch = dataclasses.replace(launch, nodes=1, ranks_per_node=size.ranks)
     small = _shrunk(_sized(feature, launch, size), options, size, steps, dtype)

@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ringproof.budget import Estimate, Part
 from ringproof.errors import InputError
 from ringproof.rehearsal.smoke.commands import Setting, environment, torchrun
-from ringproof.rehearsal.smoke.pair import Half, Pair
+from ringproof.rehearsal.smoke.pair import Half, Pair, Size
 
 POLL_SECONDS = 1.0
 TAIL_BYTES = 20_000
 ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+)")
+_HELD_BYTES = 260 << 20
+"""Memory that a rank takes, apart from what any rank takes: 280 MB in all were measured."""
 LAUNCHER_LOG = "torchrun.log"
 
 Progress = Callable[[str, str], None]
@@ -39,6 +42,12 @@ def require_gpus(ranks: int) -> None:
         raise InputError("--nproc", ranks, f"CUDA has {count} GPUs here", remedy)
     if importlib.util.find_spec("transformer_engine") is None:
         raise InputError("--device", "cuda", "Transformer Engine is not installed", remedy)
+
+
+def estimate(size: Size) -> Estimate:
+    """Estimate what the ranks need that run with stand-ins on this machine."""
+    held = Part("--nproc", size.nproc, size.nproc * _HELD_BYTES)
+    return Estimate(size.nproc, (held,), "--nproc", size.nproc)
 
 
 def clear(pair: Pair, setting: Setting) -> None:
