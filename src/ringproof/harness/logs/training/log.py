@@ -80,7 +80,19 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 ITERATION = re.compile(rb"\biteration +([0-9]{1,15})/ *[0-9]{1,15} +\|")
 
 
-class Source:
+class Origin:
+    """Where the lines of a log come from, for messages: a path, and the argument that named it."""
+
+    def __init__(self, path: str, role: str) -> None:
+        self.path = path
+        self.role = role
+
+    def refused(self, problem: str, remedy: str) -> InputError:
+        """The error that says why this log cannot be used."""
+        return InputError(self.role, self.path, problem, remedy)
+
+
+class Source(Origin):
     """The lines of one open log; iterate it once, then read what was noted.
 
     Attributes:
@@ -88,8 +100,7 @@ class Source:
     """
 
     def __init__(self, path: str, role: str, stream: BinaryIO, wanted: str | None) -> None:
-        self.path = path
-        self.role = role
+        super().__init__(path, role)
         self.notes: list[str] = []
         self._lines = self._pieces(stream)
         self._head = self._read_head()
@@ -98,10 +109,6 @@ class Source:
     def __iter__(self) -> Iterator[bytes]:
         head, self._head = self._head, []
         return itertools.chain(head, self._lines)
-
-    def refused(self, problem: str, remedy: str) -> InputError:
-        """The error that says why this log cannot be used."""
-        return InputError(self.role, self.path, problem, remedy)
 
     def _read_head(self) -> list[bytes]:
         head: list[bytes] = []
@@ -165,26 +172,38 @@ _STEP_KIND, _EVALUATION_KIND = "step", "evaluation"
 
 def read_jsonl(source: Source, columns: Columns) -> Reading:
     """All steps of a JSON-lines log."""
-    reading = Reading.of(columns)
-    step = _Finder(columns.names(STEP))
-    finders = {name: _Finder(columns.names(name)) for name in columns.series}
-    if EVALUATION in finders and EVALUATION not in columns.chosen:
-        del finders[EVALUATION]
-    evaluation = _Finder(columns.names(LOSS))
+    reader = JsonReader(columns)
     for place, line in enumerate(source, 1):
+        reader.take(place, line)
+    return reader.reading
+
+
+class JsonReader:
+    """Reads JSON lines one by one into `reading`."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.reading = Reading.of(columns)
+        self._step = _Finder(columns.names(STEP))
+        self._finders = {name: _Finder(columns.names(name)) for name in columns.series}
+        if EVALUATION in self._finders and EVALUATION not in columns.chosen:
+            del self._finders[EVALUATION]
+        self._evaluation = {EVALUATION: _Finder(columns.names(LOSS))}
+
+    def take(self, place: int, line: bytes) -> None:
+        """Read one line; ``place`` is its number, from 1."""
+        reading = self.reading
         record = _object(line)
         if record is None:
             if not line.isspace():
                 reading.damage(place)
-            continue
+            return
         kind = record.get("kind", _STEP_KIND)
         if kind == _STEP_KIND:
-            _take(record, reading, step, finders)
+            _take(record, reading, self._step, self._finders)
         elif kind == "run":
             reading.exact = True
         elif kind == _EVALUATION_KIND and EVALUATION in reading.builders:
-            _take(record, reading, step, {EVALUATION: evaluation})
-    return reading
+            _take(record, reading, self._step, self._evaluation)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -273,25 +292,17 @@ def read_megatron(source: Source, columns: Columns) -> Reading:
     Raises:
         InputError: not one iteration line.
     """
-    reading = Reading.of(columns)
-    reading.averaged = True
-    reader = _Reader(reading, columns)
+    reader = MegatronReader(columns)
     for line in source:
-        if b"iteration" not in line:
-            continue
-        clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
-        for fields in _iterations(clean):
-            reader.take(fields)
-        if EVALUATION in reading.builders and (found := _VALIDATION.search(clean)):
-            reader.evaluation(int(found[1]), found[2])
-    if not reading.records:
+        reader.take(line)
+    if not reader.reading.records:
         raise source.refused(
             "no training steps found: no iteration line of Megatron-LM, no JSON lines, no CSV "
             "header",
             "name a training log, or its --format",
         )
-    reading.notes.extend(reader.notes())
-    return reading
+    reader.reading.notes.extend(reader.notes())
+    return reader.reading
 
 
 class _Fields(NamedTuple):
@@ -321,17 +332,33 @@ def _iterations(line: bytes) -> Iterator[_Fields]:
         yield _Fields(int(head[1]), line[head.end() - 1 : stop])
 
 
-class _Reader:
-    def __init__(self, reading: Reading, columns: Columns) -> None:
-        self._reading = reading
+class MegatronReader:
+    """Reads the lines of a Megatron log one by one into `reading`.
+
+    Attributes:
+        without_loss: Steps whose lines are whole and have no loss, while no line had one.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.reading = self._reading = Reading.of(columns)
+        self.reading.averaged = True
+        self.without_loss: list[int] = []
         self._columns = columns
         self._keys: dict[str, bytes] = {}
-        self._without_loss: list[int] = []
         self._skips: list[int] = []
         self._nans: list[int] = []
 
-    def take(self, fields: _Fields) -> None:
-        """One iteration line."""
+    def take(self, line: bytes) -> None:
+        """Read one line; only an iteration or validation line matters."""
+        if b"iteration" not in line:
+            return
+        clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
+        for fields in _iterations(clean):
+            self._iteration(fields)
+        if EVALUATION in self._reading.builders and (found := _VALIDATION.search(clean)):
+            self._evaluation(int(found[1]), found[2])
+
+    def _iteration(self, fields: _Fields) -> None:
         if self._reading.records < 100:
             self._reading.see(_text(name) for name in fields.names())
         self._reading.records += 1
@@ -357,7 +384,7 @@ class _Reader:
                 builder.add(fields.step, value)
         elif name == LOSS and whole:
             if key is None:
-                self._without_loss.append(fields.step)
+                self.without_loss.append(fields.step)
             else:
                 builder.add(fields.step, math.nan)
 
@@ -374,12 +401,11 @@ class _Reader:
         self._keys[name] = key
         builder.column = _text(key)
         if name == LOSS:
-            for step in self._without_loss:
+            for step in self.without_loss:
                 builder.add(step, math.nan)
         return key
 
-    def evaluation(self, step: int, text: bytes) -> None:
-        """A validation line."""
+    def _evaluation(self, step: int, text: bytes) -> None:
         value = number(text)
         if value is not None:
             builder = self._reading.builders[EVALUATION]
@@ -415,37 +441,48 @@ def read_table(source: Source, columns: Columns) -> Reading:
     header = next(rows, None)
     if header is None:
         raise source.refused("empty", "name a training log")
-    if all(number(cell) is not None for cell in header):
-        raise source.refused("a CSV file without a header", "name the columns in its first line")
-    reading = Reading.of(columns)
-    reading.see(header)
-    step = _column(source, header, columns, STEP)
-    if step is None:
-        raise _missing(source, header, STEP)
-    places = {name: _column(source, header, columns, name) for name in columns.series}
-    places = _value_alone(header, places)
-    found = {name: place for name, place in places.items() if place is not None}
-    if not found:
-        raise _missing(source, header, columns.series[0])
-    for name, place in found.items():
-        reading.builders[name].column = header[place].strip()
-    _read_rows(rows, reading, step, found)
-    return reading
-
-
-def _read_rows(
-    rows: Iterator[list[str]], reading: Reading, step: int, places: dict[str, int]
-) -> None:
-    adding = [(reading.builders[name].add, place) for name, place in places.items()]
-    width = 1 + max(step, *places.values())
+    reader = TableReader(source, columns, header)
     for line, row in enumerate(rows, 2):
-        at = step_number(row[step]) if len(row) >= width else None
+        reader.take(line, row)
+    return reader.reading
+
+
+class TableReader:
+    """Reads the rows of a CSV file one by one into `reading`.
+
+    Raises:
+        InputError: See `read_table`.
+    """
+
+    def __init__(self, source: Origin, columns: Columns, header: list[str]) -> None:
+        if all(number(cell) is not None for cell in header):
+            remedy = "name the columns in its first line"
+            raise source.refused("a CSV file without a header", remedy)
+        self.reading = Reading.of(columns)
+        self.reading.see(header)
+        step = _column(source, header, columns, STEP)
+        if step is None:
+            raise _missing(source, header, STEP)
+        places = {name: _column(source, header, columns, name) for name in columns.series}
+        places = _value_alone(header, places)
+        found = {name: place for name, place in places.items() if place is not None}
+        if not found:
+            raise _missing(source, header, columns.series[0])
+        for name, place in found.items():
+            self.reading.builders[name].column = header[place].strip()
+        self._step = step
+        self._adding = [(self.reading.builders[name].add, place) for name, place in found.items()]
+        self._width = 1 + max(step, *found.values())
+
+    def take(self, line: int, row: list[str]) -> None:
+        """Read one row; ``line`` is its number, from 1."""
+        at = step_number(row[self._step]) if len(row) >= self._width else None
         if at is None:
             if any(row):
-                reading.damage(line)
-            continue
-        reading.records += 1
-        for add, place in adding:
+                self.reading.damage(line)
+            return
+        self.reading.records += 1
+        for add, place in self._adding:
             cell = row[place]
             value = number(cell) if cell else None  # an empty cell is no value, NaN is written
             if value is not None:
@@ -465,7 +502,7 @@ def _rows(source: Source) -> Iterator[list[str]]:
         raise source.refused(f"not CSV: {error}", "repair it, or give its --format") from error
 
 
-def _column(source: Source, header: Sequence[str], columns: Columns, wanted: str) -> int | None:
+def _column(source: Origin, header: Sequence[str], columns: Columns, wanted: str) -> int | None:
     """The place of a column: by the user's names, by usual names, or by how its name ends."""
     spelled = [plain(name) for name in header]
     names = [plain(name) for name in columns.names(wanted)]
@@ -495,7 +532,7 @@ def _value_alone(header: Sequence[str], places: dict[str, int | None]) -> dict[s
     return places
 
 
-def _missing(source: Source, header: Sequence[str], wanted: str) -> Exception:
+def _missing(source: Origin, header: Sequence[str], wanted: str) -> Exception:
     held = ", ".join(name.strip() for name in header[:8])
     more = ", ..." if len(header) > 8 else ""
     return source.refused(
