@@ -8,6 +8,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from ringproof.cli import logs_watch
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
@@ -198,3 +199,6 @@ def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) 
         raise InputError("--log-format", format_name, "no such format", remedy)
     if places["--png"] == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
+
+
+app.command(epilog=logs_watch.EXAMPLE)(logs_watch.watch)

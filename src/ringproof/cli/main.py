@@ -174,7 +174,7 @@ def main() -> None:
             app()
     except Interrupted as signal:
         name = next((word for word in sys.argv[1:] if word in _HELP), "")
-        kept = _KEPT.get(name, "no result is written")
+        kept = signal.kept or _KEPT.get(name, "no result is written")
         with contextlib.suppress(InputError):  # where the terminal is gone
             typer.echo(f"interrupted by {signal.name}: {kept}", err=True)
         raise

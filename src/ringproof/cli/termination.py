@@ -13,11 +13,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(SystemExit):
-    """A signal asked this command to end; ``code`` is that of a shell, 128 plus its number."""
+    """A signal asked this command to end; ``code`` is that of a shell, 128 plus its number.
+
+    Attributes:
+        kept: What is there after the command, where the command says so itself.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.name = signal.Signals(number).name
+        self.kept = ""
 
 
 def _ignore(numbers: Iterable[signal.Signals]) -> None:

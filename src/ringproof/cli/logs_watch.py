@@ -1,0 +1,300 @@
+"""``ringproof logs watch``: follow a training log."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from ringproof.cli.logs_watch_plot import finding_line, screen, step_line
+from ringproof.cli.options import JsonOption
+from ringproof.cli.output import write_json
+from ringproof.cli.termination import Interrupted
+from ringproof.errors import InputError, printable
+from ringproof.harness.logs.lines import STDIN
+from ringproof.harness.logs.training.series import Columns, parse_columns
+from ringproof.harness.logs.watching.following import Follower
+from ringproof.harness.logs.watching.reading import WATCHED, Step, StepReader
+from ringproof.harness.logs.watching.watch import Finding, State, Watch
+
+EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
+POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5
+"""Pause between two looks at the files; least time between two displays; between two pages."""
+_ROLE = "LOG"
+
+
+def watch(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...",
+            help="Logs of one run: JSON lines, Megatron's text log or CSV. - is stdin.",
+        ),
+    ],
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read what is there, show it and end.")
+    ] = False,
+    until_step: Annotated[
+        int | None, typer.Option(metavar="N", help="End once step N was seen.")
+    ] = None,
+    stalled: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Say so when no new step came for this long."),
+    ] = 300.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="End with exit code 1 when no new step came for this long."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=COLUMN,...", help="Names in the files, such as step=iter,loss=train/loss."
+        ),
+    ] = None,
+    json_path: JsonOption = "",
+    html: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help=f"Write the curves as an HTML page to this file, every {WRITE_SECONDS} seconds.",
+        ),
+    ] = "",
+) -> None:
+    """Follow loss, grad norm, iteration time and CP sizes of a run, and say what is conspicuous.
+
+    Exit code 1: the loss is not a number or infinite, or --timeout has passed.
+    """
+    _refuse(files, once, until_step, {"--stalled": stalled, "--timeout": timeout})
+    wanted = parse_columns(",".join(WATCHED), columns)
+    run = _Run(files, wanted, _Outputs(json_path, html))
+    limits = _Limits(once, until_step, stalled, timeout)
+    with contextlib.closing(run), _display(files, STDIN in (json_path, html)) as display:
+        try:
+            in_time = run.follow(display, limits)
+        except Interrupted as signal:
+            signal.kept = "the page and the JSON file have the last step"
+            run.write(last=True)
+            raise
+        display.show(run.state)
+    run.write(last=True)
+    if run.state.not_finite is not None or not in_time:
+        raise typer.Exit(1)
+
+
+def _refuse(
+    files: Sequence[str], once: bool, until_step: int | None, seconds: dict[str, float | None]
+) -> None:
+    for option, value in seconds.items():
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(option, value, "not a time in seconds", "give a number above 0")
+    if until_step is not None and until_step < 1:
+        raise InputError("--until-step", until_step, "not a step", "give a number from 1")
+    twice = next((path for path in files if files.count(path) > 1), None)
+    if twice is not None:
+        raise InputError(_ROLE, twice, "is named twice", "name each log once")
+    if once and (until_step is not None or seconds["--timeout"] is not None):
+        remedy = "leave out --until-step and --timeout"
+        raise InputError("--once", None, "does not wait for anything", remedy)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """When to end: see the options of these names."""
+
+    once: bool
+    until_step: int | None
+    stalled: float
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Where the state and the page are written; empty for nowhere."""
+
+    json: str
+    html: str
+
+    def write(self, state: State, names: Sequence[str], *, last: bool) -> None:
+        """Write both; standard output only gets the last."""
+        if self.json and (last or self.json != STDIN):
+            write_json(state.as_json(), self.json)
+        if self.html and (last or self.html != STDIN):
+            from ringproof.cli.logs_watch_page import page
+            from ringproof.cli.page import write_page
+
+            write_page(page(state, names, None if last else WRITE_SECONDS), self.html)
+
+
+class _Lines:
+    """Shows steps and findings as lines; steps at most once per display."""
+
+    def __init__(self) -> None:
+        self._shown: int | None = None
+
+    def say(self, text: str) -> None:
+        typer.echo(printable(text))
+
+    def show(self, state: State) -> None:
+        if state.step != self._shown:
+            typer.echo(step_line(state))
+        self._shown = state.step
+
+
+class _Silent:
+    """Shows nothing, because standard output is that of a file."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def show(self, state: State) -> None:
+        pass
+
+
+class _Screen:
+    """Shows plots in place on a terminal; what is said stays above them."""
+
+    def __init__(self, live: Any, names: Sequence[str]) -> None:
+        self._live = live
+        self._names = [printable(name) for name in names]
+
+    def say(self, text: str) -> None:
+        from rich.text import Text
+
+        if not text.startswith("finding"):  # the plots have those
+            self._live.console.print(Text(printable(text)))
+
+    def show(self, state: State) -> None:
+        size = self._live.console.size
+        self._live.update(screen(state, self._names, size.width, size.height), refresh=True)
+
+
+_Display = _Lines | _Silent | _Screen
+
+
+@contextlib.contextmanager
+def _display(names: Sequence[str], silent: bool) -> Iterator[_Display]:
+    from rich.console import Console
+
+    console = Console()
+    if silent or not console.is_terminal:
+        yield _Silent() if silent else _Lines()
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as live:
+        yield _Screen(live, names)
+
+
+class _Run:
+    """The logs of a run, and what they showed so far."""
+
+    def __init__(self, files: Sequence[str], columns: Columns, outputs: _Outputs) -> None:
+        stdin = sys.stdin.buffer if sys.stdin else None
+        self._names = list(files)
+        self._columns = columns
+        self._followers = [Follower(path, _ROLE, stdin) for path in files]
+        self._readers = [StepReader(path, _ROLE, columns) for path in files]
+        self._watch = Watch()
+        self._outputs = outputs
+        self._written = self._seen = time.monotonic()
+
+    @property
+    def state(self) -> State:
+        """What was seen so far."""
+        sizes: dict[int, int] = {}
+        for reader in self._readers:
+            for size, count in reader.engine_sizes.items():
+                sizes[size] = sizes.get(size, 0) + count
+        return self._watch.state(sizes)
+
+    def close(self) -> None:
+        """Close the files."""
+        for follower in self._followers:
+            follower.close()
+
+    def write(self, *, last: bool) -> None:
+        """Write the page and the state."""
+        self._outputs.write(self.state, self._names, last=last)
+        self._written = time.monotonic()
+
+    def follow(self, display: _Display, limits: _Limits) -> bool:
+        """Read until one of the limits; return whether that was not the timeout.
+
+        Raises:
+            InputError: A file cannot be read; all have ended, and none has a step.
+        """
+        waited = False
+        while True:
+            if self._poll(display, limits.until_step):
+                return True
+            if limits.once or all(follower.ended for follower in self._followers):
+                self._end(display, limits.once)
+                return True
+            missing = [one.path for one in self._followers if one.waiting]
+            if missing and not waited:
+                typer.echo(
+                    printable(f"waiting for {', '.join(missing)}: no such file yet"), err=True
+                )
+            waited = True
+            silent = time.monotonic() - self._seen
+            if silent >= min(limits.stalled, limits.timeout or math.inf):
+                self._tell(display, self._watch.silent(silent))
+            if limits.timeout is not None and silent >= limits.timeout:
+                return False
+            time.sleep(POLL_SECONDS)
+
+    def _poll(self, display: _Display, until_step: int | None) -> bool:
+        """Take all that is there now; return whether the last step to wait for was among it."""
+        shown = time.monotonic()
+        for path, step in self._steps(display):
+            self._tell(display, self._watch.take(path, step))
+            self._seen = now = time.monotonic()
+            if until_step is not None and step.number >= until_step:
+                return True
+            if now - shown >= SHOW_SECONDS:  # much is there
+                shown = now
+                self._show(display)
+        self._show(display)
+        return False
+
+    def _steps(self, display: _Display) -> Iterator[tuple[str, Step]]:
+        for place, follower in enumerate(self._followers):
+            for line in follower.lines():
+                if line is None:
+                    display.say(f"{follower.path}: the file was replaced or emptied")
+                    self._readers[place] = StepReader(follower.path, _ROLE, self._columns)
+                    continue
+                for step in self._readers[place].take(line):
+                    yield follower.path, step
+
+    def _show(self, display: _Display) -> None:
+        display.show(self.state)
+        if time.monotonic() - self._written >= WRITE_SECONDS:
+            self.write(last=False)
+
+    def _tell(self, display: _Display, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            display.say(finding_line(finding))
+
+    def _end(self, display: _Display, once: bool) -> None:
+        """Take unfinished last lines, and refuse logs without any step."""
+        for follower, reader in zip(self._followers, self._readers, strict=True):
+            if once and follower.waiting:
+                raise InputError(_ROLE, follower.path, "no such file", "name a training log")
+            for step in [] if reader.is_table else reader.take(follower.unfinished()):
+                self._tell(display, self._watch.take(follower.path, step))
+        if self.state.step is None:
+            problem = "no training steps found: no iteration line of Megatron-LM, no JSON lines "
+            raise InputError(
+                _ROLE, ", ".join(self._names), problem + "with a step, no CSV header with one",
+                "name the log of the rank that prints steps, mostly the last",
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Follow a training log while it grows."""
