@@ -19,6 +19,7 @@ from ringproof.harness.logs.parsing import parse_nccl
 
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
+LINGER = 4  # lines after a traceback, which may say that another one follows from it
 MOST_OPEN = 4096
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
@@ -107,6 +108,7 @@ class LogReader:
     after: set[str] = field(default_factory=set)
     root: dict[str, int] = field(default_factory=dict)
     root_lines: int = 0
+    linger: int = 0
 
     def read(self, scan: Scan) -> Iterator[tuple[ScannedLine, Event | None]]:
         """Return each line of interest, and the errors that end there."""
@@ -114,7 +116,8 @@ class LogReader:
             yield line, None
             for event in self._line(line):
                 yield line, event
-            scan.follow = int(bool(self.open) or self.root_lines > 0)
+            self.linger = LINGER if self.open else max(0, self.linger - 1)
+            scan.follow = int(self.linger > 0 or self.root_lines > 0)
         last = ScannedLine(scan.lines, "", scan.iteration)
         for key in list(self.open):
             for event in self._close(key):

@@ -103,6 +103,8 @@ def read_dump(path: str, data: bytes) -> tuple[int, dict[str, Any]]:
         raise InputError("LOG", path, printable(f"a damaged dump: {error}"), REMEDY) from None
     except Exception as error:  # a damaged pickle raises nearly anything
         raise InputError("LOG", path, "a damaged dump", REMEDY) from error
+    if isinstance(content, dict) and "pg_config" in content:
+        content.setdefault("entries", [])  # JSON without collectives has none
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise InputError("LOG", path, "not a dump of the flight recorder", REMEDY)
     return int(named[1]), content
@@ -201,18 +203,18 @@ def explained(stuck: Stuck) -> Iterator[str]:
     for (sequence, operation), ranks in sorted(by_what.items()):
         many = "ranks" if len(ranks) > 1 else "rank"
         names = format_ranks(tuple(sorted(ranks)))
-        yield f"{many} {names} wait in {operation}, number {sequence}, of {group.description}"
+        yield f"{many} {names} waited in {operation}, number {sequence}, of {group.description}"
     free = [rank for rank in stuck.behind if rank not in stuck.elsewhere]
     told: tuple[tuple[Sequence[int], str], ...] = (
         (
             free,
-            f"did not enter number {stuck.sequence} of {group.description} and wait in no group",
+            f"did not enter number {stuck.sequence} of {group.description} and waited in no group",
         ),
-        (stuck.elsewhere, f"did not enter number {stuck.sequence} and wait in another group"),
-        (stuck.silent, f"of {group.description} have no dump here"),
+        (stuck.elsewhere, f"did not enter number {stuck.sequence} and waited in another group"),
+        (stuck.silent, f"left no dump here, as members of {group.description}"),
     )
     for some, text in told:
         if some:
             yield f"rank{'s' if len(some) > 1 else ''} {format_ranks(tuple(some))} {text}"
     if stuck.differ:
-        yield f"ranks of {group.description} disagree in the operation or its sizes"
+        yield f"ranks of {group.description} disagreed in the operation or its sizes"

@@ -185,7 +185,7 @@ def _headline(diagnosis: Diagnosis) -> str:
     if diagnosis.silent:
         return diagnosis.silent[0].cause
     if diagnosis.stuck:
-        return f"a hang: ranks wait in {diagnosis.stuck[0].group.description}"
+        return f"a hang: ranks waited in {diagnosis.stuck[0].group.description}"
     if diagnosis.follow_ups:
         return "ranks lost another one, whose own error is in none of these logs"
     return "nothing found"

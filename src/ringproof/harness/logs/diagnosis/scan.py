@@ -48,7 +48,7 @@ class ScannedLine:
     Attributes:
         number: Line number from 1.
         text: The line without colours, cut to `MOST_CHARACTERS`.
-        iteration: Iteration that the last line of training progress before it names, if any.
+        iteration: Iteration that the last line of training progress up to it names, if any.
     """
 
     number: int
@@ -113,7 +113,7 @@ class Scan:
             counted = start
             place = found[index] if index < len(found) and start <= found[index] < stop else start
             yield ScannedLine(
-                self.lines + 1, _text(data, start, place, stop), self._before(data, start)
+                self.lines + 1, _text(data, start, place, stop), self._before(data, stop)
             )
             position = stop + 1
         self.lines += data.count(b"\n", counted, end)

@@ -1,0 +1,236 @@
+"""``logs diagnose``: errors that are not exceptions, the order of causes, and silent faults."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from checks.logs.diagnose_run import (
+    CASES,
+    RANKS,
+    Case,
+    lost_peer,
+    mixed,
+    progress,
+    traceback,
+    watchdog,
+)
+from checks.logs.groups_run import argument, engine, startup
+from ringproof.harness.logs.diagnosis.index import load_index
+from ringproof.harness.logs.diagnosis.reading import CUT
+from ringproof.harness.logs.diagnosis.report import Report, as_text, diagnose, names
+from ringproof.harness.logs.diagnosis.scan import Scan
+
+INDEX = load_index()
+UNKNOWN = Case("", "", "mycode.BadError", "value 7 of 12 is bad", ("own_step",))
+KNOWN = next(case for case in CASES if case.symptom == "rerun-iterator")
+OTHER = next(case for case in CASES if case.symptom == "hooks")
+
+
+def read(tmp_path: Path, lines: Sequence[str], name: str = "run.log") -> Report:
+    path = tmp_path / name
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose([str(path)], index=INDEX)
+
+
+def cause(report: Report) -> tuple[str, str]:
+    one = report.diagnosis.cause
+    if one is None:
+        return "nothing", ""
+    return one.symptom.id if one.symptom else one.first.error, names(one.who)
+
+
+ELASTIC = (
+    "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: {}) local_rank: 3"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "symptom"),
+    [
+        ("pretrain_gpt.py: error: unrecognized arguments: --cuda-graph-modules", "graph-options"),
+        ("pretrain_gpt.py: error: unrecognized arguments: --no-such-thing", "usage"),
+        (ELASTIC.format(-9) + " (pid: 12) of binary: /usr/bin/python", "killed"),
+        (ELASTIC.format(-11) + " (pid: 12) of binary: /usr/bin/python", "crashed"),
+        ("  what():  CUDA error: an illegal memory access was encountered", "illegal-access"),
+        (" iteration 5/ 9 | elapsed time per iteration (ms): 1.0 | grad norm: nan |", "nan-line"),
+        (progress(5, 5)[0].replace("nan iterations:   0", "nan iterations:   1"), "nan-line"),
+        ('{"step": 5, "loss": NaN}', "nan-line"),
+    ],
+)
+def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
+    report = read(tmp_path, [*progress(1, 4), line])
+    assert cause(report)[0] == symptom
+    assert report.diagnosis.found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "usage: pretrain_gpt.py [-h] [--cuda-graph-modules X]", "finance: nan-iterations are bad",
+        ELASTIC.format(1), "exitcode  : <N/A>", "# grad norm: nan", "loss: nankai", "Root Cause?",
+        "KeyError is raised by dict", "note: CUDA error: an illegal memory access", "",
+    ],
+)  # fmt: skip
+def test_a_line_that_shows_nothing(tmp_path: Path, line: str) -> None:
+    report = read(tmp_path, [*progress(1, 4), line])
+    assert not report.diagnosis.found
+    assert "diagnosis: nothing found" in list(as_text(report))
+
+
+def test_nan_that_is_overcome_is_past(tmp_path: Path) -> None:
+    line = progress(5, 5)[0].replace("1.000", "nan")
+    assert cause(read(tmp_path, [line, *progress(6, 9)]))[0] == "nan-line"
+    report = read(tmp_path, [line, *progress(6, 20)])
+    assert not report.diagnosis.found
+    assert len(report.diagnosis.earlier) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "symptom"),
+    [
+        ("DYNAMIC_DP_CP_GROUP_4", "hang-dynamic"), ("HYBRID_DP_CP_GROUP_2", "hang-dynamic"),
+        ("CONTEXT_PARALLEL_GROUP", "hang-levels"),
+        ("HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1", "hang-levels"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "hang-tensor"),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", "hang-pipeline"), ("DATA_PARALLEL_GROUP", "hang"),
+    ],
+)  # fmt: skip
+def test_a_hang_names_its_group_and_the_rank_without_a_timeout(
+    tmp_path: Path, group: str, symptom: str
+) -> None:
+    waits = [watchdog(rank, group=group) for rank in range(RANKS) if rank != 5]
+    report = read(tmp_path, [startup(RANKS, 4, "None"), *waits, *lost_peer()])
+    assert cause(report) == (symptom, "ranks 0-4,6-7")
+    assert report.diagnosis.missing == (5,)
+    text = "\n".join(as_text(report))
+    assert f"ranks 0-4,6-7: {group} ALLREDUCE 12" in text
+    assert "no timeout of ranks 5" in text
+
+
+def test_only_lost_peers_is_said(tmp_path: Path) -> None:
+    report = read(tmp_path, lost_peer())
+    assert cause(report)[0] == "nothing"
+    assert report.diagnosis.found
+    assert "own error is in none of these logs" in next(as_text(report))
+
+
+def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> None:
+    lines = {3: traceback(UNKNOWN), 1: [watchdog(1)], 2: lost_peer()}
+    report = read(tmp_path, mixed(lines, "[rank{}]: "))
+    assert cause(report) == ("mycode.BadError", "rank 3")
+    text = "\n".join(as_text(report))
+    assert "does not know" in text
+    assert "value 7 of 12 is bad" in text
+    assert "pitfall" not in text
+    assert "in own_step" in text
+
+
+def test_the_earliest_by_time_comes_first(tmp_path: Path) -> None:
+    for first in (KNOWN, UNKNOWN):
+        for rank, case in ((1, KNOWN), (2, UNKNOWN)):
+            clock = "2026-11-02 12:00:01" if case is first else "2026-11-02 12:00:09"
+            lines = [f"{clock},123 {line}" for line in traceback(case)]
+            (tmp_path / f"rank_{rank}.log").write_text("\n".join(lines) + "\n")
+        paths = [str(tmp_path / f"rank_{rank}.log") for rank in (1, 2)]
+        report = diagnose(paths, index=INDEX)
+        assert cause(report)[1] == ("rank 1" if first is KNOWN else "rank 2")
+        assert len(report.diagnosis.others) == 1
+
+
+def test_the_launcher_s_root_cause_comes_first(tmp_path: Path) -> None:
+    lines = [
+        *(f"[rank1]: {line}" for line in traceback(KNOWN)),
+        *(f"[rank2]: {line}" for line in traceback(OTHER)),
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):", "[0]:", "  time      : 2026-11-02_12:00:00",
+        "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 77)",
+    ]  # fmt: skip
+    assert cause(read(tmp_path, lines)) == ("hooks", "rank 2")
+    assert cause(read(tmp_path, lines[:-4])) == ("rerun-iterator", "rank 1")
+
+
+def test_an_exception_that_led_to_another_is_dropped(tmp_path: Path) -> None:
+    during = "During handling of the above exception, another exception occurred:"
+    report = read(tmp_path, [*traceback(UNKNOWN), "", during, "", *traceback(KNOWN)])
+    assert cause(report)[0] == "rerun-iterator"
+    assert not report.diagnosis.others
+    report = read(tmp_path, [*traceback(KNOWN), "", during, "", *traceback(UNKNOWN)])
+    assert cause(report)[0] == "rerun-iterator"
+
+
+def test_a_traceback_without_its_end_is_the_last_resort(tmp_path: Path) -> None:
+    report = read(tmp_path, traceback(UNKNOWN)[:-1])
+    assert cause(report)[0] == CUT
+    cut = [f"[rank1]: {line}" for line in traceback(UNKNOWN)[:-1]]
+    report = read(tmp_path, [*cut, *(f"[rank2]: {line}" for line in traceback(KNOWN))])
+    assert cause(report)[0] == "rerun-iterator"
+
+
+@pytest.mark.parametrize(
+    ("lines", "symptom"),
+    [
+        ([startup(4, 4, "[2, 2]"), argument("cp_comm_type", "['a2a+p2p']"),
+          *[engine("a2a+p2p", False, 1)] * 4], "levels-missing"),
+        ([startup(4, 4, "None"), *[engine("p2p", False, 1)] * 4], "never-parallel"),
+        ([startup(4, 4, "None"), *[engine("p2p", True, 4)] * 3, engine("p2p", False, 1)],
+         "layer-without"),
+        ([startup(4, 4, "[2, 2]"), *[engine("p2p", True, 4)] * 4], "idle-levels"),
+        ([startup(4, 4, "[2, 2]"), *[engine("a2a+p2p", True, 4)] * 4], ""),
+        ([startup(4, 1, "None"), *[engine("p2p", False, 1)] * 4], ""),
+        ([startup(4, 4, "None"), argument("dynamic_context_parallel", "True"),
+          engine("p2p", True, 4), engine("p2p", False, 1)], ""),
+    ],
+)  # fmt: skip
+def test_attention_without_its_groups(tmp_path: Path, lines: list[str], symptom: str) -> None:
+    report = read(tmp_path, lines)
+    assert [one.id for one in report.diagnosis.silent] == ([symptom] if symptom else [])
+    assert report.diagnosis.found == bool(symptom)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "who"),
+    [
+        ("node0/3/stderr.log", "", "local rank 3 of node0/3"), ("job-rank-12.out", "", "rank 12"),
+        ("run.log", "[default2]:", "local rank 2 of run.log"),
+        ("run.log", "[default2]:[rank10]: ", "rank 10"), ("run.log", "14: ", "rank 14"),
+        ("run.log", "(WorkerDict pid=12, ip=10.0.0.1) ", "WorkerDict 12"),
+        ("run.log", "2026-11-02T12:00:00.5Z stderr F ", "run.log"),
+    ],
+)  # fmt: skip
+def test_ranks(tmp_path: Path, name: str, prefix: str, who: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(prefix + line for line in traceback(KNOWN)))
+    report = diagnose([str(path)], index=INDEX)
+    symptom, found = cause(report)
+    assert symptom == "rerun-iterator"
+    assert found.replace(f"{tmp_path}/", "") == who
+
+
+def test_lines_of_blocks_are_found_and_numbered() -> None:
+    """Lines across the ends of blocks, long lines, progress bars and colours change nothing."""
+    body = "\n".join(traceback(KNOWN))
+    for size in ((1 << 20) - 40, (1 << 20) - 1, 1 << 20, (1 << 20) + 1):
+        text = "x" * 999 + "\n"
+        filler = text * (size // len(text)) + "y" * (size % len(text)) + "\n"
+        report = diagnose(["-"], stdin=io.BytesIO((filler + body).encode()), index=INDEX)
+        assert report.diagnosis.cause is not None
+        assert report.diagnosis.cause.first.line == filler.count("\n") + len(traceback(KNOWN))
+    bar = "50%\r" * 300_000 + "\n"
+    report = diagnose(["-"], stdin=io.BytesIO((bar + body).encode()), index=INDEX)
+    assert cause(report)[0] == "rerun-iterator"
+
+
+def test_gzip_is_read_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(gzip.compress(("\n".join(traceback(KNOWN)) + "\n").encode()))
+    report = diagnose([str(path)], index=INDEX)
+    assert cause(report)[0] == "rerun-iterator"
+    assert report.lines == len(traceback(KNOWN))
+    scan = Scan(io.BytesIO(b"a\nb\nc"))
+    assert (list(scan), scan.lines, scan.bytes_read) == ([], 3, 5)
