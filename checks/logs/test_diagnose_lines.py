@@ -130,6 +130,13 @@ def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> No
     assert "in own_step" in text
 
 
+@pytest.mark.parametrize("error", ["Exception", "SystemExit", "a.b.Timeout", "KeyboardInterrupt"])
+def test_names_of_exceptions(tmp_path: Path, error: str) -> None:
+    one = read(tmp_path, traceback(Case("", "", error, "words"))).diagnosis
+    (finding,) = [one.cause] if one.cause else one.follow_ups
+    assert finding.first.error == error
+
+
 def test_the_earliest_by_time_comes_first(tmp_path: Path) -> None:
     for first in (KNOWN, UNKNOWN):
         for rank, case in ((1, KNOWN), (2, UNKNOWN)):
