@@ -126,7 +126,7 @@ def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> No
     text = "\n".join(as_text(report))
     assert "does not know" in text
     assert "value 7 of 12 is bad" in text
-    assert "pitfall" not in text
+    assert "cards" not in text
     assert "in own_step" in text
 
 

@@ -209,9 +209,8 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _advice(symptom: Symptom) -> Iterator[str]:
-    label = "pitfall" if len(symptom.statements) == 1 else "pitfalls"
     if symptom.statements:
-        yield f"  {label:<8}  {', '.join(symptom.statements)}"
+        yield f"  cards     {', '.join(symptom.statements)}"
     yield f"  cause     {symptom.cause}"
     yield f"  remedy    {symptom.remedy}"
 
