@@ -5,6 +5,7 @@ The checkout is made up. ``smoke/test_smoke_command.py`` runs upstream's own.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -153,6 +154,19 @@ def test_a_checkout_without_the_feature_is_refused(checkout, feature, option, re
     path.write_text(path.read_text().replace(option, "--other"))
     code, text = smoke(checkout, "--dry-run", feature=feature)
     assert code == 2 and f"(got {option})" in text and text.endswith(f"a checkout of {remedy}")
+
+
+def test_missing_packages_are_named(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "torch" else find(name, *more),
+    )
+    for device in ("cpu", "cuda"):
+        code, text = smoke(checkout, "--device", device)
+        assert code == 2 and "--device: packages are not installed (got torch)" in text
+    assert smoke(checkout, "--dry-run")[0] == 0
 
 
 def test_a_machine_without_gpus_is_refused(checkout: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def rehearse(
 
     Exit code 0: it starts, takes the path asked for, and agrees; 1: it does not; 2: bad input.
     """
-    _require_packages()
+    require_packages("rehearse")
     if dtype not in ("float32", "bfloat16"):
         raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
     launch = _launch(words or [], sets or [])
@@ -138,11 +138,16 @@ def rehearse(
         raise typer.Exit(1)
 
 
-def _require_packages() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
+    """Refuse to go on without the packages that ranks need.
+
+    Raises:
+        InputError: One is not installed.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         remedy = "pip install 'ringproof[rehearsal]'"
-        raise InputError("rehearse", ", ".join(missing), "packages are not installed", remedy)
+        raise InputError(command, ", ".join(missing), "packages are not installed", remedy)
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:

@@ -24,7 +24,7 @@ from ringproof.cli.options import (
     cache_folder,
 )
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import rank_progress
+from ringproof.cli.rehearse import rank_progress, require_packages
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.holding import held_folder
@@ -229,6 +229,7 @@ def _setting(
     if device not in DEVICES:
         raise InputError("--device", device, "is not known", f"one of {', '.join(DEVICES)}")
     if device == "cpu":
+        require_packages("--device")
         upstream = open_upstream(repo, te, cache=cache, offline=offline, option="--repo")
     else:
         root, name = open_megatron(repo, cache=cache, offline=offline, option="--repo")
@@ -259,6 +260,7 @@ def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) 
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
         raise InputError("--nodes", pair.size.nodes, "only one node is started here", remedy)
     if not setting.cpu:
+        require_packages("--device", ("torch",))
         running.require_gpus(pair.size.ranks)
     elif machine is not None:
         running.estimate(pair.size).check(machine)
