@@ -164,6 +164,12 @@ def test_an_unfinished_last_line_counts_only_where_it_can_be_whole(tmp_path: Pat
     assert state(lines)["step"] == 2
 
 
+def test_a_file_that_was_emptied_under_its_writer_is_read(tmp_path: Path) -> None:
+    log = write_jsonl(tmp_path / "a.jsonl", ROWS[:3])
+    log.write_bytes(b"\0" * 5000 + log.read_bytes().splitlines()[-1] + b"\n")
+    assert state(log)["lines"] == 1
+
+
 def test_the_page_is_whole_and_escapes_names(tmp_path: Path) -> None:
     log = write_jsonl(tmp_path / "<b>.jsonl", [*ROWS, (61, NAN, 1.0)])
     page = watch(log, "--once", "--html", "-").stdout
@@ -287,13 +293,16 @@ def test_a_silent_log_is_said_once_and_the_timeout_fails(tmp_path: Path) -> None
 
 
 def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
-    log, data = write_jsonl(tmp_path / "a.jsonl", ROWS), tmp_path / "state.json"
+    log, data = tmp_path / "a.jsonl", tmp_path / "state.json"
+    log.write_text("a preamble\n")
     following = Following(log, "--json", data)
+    following.until("waiting for a step: none in")
+    write_jsonl(log, ROWS)
     following.until("step 60")
     following.process.send_signal(signal.SIGINT)
     assert following.end() == 130
     assert following.lines[-1].startswith("interrupted by SIGINT: ")
-    assert len(following.lines) == 2, following.lines
+    assert len(following.lines) == 4, following.lines  # also that the file was written anew
     assert json.loads(data.read_text())["step"] == 60
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.logs_watch_plot import finding_line, screen, step_line
+from ringproof.cli.logs_watch_plot import finding_line, histogram_text, screen, step_line
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.cli.termination import Interrupted
@@ -145,7 +145,7 @@ class _Lines:
 
     def show(self, state: State) -> None:
         if state.step != self._shown:
-            typer.echo(step_line(state))
+            typer.echo("  ".join(filter(None, (step_line(state), histogram_text(state)))))
         self._shown = state.step
 
 
@@ -239,11 +239,8 @@ class _Run:
             if limits.once or all(follower.ended for follower in self._followers):
                 self._end(display, limits.once)
                 return True
-            missing = [one.path for one in self._followers if one.waiting]
-            if missing and not waited:
-                typer.echo(
-                    printable(f"waiting for {', '.join(missing)}: no such file yet"), err=True
-                )
+            if not waited:
+                self._say_what_is_missing()
             waited = True
             silent = time.monotonic() - self._seen
             if silent >= min(limits.stalled, limits.timeout or math.inf):
@@ -251,6 +248,14 @@ class _Run:
             if limits.timeout is not None and silent >= limits.timeout:
                 return False
             time.sleep(POLL_SECONDS)
+
+    def _say_what_is_missing(self) -> None:
+        missing = [one.path for one in self._followers if one.waiting]
+        if missing:
+            typer.echo(printable(f"waiting for {', '.join(missing)}: no such file yet"), err=True)
+        elif self.state.step is None:
+            names = printable(", ".join(self._names))
+            typer.echo(f"waiting for a step: none in {names} yet", err=True)
 
     def _poll(self, display: _Display, until_step: int | None) -> bool:
         """Take all that is there now; return whether the last step to wait for was among it."""

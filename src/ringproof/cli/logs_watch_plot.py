@@ -34,17 +34,13 @@ def step_line(state: State) -> str:
     if state.step is None:
         return "no step yet"
     values = [f"{title} {state.latest[n]:.6g}" for n, title in TITLES.items() if n in state.latest]
-    sizes = [f"CP {counts_text(state.cp_counts)} ({state.cp_counted})"] if state.cp_counts else []
-    return "  ".join([f"step {state.step:,}", *values, *sizes])
+    return "  ".join([f"step {state.step:,}", *values])
 
 
-def counts_text(counts: Mapping[int, int]) -> str:
-    """Return a histogram in one line.
-
-    >>> counts_text({1: 12, 4: 3})
-    '1:12 4:3'
-    """
-    return " ".join(f"{size}:{count}" for size, count in counts.items())
+def histogram_text(state: State) -> str:
+    """Return the CP sizes in one line; empty where there are none."""
+    sizes = " ".join(f"{size}:{count}" for size, count in state.cp_counts.items())
+    return f"{state.cp_counted} {sizes}" if sizes else ""
 
 
 def finding_line(finding: Finding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ringproof.harness.logs.parsing import parse_engine
@@ -70,8 +70,8 @@ class StepReader:
         """Whether the file is CSV, of which an unfinished line may end inside a number."""
         return self._table is not None
 
-    def take(self, line: bytes) -> Iterator[Step]:
-        """Yield the steps of one line, mostly one or none.
+    def take(self, line: bytes) -> Iterable[Step]:
+        """Return the steps of one line, mostly one or none.
 
         Raises:
             InputError: A CSV header has no column for any quantity, or several.
@@ -79,19 +79,22 @@ class StepReader:
         self._count += 1
         if self._table is not None:
             self._table.take(self._count, self._row(line))
-            yield from _drained(self._table.reading)
-        elif ITERATION.search(line):
+            return _drained(self._table.reading)
+        if b"iteration" in line and ITERATION.search(line):  # the former is far cheaper
             self._megatron.take(line)
             nans, self._megatron.without_loss = self._megatron.without_loss, []
-            yield from _drained(self._megatron.reading, nans)
-        elif line.startswith(b"{"):
+            return _drained(self._megatron.reading, nans)
+        if line.startswith(b"\0"):  # the hole where a file was emptied under its writer
+            line = line.lstrip(b"\0")
+        if line.startswith(b"{"):
             self._json.take(self._count, line)
-            yield from _drained(self._json.reading, histogram=line)
-        elif self._count == 1 and recognised([line]) == CSV:
+            return _drained(self._json.reading, histogram=line)
+        if self._count == 1 and recognised([line]) == CSV:
             self._delimiter = max(DELIMITERS, key=line.decode(errors="replace").count)
             self._table = TableReader(self._origin, self._columns, self._row(line))
         elif _ENGINE in line:
             self._engine(line)
+        return ()
 
     def _row(self, line: bytes) -> list[str]:
         text = line.decode("utf-8-sig", errors="replace").replace("\0", "\ufffd")
