@@ -62,7 +62,8 @@ def test_the_rank_that_is_behind_is_named(tmp_path: Path, as_json: bool) -> None
     (stuck,) = report.diagnosis.stuck
     assert (stuck.sequence, stuck.behind, stuck.silent) == (12, (3,), ())
     text = "\n".join(as_text(report))
-    assert f"a hang: ranks waited in {GROUP}" in text
+    assert f"a hang: ranks waited in {GROUP} for rank 3" in text
+    assert "dynamic-context-parallel/ranks-disagree" in text
     assert f"ranks 0-2 waited in nccl:all_reduce, number 12, of {GROUP}" in text
     assert "rank 3 did not enter number 12" in text
 

@@ -17,6 +17,7 @@ from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.scan import Scan, ScannedLine
 from ringproof.harness.logs.parsing import parse_nccl
 
+TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
 LINGER = 4  # lines after a traceback, which may say that another one follows from it
@@ -286,4 +287,4 @@ def _timeout(match: re.Match[str], base: Event, text: str) -> Event:
     if match[1] and not group:
         who = f"rank {int(match[1])}"
     message = f"{group or 'unnamed group'} {match[3]} {match[2]}"
-    return replace(base, who=who, error="collective timeout", message=message)
+    return replace(base, who=who, error=TIMEOUT, message=message)

@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 from ringproof.errors import InputError, printable
 from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, LogReader
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader
 from ringproof.harness.logs.diagnosis.recorder import (
     LARGEST_BYTES,
+    Stuck,
     explained,
     groups_of,
     is_dump,
@@ -35,10 +36,16 @@ _MOST_TEXT = 300
 
 @dataclass(frozen=True)
 class Report:
-    """The diagnosis, and what was read for it."""
+    """The diagnosis, and what was read for it.
+
+    Attributes:
+        engine: Variants of attention that Transformer Engine ran, in words.
+        hang: What the group that waits by the dumps suggests.
+    """
 
     diagnosis: Diagnosis
     engine: str
+    hang: Symptom | None
     logs: int
     dumps: int
     lines: int
@@ -75,7 +82,14 @@ def diagnose(
         notes.append("more kinds of errors than this reader keeps; the later ones are left out")
     diagnosis = ledger.judge(stuck_groups(groups_of(dumps), sorted(dumps)))
     engine = engine_text(sorted(ledger.engine.items(), key=str))
-    return Report(diagnosis, engine, len(ledger.files), len(dumps), lines, tuple(notes))
+    hang = _hang(diagnosis, ledger.index)
+    return Report(diagnosis, engine, hang, len(ledger.files), len(dumps), lines, tuple(notes))
+
+
+def _hang(diagnosis: Diagnosis, index: Index) -> Symptom | None:
+    if not diagnosis.stuck:
+        return None
+    return index.find(TIMEOUT, diagnosis.stuck[0].group.description)
 
 
 def _dump(path: str, data: bytes, dumps: dict[int, dict[str, Any]]) -> Iterator[str]:
@@ -156,8 +170,12 @@ def as_text(report: Report) -> Iterator[str]:
     for symptom in diagnosis.silent:
         yield f"  Transformer Engine's attention: {report.engine}"
         yield from _advice(symptom)
-    for index, stuck in enumerate(diagnosis.stuck[:_MOST_LINES]):
-        yield from (f"  {'dumps' if not index else '     '}  {text}" for text in explained(stuck))
+    if diagnosis.stuck:
+        told = [text for stuck in diagnosis.stuck[:_MOST_LINES] for text in explained(stuck)]
+        yield f"  dumps     {told[0]}"
+        yield from (f"            {text}" for text in told[1:])
+        if report.hang is not None and diagnosis.cause is None:
+            yield from _advice(report.hang)
     for other in diagnosis.others[:_MOST_LINES]:
         known = other.symptom.statements if other.symptom else ()
         said = f" ({', '.join(known)})" if known else "" if other.symptom else " (not understood)"
@@ -185,10 +203,20 @@ def _headline(diagnosis: Diagnosis) -> str:
     if diagnosis.silent:
         return diagnosis.silent[0].cause
     if diagnosis.stuck:
-        return f"a hang: ranks waited in {diagnosis.stuck[0].group.description}"
+        return _hang_headline(diagnosis.stuck[0])
     if diagnosis.follow_ups:
         return "ranks lost another one, whose own error is in none of these logs"
     return "nothing found"
+
+
+def _hang_headline(stuck: Stuck) -> str:
+    free = [rank for rank in stuck.behind if rank not in stuck.elsewhere]
+    missing = free or list(stuck.silent)
+    group = printable(stuck.group.description)
+    if not missing:
+        return f"a hang: ranks waited in {group}"
+    who = names({f"rank {rank}" for rank in missing})
+    return f"a hang: ranks waited in {group} for {who}"
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -237,6 +265,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "earlier": [_data(one) for one in diagnosis.earlier],
         "silent": [_symptom(one) for one in diagnosis.silent],
         "engine": report.engine,
+        "hang": _symptom(report.hang) if report.hang else None,
         "stuck": [
             {
                 "group": one.group.name,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringproof.harness.logs.diagnosis.index import Index, Symptom
-from ringproof.harness.logs.diagnosis.reading import CUT, Event
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event
 from ringproof.harness.logs.diagnosis.recorder import Stuck
 from ringproof.harness.logs.diagnosis.scan import ScannedLine
 from ringproof.harness.logs.parsing import (
@@ -155,7 +155,7 @@ class Ledger:
         known.last = event
         if len(known.who) < MOST_RANKS:
             known.who.add(event.who)
-        if event.error == "collective timeout" and len(known.waits) < MOST_FINDINGS:
+        if event.error == TIMEOUT and len(known.waits) < MOST_FINDINGS:
             known.waits.setdefault(event.message, set()).add(event.who)
 
     def _forget(self, key: tuple[str, ...], who: str) -> None:
