@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from checks.logs.parity_run import iteration_line, write_csv, write_jsonl, write_megatron
 from ringproof.cli.logs import app
-from ringproof.cli.logs_watch_plot import plot
+from ringproof.cli.logs_watch_plot import plot, screen
 from ringproof.errors import InputError
+from ringproof.harness.logs.training.series import Columns
 from ringproof.harness.logs.watching.history import Point
+from ringproof.harness.logs.watching.reading import WATCHED, StepReader
+from ringproof.harness.logs.watching.watch import Watch
 
 ROWS = [(step, 2.0 + 1 / step, 0.5) for step in range(1, 61)]
 NAN = float("nan")
@@ -192,6 +197,26 @@ def test_the_plot_shows_the_peak_where_it_is() -> None:
     assert 9 <= min(drawn) <= max(drawn) <= 11
     flat = plot([Point(1, 1, 3.0, 3.0)], 20, 4)
     assert any(letter > "\u2800" for line in flat[:4] for letter in line[11:])
+
+
+@pytest.mark.parametrize("height", [12, 20, 40])
+def test_the_screen_fits_the_terminal(tmp_path: Path, height: int) -> None:
+    reader, seen = StepReader("log", "LOG", Columns(WATCHED)), Watch()
+    for number in range(1, 60):
+        row = {"step": number, "loss": 9.0 if number == 40 else 1.0, "grad_norm": 1.0,
+               "step_seconds": 0.1, "cp_histogram": {"1": 3, "4": 1}}  # fmt: skip
+        for step in reader.take(json.dumps(row).encode()):
+            seen.take("log", step)
+    console = Console(width=70, height=height, file=io.StringIO())
+    with console.capture() as taken:
+        console.print(screen(seen.state({}), ["log"], 70, height))
+    lines = taken.get().splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= 70
+    assert "step 59" in lines[1]
+    assert any("CP 4" in line and line.endswith(" 59") for line in lines)
+    assert "loss-spike at step 40" in lines[-1]
+    assert sum(line in ("loss", "grad norm") for line in lines) == (0 if height == 12 else 2)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,8 @@ def watch(
         try:
             in_time = run.follow(display, limits)
         except Interrupted as signal:
-            signal.kept = "the page and the JSON file have the last step"
+            if json_path or html:
+                signal.kept = "what it writes has the last step"
             run.write(last=True)
             raise
         display.show(run.state)

@@ -26,7 +26,7 @@ _DRAWN = (LOSS, GRAD_NORM, SECONDS)
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of the dots of a braille character, by column and row from above."""
 _LABEL = 11
-_SHOWN_FINDINGS = 5
+_SHOWN_FINDINGS, _FEWEST_ROWS = 5, 3
 
 
 def step_line(state: State) -> str:
@@ -57,8 +57,13 @@ def screen(state: State, names: Sequence[str], width: int, height: int) -> Any:
     drawn = [name for name in _DRAWN if plottable(state.curves.get(name, ()))]
     bars = list(_bars(state.cp_counts, width))
     findings = state.findings[-_SHOWN_FINDINGS:]
-    room = height - 4 - 2 * len(drawn) - len(bars) - len(findings)
-    rows = max(3, room // (len(drawn) + 1)) if drawn else 0
+    rows = 0
+    while drawn:
+        room = height - 4 - 2 * len(drawn) - len(bars) - len(findings)
+        rows = room // (len(drawn) + 1)
+        if rows >= _FEWEST_ROWS:
+            break
+        drawn.pop()
     for place, name in enumerate(drawn):
         parts.append(Text(TITLES[name], style="cyan"))
         tall = 2 * rows if place == 0 else rows
