@@ -149,6 +149,14 @@ def test_missing_steps_are_said(tmp_path: Path) -> None:
     assert findings(log) == [("missing", 31)]
     every_tenth = [row for row in ROWS if row[0] == 1 or row[0] % 10 == 0]
     assert findings(write_jsonl(log, every_tenth)) == []
+    assert findings(write_jsonl(log, [*ROWS[:2], *ROWS[9::10]])) == []
+
+
+def test_warm_up_is_not_in_the_curve_of_the_iteration_time(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 2.0, "step_seconds": 9.0 / n} for n in range(1, 4)]
+    curves = state(json_lines(tmp_path / "a.jsonl", rows))["curves"]
+    assert [point[0] for point in curves["step_seconds"]] == [2, 3]
+    assert [point[0] for point in curves["loss"]] == [1, 2, 3]
 
 
 def test_a_step_in_the_logs_of_two_ranks_counts_once(tmp_path: Path) -> None:

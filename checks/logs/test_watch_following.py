@@ -72,6 +72,34 @@ def test_a_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
     assert list(follower.lines()) == [b"three", None, b"four"]
 
 
+def test_a_file_cut_to_its_first_lines_begins_anew(tmp_path: Path) -> None:
+    log, first = tmp_path / "log", "x" * 400
+    append(log, f"{first}\nsecond\n")
+    follower = Follower(str(log), "LOG")
+    list(follower.lines())
+    log.write_text(f"{first}\n")
+    assert list(follower.lines()) == [None, first.encode()]
+
+
+def test_what_is_written_just_before_a_rotation_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    append(log, "one\n")
+    follower = Follower(str(log), "LOG")
+    replaced = follower._replaced
+
+    def after_a_late_line() -> bool:
+        if not (tmp_path / "log.1").exists():
+            append(log, "late\n")
+            log.rename(tmp_path / "log.1")
+            append(log, "new\n")
+        return replaced()
+
+    monkeypatch.setattr(follower, "_replaced", after_a_late_line)
+    assert list(follower.lines()) == [b"one", b"late", None, b"new"]
+
+
 def test_a_line_without_an_end_does_not_fill_memory(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * (5 * BLOCK_BYTES))
