@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -350,3 +355,24 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     stdin.close()
     assert following.end() == 1
     following.until("loss-not-finite at step 2")
+
+
+def test_a_terminal_shows_plots_and_gets_its_cursor_back(tmp_path: Path) -> None:
+    log = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 80, 0, 0))
+    command = [sys.executable, "-m", "ringproof", "logs", "watch", str(log), "--once"]
+    process = subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(terminal)
+    said = b""
+    with contextlib.suppress(OSError):  # Linux says so at the end of a terminal
+        while data := os.read(master, 65536):
+            said += data
+    os.close(master)
+    assert process.wait(60) == 0
+    text = said.decode()
+    assert any("\u2801" <= letter <= "\u28ff" for letter in text)
+    assert "step 60" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1

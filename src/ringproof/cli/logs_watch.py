@@ -144,14 +144,17 @@ class _Lines:
     def say(self, text: str) -> None:
         typer.echo(printable(text))
 
+    def wait(self, text: str) -> None:
+        typer.echo(printable(text), err=True)
+
     def show(self, state: State) -> None:
         if state.step != self._shown:
             typer.echo("  ".join(filter(None, (step_line(state), histogram_text(state)))))
         self._shown = state.step
 
 
-class _Silent:
-    """Shows nothing, because standard output is that of a file."""
+class _Silent(_Lines):
+    """Shows no step or finding, because standard output is that of a file."""
 
     def say(self, text: str) -> None:
         pass
@@ -165,20 +168,26 @@ class _Screen:
 
     def __init__(self, live: Any, names: Sequence[str]) -> None:
         self._live = live
+        self._shown: Any = None
         self._names = [printable(name) for name in names]
 
     def say(self, text: str) -> None:
+        if not text.startswith("finding"):  # the plots have those
+            self.wait(text)
+
+    def wait(self, text: str) -> None:
         from rich.text import Text
 
-        if not text.startswith("finding"):  # the plots have those
-            self._live.console.print(Text(printable(text)))
+        self._live.console.print(Text(printable(text)))
 
     def show(self, state: State) -> None:
         size = self._live.console.size
-        self._live.update(screen(state, self._names, size.width, size.height), refresh=True)
+        if (state, size) != self._shown:
+            self._live.update(screen(state, self._names, size.width, size.height), refresh=True)
+        self._shown = (state, size)
 
 
-_Display = _Lines | _Silent | _Screen
+_Display = _Lines | _Screen
 
 
 @contextlib.contextmanager
@@ -241,7 +250,7 @@ class _Run:
                 self._end(display, limits.once)
                 return True
             if not waited:
-                self._say_what_is_missing()
+                self._say_what_is_missing(display)
             waited = True
             silent = time.monotonic() - self._seen
             if silent >= min(limits.stalled, limits.timeout or math.inf):
@@ -250,13 +259,12 @@ class _Run:
                 return False
             time.sleep(POLL_SECONDS)
 
-    def _say_what_is_missing(self) -> None:
+    def _say_what_is_missing(self, display: _Display) -> None:
         missing = [one.path for one in self._followers if one.waiting]
         if missing:
-            typer.echo(printable(f"waiting for {', '.join(missing)}: no such file yet"), err=True)
+            display.wait(f"waiting for {', '.join(missing)}: no such file yet")
         elif self.state.step is None:
-            names = printable(", ".join(self._names))
-            typer.echo(f"waiting for a step: none in {names} yet", err=True)
+            display.wait(f"waiting for a step: none in {', '.join(self._names)} yet")
 
     def _poll(self, display: _Display, until_step: int | None) -> bool:
         """Take all that is there now; return whether the last step to wait for was among it."""
