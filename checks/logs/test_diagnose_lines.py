@@ -196,6 +196,9 @@ def test_a_traceback_without_its_end_is_the_last_resort(tmp_path: Path) -> None:
 def test_attention_without_its_groups(tmp_path: Path, lines: list[str], symptom: str) -> None:
     report = read(tmp_path, lines)
     assert [one.id for one in report.diagnosis.silent] == ([symptom] if symptom else [])
+    if symptom == "layer-without":
+        assert "3 lines with p2p over 4 ranks" in report.engine
+        assert "evidence" in "\n".join(as_text(report))
     assert report.diagnosis.found == bool(symptom)
 
 

@@ -22,6 +22,7 @@ CUT = "traceback without its end"
 MOST_LINES = 600  # of a traceback with what stands between
 LINGER = 4  # lines after a traceback, which may say that another one follows from it
 MOST_OPEN = 4096
+MOST_WEAK = 20_000  # lines of a file that may be an exception without a traceback
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
@@ -51,6 +52,12 @@ _NAN = re.compile(
 )
 _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
+
+
+_MARKS = (
+    "Traceback (most recent", "Watchdog caught", "Root Cause (first", "(exitcode: -", "CUDA error",
+    ".py: error: ",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,10 @@ class _Open:
     event: Event
     seen: int = 0
     frames: list[str] = field(default_factory=list)
+    place: str = ""
+    code: str = ""
     expects_code: bool = False
-    more: int = 0
+    more: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -110,11 +119,16 @@ class LogReader:
     root: dict[str, int] = field(default_factory=dict)
     root_lines: int = 0
     linger: int = 0
+    weak: int = 0
+    names: dict[str, str] = field(default_factory=dict)
 
     def read(self, scan: Scan) -> Iterator[tuple[ScannedLine, Event | None]]:
         """Return each line of interest, and the errors that end there."""
         for line in scan:
             yield line, None
+            busy = self.open or self.linger > 0 or self.root_lines > 0
+            if not busy and not self._matters(line.text):
+                continue
             for event in self._line(line):
                 yield line, event
             self.linger = LINGER if self.open else max(0, self.linger - 1)
@@ -124,12 +138,21 @@ class LogReader:
             for event in self._close(key):
                 yield last, event
 
+    def _matters(self, text: str) -> bool:
+        """Whether a line outside of tracebacks can be an error; weak evidence is limited."""
+        if any(mark in text for mark in _MARKS) or _NAN.search(text):
+            return True
+        self.weak += 1
+        return self.weak <= MOST_WEAK
+
     def _line(self, line: ScannedLine) -> Iterator[Event]:
         tokens, body, time = _split(line.text)
-        who = self._who(tokens)
-        base = Event(who, "", "", self.name, line.number, shown(line.text), time=time,
-                     iteration=line.iteration)  # fmt: skip
         key = " ".join(f"{name}={value}" for name, value in tokens.items())
+        who = self.names.get(key) or self._who(tokens)
+        if len(self.names) < MOST_OPEN:
+            self.names[key] = who
+        base = Event(who, "", "", self.name, line.number, line.text, time=time,
+                     iteration=line.iteration)  # fmt: skip
         if "Traceback (most recent" in body:
             yield from self._close(key)
             if len(self.open) < MOST_OPEN and _begins(body):
@@ -151,9 +174,8 @@ class LogReader:
         one = self.open[key]
         one.seen += 1
         if one.event.error:
-            if one.more < MOST_MORE and _goes_on(body, base.time):
-                one.more += 1
-                one.event = replace(one.event, message=f"{one.event.message}\n{body.strip()}")
+            if len(one.more) < MOST_MORE and _goes_on(body, base.time):
+                one.more.append(body.strip())
             else:
                 yield from self._close(key)
             return
@@ -162,7 +184,7 @@ class LogReader:
         if frame:
             one.frames.append(frame[3] or "")
             one.expects_code = True
-            one.event = replace(one.event, place=f"{frame[1]}:{frame[2]}", code="")
+            one.place, one.code = f"{frame[1]}:{frame[2]}", ""
         elif end and (one.frames or one.seen > 1):
             one.event = replace(
                 one.event,
@@ -174,7 +196,7 @@ class LogReader:
                 iteration=base.iteration,
             )
         elif one.expects_code and body[:1].isspace():
-            one.event = replace(one.event, code=body.strip()[:MOST_SHOWN])
+            one.code = body.strip()[:MOST_SHOWN]
             one.expects_code = False
         elif one.seen > MOST_LINES:
             yield from self._close(key)
@@ -184,9 +206,15 @@ class LogReader:
         if one is None or not (one.frames or one.event.error):
             return
         event = one.event
-        message = event.message.lstrip("\n") if event.text.endswith(":") else event.message
-        functions = tuple(dict.fromkeys(one.frames))
-        yield replace(event, error=event.error or CUT, message=message, functions=functions)
+        message = "\n".join((event.message, *one.more))
+        yield replace(
+            event,
+            error=event.error or CUT,
+            message=message.lstrip("\n") if event.text.rstrip().endswith(":") else message,
+            functions=tuple(dict.fromkeys(one.frames)),
+            place=one.place,
+            code=one.code,
+        )
 
     def _root_cause(self, body: str, base: Event) -> Iterator[Event]:
         """Take a line of torchrun's summary, which names the rank that failed first."""

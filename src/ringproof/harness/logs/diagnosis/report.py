@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from ringproof.errors import InputError, printable
 from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, shown
 from ringproof.harness.logs.diagnosis.recorder import (
     LARGEST_BYTES,
     Stuck,
@@ -39,12 +39,14 @@ class Report:
     """The diagnosis, and what was read for it.
 
     Attributes:
-        engine: Variants of attention that Transformer Engine ran, in words.
+        engine: Variants of attention that Transformer Engine ran, in words, and ``engine_lines``
+            the first line of each.
         hang: What the group that waits by the dumps suggests.
     """
 
     diagnosis: Diagnosis
     engine: str
+    engine_lines: tuple[str, ...]
     hang: Symptom | None
     logs: int
     dumps: int
@@ -83,7 +85,10 @@ def diagnose(
     diagnosis = ledger.judge(stuck_groups(groups_of(dumps), sorted(dumps)))
     engine = engine_text(sorted(ledger.engine.items(), key=str))
     hang = _hang(diagnosis, ledger.index)
-    return Report(diagnosis, engine, hang, len(ledger.files), len(dumps), lines, tuple(notes))
+    first = tuple(sorted(ledger.engine_lines.values())[:_MOST_LINES])
+    return Report(
+        diagnosis, engine, first, hang, len(ledger.files), len(dumps), lines, tuple(notes)
+    )
 
 
 def _hang(diagnosis: Diagnosis, index: Index) -> Symptom | None:
@@ -132,6 +137,7 @@ def _read(path: str, scan: Scan, ledger: Ledger) -> Iterator[str]:
         yield f"{path}: the compressed data is damaged ({error}); read up to there"
     except OSError as error:
         raise unreadable(FIELD, path, error) from error
+    ledger.again(scan.repeated)
     if scan.iteration is not None:
         ledger.final[path] = scan.iteration
     if scan.bytes_read == 0:
@@ -168,7 +174,8 @@ def as_text(report: Report) -> Iterator[str]:
         if diagnosis.missing:
             yield f"  no timeout of ranks {format_ranks(diagnosis.missing)}: look there first"
     for symptom in diagnosis.silent:
-        yield f"  Transformer Engine's attention: {report.engine}"
+        yield from (f"  evidence  {printable(text)}" for text in report.engine_lines)
+        yield f"  attention {report.engine}"
         yield from _advice(symptom)
     if diagnosis.stuck:
         told = [text for stuck in diagnosis.stuck[:_MOST_LINES] for text in explained(stuck)]
@@ -221,7 +228,7 @@ def _hang_headline(stuck: Stuck) -> str:
 
 def _finding(finding: Finding) -> Iterator[str]:
     for event in finding.evidence:
-        yield f"  evidence  {printable(event.file)}:{event.line}: {event.text}"
+        yield f"  evidence  {printable(event.file)}:{event.line}: {shown(event.text)}"
     first = finding.first
     if first.place:
         where = f" in {first.functions[-1]}" if first.functions else ""
@@ -308,7 +315,7 @@ def _data(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "waits": {message: sorted(who) for message, who in sorted(finding.waits.items())},
         "evidence": [
-            {"file": event.file, "line": event.line, "text": event.text}
+            {"file": event.file, "line": event.line, "text": shown(event.text)}
             for event in finding.evidence
         ],
     }

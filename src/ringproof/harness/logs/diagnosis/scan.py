@@ -9,6 +9,7 @@ is returned.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -16,6 +17,7 @@ from typing import BinaryIO
 from ringproof.files import looks_binary
 from ringproof.harness.logs.lines import ANSI, BLOCK_BYTES
 
+_ENGINE = b"Running with config="
 NEEDLES = (
     b"rror:",
     b"Traceback (most recent",
@@ -25,7 +27,7 @@ NEEDLES = (
     b": nan",
     b": NaN",
     b": NAN",
-    b"Running with config=",
+    _ENGINE,
 )
 """Strings that lines of interest hold; all of a run's length is searched for them."""
 EARLY_NEEDLES = (
@@ -35,6 +37,7 @@ EARLY_NEEDLES = (
     b"_context_parallel .",
 )
 EARLY_BYTES = 32 << 20  # arguments are printed at the start
+MOST_REPEATED = 4096
 MOST_CHARACTERS = 16 << 10
 _ITERATION_MARK = b"elapsed time per iteration"
 _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
@@ -63,6 +66,7 @@ class Scan:
         follow: Number of further lines to return whatever they hold; the reader sets it.
         iteration: Iteration that the last line of training progress names.
         lines, bytes_read: What has been read so far.
+        repeated: Number of each line of Transformer Engine, of which only the first is returned.
     """
 
     def __init__(self, stream: BinaryIO, head: bytes = b"") -> None:
@@ -74,6 +78,7 @@ class Scan:
         self.bytes_read = 0
         self.looks_binary = False
         self._searched = 0
+        self.repeated: Counter[bytes] = Counter()
 
     def __iter__(self) -> Iterator[ScannedLine]:
         rest = self._head
@@ -128,12 +133,20 @@ class Scan:
         for needle in NEEDLES + EARLY_NEEDLES if early else NEEDLES:
             place = data.find(needle, 0, end)
             while place >= 0:
-                places.append(place)
                 feed = data.find(b"\n", place, end)
+                if needle is not _ENGINE or not self._repeated(data[place : max(feed, place)]):
+                    places.append(place)
                 place = -1 if feed < 0 else data.find(needle, feed, end)
         places += (match.start() for match in _SKIPPED.finditer(data, 0, end))
         places.sort()
         return places
+
+    def _repeated(self, tail: bytes) -> bool:
+        """Count a line of Transformer Engine, and say whether it stood before."""
+        known = tail in self.repeated
+        if known or len(self.repeated) < MOST_REPEATED:
+            self.repeated[tail] += 1
+        return known
 
     def _before(self, data: bytes, position: int) -> int | None:
         """Return the iteration of the last line of progress that ends before a position."""

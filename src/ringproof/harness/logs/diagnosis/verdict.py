@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringproof.harness.logs.diagnosis.index import Index, Symptom
@@ -25,6 +25,7 @@ from ringproof.harness.logs.parsing import (
 )
 
 MOST_FINDINGS = 500
+MOST_SEEN = 4096
 MOST_RANKS = 200_000
 MOST_EVIDENCE = 3
 HIERARCHICAL = "a2a+p2p"
@@ -104,6 +105,7 @@ class Ledger:
     roots: set[str] = field(default_factory=set)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     full: bool = False
+    seen: dict[tuple[object, ...], Symptom | None] = field(default_factory=dict)
 
     def line(self, file: str, line: ScannedLine) -> None:
         """Take what a line says of the configuration and of the attention that ran."""
@@ -121,13 +123,20 @@ class Ledger:
             )
             self.configuration = replace(self.configuration, **said)
 
+    def again(self, repeated: Mapping[bytes, int]) -> None:
+        """Count the lines of Transformer Engine that were not returned since they repeat others."""
+        for tail, count in repeated.items():
+            engine = parse_engine(tail.decode("utf-8", errors="replace"))
+            if engine is not None:
+                self.engine[engine] += count - 1
+
     def add(self, event: Event) -> None:
         """Take an error."""
         if event.root:
             self.roots.add(event.who)
             if not event.error.startswith("exit code -"):
                 return
-        symptom = self.index.find(event.error, event.message, event.functions, event.code)
+        symptom = self._symptom(event)
         if symptom is None and (event.weak or _WORKER.match(event.message)):
             return
         key = _key(symptom, event)
@@ -143,6 +152,14 @@ class Ledger:
                 return
             known = self.findings[key] = Finding(symptom, [])
         self._merge(known, event)
+
+    def _symptom(self, event: Event) -> Symptom | None:
+        said = event.error, event.message, event.functions, event.code
+        if said not in self.seen:
+            if len(self.seen) >= MOST_SEEN:
+                self.seen.clear()
+            self.seen[said] = self.index.find(*said)
+        return self.seen[said]
 
     def _merge(self, known: Finding, event: Event) -> None:
         if known.evidence and known.first.weak and not event.weak:
