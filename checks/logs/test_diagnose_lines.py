@@ -236,6 +236,23 @@ def test_lines_of_blocks_are_found_and_numbered() -> None:
     assert cause(report)[0] == "rerun-iterator"
 
 
+def test_all_lines_of_a_message_are_read(tmp_path: Path) -> None:
+    lines = [*traceback(UNKNOWN), "CUDA graph mismatch:", "- Value mismatch at x.local_cp_size: 2"]
+    assert cause(read(tmp_path, lines))[0] == "local-graphs"
+    assert cause(read(tmp_path, [*lines[:-2], "", lines[-1]]))[0] == "mycode.BadError"
+
+
+def test_an_error_late_in_a_long_line_is_found(tmp_path: Path) -> None:
+    line = "z" * 30_000 + "  what():  CUDA error: an illegal memory access was encountered"
+    assert cause(read(tmp_path, [line]))[0] == "illegal-access"
+
+
+def test_a_traceback_after_a_logger_s_prefix_is_read(tmp_path: Path) -> None:
+    head, *rest = traceback(KNOWN)
+    assert cause(read(tmp_path, [f"ERROR | train:12 - {head}", *rest]))[0] == "rerun-iterator"
+    assert not read(tmp_path, [f"{head} is what one reads", *rest[:-1]]).diagnosis.found
+
+
 def test_gzip_is_read_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "run.log.gz"
     path.write_bytes(gzip.compress(("\n".join(traceback(KNOWN)) + "\n").encode()))

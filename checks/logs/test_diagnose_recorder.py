@@ -103,6 +103,10 @@ def test_dumps_without_a_hang_show_nothing(tmp_path: Path) -> None:
     report = diagnose(write(tmp_path, dict.fromkeys(range(4), dump(DONE))))
     assert not report.diagnosis.found
     assert report.dumps == 4
+    for state, retired, waits in (("scheduled", True, 0), ("started", False, 1)):
+        last = {**entry(12, done=False), "state": state, "retired": retired}
+        report = diagnose(write(tmp_path, {0: dump([*DONE, last], "[0]")}))
+        assert len(report.diagnosis.stuck) == waits
 
 
 def test_the_recorder_of_torch_itself(tmp_path: Path) -> None:

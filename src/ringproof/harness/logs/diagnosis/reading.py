@@ -274,8 +274,7 @@ def _time(match: re.Match[str] | None) -> str:
 
 def _begins(body: str) -> bool:
     """Whether a line begins a traceback and does not only mention one."""
-    before, _, after = body.partition("Traceback (most recent")
-    return after.strip() == "call last):" and before.strip(" |+-") in ("", "Original")
+    return body.rstrip().endswith("Traceback (most recent call last):")
 
 
 def _goes_on(body: str, time: str) -> bool:
