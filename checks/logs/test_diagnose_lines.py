@@ -119,6 +119,14 @@ def test_only_lost_peers_is_said(tmp_path: Path) -> None:
     assert "own error is in none of these logs" in next(as_text(report))
 
 
+def test_an_exception_without_its_traceback_is_the_weaker_evidence(tmp_path: Path) -> None:
+    quoted = traceback(KNOWN)[-1]
+    assert cause(read(tmp_path, [quoted]))[0] == "rerun-iterator"
+    report = read(tmp_path, [quoted, *traceback(UNKNOWN)])
+    assert cause(report)[0] == "mycode.BadError"
+    assert not report.diagnosis.others
+
+
 def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> None:
     lines = {3: traceback(UNKNOWN), 1: [watchdog(1)], 2: lost_peer()}
     report = read(tmp_path, mixed(lines, "[rank{}]: "))

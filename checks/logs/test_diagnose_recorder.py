@@ -94,9 +94,15 @@ def test_the_group_that_explains_the_others_comes_first(tmp_path: Path) -> None:
     second = {"group": "2", "description": "PIPELINE_MODEL_PARALLEL_GROUP"}
     dumps = {0: WAITS, 1: WAITS, 2: WAITS, 3: dump([*DONE, entry(5, done=False, **second)]),
              4: dump([entry(4, done=True, **second)])}  # fmt: skip
+    told = {"name": "2", "desc": second["description"], "ranks": "[0, 1, 2, 3, 4]"}
+    dumps[4]["pg_config"]["2"] = told  # the larger group, which would stand last
+    dumps |= {0: dump([*WAITS["entries"], entry(4, done=True, **second)])}
+    for rank in (1, 2):
+        dumps[rank] = dumps[0]
     first, then = diagnose(write(tmp_path, dumps)).diagnosis.stuck
     assert first.group.description == second["description"]
-    assert (first.behind, then.behind, then.elsewhere) == ((4,), (3,), (3,))
+    assert (first.behind, first.elsewhere) == ((0, 1, 2, 4), (0, 1, 2))
+    assert (then.behind, then.elsewhere) == ((3,), (3,))
 
 
 def test_dumps_without_a_hang_show_nothing(tmp_path: Path) -> None:
