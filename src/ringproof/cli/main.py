@@ -34,6 +34,7 @@ _HELP = MappingProxyType(
         "anchors": "Find and check the places in upstream's code that cards point to.",
         "card": "Import cards from elsewhere, and print the schema of cards.",
         "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
+        "doctor": "Examine the configuration of a training job before it starts.",
         "fences": "Check the code and line numbers that documents quote.",
         "lint": "Check agent skills against the specification and for safety.",
         "logs": "Read what the logs of a run prove.",

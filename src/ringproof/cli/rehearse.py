@@ -156,7 +156,7 @@ def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
     if not words:
         remedy = "name a launch script, or give a command after --"
         raise InputError("SCRIPT", None, "nothing to rehearse", remedy)
-    values = dict(_assignment(entry) for entry in sets)
+    values = dict(assignment(entry) for entry in sets)
     if len(words) == 1 and not words[0].endswith(".py"):
         return read_launch(Path(words[0]), values)
     if values:
@@ -165,7 +165,8 @@ def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
     return read_command(words)
 
 
-def _assignment(entry: str) -> tuple[str, str]:
+def assignment(entry: str) -> tuple[str, str]:
+    """Return the name and the value of a ``--set`` option."""
     name, equals, value = entry.partition("=")
     if not equals or re.fullmatch(r"[A-Za-z_]\w*", name) is None:
         raise InputError("--set", entry, "is not NAME=VALUE", "write --set NNODES=8")

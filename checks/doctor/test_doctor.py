@@ -1,0 +1,221 @@
+"""`ringproof doctor`: what it reads, what it says, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from checks.doctor.random_launches import random_launches
+from checks.skills.shared import REPOSITORY
+from ringproof.cli.main import app
+from ringproof.doctor.examine import examine
+from ringproof.doctor.lines import known_stacks, load_cards
+from ringproof.doctor.reading import of_launch
+from ringproof.doctor.rules import RULES
+from ringproof.errors import InputError
+from ringproof.harness.cards.statements import statements
+from ringproof.rehearsal.launch.reading import Launch
+
+RIGHT = [
+    "--num-layers", "4", "--hidden-size", "64", "--num-attention-heads", "8", "--seq-length",
+    "256", "--max-position-embeddings", "256", "--micro-batch-size", "1",
+    "--global-batch-size", "8", "--train-iters", "2", "--eval-interval", "2",
+    "--context-parallel-size", "4", "--cp-comm-type", "a2a+p2p",
+    "--hierarchical-context-parallel-sizes", "2", "2",
+]  # fmt: skip
+SCRIPT = """#!/bin/bash
+# my training
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc-per-node 8 pretrain_gpt.py \\
+  --num-layers 4 --hidden-size 64 --num-attention-heads 8 --seq-length 256 \\
+  --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --train-iters 2 \\
+  --eval-interval 2 --sft --context-parallel-size 4 \\
+  --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 64
+"""
+
+
+@pytest.fixture(scope="module")
+def cards():
+    return load_cards(REPOSITORY / "skills")
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["doctor", "--skills", str(REPOSITORY / "skills"), *words])
+
+
+def launched(*words):
+    torchrun = ("torchrun", "--nproc-per-node", "8", "pretrain_gpt.py")
+    return run("--line", "dev", "--", "CUDA_DEVICE_MAX_CONNECTIONS=1", *torchrun, *words)
+
+
+def test_a_right_launch_has_no_finding():
+    result = launched(*RIGHT)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("verdict: nothing found\n")
+    assert "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1" in result.output
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "statement", "effect"),
+    [
+        ("2 2", "2 4", "hierarchical-context-parallel/product", "refused"),
+        ("2 2", "1 4", "hierarchical-context-parallel/level-of-one", "has no effect"),
+        ("a2a+p2p", "p2p", "hierarchical-context-parallel/unused-sizes", "has no effect"),
+        ("-heads 8", "-heads 9", "hierarchical-context-parallel/heads-level-zero", "fails"),
+        ("256 --max", "250 --max", "hierarchical-context-parallel/sequence-divisible", "refused"),
+        ("--eval", "--window-size 64 0 --eval", "launch/window-of-two-words", "refused"),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_named(before, after, statement, effect):
+    text = " ".join(RIGHT)
+    assert before in text
+    result = launched(*text.replace(before, after).split())
+    assert result.exit_code == 1
+    assert statement in result.output
+    assert f"{effect}: " in result.output
+
+
+def test_a_script_is_translated_with_its_comments(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT, encoding="utf-8")
+    assert run(str(script), "--line", "dev").exit_code == 1
+    fixed = run(str(script), "--to", "dev")
+    assert fixed.exit_code == 0, fixed.output
+    assert "# my training" in fixed.output
+    assert "--dynamic-context-parallel" in fixed.output
+    assert "--hybrid-context-parallel" not in fixed.output
+    script.write_text(fixed.output, encoding="utf-8")
+    assert run(str(script), "--line", "dev").exit_code == 0
+    assert script.read_text(encoding="utf-8") == fixed.output, "only printed"
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "statement"),
+    [
+        (
+            ["model.context_parallel_size=4", "model.cp_comm_type=a2a+p2p"],
+            "bridge",
+            "hierarchical-context-parallel/sizes-required",
+        ),
+        (
+            [
+                "actor_rollout_ref.actor.megatron.context_parallel_size=2",
+                "actor_rollout_ref.actor.megatron.dynamic_context_parallel=True",
+                "trainer.nnodes=3",
+                "trainer.n_gpus_per_node=2",
+            ],
+            "verl",
+            "dynamic-context-parallel/power-of-two-domain",
+        ),
+        (
+            [
+                "policy.megatron_cfg.context_parallel_size=2",
+                "policy.megatron_cfg.hierarchical_context_parallel_sizes=[2,2]",
+            ],
+            "nemo-rl",
+            "hierarchical-context-parallel/product",
+        ),
+    ],
+)
+def test_overrides_of_other_programs(words, program, statement, tmp_path):
+    result = run("--line", "dev", "--json", "-", *words)
+    assert result.exit_code == 1, result.output
+    (found,) = json.loads(result.stdout)["examinations"]
+    assert found["program"] == program
+    assert statement in {finding["statement"] for finding in found["findings"]}
+
+
+def test_yaml_and_recipes_are_read_and_not_executed(tmp_path):
+    yaml = tmp_path / "model.yaml"
+    yaml.write_text("model:\n  # wide\n  context_parallel_size: 4\n  cp_comm_type: a2a+p2p\n")
+    result = run(str(yaml), "--to", "dev")
+    assert "hierarchical_context_parallel_sizes" in result.output or "p2p" in result.output
+    assert "# wide" in result.output
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "raise SystemExit('executed')\ncfg.model.context_parallel_size = 4\n"
+        "cfg.model.cp_comm_type = 'a2a+p2p'\ncfg.model.seq_length = size()\n"
+    )
+    result = run(str(recipe), "--line", "dev")
+    assert "sizes-required" in result.output
+    assert "executed" not in result.output
+
+
+def test_a_log_with_arguments(tmp_path):
+    log = tmp_path / "run.log"
+    values = {"world_size": 8, "context_parallel_size": 3, "seq_length": 255, **{
+        f"filler_{i}": None for i in range(20)}}  # fmt: skip
+    log.write_text("".join(f"  {name} ........... {value}\n" for name, value in values.items()))
+    result = run(str(log), "--line", "main")
+    assert "8 ranks are not divisible by TP 1 x PP 1 x CP 3" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "nothing to examine"),
+        (["missing.sh"], "missing.sh"),
+        (["model.context_parallel_size=many", "--line", "dev"], "is no whole number"),
+        (["model.a=1", "--line", "nowhere"], "is no known line"),
+        (["model.a=1", "--line", "dev", "--to", "main"], "another choice of the line"),
+        (["model.hierarchical_context_parallel_sizes=x", "--line", "dev"], "whole numbers"),
+        (["model.context_parallel_size=0", "--line", "dev"], "at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(words, said):
+    result = run(*words)
+    assert isinstance(result.exception, InputError), result.output
+    assert said in str(result.exception)
+
+
+def test_each_rule_names_a_statement_and_speaks_and_is_silent(cards):
+    """On a thousand random launches, on every line that the skills know."""
+    known = {f"{skill}/{one.id}" for skill, card in cards.items() for one in statements(card)}
+    assert {rule.statement for rule in RULES if not rule.statement.startswith("launch/")} <= known
+    stacks = known_stacks(cards).values()
+    spoke, calls = dict.fromkeys(RULES, 0), dict.fromkeys(RULES, 0)
+    for one in random_launches(1000, 3):
+        launch = Launch("pretrain_gpt.py", one.arguments, one.environment, 1, one.world, "random")
+        settings = of_launch(launch)
+        for stack in stacks:
+            broken = [finding.rule for finding in examine(settings, stack).findings]
+            for rule in RULES:
+                calls[rule] += 1
+                spoke[rule] += rule in broken
+    assert all(spoke[rule] < calls[rule] for rule in RULES)
+    silent = {rule.statement for rule in RULES if not spoke[rule]}
+    assert silent <= SPOKEN_ELSEWHERE, silent - SPOKEN_ELSEWHERE
+
+
+SPOKEN_ELSEWHERE = {
+    "hierarchical-context-parallel/packed-sequences",  # needs a line of Transformer Engine
+    "hierarchical-context-parallel/node-boundary",
+    "hierarchical-context-parallel/decentralized-groups",
+    "hierarchical-context-parallel/two-levels",
+    "dynamic-context-parallel/bridge-flags-only",
+    "dynamic-context-parallel/gradients-averaged",
+    "dynamic-context-parallel/domain-loop-v2",
+    "dynamic-cp-cuda-graphs/needs-both",
+    "dynamic-cp-cuda-graphs/flash-only",
+    "dynamic-cp-cuda-graphs/even-budget",
+    "dynamic-cp-cuda-graphs/sequence-capacity",
+    "dynamic-cp-cuda-graphs/no-delayed-wgrad",
+    "dynamic-cp-cuda-graphs/static-tokens",
+    "hierarchical-context-parallel/heads-pure-a2a",
+    "launch/dense-mask",
+    "launch/fsdp-connections",
+    "launch/layers-of-stages",
+}
+"""Rules about settings that random launches do not have, or seldom."""
+
+
+def test_no_launch_is_a_plan_for_every_line():
+    result = run("--", "torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", *RIGHT)
+    assert result.exit_code in (0, 1)
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path):
+    assert isinstance(run(str(tmp_path)).exception, InputError)

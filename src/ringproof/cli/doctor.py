@@ -1,0 +1,137 @@
+"""``ringproof doctor``: is this configuration right for that upstream?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringproof.cli.options import CacheOption, FolderOption, JsonOption, OfflineOption, cache_folder
+from ringproof.cli.output import write_json
+from ringproof.cli.rehearse import SetOption, assignment
+from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.lines import Stack, known_stacks, load_cards, stack_named, stack_of
+from ringproof.doctor.reading import read_settings
+from ringproof.doctor.repair import repaired, written_again
+from ringproof.doctor.report import data, lines, table
+from ringproof.doctor.settings import Settings
+from ringproof.errors import InputError
+from ringproof.harness.cards.model import Card
+from ringproof.harness.stack.products import find_products
+
+EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CONFIG | -- COMMAND...",
+        help="Launch script, YAML file, Bridge recipe, log that starts with the arguments, "
+        "overrides such as model.context_parallel_size=4, or a launch command.",
+    ),
+]
+UpstreamOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SPEC",
+        help="What will run: a checkout, a wheel, git:PATH@REF or pip:PACKAGE==VERSION; "
+        "can be given several times.",
+    ),
+]
+LineOption = Annotated[
+    str, typer.Option(metavar="NAME", help="A line that the skills know, such as dev.")
+]
+ToOption = Annotated[
+    str, typer.Option(metavar="NAME", help="Translate to another line: --line NAME --fix.")
+]
+RanksOption = Annotated[
+    int | None, typer.Option(min=1, help="World size, where the configuration has none.")
+]
+FixOption = Annotated[
+    bool, typer.Option("--fix", help="Print the corrected configuration and nothing else.")
+]
+
+
+def doctor(
+    words: Words = None,
+    *,
+    upstream: UpstreamOption = None,
+    line: LineOption = "",
+    to: ToOption = "",
+    sets: SetOption = None,
+    ranks: RanksOption = None,
+    fix: FixOption = False,
+    folder: FolderOption = Path("skills"),
+    cache: CacheOption = None,
+    offline: OfflineOption = False,
+    json_path: JsonOption = "",
+) -> None:
+    """Examine the configuration of a training job before it starts.
+
+    The configuration is read and never executed. The rules of the skills are applied to it as
+    they hold on the line of upstream that will run: what is refused, fails later, trains wrong or
+    has no effect, with the remedy.
+
+    Exit code 0: nothing that should stop it from being started; 1: something should; 2: bad input.
+    """
+    given = [bool(upstream), bool(line), bool(to)]
+    if sum(given) > 1:
+        problem = "is given with another choice of the line"
+        raise InputError("--line", line or to, problem, "give one of --upstream, --line and --to")
+    values = dict(assignment(entry) for entry in sets or ())
+    settings = read_settings(words or (), values, ranks=ranks)
+    stacks = _stacks(load_cards(folder), upstream, line, to, (cache_folder(cache), offline))
+    examined = {name: examine(settings, stack) for name, stack in stacks.items()}
+    pairs = [(one, repaired(one)) for one in examined.values()]
+    if json_path:
+        write_json(data(pairs), json_path)
+    if fix or to:
+        _fix(settings, pairs, words or ())
+    elif json_path != "-":
+        for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
+            typer.echo(text)
+    if _bad(pairs, fixed=fix or bool(to)):
+        raise typer.Exit(1)
+
+
+def _bad(pairs: Sequence[tuple[Examination, Examination]], *, fixed: bool) -> bool:
+    """Whether the run should not be started, on any line that was examined."""
+    return all((after if fixed else before).bad for before, after in pairs)
+
+
+def _stacks(
+    cards: Mapping[str, Card],
+    upstream: Sequence[str] | None,
+    line: str,
+    to: str,
+    source: tuple[Path, bool],
+) -> dict[str, Stack]:
+    cache, offline = source
+    if line or to:
+        option = "--line" if line else "--to"
+        return {line or to: stack_named(line or to, cards, option)}
+    try:
+        products = find_products(tuple(upstream or ()), cache=cache, offline=offline)
+    except InputError:
+        if upstream:
+            raise
+        return known_stacks(cards)
+    stack = stack_of(products, cards)
+    return {stack.name: stack}
+
+
+def _fix(
+    settings: Settings,
+    pairs: Sequence[tuple[Examination, Examination]],
+    words: Sequence[str],
+) -> None:
+    if len(pairs) != 1:
+        problem = "needs to know which upstream will run"
+        raise InputError("--fix", None, problem, "give --upstream SPEC or --line NAME")
+    path = Path(words[0]) if len(words) == 1 and Path(words[0]).is_file() else None
+    after = pairs[0][1]
+    typer.echo(written_again(settings, after.settings, path).rstrip("\n"))
+    for finding in after.findings:
+        typer.echo(f"left: {finding.says}; {finding.rule.remedy}", err=True)

@@ -1,0 +1,82 @@
+"""Apply the rules to settings on a line of upstream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ringproof.doctor.facts import Facts
+from ringproof.doctor.lines import Stack
+from ringproof.doctor.rules import RULES, Effect, Rule
+from ringproof.doctor.settings import Settings
+from ringproof.errors import InputError
+
+SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+BAD = (Effect.REFUSED, Effect.WRONG, Effect.FAILS, Effect.IDLE)
+"""Effects for which a configuration should not be started."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that is broken.
+
+    Attributes:
+        effect: What happens, in the program that reads the settings.
+        says: What is wrong, with its values.
+    """
+
+    rule: Rule
+    effect: Effect
+    says: str
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found on one line of upstream.
+
+    Attributes:
+        repairs: Settings to change, by name; ``None`` removes one.
+    """
+
+    settings: Settings
+    facts: Facts
+    stack: Stack
+    findings: tuple[Finding, ...]
+    repairs: Mapping[str, str | None]
+
+    @property
+    def counts(self) -> Counter[Effect]:
+        """Number of findings of each effect."""
+        return Counter(finding.effect for finding in self.findings)
+
+    @property
+    def bad(self) -> bool:
+        """Whether the run should not be started like this."""
+        return any(effect in BAD for effect in self.counts)
+
+
+def examine(settings: Settings, stack: Stack) -> Examination:
+    """Apply every rule that holds on the line.
+
+    Raises:
+        InputError: A setting is no number where one is needed, or a size is below 1.
+    """
+    facts = Facts(settings, stack.lines)
+    for name in SIZES:
+        if settings.number(name, 1) < 1:
+            problem = "is no size of a group"
+            raise InputError(
+                settings.written(name), settings.text(name), problem, "give at least 1"
+            )
+    findings = []
+    repairs: dict[str, str | None] = {}
+    for rule in RULES:
+        effect = rule.effect_on(facts)
+        if effect is not None and (says := rule.broken(facts)):
+            findings.append(Finding(rule, effect, says))
+            if rule.repair is not None:
+                repairs.update(rule.repair(facts))
+    order = list(Effect)
+    findings.sort(key=lambda finding: order.index(finding.effect))
+    return Examination(settings, facts, stack, tuple(findings), repairs)

@@ -1,0 +1,185 @@
+"""What follows from settings on a line of upstream: sizes, and which features are on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ringproof.doctor.settings import Settings
+
+WITH_OLD_NAME = ("hybrid-0.16", "hybrid-broken", "main-packing")
+WITH_NEW_NAME = ("dynamic-v1", "dynamic-v2")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Settings on one line of upstream.
+
+    Args:
+        lines: Ids of the lines of the skills that the code is on.
+    """
+
+    settings: Settings
+    lines: frozenset[str]
+
+    def at(self, *lines: str) -> bool:
+        """Whether the code is on one of these lines."""
+        return not self.lines.isdisjoint(lines)
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    @property
+    def tp(self) -> int:
+        """Size of tensor parallelism."""
+        return self.settings.number("tensor_model_parallel_size", 1)
+
+    @property
+    def pp(self) -> int:
+        """Number of pipeline stages."""
+        return self.settings.number("pipeline_model_parallel_size", 1)
+
+    @property
+    def cp(self) -> int:
+        """Static size of context parallelism."""
+        return self.settings.number("context_parallel_size", 1)
+
+    @property
+    def model_size(self) -> int:
+        """Ranks that hold one copy of the model."""
+        return max(self.tp * self.pp * self.cp, 1)
+
+    @property
+    def dp(self) -> int | None:
+        """Data-parallel size; ``None`` if the world size is unknown or not divisible."""
+        ranks = self.settings.ranks
+        return None if ranks is None or ranks % self.model_size else ranks // self.model_size
+
+    @property
+    def domain(self) -> int | None:
+        """Ranks among which Dynamic CP chooses: DP times CP."""
+        return None if self.dp is None else self.dp * self.cp
+
+    @property
+    def length(self) -> int:
+        """Sequence length; 0 if it is not given."""
+        return self.settings.number("seq_length", 0)
+
+    @property
+    def heads(self) -> int:
+        """Query heads; 0 if not given."""
+        return self.settings.number("num_attention_heads", 0)
+
+    @property
+    def key_value_heads(self) -> int:
+        """Key-value heads; 0 if not known."""
+        grouped = self.settings.on("group_query_attention") or self.settings.program != "megatron"
+        return self.settings.number("num_query_groups", self.heads) if grouped else self.heads
+
+    @property
+    def virtual(self) -> bool:
+        """Whether there are virtual pipeline stages."""
+        names = (
+            "num_layers_per_virtual_pipeline_stage",
+            "num_virtual_stages_per_pipeline_rank",
+            "virtual_pipeline_model_parallel_size",
+        )
+        return any(self.settings.given(name) for name in names)
+
+    # -- hierarchical CP ------------------------------------------------------------------------
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Communication types of CP, as many as are given."""
+        text = self.settings.text("cp_comm_type", "p2p")
+        return tuple(word for word in text.replace(",", " ").replace("[", " ").replace("]", " ")
+                     .replace("'", " ").replace('"', " ").split())  # fmt: skip
+
+    @cached_property
+    def levels(self) -> tuple[int, ...] | None:
+        """Sizes of the levels of hierarchical CP."""
+        return self.settings.numbers("hierarchical_context_parallel_sizes")
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether some layer runs ``a2a+p2p``."""
+        return "a2a+p2p" in self.types
+
+    # -- Dynamic CP -----------------------------------------------------------------------------
+
+    @property
+    def old_name(self) -> bool:
+        """Whether Dynamic CP is asked for by its first name."""
+        return self.settings.on("hybrid_context_parallel")
+
+    @property
+    def new_name(self) -> bool:
+        """Whether Dynamic CP is asked for by its present name."""
+        return self.settings.on("dynamic_context_parallel")
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether Dynamic CP is asked for, by any name."""
+        return self.old_name or self.new_name
+
+    @property
+    def checked_as_dynamic(self) -> bool:
+        """Whether the argument checks of this line see Dynamic CP."""
+        if self.at(*WITH_NEW_NAME):
+            return self.new_name
+        return self.old_name and self.at(*WITH_OLD_NAME)
+
+    @property
+    def scheduler(self) -> str:
+        """Scheduler of packing; empty if there is none."""
+        given = self.settings.text("sequence_packing_scheduler")
+        if given or not self.at(*WITH_NEW_NAME):
+            return given
+        if self.new_name:
+            return "default_dynamic_cp"
+        varlen = self.settings.on("use_varlen_dataset")
+        return "dp_balanced" if varlen and not self.settings.on("varlen_sbhd_validation") else ""
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of a rank in a microbatch."""
+        name = "max_seqlen_per_dp_cp_rank"
+        return self.settings.number(name, 0) if self.settings.given(name) else None
+
+    @property
+    def smallest(self) -> int:
+        """Smallest group of Dynamic CP."""
+        return self.settings.number("min_dynamic_context_parallel_size", 1)
+
+    @property
+    def packed_data(self) -> bool:
+        """Whether the data set yields sequences with their lengths."""
+        names = ("sft", "use_varlen_dataset")
+        return any(self.settings.on(name) for name in names)
+
+    @property
+    def alignment(self) -> str:
+        """Padding of packed sequences to a static number of tokens; empty if there is none."""
+        return self.settings.text("pad_packed_seq_alignment")
+
+    # -- graphs ---------------------------------------------------------------------------------
+
+    @property
+    def graphs(self) -> str:
+        """Kind of CUDA graphs: ``none``, ``local``, ``transformer_engine``, ``full_iteration``."""
+        given = self.settings.text("cuda_graph_impl", "none")
+        if given != "none":
+            return given
+        if self.settings.on("enable_cuda_graph"):
+            return "local"
+        return "transformer_engine" if self.settings.on("external_cuda_graph") else "none"
+
+
+def is_power_of_two(number: int) -> bool:
+    """Whether a number is 1, 2, 4 and so on."""
+    return number > 0 and number & (number - 1) == 0
+
+
+def largest_power(numbers: Iterable[int]) -> int:
+    """Return the largest power of two that is not above the smallest of the numbers."""
+    return 1 << (min(numbers).bit_length() - 1)

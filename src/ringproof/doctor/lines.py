@@ -1,0 +1,89 @@
+"""The lines of upstream that a configuration is examined on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringproof.errors import InputError
+from ringproof.harness.anchors.resolve import AnchorResolver
+from ringproof.harness.cards import find_cards, load_card
+from ringproof.harness.cards.model import Card, UpstreamLine
+from ringproof.harness.stack.products import MEGATRON, Product
+from ringproof.harness.stack.recognise import recognise
+
+FINEST = "dynamic-context-parallel"
+"""The skill whose lines tell most states of Megatron-LM apart."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Upstream code that belongs together.
+
+    Attributes:
+        lines: Ids of the lines of the skills that it is on.
+        blocked: By skill, why its feature cannot train on this code.
+    """
+
+    name: str
+    lines: frozenset[str]
+    blocked: Mapping[str, str]
+
+
+def load_cards(folder: Path) -> Mapping[str, Card]:
+    """Return the cards of a folder of skills by name."""
+    return {name: load_card(path) for name, path in find_cards(folder).items()}
+
+
+def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card]) -> Stack:
+    """Recognise the lines of products."""
+    names = [f"{product.repo} {product.version}".strip() + f" ({given})"
+             for given, product in products]  # fmt: skip
+    found = [pair for _, product in products for pair in _recognised(product, cards)]
+    return _stack(", ".join(names), found)
+
+
+def _recognised(product: Product, cards: Mapping[str, Card]) -> Iterator[tuple[str, UpstreamLine]]:
+    resolver = AnchorResolver(product.tree)
+    for skill, card in cards.items():
+        line = recognise(card, product.repo, product.tree, resolver).line
+        if line is not None:
+            yield skill, line
+
+
+def _stack(name: str, found: Sequence[tuple[str, UpstreamLine]]) -> Stack:
+    blocked = {skill: line.because or line.says for skill, line in found if not line.trains}
+    return Stack(name, frozenset(line.id for _, line in found), blocked)
+
+
+def known_stacks(cards: Mapping[str, Card]) -> dict[str, Stack]:
+    """Return the lines of Megatron-LM that the cards know, by a name for each."""
+    of_megatron = [(skill, line) for skill, card in cards.items()
+                   for line in card.lines if line.repo == MEGATRON]  # fmt: skip
+    keys = [key for skill, line in of_megatron if skill == FINEST for key in _keys(line)]
+    names = [(key, key.removeprefix("megatron-lm-")) for key in keys]
+    return {
+        name: _stack(name, [pair for pair in of_megatron if key in _keys(pair[1])])
+        for key, name in names
+    }
+
+
+def _keys(line: UpstreamLine) -> tuple[str, ...]:
+    """Upstreams of a line, or the line itself where none is at hand."""
+    return line.upstreams or (line.id,)
+
+
+def stack_named(name: str, cards: Mapping[str, Card], option: str) -> Stack:
+    """Return a known stack by its name.
+
+    Raises:
+        InputError: There is none of that name.
+    """
+    known = known_stacks(cards)
+    if name in known:
+        return known[name]
+    found = next((stack for stack in known.values() if name in stack.lines), None)
+    if found is None:
+        raise InputError(option, name, "is no known line", f"take one of {', '.join(known)}")
+    return found

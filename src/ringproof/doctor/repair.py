@@ -1,0 +1,154 @@
+"""A corrected configuration, in the form in which it was given."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.settings import Settings
+from ringproof.errors import InputError
+from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.reading import read_script
+
+ROUNDS = 5
+"""Times that repairs are applied: one may make another rule speak."""
+
+
+def repaired(examination: Examination) -> Examination:
+    """Apply the repairs to the settings, and examine them again until none is left."""
+    for _ in range(ROUNDS):
+        if not examination.repairs:
+            break
+        changed = _changed(examination.settings, examination.repairs)
+        if changed.values == examination.settings.values:
+            break
+        examination = examine(changed, examination.stack)
+    return examination
+
+
+def _changed(settings: Settings, repairs: Mapping[str, str | None]) -> Settings:
+    values, names = dict(settings.values), dict(settings.names)
+    for name, value in repairs.items():
+        if value is None:
+            values.pop(name, None)
+            names.pop(name, None)
+        else:
+            names[name] = settings.written(name)
+            values[name] = tuple(value.split()) if settings.program == "megatron" else (value,)
+            if settings.program != "megatron" and not value:
+                values[name] = ("true",)
+    return replace(settings, values=values, names=names)
+
+
+def changes(before: Settings, after: Settings) -> dict[str, tuple[str | None, str | None]]:
+    """Return what differs: name, value before and after; ``None`` where it is not given."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for name in {**before.values, **after.values}:
+        old, new = before.values.get(name), after.values.get(name)
+        if old != new:
+            written = after.names.get(name) or before.written(name)
+            found[written] = (_joined(old), _joined(new))
+    return found
+
+
+def _joined(words: tuple[str, ...] | None) -> str | None:
+    return None if words is None else " ".join(words)
+
+
+def written_again(before: Settings, after: Settings, path: Path | None) -> str:
+    """Return the configuration with the changes made, in the form in which it was given.
+
+    A script keeps its order and its comments if its options can be changed where they stand;
+    reading the result again shows whether they could. Otherwise the command is returned.
+    """
+    different = changes(before, after)
+    if path is not None and path.suffix in (".yaml", ".yml") and before.program != "megatron":
+        return _yaml(path, different)
+    if before.program != "megatron":
+        return "\n".join(
+            f"{name}={_value(new)}" for name, (_, new) in different.items() if new is not None
+        )
+    if path is not None and path.suffix not in (".yaml", ".yml") and before.arguments:
+        text = _script(path, different)
+        if text and _says(text, path, after):
+            return text
+    return _command(before, different)
+
+
+def _value(text: str) -> str:
+    return f"[{','.join(text.split())}]" if re.fullmatch(r"\d+( \d+)+", text) else text
+
+
+def _command(before: Settings, different: Mapping[str, tuple[str | None, str | None]]) -> str:
+    flags = Flags(before.arguments)
+    for name, (_, new) in different.items():
+        flags = flags.without(name) if new is None else flags.with_(name, *new.split())
+    return shlex.join(flags.words)
+
+
+def _script(path: Path, different: Mapping[str, tuple[str | None, str | None]]) -> str:
+    """The script with options changed in place; empty if one does not stand in it exactly once."""
+    text = path.read_text(encoding="utf-8")
+    added = []
+    for name, (old, new) in different.items():
+        if old is None:
+            added.append(f"{name} {new}".strip())
+            continue
+        pattern = re.escape(name) + r"(?![\w-])" + "".join(r"[ =]+\S+" for _ in old.split())
+        found = list(re.finditer(pattern, text))
+        if len(found) != 1:
+            return ""
+        start, end = found[0].span()
+        text = text[:start] + (f"{name} {new}".strip() if new is not None else "") + text[end:]
+    place = re.search(r"--[a-z][\w-]*", text[_launch_at(text) :])
+    if added:
+        if place is None:
+            return ""
+        at = _launch_at(text) + place.start()
+        text = text[:at] + " ".join(added) + " " + text[at:]
+    return text
+
+
+def _launch_at(text: str) -> int:
+    """Where Megatron-LM's own options begin: at the first that only it has."""
+    found = re.search(r"--(tensor-model|context)-parallel-size|--num-layers", text)
+    return found.start() if found else len(text)
+
+
+def _says(text: str, path: Path, after: Settings) -> bool:
+    """Whether a changed script says what it should."""
+    from ringproof.doctor.reading import of_launch
+
+    trial = path.with_name(f".{path.name}.ringproof")
+    try:
+        trial.write_text(text, encoding="utf-8")
+        return of_launch(read_script(trial)).values == after.values
+    except (InputError, OSError):
+        return False
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def _yaml(path: Path, different: Mapping[str, tuple[str | None, str | None]]) -> str:
+    reader = YAML(typ="rt")
+    reader.preserve_quotes = True
+    data = reader.load(path.read_text(encoding="utf-8"))
+    for name, (_, new) in different.items():
+        *folders, last = name.split(".")
+        place = data
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        if new is None:
+            place.pop(last, None)
+        else:
+            place[last] = YAML(typ="safe", pure=True).load(_value(new))
+    written = io.StringIO()
+    reader.dump(data, written)
+    return written.getvalue()

@@ -1,0 +1,139 @@
+"""An examination as lines for people and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.doctor.examine import Examination, Finding
+from ringproof.doctor.repair import changes
+from ringproof.doctor.rules import Effect
+from ringproof.doctor.rules.rule import By
+from ringproof.doctor.sizes import sizes
+
+
+def lines(examination: Examination, after: Examination) -> Iterator[str]:
+    """Yield the report of one line of upstream; ``after`` is the repaired configuration."""
+    settings, stack = examination.settings, examination.stack
+    yield f"{settings.source}, read as {_PROGRAMS[settings.program]}"
+    yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
+    for name, value in sizes(examination.facts).items():
+        shown = ", ".join(value) if isinstance(value, list) else _number(value)
+        yield f"  {name}: {shown}"
+    for note in settings.notes:
+        yield f"  note: {note}"
+    for skill in _asked(examination):
+        if skill in stack.blocked:
+            yield f"  {skill} cannot train here: {stack.blocked[skill]}"
+    for finding in examination.findings:
+        yield ""
+        yield from _finding(finding)
+    yield ""
+    different = changes(settings, after.settings)
+    if different:
+        yield "to change (--fix prints it):"
+        for name, (old, new) in different.items():
+            yield f"  {name}: {_shown(old)} -> {_shown(new)}"
+    yield verdict(examination)
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    rule = finding.rule
+    yield f"{finding.effect.value}: {finding.says}"
+    if rule.message and finding.effect in (Effect.REFUSED, Effect.FAILS):
+        where = f" ({rule.by.value})" if rule.by is not By.NOBODY else ""
+        yield f'  upstream says: "{rule.message}..."{where}'
+    elif finding.effect is Effect.REFUSED:
+        yield f"  upstream raises an exception without a text ({rule.by.value})"
+    yield f"  remedy: {rule.remedy}"
+    yield f"  see: {rule.statement}"
+
+
+def verdict(examination: Examination) -> str:
+    """Return the last line."""
+    counts = examination.counts
+    if not counts:
+        return "verdict: nothing found"
+    said = ", ".join(f"{counts[effect]} {effect.value}" for effect in Effect if counts[effect])
+    return f"verdict: {said}"
+
+
+def table(examinations: Mapping[str, Examination]) -> Iterator[str]:
+    """Yield one line per line of upstream."""
+    wide = max(map(len, examinations))
+    yield "no upstream is given; on the lines that the skills know:"
+    for name, one in examinations.items():
+        missing = [skill for skill in _asked(one) if skill in one.stack.blocked]
+        told = f"; {', '.join(missing)} cannot train there" if missing else ""
+        yield f"  {name:{wide}}  {verdict(one).partition(': ')[2]}{told}"
+    yield "choose one with --line NAME, or name a checkout with --upstream PATH"
+
+
+def data(examinations: Sequence[tuple[Examination, Examination]]) -> dict[str, Any]:
+    """Return everything as JSON values: each examination with its repaired form."""
+    return {"version": 1, "examinations": [_data(*pair) for pair in examinations]}
+
+
+def _data(examination: Examination, after: Examination) -> dict[str, Any]:
+    settings = examination.settings
+    return {
+        "source": settings.source,
+        "program": settings.program,
+        "upstream": examination.stack.name,
+        "lines": sorted(examination.stack.lines),
+        "cannot_train": dict(examination.stack.blocked),
+        "bad": examination.bad,
+        "sizes": sizes(examination.facts),
+        "notes": list(settings.notes),
+        "findings": [_as_data(finding) for finding in examination.findings],
+        "changes": {
+            name: {"before": old, "after": new}
+            for name, (old, new) in changes(settings, after.settings).items()
+        },
+        "bad_after_changes": after.bad,
+        "settings": {name: list(words) for name, words in settings.values.items()},
+    }
+
+
+def _as_data(finding: Finding) -> dict[str, Any]:
+    rule = finding.rule
+    return {
+        "statement": rule.statement,
+        "effect": finding.effect.value,
+        "says": finding.says,
+        "message": rule.message,
+        "by": rule.by.value,
+        "remedy": rule.remedy,
+    }
+
+
+def _asked(examination: Examination) -> list[str]:
+    """Skills whose feature the settings turn on."""
+    facts = examination.facts
+    found = []
+    if facts.dynamic:
+        found.append("dynamic-context-parallel")
+    if facts.hierarchical:
+        found.append("hierarchical-context-parallel")
+    if facts.dynamic and facts.graphs != "none":
+        found.append("dynamic-cp-cuda-graphs")
+    return found
+
+
+def _shown(text: str | None) -> str:
+    return "not given" if text is None else text or "on"
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_PROGRAMS: Mapping[str, str] = MappingProxyType(
+    {
+        "megatron": "Megatron-LM's own training script",
+        "bridge": "Megatron-Bridge",
+        "verl": "verl",
+        "nemo-rl": "NeMo-RL",
+    }
+)

@@ -1,0 +1,742 @@
+"""Settings that upstream refuses before the first step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import MappingProxyType
+
+from ringproof.doctor.facts import Facts
+from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, By, Effect, Rule
+
+V1, V2 = "dynamic-v1", "dynamic-v2"
+OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
+NEW = (V1, V2)
+EVERY = ("without-dynamic-cp", *OLD, *NEW)
+BANKS = ("bank-6479", "bank-5618")
+WITH_SCHEDULER = ("main-packing", *NEW)
+SINCE = MappingProxyType(
+    {
+        "dynamic_context_parallel": NEW,
+        "hybrid_context_parallel": (*OLD, *NEW),
+        "min_dynamic_context_parallel_size": NEW,
+        "max_seqlen_per_dp_cp_rank": (*OLD, *NEW),
+        "sequence_packing_scheduler": WITH_SCHEDULER,
+        "use_varlen_dataset": WITH_SCHEDULER,
+        "pad_packed_seq_alignment": (V1,),
+        "thd_max_packed_sequences": (V1,),
+        "thd_tail_padding_policy": (V1,),
+        "cp_partition_mode": (V1,),
+    }
+)
+"""Lines on which Megatron-LM's parser knows an option."""
+LATER = MappingProxyType({"cp_partition_mode": "bank-5618", "thd_tail_padding_policy": "bank-5618"})
+"""A part of a line, branched off before it had the option."""
+
+
+# -- the parser -----------------------------------------------------------------------------------
+
+
+def _unknown_names(facts: Facts) -> list[str]:
+    given = [name for name in SINCE if name in facts.settings.values]
+    return [
+        name for name in given
+        if not facts.at(*SINCE[name]) or facts.at(LATER.get(name, "none"))
+    ]  # fmt: skip
+
+
+def _unknown(facts: Facts) -> str:
+    names = ", ".join(facts.settings.written(name) for name in _unknown_names(facts))
+    return f"{names}: this line has no such option" if names else ""
+
+
+def _renamed(facts: Facts) -> dict[str, str | None]:
+    changes: dict[str, str | None] = dict.fromkeys(_unknown_names(facts))
+    if "dynamic_context_parallel" in changes and facts.at(*OLD):
+        changes["hybrid_context_parallel"] = ""
+    if "hybrid_context_parallel" in changes and facts.at(*NEW):
+        changes["dynamic_context_parallel"] = ""
+    return changes
+
+
+def _window(facts: Facts) -> str:
+    words = facts.settings.values.get("window_size", ())
+    if len(words) < 2:
+        return ""
+    return f"--window-size {' '.join(words)}: the value is one word, and the second is left over"
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def _world(facts: Facts) -> str:
+    ranks = facts.settings.ranks
+    if ranks is None or ranks % facts.model_size == 0:
+        return ""
+    return f"{ranks} ranks are not divisible by TP {facts.tp} x PP {facts.pp} x CP {facts.cp}"
+
+
+def _product(facts: Facts) -> str:
+    levels = facts.levels
+    if not levels or math.prod(levels) == facts.cp:
+        return ""
+    return f"the sizes {list(levels)} have the product {math.prod(levels)}, and CP is {facts.cp}"
+
+
+def _two_levels(facts: Facts) -> dict[str, str | None]:
+    """Two levels with the first as large as the heads allow."""
+    heads = math.gcd(facts.heads // facts.tp or 1, facts.key_value_heads // facts.tp or 1)
+    first = math.gcd(heads, facts.cp)
+    first = first if first < facts.cp else max(facts.cp // 2, 1)
+    if first < 2 or facts.cp % first or facts.cp // first < 2:
+        return {"cp_comm_type": "p2p", "hierarchical_context_parallel_sizes": None}
+    return {"hierarchical_context_parallel_sizes": f"{first} {facts.cp // first}"}
+
+
+def _no_sizes(facts: Facts) -> str:
+    return "a2a+p2p without sizes" if facts.hierarchical and facts.levels is None else ""
+
+
+def _length(facts: Facts) -> str:
+    if facts.cp == 1 or facts.length % (2 * facts.cp) == 0:
+        return ""
+    return f"seq_length {facts.length} is no multiple of 2 x CP = {2 * facts.cp}"
+
+
+def _dynamic(problem: Callable[[Facts], str]) -> Callable[[Facts], str]:
+    return lambda facts: problem(facts) if facts.checked_as_dynamic else ""
+
+
+def _if(condition: bool, text: str) -> str:
+    return text if condition else ""
+
+
+def _loader(facts: Facts) -> str:
+    given = facts.settings.text("dataloader_type", "single")
+    return _if(given != "single", f"the data loader type is {given}")
+
+
+def _connections(facts: Facts) -> str:
+    environment, settings = facts.settings.environment, facts.settings
+    sharded = settings.on("use_megatron_fsdp") or settings.on("use_torch_fsdp2")
+    if environment is None or (facts.tp == 1 and facts.cp == 1) or sharded:
+        return ""
+    given = environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    overlap = settings.on("overlap_moe_expert_parallel_comm")
+    what = f"is {given}" if given else "is not set"
+    return _if(given != "1" and not overlap, f"CUDA_DEVICE_MAX_CONNECTIONS {what}")
+
+
+def _sharded_connections(facts: Facts) -> str:
+    environment = facts.settings.environment or {}
+    one = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+    on = facts.settings.on("use_megatron_fsdp")
+    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with Megatron FSDP")
+
+
+def _buffer(facts: Facts) -> str:
+    if not facts.scheduler or facts.budget is None:
+        return ""
+    ranks = facts.cp if facts.scheduler == "dp_balanced" else facts.domain
+    if ranks is None or ranks * facts.budget >= facts.length:
+        return ""
+    return f"{ranks} ranks x {facts.budget} tokens < seq_length {facts.length}"
+
+
+def _evaluation_batch(facts: Facts) -> str:
+    settings, micro = facts.settings, facts.settings.number("micro_batch_size", 1)
+    micro = settings.number("eval_micro_batch_size", micro)
+    batch = settings.number("eval_global_batch_size", settings.number("global_batch_size", 0))
+    if facts.dp is None or micro < 1 or batch % (micro * facts.dp) == 0:
+        return ""
+    return f"the evaluation batch {batch} is not divisible by {micro} x DP {facts.dp}"
+
+
+def _stages(facts: Facts) -> str:
+    layers = facts.settings.number("num_layers", 0)
+    names = (
+        "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers",
+        "pipeline_model_parallel_layout",
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+        "hybrid_layer_pattern",
+    )
+    uneven = any(name in facts.settings.values for name in names)
+    if facts.pp == 1 or layers % facts.pp == 0 or uneven:
+        return ""
+    return f"{layers} layers are not divisible by {facts.pp} stages"
+
+
+def _virtual(facts: Facts) -> str:
+    return _if(facts.virtual and facts.pp == 1, "virtual stages with PP 1")
+
+
+# -- configuration --------------------------------------------------------------------------------
+
+
+def _types_for_layers(facts: Facts) -> str:
+    layers = facts.settings.number("num_layers", 0)
+    if facts.cp == 1 or len(facts.types) in (1, layers):
+        return ""
+    return f"{len(facts.types)} types for {layers} layers"
+
+
+def _local(facts: Facts) -> str:
+    local = facts.settings.text("transformer_impl") == "local"
+    other = [kind for kind in facts.types if kind != "all_gather"]
+    return _if(local and facts.cp > 1 and bool(other), "local attention with " + ", ".join(other))
+
+
+def _dispatcher(facts: Facts) -> str:
+    kind = facts.settings.text("moe_token_dispatcher_type", "allgather")
+    experts = facts.settings.number("num_experts", 0) > 0
+    packs = bool(facts.scheduler) or facts.dynamic
+    wrong = packs and experts and kind not in ("alltoall", "flex")
+    return _if(wrong, f"the token dispatcher is {kind}, with a packing scheduler")
+
+
+def _bias_of_experts(facts: Facts) -> str:
+    settings = facts.settings
+    experts = settings.number("num_experts", 0) > 0 and not settings.on("disable_bias_linear")
+    split = settings.number("expert_tensor_parallel_size", facts.tp)
+    return _if(experts and split > 1, f"experts with bias over {split} tensor-parallel ranks")
+
+
+def _partition(facts: Facts) -> str:
+    parallel = facts.cp > 1 or facts.dynamic
+    if facts.settings.text("cp_partition_mode", "zigzag") != "contiguous" or not parallel:
+        return ""
+    if not facts.scheduler and not facts.dynamic:
+        return "contiguous rows without a packing scheduler"
+    kind = facts.settings.text("experimental_attention_variant")
+    wrong = facts.cp > 1 and kind not in ("dsv4_hybrid", "gated_delta_net")
+    return _if(wrong, f"contiguous rows with {kind or 'softmax'} attention")
+
+
+def _alignment(facts: Facts) -> str:
+    if not facts.alignment:
+        return ""
+    if facts.budget is None:
+        return f"packed sequences are padded to {facts.alignment} and no budget is given"
+    if facts.alignment == "max":
+        return ""
+    number = facts.settings.number("pad_packed_seq_alignment", 0)
+    wrong = number <= 0 or number > facts.budget
+    return _if(wrong, f"the alignment {number} is not between 1 and the budget {facts.budget}")
+
+
+def _static_tokens(facts: Facts) -> str:
+    if facts.graphs == "none" or not (facts.scheduler or facts.dynamic):
+        return ""
+    if facts.alignment in ("max", str(facts.budget)):
+        return ""
+    given = f"an alignment of {facts.alignment}" if facts.alignment else "no alignment"
+    return f"graphs of packed sequences with {given}"
+
+
+def _capacity(facts: Facts) -> str:
+    on = facts.graphs != "none" and bool(facts.scheduler or facts.dynamic)
+    given = facts.settings.given("thd_max_packed_sequences")
+    return _if(on and not given and not facts.at("bank-5618"), "no number of packed sequences")
+
+
+def _tail(facts: Facts) -> str:
+    extends = facts.settings.text("thd_tail_padding_policy") == "extend_last"
+    parallel = facts.cp > 1 or facts.dynamic
+    wrong = extends and parallel and bool(facts.alignment)
+    wrong = wrong and not facts.scheduler and not facts.dynamic
+    return _if(wrong, "extend_last without a packing scheduler")
+
+
+def _smallest(facts: Facts) -> str:
+    return _if(facts.dynamic and facts.smallest < 1, f"the smallest size is {facts.smallest}")
+
+
+def _too_large_smallest(facts: Facts) -> str:
+    if not facts.new_name or facts.domain is None or facts.smallest <= facts.domain:
+        return ""
+    return f"the smallest size {facts.smallest} is above DP x CP = {facts.domain}"
+
+
+def _other_scheduler(facts: Facts) -> str:
+    given = facts.settings.text("sequence_packing_scheduler")
+    named = given or ("dp_balanced" if facts.old_name and facts.scheduler else "")
+    wrong = facts.dynamic and named not in ("", "default_dynamic_cp")
+    return _if(wrong, f"the scheduler is {named}")
+
+
+def _heads(facts: Facts) -> str:
+    if facts.heads % facts.tp == 0:
+        return ""
+    return f"{facts.heads} heads are not divisible by TP {facts.tp}"
+
+
+def _groups(facts: Facts) -> str:
+    groups = facts.key_value_heads
+    if not groups or facts.settings.on("multi_latent_attention"):
+        return ""
+    wrong = groups % facts.tp and facts.tp % groups
+    return _if(bool(wrong), f"{groups} KV groups are no multiple or divisor of TP {facts.tp}")
+
+
+def _grouped_latent(facts: Facts) -> str:
+    both = facts.settings.on("group_query_attention") and facts.settings.on(
+        "multi_latent_attention"
+    )
+    return _if(both, "grouped-query attention with multi-latent attention")
+
+
+def _two_graph_options(facts: Facts) -> str:
+    old = facts.settings.on("enable_cuda_graph") or facts.settings.on("external_cuda_graph")
+    both = old and facts.settings.text("cuda_graph_impl", "none") != "none"
+    return _if(both, "an old and a new option for CUDA graphs")
+
+
+def _guard(facts: Facts) -> str:
+    on = facts.checked_as_dynamic and facts.settings.on("enable_cuda_graph")
+    return _if(on, "--enable-cuda-graph with Dynamic CP")
+
+
+def _layer_graphs(facts: Facts) -> str:
+    wrong = facts.dynamic and facts.graphs in ("local", "full_iteration")
+    return _if(wrong, f"graphs of kind {facts.graphs}")
+
+
+def _slots(facts: Facts) -> str:
+    on = facts.dynamic and facts.graphs == "transformer_engine"
+    return _if(on and not facts.settings.on("cuda_graph_dynamic_microbatches"),
+               "graphs without dynamic microbatch slots")  # fmt: skip
+
+
+def _delayed(facts: Facts) -> str:
+    on = facts.dynamic and facts.graphs != "none"
+    names = ("delay_wgrad_compute", "overlap_moe_expert_parallel_comm")
+    found = [name for name in names if facts.settings.on(name)]
+    return _if(on and bool(found), ", ".join(found) + " with a bank of graphs")
+
+
+def _both_names(facts: Facts) -> str:
+    return _if(facts.old_name and facts.new_name, "both names are given")
+
+
+REFUSED: tuple[Rule, ...] = (
+    Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        lines=EVERY,
+        broken=_unknown,
+        message="unrecognized arguments",
+        remedy="take the name that this line has, or leave the option out",
+        repair=_renamed,
+    ),
+    Rule(
+        statement=LAUNCH + "window-of-two-words",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        broken=_window,
+        message="unrecognized arguments",
+        remedy="write it as one word: --window-size 8192,0",
+        repair=lambda facts: {"window_size": ",".join(facts.settings.values["window_size"])},
+    ),
+    Rule(
+        statement=LAUNCH + "world-size",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        broken=_world,
+        message="world size (",
+        remedy="make TP x PP x CP divide the number of ranks",
+    ),
+    Rule(
+        statement=HCP + "product",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        checked_on=("bridge-checked",),
+        broken=_product,
+        remedy="give two sizes whose product is context_parallel_size",
+        repair=_two_levels,
+    ),
+    Rule(
+        statement=HCP + "sizes-required",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.WRONG,
+        checked_on=("bridge-checked",),
+        broken=_no_sizes,
+        message="--hierarchical-context-parallel-sizes must be set",
+        remedy="give hierarchical_context_parallel_sizes, the sizes of all-to-all and ring",
+        repair=_two_levels,
+    ),
+    Rule(
+        statement=HCP + "sequence-divisible",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        broken=_length,
+        message="seq-length should be a multiple of 2 * context-parallel-size",
+        remedy="make seq_length a multiple of 2 x CP",
+    ),
+    Rule(
+        statement=LAUNCH + "device-connections",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_connections,
+        message="Using tensor model parallelism or context parallelism require setting",
+        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1; Blackwell does not need it",
+    ),
+    Rule(
+        statement=LAUNCH + "fsdp-connections",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_sharded_connections,
+        message="FSDP requires CUDA_DEVICE_MAX_CONNECTIONS",
+        remedy="unset CUDA_DEVICE_MAX_CONNECTIONS",
+    ),
+    Rule(
+        statement=LAUNCH + "fsdp-checkpoints",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=lambda f: _if(
+            f.settings.on("use_megatron_fsdp")
+            and f.settings.text("ckpt_format", "torch_dist") != "fsdp_dtensor",
+            f"checkpoints of format {f.settings.text('ckpt_format', 'torch_dist')} with FSDP",
+        ),
+        message="fsdp_dtensor",
+        remedy="set ckpt_format to fsdp_dtensor",
+        repair=lambda _: {"ckpt_format": "fsdp_dtensor"},
+    ),
+    Rule(
+        statement=LAUNCH + "fsdp-checkpoints",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=lambda f: _if(
+            f.settings.text("ckpt_format") == "fsdp_dtensor"
+            and not f.settings.on("use_megatron_fsdp"),
+            "checkpoints of format fsdp_dtensor without FSDP",
+        ),
+        message="fsdp_dtensor",
+        remedy="leave ckpt_format out",
+        repair=lambda _: {"ckpt_format": None},
+    ),
+    Rule(
+        statement=LAUNCH + "evaluation-batch",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        lines=("hybrid-broken", "main-packing", *NEW),
+        broken=_evaluation_batch,
+        message="eval_global_batch_size (",
+        remedy="make the global batch divisible by micro_batch_size x DP",
+    ),
+    Rule(
+        statement=LAUNCH + "layers-of-stages",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_stages,
+        message="Number of layers should be divisible by the pipeline-model-parallel size",
+        remedy="make the number of layers a multiple of PP",
+    ),
+    Rule(
+        statement=LAUNCH + "virtual-stages",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_virtual,
+        message="When interleaved schedule is used",
+        remedy="raise PP, or leave virtual stages out",
+    ),
+    Rule(
+        statement=LAUNCH + "heads-of-tp",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        broken=_heads,
+        message="num_attention_heads (",
+        remedy="make the number of heads a multiple of TP",
+    ),
+    Rule(
+        statement=LAUNCH + "groups-of-tp",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        broken=_groups,
+        message="num_query_groups (",
+        remedy="make num_query_groups a multiple or a divisor of TP",
+    ),
+    Rule(
+        statement=LAUNCH + "grouped-latent-attention",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_grouped_latent,
+        message="Group query attention is mutually exclusive with multi latent attention",
+        remedy="leave --group-query-attention out",
+        repair=lambda _: {"group_query_attention": None, "num_query_groups": None},
+    ),
+    Rule(
+        statement=HCP + "per-layer-list",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        broken=_types_for_layers,
+        message="Length of cp_comm_type",
+        remedy="give one type, or one for each layer",
+    ),
+    Rule(
+        statement=DCP + "pipeline-on-dev-only",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        lines=OLD,
+        broken=_dynamic(lambda f: _if(f.pp > 1, f"PP is {f.pp}")),
+        message="Hybrid context parallelism not supported with pipeline parallelism",
+        remedy="take PP 1, or dev",
+    ),
+    Rule(
+        statement=DCP + "no-cuda-graphs",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        lines=(*OLD, V1),
+        broken=_guard,
+        message="'Namespace' object has no attribute 'enable_cuda_graph'",
+        remedy="leave --enable-cuda-graph out",
+        repair=lambda _: {"enable_cuda_graph": None},
+    ),
+    Rule(
+        statement=DCP + "no-cuda-graphs",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V2,),
+        broken=_dynamic(lambda f: _if(f.graphs != "none", f"graphs of kind {f.graphs}")),
+        message="Dynamic context parallelism not supported with CUDA Graph",
+        remedy="leave CUDA graphs out",
+    ),
+    Rule(
+        statement=LAUNCH + "two-graph-options",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        broken=_two_graph_options,
+        message="Do not use --enable-cuda-graph or --external-cuda-graph with --cuda-graph-impl",
+        remedy="keep --cuda-graph-impl",
+        repair=lambda _: {"enable_cuda_graph": None, "external_cuda_graph": None},
+    ),
+    Rule(
+        statement=DCP + "no-fsdp",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        lines=(*OLD, *NEW),
+        broken=_dynamic(lambda f: _if(f.settings.on("use_megatron_fsdp"), "Megatron FSDP is on")),
+        message="context parallelism not supported with Megatron FSDP",
+        remedy="take the distributed optimizer",
+        repair=lambda _: {"use_megatron_fsdp": None, "use_distributed_optimizer": ""},
+    ),
+    Rule(
+        statement=DCP + "single-loader",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        lines=(*OLD, *NEW),
+        broken=_dynamic(_loader),
+        message="context parallelism only supported with single dataloader type",
+        remedy="set dataloader_type to single",
+        repair=lambda _: {"dataloader_type": "single"},
+    ),
+    Rule(
+        statement=DCP + "per-token-loss",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.WRONG,
+        lines=(*OLD, *NEW),
+        broken=_dynamic(
+            lambda f: _if(
+                not f.settings.on("calculate_per_token_loss"), "the loss is a mean per microbatch"
+            )
+        ),
+        message="context parallelism must be used with --calculate-per-token-loss",
+        remedy="set calculate_per_token_loss",
+        repair=lambda _: {"calculate_per_token_loss": ""},
+    ),
+    Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=NEW,
+        broken=_both_names,
+        message="Cannot set both hybrid_context_parallel and dynamic_context_parallel",
+        remedy="keep dynamic_context_parallel",
+        repair=lambda _: {"hybrid_context_parallel": None},
+    ),
+    Rule(
+        statement=DCP + "packed-data-set",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=NEW,
+        broken=_other_scheduler,
+        message="Dynamic context parallelism requires sequence_packing_scheduler",
+        remedy="leave sequence_packing_scheduler out",
+        repair=lambda _: {"sequence_packing_scheduler": None},
+    ),
+    Rule(
+        statement=DCP + "odd-smallest-size",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=NEW,
+        broken=_smallest,
+        message="min_dynamic_context_parallel_size must be >= 1",
+        remedy="take 1 or a larger power of two",
+        repair=lambda _: {"min_dynamic_context_parallel_size": None},
+    ),
+    Rule(
+        statement=DCP + "odd-smallest-size",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        lines=NEW,
+        broken=_too_large_smallest,
+        message="min_dynamic_context_parallel_size (",
+        remedy="take a power of two up to DP x CP",
+        repair=lambda _: {"min_dynamic_context_parallel_size": None},
+    ),
+    Rule(
+        statement=DCP + "packed-data-set",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        lines=WITH_SCHEDULER,
+        broken=lambda f: _if(
+            f.settings.on("use_varlen_dataset") and f.settings.on("sft"),
+            "two data sets are asked for",
+        ),
+        message="--use-varlen-dataset and --sft are mutually exclusive",
+        remedy="keep one of --sft and --use-varlen-dataset",
+        repair=lambda _: {"use_varlen_dataset": None},
+    ),
+    Rule(
+        statement=DCP + "fits-the-domain",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        unchecked=Effect.FAILS,
+        lines=WITH_SCHEDULER,
+        broken=_buffer,
+        message="Packed sequence buffer size (",
+        remedy="raise max_seqlen_per_dp_cp_rank, or lower seq_length",
+    ),
+    Rule(
+        statement=DCP + "alignment-needs-a-budget",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_alignment,
+        message="pad-packed-seq-alignment",
+        remedy="set max_seqlen_per_dp_cp_rank, and the alignment to max",
+    ),
+    Rule(
+        statement=GRAPHS + "static-tokens",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_static_tokens,
+        message="THD CUDA Graph requires --pad-packed-seq-alignment",
+        remedy="set pad_packed_seq_alignment to max, and max_seqlen_per_dp_cp_rank",
+        repair=lambda _: {"pad_packed_seq_alignment": "max"},
+    ),
+    Rule(
+        statement=GRAPHS + "sequence-capacity",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_capacity,
+        message="THD CUDA Graph requires --thd-max-packed-sequences",
+        remedy="set thd_max_packed_sequences to the largest number in a microbatch, plus one",
+        repair=lambda _: {"thd_max_packed_sequences": "32"},
+    ),
+    Rule(
+        statement=DCP + "moe-dispatcher",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_dispatcher,
+        message="sequence_packing only supports moe_token_dispatcher_type",
+        remedy="set moe_token_dispatcher_type to alltoall or flex",
+        repair=lambda _: {"moe_token_dispatcher_type": "alltoall"},
+    ),
+    Rule(
+        statement=LAUNCH + "bias-of-experts",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        broken=_bias_of_experts,
+        message="Bias in Moe is only supported when ETP==1",
+        remedy="set --disable-bias-linear, or expert_tensor_parallel_size 1",
+        repair=lambda _: {"expert_tensor_parallel_size": "1"},
+    ),
+    Rule(
+        statement=HCP + "transformer-engine-only",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_local,
+        message="fallback_to_eager_attn only supports all_gather",
+        remedy="set transformer_impl to transformer_engine",
+        repair=lambda _: {"transformer_impl": "transformer_engine"},
+    ),
+    Rule(
+        statement=DCP + "dsv4-partition",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_partition,
+        message="cp_partition_mode='contiguous'",
+        remedy="set cp_partition_mode to zigzag",
+        repair=lambda _: {"cp_partition_mode": None},
+    ),
+    Rule(
+        statement=GRAPHS + "static-tokens",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_tail,
+        message="thd_tail_padding_policy='extend_last'",
+        remedy="set thd_tail_padding_policy to append_dummy_seq",
+        repair=lambda _: {"thd_tail_padding_policy": None},
+    ),
+    Rule(
+        statement=GRAPHS + "layer-graphs-only",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=BANKS,
+        broken=_layer_graphs,
+        message="Dynamic CP supports only layer-wise TE CUDA graphs.",
+        remedy="set cuda_graph_impl to transformer_engine",
+        repair=lambda _: {"cuda_graph_impl": "transformer_engine", "enable_cuda_graph": None},
+    ),
+    Rule(
+        statement=GRAPHS + "dynamic-slots",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=BANKS,
+        broken=_slots,
+        message="Dynamic CP CUDA graphs require dynamic microbatch slots.",
+        remedy="set cuda_graph_dynamic_microbatches",
+        repair=lambda _: {"cuda_graph_dynamic_microbatches": ""},
+    ),
+    Rule(
+        statement=GRAPHS + "no-delayed-wgrad",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=BANKS,
+        broken=_delayed,
+        message="Dynamic CP graphs do not support delayed wgrad or EP overlap.",
+        remedy="leave delay_wgrad_compute and overlap_moe_expert_parallel_comm out",
+        repair=lambda _: {"delay_wgrad_compute": None, "overlap_moe_expert_parallel_comm": None},
+    ),
+    Rule(
+        statement=GRAPHS + "no-batch-size-schedule",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        lines=("bank-6479",),
+        broken=lambda f: _if(
+            f.dynamic and f.graphs != "none" and f.settings.given("step_batch_size_schedule"),
+            "a schedule of batch sizes with a bank of graphs",
+        ),
+        message="Dynamic CP CUDA graphs do not support step_batch_size_schedule.",
+        remedy="leave step_batch_size_schedule out",
+        repair=lambda _: {"step_batch_size_schedule": None},
+    ),
+)
