@@ -134,6 +134,8 @@ def test_yaml_and_recipes_are_read_and_not_executed(tmp_path):
     result = run(str(yaml), "--to", "dev")
     assert "hierarchical_context_parallel_sizes" in result.output or "p2p" in result.output
     assert "# wide" in result.output
+    yaml.write_text("model:\n  hybrid_context_parallel: true\n  context_parallel_size: 2\nddp:\n")
+    assert run(str(yaml), "--to", "dev").exit_code in (0, 1), "an empty section is no error"
     recipe = tmp_path / "recipe.py"
     recipe.write_text(
         "raise SystemExit('executed')\ncfg.model.context_parallel_size = 4\n"

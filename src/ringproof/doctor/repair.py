@@ -144,7 +144,9 @@ def _yaml(path: Path, different: Mapping[str, tuple[str | None, str | None]]) ->
         *folders, last = name.split(".")
         place = data
         for folder in folders:
-            place = place.setdefault(folder, {})
+            if not isinstance(place.get(folder), dict):
+                place[folder] = {}
+            place = place[folder]
         if new is None:
             place.pop(last, None)
         else:
