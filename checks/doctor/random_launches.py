@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "--thd-tail-padding-policy": ("append_dummy_seq", "extend_last"),
     "--num-virtual-stages-per-pipeline-rank": ("2",),
     "--ckpt-format": ("fsdp_dtensor", "fsdp_dtensor", "torch_dist"),
-    "--step-batch-size-schedule": ("0:48 100:96",),
+    "--step-batch-size-schedule": ("0:48", "'0:48 100:96'", "0:48 100:96"),
 }
 SWITCHES = (
     "--sequence-parallel",
@@ -103,11 +104,13 @@ def _launch(draw: random.Random, known: Sequence[str] | None) -> RandomLaunch:
                 del values[name]
             else:
                 values[name] = ""
+    if "--step-batch-size-schedule" in values and draw.random() < 0.6:
+        del values["--global-batch-size"]
     unknown = draw.random() < 0.02
     words = []
     for name, value in values.items():
         if known is None or unknown or name in known:
-            words += [name, *value.split()]
+            words += [name, *shlex.split(value)]
     connections = draw.random() >= 0.05 and "--use-megatron-fsdp" not in values
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if connections else {}
     size = cp * int(values.get("--tensor-model-parallel-size", 1))

@@ -66,7 +66,7 @@ def test_a_right_launch_has_no_finding():
         ("a2a+p2p", "p2p", "hierarchical-context-parallel/unused-sizes", "has no effect"),
         ("-heads 8", "-heads 9", "hierarchical-context-parallel/heads-level-zero", "fails"),
         ("256 --max", "250 --max", "hierarchical-context-parallel/sequence-divisible", "refused"),
-        ("--eval", "--window-size 64 0 --eval", "launch/window-of-two-words", "refused"),
+        ("--eval", "--window-size 64 0 --eval", "launch/value-of-two-words", "refused"),
     ],
 )  # fmt: skip
 def test_one_mistake_is_named(before, after, statement, effect):
@@ -128,6 +128,23 @@ def test_overrides_of_other_programs(words, program, statement, tmp_path):
     assert statement in {finding["statement"] for finding in found["findings"]}
 
 
+def test_a_script_with_variables_is_corrected_and_nothing_is_written_beside_it(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT.replace("--context-parallel-size 4", "--context-parallel-size $CP"))
+    fixed = run(str(script), "--to", "dev", "--set", "CP=4")
+    assert "--context-parallel-size $CP" in fixed.output, "changed where the options stand"
+    assert "--dynamic-context-parallel" in fixed.output
+    assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_value_of_two_words_is_quoted():
+    right = " ".join(RIGHT).replace("--global-batch-size 8", "--step-batch-size-schedule 0:8 1:9")
+    torchrun = ("torchrun", "--nproc-per-node", "8", "pretrain_gpt.py")
+    command = ("--", "CUDA_DEVICE_MAX_CONNECTIONS=1", *torchrun, *right.split())
+    assert "launch/value-of-two-words" in run("--line", "dev", *command).output
+    assert "--step-batch-size-schedule '0:8 1:9'" in run("--to", "dev", *command).output
+
+
 def test_yaml_and_recipes_are_read_and_not_executed(tmp_path):
     yaml = tmp_path / "model.yaml"
     yaml.write_text("model:\n  # wide\n  context_parallel_size: 4\n  cp_comm_type: a2a+p2p\n")
@@ -165,6 +182,7 @@ def test_a_log_with_arguments(tmp_path):
         (["model.a=1", "--line", "dev", "--to", "main"], "another choice of the line"),
         (["model.hierarchical_context_parallel_sizes=x", "--line", "dev"], "whole numbers"),
         (["model.context_parallel_size=0", "--line", "dev"], "at least 1"),
+        (["model.a=1", "--upstream", "nowhere"], "--upstream: is no folder"),
     ],
 )
 def test_bad_input_is_one_line(words, said):

@@ -36,8 +36,8 @@ UpstreamOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="SPEC",
-        help="What will run: a checkout, a wheel, git:PATH@REF or pip:PACKAGE==VERSION; "
-        "can be given several times.",
+        help="The upstream that will run: a checkout, a wheel, git:PATH@REF or "
+        "pip:PACKAGE==VERSION. Give the option once for each package.",
     ),
 ]
 LineOption = Annotated[
@@ -74,7 +74,8 @@ def doctor(
     they hold on the line of upstream that will run: what is refused, fails later, trains wrong or
     has no effect, with the remedy.
 
-    Exit code 0: nothing that should stop it from being started; 1: something should; 2: bad input.
+    Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
+    should, on every line that was examined; 2: bad input.
     """
     given = [bool(upstream), bool(line), bool(to)]
     if sum(given) > 1:
@@ -88,7 +89,7 @@ def doctor(
     if json_path:
         write_json(data(pairs), json_path)
     if fix or to:
-        _fix(settings, pairs, words or ())
+        _fix(settings, pairs, words or (), values)
     elif json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
             typer.echo(text)
@@ -97,7 +98,7 @@ def doctor(
 
 
 def _bad(pairs: Sequence[tuple[Examination, Examination]], *, fixed: bool) -> bool:
-    """Whether the run should not be started, on any line that was examined."""
+    """Whether the run should not be started on any of the lines that were examined."""
     return all((after if fixed else before).bad for before, after in pairs)
 
 
@@ -114,9 +115,10 @@ def _stacks(
         return {line or to: stack_named(line or to, cards, option)}
     try:
         products = find_products(tuple(upstream or ()), cache=cache, offline=offline)
-    except InputError:
+    except InputError as error:
         if upstream:
-            raise
+            field = "--upstream" if error.field == "PATH" else error.field
+            raise InputError(field, error.value, error.problem, error.remedy) from error
         return known_stacks(cards)
     stack = stack_of(products, cards)
     return {stack.name: stack}
@@ -126,12 +128,13 @@ def _fix(
     settings: Settings,
     pairs: Sequence[tuple[Examination, Examination]],
     words: Sequence[str],
+    sets: Mapping[str, str],
 ) -> None:
     if len(pairs) != 1:
         problem = "needs to know which upstream will run"
         raise InputError("--fix", None, problem, "give --upstream SPEC or --line NAME")
     path = Path(words[0]) if len(words) == 1 and Path(words[0]).is_file() else None
     after = pairs[0][1]
-    typer.echo(written_again(settings, after.settings, path).rstrip("\n"))
+    typer.echo(written_again(settings, after.settings, path, sets).rstrip("\n"))
     for finding in after.findings:
         typer.echo(f"left: {finding.says}; {finding.rule.remedy}", err=True)

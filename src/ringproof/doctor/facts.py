@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -178,8 +177,3 @@ class Facts:
 def is_power_of_two(number: int) -> bool:
     """Whether a number is 1, 2, 4 and so on."""
     return number > 0 and number & (number - 1) == 0
-
-
-def largest_power(numbers: Iterable[int]) -> int:
-    """Return the largest power of two that is not above the smallest of the numbers."""
-    return 1 << (min(numbers).bit_length() - 1)

@@ -12,10 +12,11 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.reading import of_launch
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import read_script
+from ringproof.rehearsal.launch.reading import read_script_text
 
 ROUNDS = 5
 """Times that repairs are applied: one may make another rule speak."""
@@ -41,7 +42,7 @@ def _changed(settings: Settings, repairs: Mapping[str, str | None]) -> Settings:
             names.pop(name, None)
         else:
             names[name] = settings.written(name)
-            values[name] = tuple(value.split()) if settings.program == "megatron" else (value,)
+            values[name] = tuple(shlex.split(value)) if settings.program == "megatron" else (value,)
             if settings.program != "megatron" and not value:
                 values[name] = ("true",)
     return replace(settings, values=values, names=names)
@@ -54,15 +55,17 @@ def changes(before: Settings, after: Settings) -> dict[str, tuple[str | None, st
         old, new = before.values.get(name), after.values.get(name)
         if old != new:
             written = after.names.get(name) or before.written(name)
-            found[written] = (_joined(old), _joined(new))
+            join = shlex.join if before.program == "megatron" else " ".join
+            found[written] = (
+                None if old is None else join(old),
+                None if new is None else join(new),
+            )
     return found
 
 
-def _joined(words: tuple[str, ...] | None) -> str | None:
-    return None if words is None else " ".join(words)
-
-
-def written_again(before: Settings, after: Settings, path: Path | None) -> str:
+def written_again(
+    before: Settings, after: Settings, path: Path | None, sets: Mapping[str, str]
+) -> str:
     """Return the configuration with the changes made, in the form in which it was given.
 
     A script keeps its order and its comments if its options can be changed where they stand;
@@ -77,7 +80,7 @@ def written_again(before: Settings, after: Settings, path: Path | None) -> str:
         )
     if path is not None and path.suffix not in (".yaml", ".yml") and before.arguments:
         text = _script(path, different)
-        if text and _says(text, path, after):
+        if text and _says(text, path, sets, after):
             return text
     return _command(before, different)
 
@@ -89,7 +92,7 @@ def _value(text: str) -> str:
 def _command(before: Settings, different: Mapping[str, tuple[str | None, str | None]]) -> str:
     flags = Flags(before.arguments)
     for name, (_, new) in different.items():
-        flags = flags.without(name) if new is None else flags.with_(name, *new.split())
+        flags = flags.without(name) if new is None else flags.with_(name, *shlex.split(new))
     return shlex.join(flags.words)
 
 
@@ -101,7 +104,7 @@ def _script(path: Path, different: Mapping[str, tuple[str | None, str | None]]) 
         if old is None:
             added.append(f"{name} {new}".strip())
             continue
-        pattern = re.escape(name) + r"(?![\w-])" + "".join(r"[ =]+\S+" for _ in old.split())
+        pattern = re.escape(name) + r"(?![\w-])" + "".join(r"[ =]+\S+" for _ in shlex.split(old))
         found = list(re.finditer(pattern, text))
         if len(found) != 1:
             return ""
@@ -122,18 +125,12 @@ def _launch_at(text: str) -> int:
     return found.start() if found else len(text)
 
 
-def _says(text: str, path: Path, after: Settings) -> bool:
+def _says(text: str, path: Path, sets: Mapping[str, str], after: Settings) -> bool:
     """Whether a changed script says what it should."""
-    from ringproof.doctor.reading import of_launch
-
-    trial = path.with_name(f".{path.name}.ringproof")
     try:
-        trial.write_text(text, encoding="utf-8")
-        return of_launch(read_script(trial)).values == after.values
-    except (InputError, OSError):
+        return of_launch(read_script_text(text, path, sets)).values == after.values
+    except InputError:
         return False
-    finally:
-        trial.unlink(missing_ok=True)
 
 
 def _yaml(path: Path, different: Mapping[str, tuple[str | None, str | None]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from types import MappingProxyType
 
@@ -26,10 +27,14 @@ SINCE = MappingProxyType(
         "pad_packed_seq_alignment": (V1,),
         "thd_max_packed_sequences": (V1,),
         "thd_tail_padding_policy": (V1,),
+        "cuda_graph_dynamic_microbatches": (V1,),
+        "step_batch_size_schedule": ("hybrid-broken", *WITH_SCHEDULER),
         "cp_partition_mode": (V1,),
     }
 )
 """Lines on which Megatron-LM's parser knows an option."""
+ONE_WORD = MappingProxyType({"window_size": ",", "step_batch_size_schedule": " "})
+"""Options whose value is one word with several parts, and what stands between the parts."""
 LATER = MappingProxyType({"cp_partition_mode": "bank-5618", "thd_tail_padding_policy": "bank-5618"})
 """A part of a line, branched off before it had the option."""
 
@@ -59,11 +64,23 @@ def _renamed(facts: Facts) -> dict[str, str | None]:
     return changes
 
 
-def _window(facts: Facts) -> str:
-    words = facts.settings.values.get("window_size", ())
-    if len(words) < 2:
-        return ""
-    return f"--window-size {' '.join(words)}: the value is one word, and the second is left over"
+def _split_names(facts: Facts) -> list[str]:
+    return [name for name in ONE_WORD if len(facts.settings.values.get(name, ())) > 1]
+
+
+def _split(facts: Facts) -> str:
+    given = [f"{facts.settings.written(name)} {facts.settings.text(name)}"
+             for name in _split_names(facts)]  # fmt: skip
+    return (
+        f"{', '.join(given)}: the value is one word, and what follows it is left over"
+        if given
+        else ""
+    )
+
+
+def _joined(facts: Facts) -> dict[str, str | None]:
+    values = facts.settings.values
+    return {name: shlex.quote(ONE_WORD[name].join(values[name])) for name in _split_names(facts)}
 
 
 # -- arguments ------------------------------------------------------------------------------------
@@ -150,6 +167,13 @@ def _evaluation_batch(facts: Facts) -> str:
     if facts.dp is None or micro < 1 or batch % (micro * facts.dp) == 0:
         return ""
     return f"the evaluation batch {batch} is not divisible by {micro} x DP {facts.dp}"
+
+
+def _two_batch_sizes(facts: Facts) -> str:
+    both = all(
+        facts.settings.given(name) for name in ("step_batch_size_schedule", "global_batch_size")
+    )
+    return _if(both, "a schedule of batch sizes and a global batch size")
 
 
 def _stages(facts: Facts) -> str:
@@ -309,6 +333,12 @@ def _slots(facts: Facts) -> str:
                "graphs without dynamic microbatch slots")  # fmt: skip
 
 
+def _slots_alone(facts: Facts) -> str:
+    slots = facts.settings.on("cuda_graph_dynamic_microbatches")
+    wrong = slots and facts.graphs not in ("none", "transformer_engine")
+    return _if(wrong, f"dynamic microbatch slots with graphs of kind {facts.graphs}")
+
+
 def _delayed(facts: Facts) -> str:
     on = facts.dynamic and facts.graphs != "none"
     names = ("delay_wgrad_compute", "overlap_moe_expert_parallel_comm")
@@ -332,13 +362,13 @@ REFUSED: tuple[Rule, ...] = (
         repair=_renamed,
     ),
     Rule(
-        statement=LAUNCH + "window-of-two-words",
+        statement=LAUNCH + "value-of-two-words",
         effect=Effect.REFUSED,
         by=By.PARSER,
-        broken=_window,
+        broken=_split,
         message="unrecognized arguments",
-        remedy="write it as one word: --window-size 8192,0",
-        repair=lambda facts: {"window_size": ",".join(facts.settings.values["window_size"])},
+        remedy="write one word: --window-size 8192,0, or quotes around a schedule",
+        repair=_joined,
     ),
     Rule(
         statement=LAUNCH + "world-size",
@@ -429,6 +459,16 @@ REFUSED: tuple[Rule, ...] = (
         broken=_evaluation_batch,
         message="eval_global_batch_size (",
         remedy="make the global batch divisible by micro_batch_size x DP",
+    ),
+    Rule(
+        statement=LAUNCH + "two-batch-sizes",
+        effect=Effect.REFUSED,
+        by=By.ARGUMENTS,
+        lines=("hybrid-broken", *WITH_SCHEDULER),
+        broken=_two_batch_sizes,
+        message="--step-batch-size-schedule",
+        remedy="keep one of --step-batch-size-schedule and --global-batch-size",
+        repair=lambda _: {"global_batch_size": None},
     ),
     Rule(
         statement=LAUNCH + "layers-of-stages",
@@ -715,6 +755,16 @@ REFUSED: tuple[Rule, ...] = (
         message="Dynamic CP CUDA graphs require dynamic microbatch slots.",
         remedy="set cuda_graph_dynamic_microbatches",
         repair=lambda _: {"cuda_graph_dynamic_microbatches": ""},
+    ),
+    Rule(
+        statement=GRAPHS + "dynamic-slots",
+        effect=Effect.REFUSED,
+        by=By.CONFIG,
+        lines=(V1,),
+        broken=_slots_alone,
+        message="cuda_graph_dynamic_microbatches is only supported with",
+        remedy="set cuda_graph_impl to transformer_engine, or leave the slots out",
+        repair=lambda _: {"cuda_graph_dynamic_microbatches": None},
     ),
     Rule(
         statement=GRAPHS + "no-delayed-wgrad",

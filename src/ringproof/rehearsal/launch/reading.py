@@ -103,7 +103,19 @@ def read_script(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> L
         InputError: The script launches no training, launches several, or needs a value that only
             an execution would give.
     """
-    script = _text(path)
+    return read_script_text(_text(path), path, sets)
+
+
+def read_script_text(script: str, path: Path, sets: Mapping[str, str]) -> Launch:
+    """Read the training launch of a script's text, as if it stood in a file.
+
+    Args:
+        path: Where it would stand: messages name it, and files it sources are looked for beside it.
+        sets: As for `read_script`.
+
+    Raises:
+        InputError: As `read_script` does.
+    """
     given = {name: value for name, value in sets.items() if name != CHOICE}
     followed = follow(script, path.name, {**_scheduler(script), **given}, path.parent)
     launches = _launches(followed, path.name)
