@@ -17,7 +17,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("pyproject.toml", "README.md", "LICENSE", "action.yml", ".pre-commit-hooks.yaml")
+PARTS = (
+    "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "action.yml",
+    ".pre-commit-hooks.yaml",
+)  # fmt: skip
 
 
 def copy_of_ringproof(folder: Path) -> Path:
@@ -31,8 +34,10 @@ def copy_of_ringproof(folder: Path) -> Path:
 
 
 def declared(part: str, key: str) -> list[str]:
-    """A list of requirements of ``pyproject.toml``."""
-    entries: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())[part][key]
+    """A list of requirements of ``pyproject.toml``; those of an extra are ``optional``."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    parts = {**settings, "optional": settings["project"]["optional-dependencies"]}
+    entries: list[str] = parts[part][key]
     return entries
 
 

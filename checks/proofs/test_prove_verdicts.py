@@ -240,7 +240,7 @@ def test_without_pytest_nothing_is_refuted_and_the_remedy_is_named(
     code, claims, whole = repository.verdicts()
     assert code == 1
     assert claims["fine"]["verdict"] == "not-here"
-    remedy = "pytest is not installed; run: pip install 'ringproof[dev]'"
+    remedy = "pytest is not installed; run: pip install 'ringproof[prove]'"
     assert whole["problems"][-1] == f"not every test was run: {remedy}"
 
 

@@ -16,6 +16,7 @@ from ringproof.cli.options import (
     OfflineOption,
     SkillsArgument,
     UpstreamOption,
+    WrittenFolderOption,
     cache_folder,
     given_submodules,
 )
@@ -92,7 +93,7 @@ def check(
 def lock(
     skills: SkillsArgument = None,
     *,
-    folder: FolderOption = Path("skills"),
+    folder: WrittenFolderOption = Path("skills"),
     upstream: UpstreamOption = None,
     cache: CacheOption = None,
     offline: OfflineOption = False,

@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.options import CacheOption, FolderOption, JsonOption, OfflineOption, cache_folder
+from ringproof.cli.options import (
+    CacheOption,
+    JsonOption,
+    KnowingFolderOption,
+    OfflineOption,
+    cache_folder,
+)
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import SetOption, assignment
 from ringproof.doctor.examine import Examination, examine
@@ -63,7 +69,7 @@ def doctor(
     sets: SetOption = None,
     ranks: RanksOption = None,
     fix: FixOption = False,
-    folder: FolderOption = Path("skills"),
+    folder: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: OfflineOption = False,
     json_path: JsonOption = "",

@@ -43,6 +43,7 @@ _HELP = MappingProxyType(
         "prove": "Run the proofs of the skills and give a verdict on each statement.",
         "rehearse": "Run a training launch in small on the CPU of this machine.",
         "render": "Fill the generated blocks of skills from their cards.",
+        "skills": "List, print and install the skills.",
         "smoke": "Run upstream's training program on a cluster, with a feature on and off.",
         "stack": "Say which upstream a checkout is, and what of the skills holds in it.",
         "train": "Train a tiny model with any mix of parallelism.",
@@ -54,6 +55,7 @@ _KEPT = MappingProxyType(
     {
         "prove": "no evidence is recorded; what was fetched stays",
         "rehearse": "the folder of the run keeps the logs written so far",
+        "skills": "skills installed before stay, each complete",
         "smoke": "the folder of the run keeps the logs written so far",
         "train": "a log keeps the steps done, and the newest finished checkpoint stays",
         "upstream": "what was fetched stays, and the same command goes on",

@@ -8,17 +8,51 @@ from typing import Annotated
 
 import typer
 
+from ringproof import __version__
 from ringproof.cli.cache import default_cache
 from ringproof.errors import InputError
+from ringproof.harness.cards import has_card
 from ringproof.harness.upstreams.specs import split_git
 from ringproof.harness.upstreams.submodules import SubmoduleSources
+from ringproof.shipped import shipped_skills
+
+
+def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """Return the folder that was given, or that is here, or else that of the installation."""
+    shipped = None if value.exists() or _given(ctx, param) else shipped_skills()
+    if shipped is None:
+        return value
+    typer.echo(f"skills: those of ringproof {__version__}, as no folder skills is here", err=True)
+    return shipped
+
+
+def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
+    """Return the folder that was given, or that is here and has cards, or the installation's.
+
+    A checkout of upstream may have a folder of skills whose cards, if any, are of another form.
+    """
+    return value if has_card(value) or _given(ctx, param) else shipped_skills() or value
+
+
+def _given(ctx: typer.Context, param: typer.CallbackParam) -> bool:
+    """Whether the value of an option is of the command line, and not its default."""
+    source = ctx.get_parameter_source(str(param.name))
+    return source is not None and source.name != "DEFAULT"
+
 
 SkillsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="SKILL", help="Names of skills; without one, all skills."),
 ]
-FolderOption = Annotated[
+WrittenFolderOption = Annotated[
     Path, typer.Option("--skills", metavar="DIR", help="The folder that holds the skills.")
+]
+_INSTALLED = "The folder that holds the skills; without it here, the skills of the installation."
+FolderOption = Annotated[
+    Path, typer.Option("--skills", metavar="DIR", help=_INSTALLED, callback=_chosen)
+]
+KnowingFolderOption = Annotated[
+    Path, typer.Option("--skills", metavar="DIR", help=_INSTALLED, callback=_knowing)
 ]
 UpstreamOption = Annotated[
     list[str] | None,

@@ -29,6 +29,7 @@ from ringproof.harness.proofs.prove import ProveRequest, ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import print_result, render_report
 from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.shipped import workplace
 
 _Out = Annotated[
     Path,
@@ -75,28 +76,22 @@ def prove(
     """Run everything the skills' cards point to and give a verdict on each statement.
 
     Upstream code that a card names is fetched first, unless it is given or in the cache. Tests are
-    those of this checkout, below checks/ and smoke/. Exit code 1: a statement is refuted, a card
-    had no proof executed, or not everything ran. Example: ringproof prove --quick
+    those beside the folder of the skills, in checks/ and smoke/. Exit code 1: a statement is
+    refuted, a card had no proof executed, or not everything ran. Example: ringproof prove --quick
     """
     if quick and record is not None:
         raise InputError("--record", record, "a quick run is no evidence", "leave out --quick")
-    request = ProveRequest(
-        skills=folder,
-        names=tuple(skills or ()),
-        quick=quick,
-        out=out,
-        evidence=record if record is not None else folder.resolve().parent / "evidence",
-        cache=cache_folder(cache),
-        offline=offline,
-        timeout=timeout,
-        jobs=jobs,
-        upstreams=parse_overrides(upstream or []),
-        require_all=require_all,
-    )
     console = Console(stderr=True)
-    missing = bring_missing(request, console)
-    request = _without(missing, request)
-    result = run_proofs(request, make_progress(console), _notice)
+    with workplace(folder) as place:
+        request = ProveRequest(
+            skills=place, names=tuple(skills or ()), quick=quick, out=out,
+            evidence=record if record is not None else place.resolve().parent / "evidence",
+            cache=cache_folder(cache), offline=offline, timeout=timeout, jobs=jobs,
+            upstreams=parse_overrides(upstream or []), require_all=require_all,
+        )  # fmt: skip
+        missing = bring_missing(request, console)
+        request = _without(missing, request)
+        result = run_proofs(request, make_progress(console), _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, out, record)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli.options import ForceOption, cache_folder
+from ringproof.cli.options import ForceOption, KnowingFolderOption, cache_folder
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
@@ -70,9 +70,6 @@ HtmlOption = Annotated[
 KeepOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME.")
 ]
-SkillsOption = Annotated[
-    Path, typer.Option(metavar="FOLDER", help="Skills whose pitfalls explain messages.")
-]
 CacheOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="For downloads; else ~/.cache/ringproof.")
 ]
@@ -92,7 +89,7 @@ def rehearse(
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
     keep: KeepOption = None,
     timeout: Annotated[float, typer.Option(min=1, help="Longest time of a run in seconds.")] = 600,
-    skills: SkillsOption = Path("skills"),
+    skills: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
     force: ForceOption = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.options import FolderOption, JsonOption, SkillsArgument
+from ringproof.cli.options import JsonOption, SkillsArgument, WrittenFolderOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
@@ -18,7 +18,7 @@ from ringproof.harness.rendering.render import RenderedFile, difference, render_
 def render(
     skills: SkillsArgument = None,
     *,
-    folder: FolderOption = Path("skills"),
+    folder: WrittenFolderOption = Path("skills"),
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing, and report which blocks are stale.")
     ] = False,

@@ -17,9 +17,9 @@ from rich.console import Console
 from ringproof.budget import Machine
 from ringproof.cli.options import (
     CacheOption,
-    FolderOption,
     ForceOption,
     JsonOption,
+    KnowingFolderOption,
     OfflineOption,
     cache_folder,
 )
@@ -127,7 +127,7 @@ def megatron(
     record: RecordOption = None,
     json_path: JsonOption = "",
     timeout: TimeoutOption = 900,
-    skills: FolderOption = Path("skills"),
+    skills: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: OfflineOption = False,
     force: ForceOption = False,

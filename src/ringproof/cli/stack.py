@@ -10,8 +10,8 @@ import typer
 
 from ringproof.cli.options import (
     CacheOption,
-    FolderOption,
     JsonOption,
+    KnowingFolderOption,
     OfflineOption,
     cache_folder,
 )
@@ -37,7 +37,7 @@ def stack(
         ),
     ] = None,
     *,
-    folder: FolderOption = Path("skills"),
+    folder: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: OfflineOption = False,
     verbose: Annotated[

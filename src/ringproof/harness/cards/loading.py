@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ CARD_FILE = "card.yaml"
 CARDS_FOLDER = "cards"
 """Beside the folder of the skills. An installed skill is small without its card and lock."""
 
+_UPSTREAMS = re.compile(rb"^upstreams:", re.MULTILINE)
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         "missing": "add it",
@@ -121,6 +123,14 @@ def find_card(folder: Path) -> Path | None:
     """Return the path of the card of a skill's folder, see `find_cards`; ``None`` without one."""
     apart = folder.parent.parent / CARDS_FOLDER / folder.name / CARD_FILE
     return next((card for card in (apart, folder / CARD_FILE) if card.exists()), None)
+
+
+def has_card(skills: Path) -> bool:
+    """Return whether a folder of skills has a card of this form: only these name upstreams."""
+    if not _is_folder(skills):
+        return False
+    cards = (find_card(folder) for folder in skills.iterdir())
+    return any(_UPSTREAMS.search(card.read_bytes()) for card in cards if card is not None)
 
 
 def _card_of(folder: Path) -> Path:

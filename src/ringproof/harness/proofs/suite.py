@@ -239,7 +239,7 @@ def run_suite(
     if not proofs:
         return SuiteResult({})
     if find_spec("pytest") is None:
-        return SuiteResult({}, (), "pytest is not installed; run: pip install 'ringproof[dev]'")
+        return SuiteResult({}, (), "pytest is not installed; run: pip install 'ringproof[prove]'")
     events, selection = scratch / "events.jsonl", scratch / "select.json"
     output = scratch / "pytest.log"
     events.write_text("", "utf-8")

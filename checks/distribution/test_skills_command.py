@@ -1,0 +1,136 @@
+"""``ringproof skills``: what is copied, and what is left alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from checks.action.installed import ROOT
+from ringproof.cli.main import app
+from ringproof.errors import InputError
+from ringproof.shipped import shipped_skills
+
+NAME = "hierarchical-context-parallel"
+
+
+def skills(*words: str) -> Result:
+    return CliRunner().invoke(app, ["skills", *words])
+
+
+def install(into: Path, *words: str) -> Result:
+    return skills("install", "--skills", str(ROOT / "skills"), "--into", str(into), *words)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def test_a_skill_is_copied_whole_and_once_for_agents_that_share_a_folder(tmp_path: Path) -> None:
+    done = install(tmp_path, NAME, "--agent", "cursor", "--agent", "codex", "--json", "-")
+    path = tmp_path / ".agents" / "skills" / NAME
+    row = {"name": NAME, "path": str(path), "result": "installed"}
+    assert json.loads(done.stdout)["skills"] == [row]
+    assert contents(path) == contents(ROOT / "skills" / NAME)
+    assert [entry.name for entry in path.parent.iterdir()] == [NAME], "no temporary folder stays"
+    assert path.joinpath("SKILL.md").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_somebody_changed_stays_without_force(tmp_path: Path) -> None:
+    assert install(tmp_path, NAME, "--agent", "claude").exit_code == 0
+    changed = tmp_path / ".claude" / "skills" / NAME / "SKILL.md"
+    own = changed.with_name("notes.md")
+    for path, what in ((changed, "SKILL.md"), (own, "notes.md")):
+        path.write_text("my own words\n", encoding="utf-8")
+        before = contents(tmp_path)
+        refused = install(tmp_path, "--agent", "claude")
+        assert isinstance(refused.exception, InputError) and what in str(refused.exception)
+        assert contents(tmp_path) == before, "and no other skill was installed either"
+        assert "replaced" in install(tmp_path, "--agent", "claude", "--force").stdout
+        assert contents(changed.parent) == contents(ROOT / "skills" / NAME)
+        for other in tmp_path.glob(".claude/skills/d*"):
+            other.rename(tmp_path / f"{other.name}-{what}")
+    assert "is there already" in install(tmp_path, NAME, "--agent", "claude").stdout
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "SKILL.md").write_text("theirs", encoding="utf-8")
+    link = tmp_path / ".claude" / "skills" / NAME
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere, target_is_directory=True)
+    assert isinstance(install(tmp_path, NAME, "--agent", "claude").exception, InputError)
+    assert install(tmp_path, NAME, "--agent", "claude", "--force").exit_code == 0
+    assert not link.is_symlink()
+    assert contents(elsewhere) == {"SKILL.md": b"theirs"}
+
+
+def test_an_interrupted_copy_leaves_the_old_skill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install(tmp_path, NAME, "--agent", "claude").exit_code == 0
+    path = tmp_path / ".claude" / "skills" / NAME
+    (path / "SKILL.md").write_text("old", encoding="utf-8")
+    before = contents(tmp_path)
+    rename = Path.rename
+
+    def full(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    done = install(tmp_path, NAME, "--agent", "claude", "--force")
+    assert isinstance(done.exception, InputError)
+    assert "cannot be written: No space left on device" in str(done.exception)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "nothing"), "no such skill"),
+        (("show", NAME, "../../README.md"), "is not in the skill"),
+        (("show", NAME, "none.md"), "choose from: SKILL.md, evals/evals.json"),
+        (("install", "--agent", "clippy"), "choose from: claude, "),
+        (("install", "--agent", "claude", "--into", "none"), "no such folder"),
+        (("install", "nothing", "--agent", "claude"), "no such skill"),
+    ],
+)
+def test_bad_input_is_refused(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = skills(*words, "--skills", str(ROOT / "skills"))
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_skills_of_the_installation_are_found_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of this name without cards of ours, as upstream has one, is passed over."""
+    monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / "skills" / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "SKILL.md").write_text("x", encoding="utf-8")
+    (theirs / "card.yaml").write_text("title: theirs\nevidence: [x]\n", encoding="utf-8")
+    assert NAME in skills("list").stdout
+    named = CliRunner().invoke(app, ["skills", "list", "--skills", "skills"])
+    assert isinstance(named.exception, InputError)
+
+
+def test_where_they_are_shipped(tmp_path: Path) -> None:
+    assert shipped_skills() == ROOT / "skills"
+    package = tmp_path / "site-packages" / "ringproof"
+    package.mkdir(parents=True)
+    assert shipped_skills(package) is None
+    for name in ("skills", "cards"):
+        (package / "_checkout" / name).mkdir(parents=True)
+    assert shipped_skills(package) == package / "_checkout" / "skills"

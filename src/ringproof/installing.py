@@ -1,0 +1,129 @@
+"""Copying skills to where coding agents look for them."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from ringproof.errors import InputError
+
+_SHARED = ".agents/skills"
+AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("claude", "claude-code"), ".claude/skills"),
+        **dict.fromkeys(
+            (
+                "amp", "cline", "codex", "cursor", "gemini-cli", "github-copilot", "opencode",
+                "universal", "warp", "zed",
+            ),
+            _SHARED,
+        ),
+        "continue": ".continue/skills",
+        "goose": ".goose/skills",
+        "openhands": ".openhands/skills",
+        "qwen-code": ".qwen/skills",
+        "roo": ".roo/skills",
+        "windsurf": ".windsurf/skills",
+    }
+)  # fmt: skip
+"""Folder of a project in which an agent looks for skills. The npm client ``skills`` has the same
+table; ``checks/distribution`` compares the two."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One skill for one place.
+
+    Attributes:
+        source: Folder of the skill.
+        target: Folder that it becomes.
+        differing: Relative paths of the files that the target has and the source has not, the other
+            way round, or with other contents; ``None`` if there is no target.
+    """
+
+    source: Path
+    target: Path
+    differing: tuple[str, ...] | None
+
+    @property
+    def state(self) -> str:
+        """``new``, ``same`` or ``changed``."""
+        return "new" if self.differing is None else "changed" if self.differing else "same"
+
+
+def planned(source: Path, target: Path) -> Installation:
+    """Compare a skill with what is at its target, which stays as it is."""
+    if not target.exists() and not target.is_symlink():
+        return Installation(source, target, None)
+    both = sorted(_files(source) | _files(target))
+    differing = (name for name in both if not _same(source / name, target / name))
+    return Installation(source, target, tuple(differing))
+
+
+def refuse_changed(plans: list[Installation]) -> None:
+    """Raise `InputError` if an installation would overwrite what somebody changed."""
+    for plan in plans:
+        if plan.differing:
+            names = ", ".join(plan.differing[:_SHOWN])
+            more = len(plan.differing) - _SHOWN
+            problem = f"is another version of the skill ({names}{f' and {more} more' * (more > 0)})"
+            remedy = "compare it with `ringproof skills show`, and give --force to replace it"
+            raise InputError("install", plan.target, problem, remedy)
+
+
+def install(plan: Installation) -> None:
+    """Put a skill in place: complete, or, if something fails, not at all.
+
+    Raises:
+        InputError: The target cannot be written.
+    """
+    folder = plan.target.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _scratch(folder) as scratch:
+            shutil.copytree(plan.source, scratch / "new", ignore=_ignored)
+            _exchange(scratch, plan.target)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise InputError("install", plan.target, problem, "name a writable folder") from error
+
+
+def _exchange(scratch: Path, target: Path) -> None:
+    """Move ``new`` to the target, and what was there to ``old``; a link is moved, not followed."""
+    there = target.exists() or target.is_symlink()
+    if there:
+        target.rename(scratch / "old")
+    try:
+        (scratch / "new").rename(target)
+    except BaseException:
+        if there:
+            (scratch / "old").rename(target)
+        raise
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Yield a folder on the same file system, in which no agent looks for skills."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".ringproof-") as name:
+        yield Path(name)
+
+
+_ignored = shutil.ignore_patterns("__pycache__")
+
+
+def _files(folder: Path) -> set[str]:
+    if not folder.is_dir():
+        return set()
+    found = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix() for path in found if path.is_file()}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
