@@ -35,6 +35,7 @@ _HELP = MappingProxyType(
         "card": "Import cards from elsewhere, and print the schema of cards.",
         "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
         "doctor": "Examine the configuration of a training job before it starts.",
+        "evals": "Ask an assistant the evals of the skills, and score its answers.",
         "fences": "Check the code and line numbers that documents quote.",
         "lint": "Check agent skills against the specification and for safety.",
         "logs": "Read what the logs of a run prove.",

@@ -1,0 +1,99 @@
+"""The tasks with files: what the files show is found by our own commands."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.evals.fixtures import CAPTURED, LOOP, REPLAYED, ROOT, TASKS
+from ringproof.harness.cards import find_cards
+from ringproof.harness.evals.cases import Case, load_cases
+
+
+def task(skill: str, name: str) -> Case:
+    cases = load_cases(ROOT / "skills" / skill, find_cards(ROOT / "skills")[skill])
+    return next(case for case in cases if case.id == name)
+
+
+def unpacked(case: Case, folder: Path) -> Path:
+    for name, content in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def ringproof(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ringproof", *words, "--json", "-"], cwd=folder,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("skill", TASKS)
+def test_the_files_are_those_of_the_program_that_makes_them(skill: str) -> None:
+    made = {path: text for one in TASKS[skill] for path, text in one.items()}
+    folder = ROOT / "cards" / skill / "tasks"
+    there = {path for path in folder.rglob("*") if path.is_file() and path.name != "evals.json"}
+    assert {path.relative_to(folder).as_posix() for path in there} == set(made)
+    for path, text in made.items():
+        assert (folder / path).read_text(encoding="utf-8") == text
+    cases = load_cases(ROOT / "skills" / skill, find_cards(ROOT / "skills")[skill])
+    assert {name for case in cases for name in case.files} == set(made)
+
+
+def test_the_launch_that_dies(tmp_path: Path) -> None:
+    unpacked(task("dynamic-context-parallel", "dies-in-the-third-step"), tmp_path)
+    logs = sorted(str(path) for path in (tmp_path / "third-step" / "logs").iterdir())
+    code, diagnosis = ringproof(tmp_path, "logs", "diagnose", *logs)
+    first = json.dumps(diagnosis)
+    assert code == 1 and "dynamic-context-parallel/non-power-of-two-domain" in first
+    code, examined = ringproof(tmp_path, "doctor", "third-step/train.sh", "--line", "dev")
+    assert code == 1 and "power-of-two-domain" in json.dumps(examined)
+    launch = tmp_path / "third-step" / "train.sh"
+    launch.write_text(launch.read_text().replace("nproc-per-node 6", "nproc-per-node 8"))
+    code, examined = ringproof(tmp_path, "doctor", "third-step/train.sh", "--line", "dev")
+    assert code == 0, examined
+
+
+def test_the_log_of_mixed_evidence(tmp_path: Path) -> None:
+    unpacked(task("hierarchical-context-parallel", "mixed-evidence"), tmp_path)
+    log = "mixed-evidence/run.log"
+    code, verdict = ringproof(
+        tmp_path, "logs", "groups", log, "--expect", "hierarchical", "--hcp", "2,2"
+    )
+    assert (code, verdict["verdict"]) == (1, "flat")
+    text = (tmp_path / log).read_text()
+    assert "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1" in text, "the groups are there"
+    assert "--cp-comm-type" not in text
+
+
+def test_the_loop_of_the_fork_lacks_one_argument() -> None:
+    """And tells the configuration of all that it needs, so that the other call looks right."""
+
+    def given(tree: ast.AST, name: str) -> set[str | None]:
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        (call,) = (call for call in calls if ast.unparse(call.func).endswith(name))
+        return {keyword.arg for keyword in call.keywords}
+
+    tree = ast.parse(LOOP)
+    sizes = "hierarchical_context_parallel_sizes"
+    assert {sizes, "cp_comm_type"} <= given(tree, "TransformerConfig")
+    assert sizes not in given(tree, "initialize_model_parallel")
+
+
+def test_the_log_of_the_bank_has_a_size_without_replays(tmp_path: Path) -> None:
+    unpacked(task("dynamic-cp-cuda-graphs", "which-size-is-untested"), tmp_path)
+    log = (tmp_path / "never-replayed" / "train.log").read_text()
+    rows = (tmp_path / "never-replayed" / "replays.txt").read_text()
+    captured = {int(rows) // 4096 for rows in re.findall(r"'max_seqlen_q': (\d+)", log)}
+    replayed = {int(size) for size in re.findall(r"local_cp_size (\d+)", rows)}
+    assert (captured, replayed) == (set(CAPTURED), set(REPLAYED))
+    assert captured - replayed == {2}

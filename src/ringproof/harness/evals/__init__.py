@@ -1,0 +1,1 @@
+"""Evals of skills: prompts for an assistant, and what is checked in its answers."""
