@@ -1,4 +1,4 @@
-"""Every command of docs/commands.md runs as it is written there.
+"""Every command of README.md and of docs/commands.md runs as it is written there.
 
 The commands run one after the other in an empty folder that has what the page takes for granted: a
 training script, a log, skills of others, and Megatron-LM beside it where it is at hand.
@@ -24,7 +24,7 @@ from smoke.processes import ringproof
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "commands.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "commands.md")
 MEGATRON = "NVIDIA/Megatron-LM"
 LONGEST_SECONDS = 120
 """How long a command may take where it needs no code of upstream. The page says 30 seconds on two
@@ -40,14 +40,16 @@ ELSEWHERE = {
     "ringproof fences": "names a commit of the reader's; `checks/fences` runs it",
     "ringproof card import": "names a skill of Megatron-Bridge; `checks/importing` runs it",
 }
-"""What this test leaves out, by the beginning of the command, and why."""
-FINDS = ("ringproof anchors drift", "ringproof lint")
+"""What this test leaves out, by the beginning of the command, and why. The commands of the README's
+other blocks, `make prove` and `make test`, are those of `.ci/run`."""
+FINDS = ("ringproof anchors drift", "ringproof doctor", "ringproof lint")
 """Commands that find problems, so that exit code 1 is as good as 0."""
 
 
 def documented() -> Iterator[str]:
-    """The commands of the page in order, each on one line without its comment."""
-    for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+    """The commands of the pages in order, each on one line without its comment."""
+    texts = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for block in re.findall(r"```bash\n(.*?)```", texts, re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
                 yield shlex.join(words)
