@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow  # builds and installs the package
 
 SKILL = "hierarchical-context-parallel"
 TESTS, TEST = "checks/topology/test_hierarchy.py", "test_product_must_match"
+SHIPPED = {"skills", "cards", "evidence", "checks", "smoke", "conftest.py", "pyproject.toml"}
 NOT_SHIPPED = ("__pycache__", ".hypothesis", ".pytest_cache", ".git/", "build/")
 
 
@@ -88,6 +89,7 @@ def test_the_wheel_holds_what_a_checkout_has(built: Path) -> None:
         check=True,
     ).stdout
     assert set(filter(None, tracked.split("\0"))) <= shipped
+    assert {name.split("/")[0] for name in shipped} >= SHIPPED
     assert not [name for name in names if any(part in name for part in NOT_SHIPPED)]
     for card in find_cards(ROOT / "skills").values():
         proofs = [proof for said in statements(load_card(card)) for proof in said.proofs]

@@ -16,6 +16,7 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
 from ringproof.harness.evals.cases import calculated, load_cases
+from ringproof.harness.evals.running import judged
 
 ROOT = Path(__file__).parents[2]
 NAME = "hierarchical-context-parallel"
@@ -183,3 +184,11 @@ def test_calculations_are_of_numbers_only() -> None:
     for text in ("__import__('os')", "2 ** 9", "a + 1"):
         with pytest.raises(ValueError, match="not a calculation"):
             calculated(text)
+
+
+def test_what_must_not_be_said_costs_its_expectation(tmp_path: Path) -> None:
+    skill, card = scene(tmp_path, "one: [{says: good}, {lacks: [bad, worse]}]")
+    (case,) = load_cases(skill, card)
+    assert judged(case, "GOOD") == (True, True)
+    assert judged(case, "good, and not worse") == (True, False)
+    assert judged(case, "neither") == (False, False), "silence is no merit"
