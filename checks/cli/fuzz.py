@@ -83,8 +83,9 @@ def words_of(dice: random.Random, name: tuple[str, ...], found: Any) -> list[str
 
 
 def prepare(folder: Path) -> None:
-    """Files of every kind that an option may be given."""
+    """Files of every kind that an option may be given; without skills, or all would be proven."""
     (folder / "folder").mkdir()
+    (folder / "skills").mkdir()
     (folder / "file").write_text("1\n2\n")
     (folder / "link").symlink_to("file")
     os.mkfifo(folder / "fifo")
