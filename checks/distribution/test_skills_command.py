@@ -121,6 +121,7 @@ def test_the_skills_of_the_installation_are_found_last(
     theirs.mkdir(parents=True)
     (theirs / "SKILL.md").write_text("x", encoding="utf-8")
     (theirs / "card.yaml").write_text("title: theirs\nevidence: [x]\n", encoding="utf-8")
+    (tmp_path / "skills" / "odd" / "card.yaml").mkdir(parents=True)
     assert NAME in skills("list").stdout
     named = CliRunner().invoke(app, ["skills", "list", "--skills", "skills"])
     assert isinstance(named.exception, InputError)

@@ -108,3 +108,16 @@ def test_silence_nonsense_and_an_echo_are_worth_nothing(name: str) -> None:
     for case in cases_of(name):
         for answer in ("", NONSENSE, case.prompt):
             assert not any(judged(case, answer)), (case.id, answer)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_an_answer_as_expected_scores(name: str) -> None:
+    """The expected output and an assertion in its own words meet the assertion's patterns."""
+    missed = [
+        f"{case.id}: {pattern.pattern}"
+        for case in cases_of(name)
+        for one in claims(case)
+        for pattern in one.says
+        if not pattern.search(f"{case.expected} {one.text}")
+    ]
+    assert missed == []

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ringproof.errors import InputError
+from ringproof.files import read_bounded
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.model import Card, CardModel
 from ringproof.harness.cards.statements import cross_check
@@ -21,6 +22,7 @@ CARD_FILE = "card.yaml"
 CARDS_FOLDER = "cards"
 """Beside the folder of the skills. An installed skill is small without its card and lock."""
 
+_LARGEST = 4_000_000
 _UPSTREAMS = re.compile(rb"^upstreams:", re.MULTILINE)
 _REMEDIES: Mapping[str, str] = MappingProxyType(
     {
@@ -126,11 +128,22 @@ def find_card(folder: Path) -> Path | None:
 
 
 def has_card(skills: Path) -> bool:
-    """Return whether a folder of skills has a card of this form: only these name upstreams."""
-    if not _is_folder(skills):
+    """Return whether a folder of skills has a card of this form: only these name upstreams.
+
+    A card that cannot be read, or is larger than cards are, is none.
+    """
+    try:
+        cards = [find_card(folder) for folder in skills.iterdir()]
+    except OSError:
         return False
-    cards = (find_card(folder) for folder in skills.iterdir())
-    return any(_UPSTREAMS.search(card.read_bytes()) for card in cards if card is not None)
+    return any(card is not None and _names_upstreams(card) for card in cards)
+
+
+def _names_upstreams(card: Path) -> bool:
+    try:
+        return _UPSTREAMS.search(read_bounded(card, _LARGEST)) is not None
+    except OSError:
+        return False
 
 
 def _card_of(folder: Path) -> Path:
