@@ -91,6 +91,11 @@ if __name__ == "__main__":
 '''
 
 
+FORK_FILE = "our-fork/fork.patch"
+"""Lines that a fork adds to two files of Megatron-LM's dev branch, at the commit of the card."""
+FORK = (ROOT / "cards" / "dynamic-context-parallel" / "tasks" / FORK_FILE).read_text("utf-8")
+
+
 def dies_in_the_third_step() -> Mapping[str, str]:
     """Six ranks; rank 4 asks for a group of a size that does not exist, the others wait for it."""
     lookup = Case("no-group-of-size", "", "KeyError", "4",
@@ -153,7 +158,10 @@ def never_replayed() -> Mapping[str, str]:
 
 TASKS: Mapping[str, tuple[Mapping[str, str], ...]] = MappingProxyType(
     {
-        "dynamic-context-parallel": (dies_in_the_third_step(),),
+        "dynamic-context-parallel": (
+            dies_in_the_third_step(),
+            {FORK_FILE: FORK},
+        ),
         "dynamic-cp-cuda-graphs": (never_replayed(),),
         "hierarchical-context-parallel": (mixed_evidence(), own_loop()),
     }

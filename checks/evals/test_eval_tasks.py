@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 
-from checks.evals.fixtures import CAPTURED, LOOP, REPLAYED, ROOT, TASKS
+from checks.evals.fixtures import CAPTURED, FORK, LOOP, REPLAYED, ROOT, TASKS
 from ringproof.harness.cards import find_cards
 from ringproof.harness.evals.cases import Case, load_cases
+from ringproof.rehearsal.faults.defects import patched
+from ringproof.rehearsal.faults.programs import SCRIPT, TRAININGS
+from ringproof.rehearsal.faults.trials import compare
+from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.program import Program
 
 
 def task(skill: str, name: str) -> Case:
@@ -97,3 +102,31 @@ def test_the_log_of_the_bank_has_a_size_without_replays(tmp_path: Path) -> None:
     replayed = {int(size) for size in re.findall(r"local_cp_size (\d+)", rows)}
     assert (captured, replayed) == (set(CAPTURED), set(REPLAYED))
     assert captured - replayed == {2}
+
+
+def test_the_fork_adds_lines_of_its_own_only() -> None:
+    lines = [line for line in FORK.splitlines() if not line.startswith(("diff ", "index ", "@@ "))]
+    assert all(line.startswith(("+", "---")) for line in lines), "no line of upstream"
+    assert len(re.findall(r"^@@ ", FORK, re.MULTILINE)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("kept", "by"), [("rope_utils.py", "loss"), ("data_schedule.py", "nothing")]
+)
+def test_one_change_of_the_fork_trains_worse(
+    stage: Stage, tmp_path: Path, kept: str, by: str
+) -> None:
+    """On dev, beside one rank. The other change is harmless."""
+    parts = re.split(r"^(?=diff )", FORK, flags=re.MULTILINE)[1:]
+    (part,) = (part for part in parts if kept in part)
+    change = tmp_path / "fork.patch"
+    change.write_text(part)
+    dev = stage.upstream("NVIDIA/Megatron-LM@dev")
+    dynamic, packed = TRAININGS["dynamic"], TRAININGS["packed"]
+    fork = patched(dev, change, tmp_path / "fork")
+    run = stage.run(Program(fork, SCRIPT, dynamic.arguments, dynamic.ranks))
+    alone = stage.run(Program(dev, SCRIPT, packed.arguments, packed.ranks))
+    assert run.failure is None
+    assert compare(run, alone).by == by
