@@ -11,7 +11,6 @@ import typer
 from ringproof import __version__
 from ringproof.cli.cache import default_cache
 from ringproof.errors import InputError
-from ringproof.harness.cards import has_card
 from ringproof.harness.upstreams.specs import split_git
 from ringproof.harness.upstreams.submodules import SubmoduleSources
 from ringproof.shipped import shipped_skills
@@ -31,6 +30,8 @@ def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Pat
 
     A checkout of upstream may have a folder of skills whose cards, if any, are of another form.
     """
+    from ringproof.harness.cards import has_card  # 80 ms, which most commands need not pay
+
     return value if has_card(value) or _given(ctx, param) else shipped_skills() or value
 
 
