@@ -14,6 +14,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "AGENTS.md",
+    "SECURITY.md",
     "CHANGELOG.md",
     "benchmarks/README.md",
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
