@@ -41,9 +41,8 @@ STAGES = (
 def train(stage, upstream_of):
     """Run a version's program on some ranks."""
 
-    def run(version, ranks, *options, prepared="use", preload=None, connections="1"):
+    def run(version, ranks, *options, faults=(), preload=None, connections="1"):
         arguments = " ".join((MODEL, RUN, *options)).split()
-        faults = (f"checks.skills.conversations:{prepared}",) if prepared else ()
         program = Program(
             upstream_of(version),
             SCRIPT,
@@ -60,7 +59,7 @@ def train(stage, upstream_of):
 @pytest.fixture(scope="module")
 def dev(train):
     def run(ranks, *options, **more):
-        return train("megatron-lm-dev", ranks, ROPE, *options, prepared=None, **more)
+        return train("megatron-lm-dev", ranks, ROPE, *options, **more)
 
     return run
 
@@ -70,8 +69,8 @@ def old(train):
     """Megatron-LM 0.16.1 on two ranks."""
 
     def run(*options, **more):
-        prepared = "use_without_tokenizers"
-        return train("megatron-lm-release", 2, *options, prepared=prepared, preload="", **more)
+        faults = ("checks.skills.tokenizers_left_out:use",)
+        return train("megatron-lm-release", 2, *options, faults=faults, preload="", **more)
 
     return run
 

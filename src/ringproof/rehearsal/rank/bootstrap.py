@@ -32,6 +32,7 @@ from ringproof.rehearsal.rank.board import Board
 from ringproof.rehearsal.rank.probe import Probe
 from ringproof.rehearsal.standins import (
     communication,
+    conversations,
     cuda,
     dataset_helpers,
     engine,
@@ -100,6 +101,8 @@ def execute(program: Program, seat: Seat) -> bool:
         for fault in program.faults:
             module, _, name = fault.partition(":")
             getattr(importlib.import_module(module), name)()
+        conversations.install(program.arguments)
+        extension.leave_out_fused_kernels()
         _watch_training(probe, program)
         sys.argv = [program.script, *program.arguments]
         runpy.run_path(str(program.upstream.megatron / program.script), run_name="__main__")

@@ -38,12 +38,14 @@ def shrink_lengths(draft: Draft, before: Layout, after: Layout) -> tuple[int, in
     length = draft.number(name, 0)
     if length < 1:
         return 1, 1
-    target = max(TOKENS, 2 * after.unit)
-    smaller = stepped(length, before.unit, target)
-    if before.unit != after.unit:
-        rest = length % before.unit
-        whole = smaller - (smaller % before.unit if smaller < length else 0)
-        smaller = whole - whole % after.unit + (rest % after.unit or after.unit // 2 if rest else 0)
+    unit, new = before.unit, after.unit
+    if length % unit:  # the argument checks do not ask for it
+        unit, new = before.static_unit, after.static_unit
+    smaller = stepped(length, unit, max(TOKENS, 2 * new))
+    if unit != new:
+        rest = length % unit
+        whole = smaller - (smaller % unit if smaller < length else 0)
+        smaller = whole - whole % new + (rest % new or new // 2 if rest else 0)
     draft.put(name, smaller, LENGTH)
     positions = draft.number("--max-position-embeddings", 0)
     if positions:
@@ -156,8 +158,8 @@ def shrink_steps(draft: Draft, iterations: int, batch: int) -> None:
         draft.put("--lr", f"{RATE_AT_LEAST:g}", RATE)
     if draft.number("--eval-iters", 100) > 0:
         draft.put("--eval-iters", 1, STEPS)
-        interval = draft.number("--eval-interval", 1000)
-        often = not real or interval < real
+    if draft.flags.has("--eval-interval"):  # where it is missing, upstream may refuse the launch
+        often = not real or draft.number("--eval-interval") < real
         draft.put("--eval-interval", (iterations + 1) // 2 if often else 1000, STEPS)
     draft.put("--log-interval", 1, "Nothing: each step is logged.")
 

@@ -61,8 +61,16 @@ class Layout:
 
     @property
     def unit(self) -> int:
-        """Tokens by which a sequence has to be divisible."""
-        shares = 2 * self.domain if self.domain > 1 else 1
+        """Tokens by which a sequence has to be divisible to be shared by the whole domain."""
+        return self._unit(self.domain)
+
+    @property
+    def static_unit(self) -> int:
+        """Tokens by which upstream's argument checks want a sequence to be divisible."""
+        return self._unit(self.context)
+
+    def _unit(self, ranks: int) -> int:
+        shares = 2 * ranks if ranks > 1 else 1
         return shares * (self.tensor if self.sequence_parallel else 1)
 
     @property

@@ -15,6 +15,7 @@ from ringproof.rehearsal.standins.guard import GuardedModule, missing
 
 NAME = "transformer_engine_torch"
 APEX = "fused_weight_gradient_mlp_cuda"
+LEGACY_KERNELS = "megatron.legacy.fused_kernels"
 
 # Members that upstream's Python compares with its own enumerations; source: pybind_helper.h and
 # pybind.cpp. Enumerations that are not listed hand out any member that is asked for.
@@ -140,6 +141,17 @@ def install_apex() -> None:
     module: Any = GuardedModule(APEX)
     module.wgrad_gemm_accum_fp32 = module.wgrad_gemm_accum_fp16 = _accumulate
     sys.modules[APEX] = module
+
+
+def leave_out_fused_kernels() -> None:
+    """Let the program of 0.16 start without a compiler for CUDA.
+
+    It builds the softmax kernels of Megatron's own attention, which take bfloat16 and float16. A
+    call of one of them still fails where upstream imports it.
+    """
+    kernels: Any = sys.modules.get(LEGACY_KERNELS)
+    if kernels is not None:
+        kernels.load = lambda _: None
 
 
 def _accumulate(rows: Tensor, gradient: Tensor, main: Tensor) -> None:

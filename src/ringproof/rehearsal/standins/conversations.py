@@ -1,16 +1,21 @@
-"""Conversations of known lengths for Megatron's SFT data set, which reads them from files."""
+"""Conversations of known lengths for ``--sft --mock-data`` where upstream has no mock of its own.
+
+Megatron-LM's dev branch draws them itself. The releases and main read files only, and with
+``--mock-data`` their data set cannot be built; there, upstream's own SFT data set packs, truncates
+and pads conversations of these lengths.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
-import sys
-import types
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+MODULE = "megatron.training.datasets.sft_dataset"
 LENGTHS = ((39, 19, 59, 115, 15), (99, 7, 99, 43), (27, 43, 119, 59), (63, 63, 63, 59))
 """Tokens of the conversations of each pack; a pack of 256 holds them with an end token each."""
 
@@ -48,10 +53,18 @@ class Talker:
         return getattr(self._tokenizer, name)
 
 
-def use() -> None:
-    """Let upstream's SFT data set read `Packs` through a `Talker`; upstream packs and pads."""
-    module = importlib.import_module("megatron.training.datasets.sft_dataset")
-    module.SFTLowLevelDataset = Packs  # type: ignore[attr-defined] # a new module
+def install(arguments: Sequence[str]) -> None:
+    """Let upstream's SFT data set read `Packs` through a `Talker`, where it needs them.
+
+    Args:
+        arguments: Command line of the program.
+    """
+    if not {"--sft", "--mock-data"} <= set(arguments) or importlib.util.find_spec(MODULE) is None:
+        return
+    module: Any = importlib.import_module(MODULE)
+    if hasattr(module, "MockSFTDataset"):
+        return
+    module.SFTLowLevelDataset = Packs
     pack = module.SFTDataset.__getitem__
 
     @functools.wraps(pack)
@@ -61,13 +74,3 @@ def use() -> None:
         return pack(self, index)
 
     module.SFTDataset.__getitem__ = read
-
-
-def use_without_tokenizers() -> None:
-    """Do as `use` for 0.16.1, whose program imports packages and builds kernels without need."""
-    for name in ("six", "regex"):
-        sys.modules.setdefault(name, types.ModuleType(name))
-    importlib.import_module("megatron.training.training")  # before the script, to be watched
-    kernels: Any = importlib.import_module("megatron.legacy.fused_kernels")
-    kernels.load = lambda _: None
-    use()
