@@ -72,8 +72,10 @@ class Facts:
     @property
     def key_value_heads(self) -> int:
         """Key-value heads; 0 if not known."""
-        grouped = self.settings.on("group_query_attention") or self.settings.program != "megatron"
-        return self.settings.number("num_query_groups", self.heads) if grouped else self.heads
+        if self.settings.program != "megatron":
+            return self.settings.number("num_query_groups", self.heads)
+        grouped = self.settings.on("group_query_attention")
+        return self.settings.number("num_query_groups", 1) if grouped else self.heads
 
     @property
     def virtual(self) -> bool:

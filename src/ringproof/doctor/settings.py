@@ -29,6 +29,7 @@ class Settings:
             ``bridge``, ``verl`` or ``nemo-rl``, which use the library.
         source: File, for messages.
         notes: What was not read, and why.
+        script: Path of the training script; empty if it is not known.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -40,6 +41,7 @@ class Settings:
     ranks_per_node: int | None = None
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)
+    script: str = ""
 
     def written(self, name: str) -> str:
         """How this configuration writes a setting, or would."""

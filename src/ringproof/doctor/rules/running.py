@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from ringproof.doctor.facts import WITH_NEW_NAME, Facts, is_power_of_two
 from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, Rule
 
 OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
 V1 = "dynamic-v1"
 TYPES = ("p2p", "a2a", "all_gather", "a2a+p2p")
+NO_BACKEND = "No dot product attention backend is available"
 LONG = 32_768
 """Tokens from which on a dense mask of a sample has a gigabyte."""
 
@@ -36,13 +39,25 @@ def _unused(facts: Facts) -> str:
     return _when(found, f"sizes are given and the type is {named}")
 
 
+def _heads(facts: Facts) -> tuple[tuple[int, str], ...]:
+    """Heads of a TP rank; none where they are not known or do not decide."""
+    if not facts.heads or facts.settings.on("multi_latent_attention"):
+        return ()
+    heads, groups = (max(count // facts.tp, 1) for count in (facts.heads, facts.key_value_heads))
+    return (heads, "query heads"), (groups, "KV heads")
+
+
+def _odd_heads(facts: Facts) -> str:
+    exchanges = facts.cp > 1 and not {"a2a", "a2a+p2p"}.isdisjoint(facts.types)
+    wrong = [f"{count} {what}" for count, what in _heads(facts) if count % 2]
+    return _when(exchanges and wrong, f"{' and '.join(wrong)} per TP rank with an all-to-all")
+
+
 def _heads_of(facts: Facts, size: int, level: str) -> str:
-    if size < 2 or not facts.heads or facts.settings.on("multi_latent_attention"):
-        return ""
-    heads, groups = facts.heads / facts.tp, facts.key_value_heads / facts.tp
-    wrong = [f"{count:g} {what}" for count, what in ((heads, "query heads"), (groups, "KV heads"))
-             if count % size]  # fmt: skip
-    return _when(wrong, f"{' and '.join(wrong)} per TP rank are not divisible by {level} {size}")
+    wrong = [f"{count} {what}" for count, what in _heads(facts) if count % size]
+    odd = any(count % 2 for count, _ in _heads(facts))
+    found = size > 1 and wrong and not odd
+    return _when(found, f"{' and '.join(wrong)} per TP rank are not divisible by {level} {size}")
 
 
 def _heads_of_level(facts: Facts) -> str:
@@ -61,17 +76,17 @@ def _misspelt(facts: Facts) -> str:
     return _when(other and facts.cp > 1, f"{', '.join(other)} is no communication type")
 
 
-def _unsupported(facts: Facts) -> str:
-    if not facts.hierarchical or facts.cp == 1:
+def _unsupported(facts: Facts, kind: str) -> str:
+    """Features of attention that a communication type does not have."""
+    if kind not in facts.types or (facts.cp == 1 and not _acts(facts)):
         return ""
-    settings = facts.settings
     found = []
-    if settings.given("window_size"):
+    if facts.settings.given("window_size") and kind in ("p2p", "a2a+p2p"):
         found.append("a sliding window")
-    softmax = settings.text("softmax_type", "vanilla")
+    softmax = facts.settings.text("softmax_type", "vanilla")
     if softmax != "vanilla":
         found.append(f"softmax {softmax}")
-    return _when(found, f"a2a+p2p with {' and '.join(found)}")
+    return _when(found, f"{kind} with {' and '.join(found)}")
 
 
 def _packed(facts: Facts) -> str:
@@ -106,26 +121,57 @@ def _no_recipe_sizes(facts: Facts) -> str:
 # -- Dynamic CP -----------------------------------------------------------------------------------
 
 
-def _alias(facts: Facts) -> str:
-    found = facts.old_name and not facts.new_name and facts.settings.program == "megatron"
+def _acts(facts: Facts) -> bool:
+    """Whether Dynamic CP is on in all of upstream, not in its layers alone."""
+    return facts.checked_as_dynamic or (facts.dynamic and facts.settings.program != "megatron")
+
+
+def _alias(facts: Facts) -> bool:
+    return facts.old_name and not facts.new_name and facts.settings.program == "megatron"
+
+
+def _alias_with_scheduler(facts: Facts) -> str:
+    found = _alias(facts) and facts.scheduler
     return _when(found, "only the layers see --hybrid-context-parallel")
+
+
+def _alias_alone(facts: Facts) -> str:
+    found = _alias(facts) and not facts.scheduler and facts.packed_data and facts.budget
+    return _when(found, "only the layers see --hybrid-context-parallel, and batches are packed")
+
+
+def _alias_without_budget(facts: Facts) -> str:
+    found = _alias(facts) and not facts.scheduler and facts.packed_data and not facts.budget
+    return _when(found, "only the layers see --hybrid-context-parallel, and there is no budget")
 
 
 def _no_loop(facts: Facts) -> str:
     return _when(facts.old_name, "the training loop of this line does not run")
 
 
+def _rerun(facts: Facts) -> str:
+    """The check that comes before the loop, unless it is off."""
+    on = facts.settings.program == "megatron"
+    on = on and facts.settings.text("rerun_mode", "validate_results") != "disabled"
+    return _when(facts.old_name and on, "the rerun state machine refuses the iterator of the loop")
+
+
 def _odd_domain(facts: Facts) -> str:
     domain = facts.domain
-    if not facts.dynamic or domain is None or is_power_of_two(domain):
+    found = _acts(facts) and domain is not None and domain > 1 and domain % 2
+    return _when(found, f"DP x CP = {domain} is odd")
+
+
+def _uneven_domain(facts: Facts) -> str:
+    domain = facts.domain
+    if not _acts(facts) or domain is None or domain % 2 or is_power_of_two(domain):
         return ""
     return f"DP x CP = {domain} is no power of two"
 
 
 def _endless(facts: Facts) -> str:
-    return _when(
-        facts.virtual and _odd_domain(facts), f"virtual stages with DP x CP = {facts.domain}"
-    )
+    uneven = _odd_domain(facts) or _uneven_domain(facts)
+    return _when(facts.virtual and uneven, f"virtual stages with DP x CP = {facts.domain}")
 
 
 def _no_budget(facts: Facts) -> str:
@@ -147,14 +193,26 @@ def _too_long(facts: Facts) -> str:
 
 
 def _no_lengths(facts: Facts) -> str:
-    return _when(facts.dynamic and not facts.packed_data and facts.settings.program == "megatron",
-                 "neither --sft nor --use-varlen-dataset")  # fmt: skip
+    packs = (facts.dynamic or facts.scheduler) and facts.settings.program == "megatron"
+    return _when(packs and not facts.packed_data, "neither --sft nor --use-varlen-dataset")
+
+
+def _drawn(facts: Facts) -> bool:
+    """Whether samples of ``--sft`` are drawn by upstream and collated without a scheduler."""
+    plain = not facts.scheduler and not facts.dynamic
+    return plain and facts.settings.on("sft") and facts.settings.on("mock_data")
 
 
 def _several_samples(facts: Facts) -> str:
     given = facts.settings.number("micro_batch_size", 1)
-    packs = facts.scheduler or facts.dynamic
-    return _when(packs and given != 1, f"micro_batch_size is {given} with packed sequences")
+    packs = facts.scheduler or facts.dynamic or facts.packed_data
+    found = packs and given != 1 and not _drawn(facts)
+    return _when(found, f"micro_batch_size is {given} with packed sequences")
+
+
+def _several_drawn_samples(facts: Facts) -> str:
+    given = facts.settings.number("micro_batch_size", 1)
+    return _when(_drawn(facts) and given != 1, f"micro_batch_size is {given} with --sft")
 
 
 def _static_one(facts: Facts) -> str:
@@ -250,11 +308,66 @@ def _evaluation_interval(facts: Facts) -> str:
     return _when(wrong, "--eval-interval is not set")
 
 
+def _iterator(facts: Facts) -> str:
+    external = facts.settings.text("dataloader_type") == "external"
+    found = external and PurePath(facts.settings.script).name == "pretrain_gpt.py"
+    return _when(found, "pretrain_gpt.py yields data sets, and no loader of your own")
+
+
+def _masked_conversations(facts: Facts) -> str:
+    settings = facts.settings
+    kept = "no_create_attention_mask_in_dataloader" not in settings.values
+    drawn = facts.at(V1) and settings.on("mock_data")
+    found = settings.program == "megatron" and settings.on("sft") and kept and not drawn
+    return _when(found, "--sft with a mask of attention in each sample")
+
+
+def _plain_conversations(facts: Facts) -> bool:
+    packs = facts.scheduler or facts.dynamic
+    return facts.settings.program == "megatron" and facts.settings.on("sft") and not packs
+
+
+def _shared_conversations(facts: Facts) -> str:
+    found = _plain_conversations(facts) and facts.cp > 1
+    return _when(found, f"--sft over CP {facts.cp} without a packing scheduler")
+
+
+def _conversations_of_one(facts: Facts) -> str:
+    return _when(_plain_conversations(facts) and facts.cp == 1, "--sft without CP")
+
+
+def _torch_norm(facts: Facts) -> bool:
+    """Whether PyTorch's own normalisation is used, as local layers do for RMSNorm."""
+    settings = facts.settings
+    local = settings.program == "megatron" and settings.text("transformer_impl") == "local"
+    return local and settings.text("normalization") == "RMSNorm"
+
+
+def _persistent_norm(facts: Facts) -> str:
+    found = _torch_norm(facts) and "no_persist_layer_norm" not in facts.settings.values
+    return _when(found, "local layers with RMSNorm, and the persistent kernel is asked for")
+
+
+def _split_norm(facts: Facts) -> str:
+    found = _torch_norm(facts) and facts.tp > 1 and facts.settings.on("sequence_parallel")
+    return _when(found, "local layers with RMSNorm and sequence parallelism")
+
+
 def _dense_mask(facts: Facts) -> str:
     kept = "no_create_attention_mask_in_dataloader" not in facts.settings.values
     long = facts.length >= LONG and facts.settings.program == "megatron" and not facts.packed_data
     gigabytes = facts.length**2 / 1e9
     return _when(kept and long, f"each sample carries a mask of {gigabytes:.0f} GB")
+
+
+def _scheduled(facts: Facts) -> dict[str, str | None]:
+    """A scheduler with room for one sequence of full length over the CP ranks."""
+    if not facts.at(V1):
+        return {}
+    budget = {} if facts.budget else {
+        "max_seqlen_per_dp_cp_rank": str(-(-facts.length // facts.cp))
+    }  # fmt: skip
+    return {"sequence_packing_scheduler": "dp_balanced", **budget}
 
 
 RUNNING: tuple[Rule, ...] = (
@@ -282,13 +395,23 @@ RUNNING: tuple[Rule, ...] = (
         statement=HCP + "heads-level-zero",
         effect=Effect.FAILS,
         broken=_heads_of_level,
+        message="cp_comm_type='a2a+p2p' requires num_heads % cp_size == 0",
         remedy="choose a first level that divides both numbers of heads per TP rank",
     ),
     Rule(
         statement=HCP + "heads-pure-a2a",
         effect=Effect.FAILS,
         broken=_heads_of_a2a,
+        message="cp_comm_type='a2a' requires num_heads % cp_size == 0",
         remedy="take p2p, or a2a+p2p with a first level that divides the heads",
+    ),
+    Rule(
+        statement=LAUNCH + "odd-heads",
+        effect=Effect.FAILS,
+        broken=_odd_heads,
+        message=NO_BACKEND,
+        remedy="take p2p or all_gather, or an even number of heads on each TP rank",
+        repair=lambda _: {"cp_comm_type": "p2p", "hierarchical_context_parallel_sizes": None},
     ),
     Rule(
         statement=HCP + "config-accepts-anything",
@@ -300,8 +423,18 @@ RUNNING: tuple[Rule, ...] = (
     Rule(
         statement=HCP + "no-window-bias-sink",
         effect=Effect.FAILS,
-        broken=_unsupported,
-        remedy="take another type, or leave the window and the softmax at their defaults",
+        broken=lambda facts: _unsupported(facts, "a2a+p2p"),
+        message=NO_BACKEND,
+        remedy="take a2a, or leave the window and the softmax at their defaults",
+        repair=lambda _: {"cp_comm_type": "a2a", "hierarchical_context_parallel_sizes": None},
+    ),
+    Rule(
+        statement=LAUNCH + "window-of-a-ring",
+        effect=Effect.FAILS,
+        broken=lambda facts: _unsupported(facts, "p2p") or _unsupported(facts, "all_gather"),
+        message=NO_BACKEND,
+        remedy="take a2a, or leave the window and the softmax at their defaults",
+        repair=lambda _: {"cp_comm_type": "a2a"},
     ),
     Rule(
         statement=HCP + "packed-sequences",
@@ -338,8 +471,26 @@ RUNNING: tuple[Rule, ...] = (
         statement=DCP + "hybrid-alias",
         effect=Effect.WRONG,
         lines=(V1,),
-        broken=_alias,
+        broken=_alias_with_scheduler,
         remedy="write --dynamic-context-parallel",
+        repair=lambda _: {"dynamic_context_parallel": "", "hybrid_context_parallel": None},
+    ),
+    Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.FAILS,
+        lines=(V1,),
+        broken=_alias_alone,
+        message="micro-batch-size must be 1 for packing",
+        remedy="write --dynamic-context-parallel",
+        repair=lambda _: {"dynamic_context_parallel": "", "hybrid_context_parallel": None},
+    ),
+    Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.FAILS,
+        lines=(V1,),
+        broken=_alias_without_budget,
+        message="unsupported operand type(s) for *: 'NoneType' and 'int'",
+        remedy="write --dynamic-context-parallel, and set max_seqlen_per_dp_cp_rank",
         repair=lambda _: {"dynamic_context_parallel": "", "hybrid_context_parallel": None},
     ),
     Rule(
@@ -351,10 +502,27 @@ RUNNING: tuple[Rule, ...] = (
         remedy="take dev, where the feature is --dynamic-context-parallel",
     ),
     Rule(
+        statement=DCP + "main-loses-the-size",
+        effect=Effect.FAILS,
+        lines=("hybrid-broken",),
+        broken=_rerun,
+        message="data iterator is not wrapped with RerunDataIterator",
+        remedy="take dev; --rerun-mode disabled leads to the next error",
+    ),
+    Rule(
         statement=DCP + "power-of-two-domain",
         effect=Effect.FAILS,
         lines=(*OLD, V1),
         broken=_odd_domain,
+        message="requires an even number of ranks",
+        remedy="make DP x CP a power of two",
+    ),
+    Rule(
+        statement=DCP + "power-of-two-domain",
+        effect=Effect.FAILS,
+        lines=(*OLD, V1),
+        broken=_uneven_domain,
+        message="KeyError: ",
         remedy="make DP x CP a power of two",
     ),
     Rule(
@@ -401,6 +569,15 @@ RUNNING: tuple[Rule, ...] = (
         lines=(V1,),
         broken=_several_samples,
         message="micro-batch-size must be 1 for packing",
+        remedy="set micro_batch_size to 1",
+        repair=lambda _: {"micro_batch_size": "1"},
+    ),
+    Rule(
+        statement=DCP + "packed-data-set",
+        effect=Effect.FAILS,
+        lines=(V1,),
+        broken=_several_drawn_samples,
+        message="stack expects each tensor to be equal size",
         remedy="set micro_batch_size to 1",
         repair=lambda _: {"micro_batch_size": "1"},
     ),
@@ -517,11 +694,62 @@ RUNNING: tuple[Rule, ...] = (
     Rule(
         statement=LAUNCH + "evaluation-interval",
         effect=Effect.FAILS,
-        lines=("hybrid-broken", "main-packing", *WITH_NEW_NAME),
+        lines=(*OLD, *WITH_NEW_NAME),
         broken=_evaluation_interval,
         message="unsupported operand type(s) for //: 'int' and 'NoneType'",
         remedy="set --eval-interval, for example to the number of steps",
         repair=lambda facts: {"eval_interval": facts.settings.text("train_iters", "1000")},
+    ),
+    Rule(
+        statement=LAUNCH + "external-loader",
+        effect=Effect.FAILS,
+        broken=_iterator,
+        message="object is not an iterator",
+        remedy="leave --dataloader-type out, or start a program that yields a loader",
+        repair=lambda _: {"dataloader_type": None},
+    ),
+    Rule(
+        statement=LAUNCH + "conversations-with-mask",
+        effect=Effect.FAILS,
+        lines=(*OLD, V1),
+        broken=_masked_conversations,
+        remedy="give --no-create-attention-mask-in-dataloader",
+        repair=lambda _: {"no_create_attention_mask_in_dataloader": ""},
+    ),
+    Rule(
+        statement=LAUNCH + "conversations-without-scheduler",
+        effect=Effect.FAILS,
+        lines=("hybrid-0.16", V1),
+        broken=_shared_conversations,
+        message="incompatible function arguments",
+        remedy="on dev give --sequence-packing-scheduler dp_balanced and a budget; 0.16 has none",
+        repair=_scheduled,
+    ),
+    Rule(
+        statement=LAUNCH + "conversations-of-0.16",
+        effect=Effect.FAILS,
+        lines=("hybrid-0.16",),
+        broken=_conversations_of_one,
+        message="must both have shape [batch_size + 1]",
+        remedy="take a later release, in which --sft trains",
+    ),
+    Rule(
+        statement=LAUNCH + "local-norm",
+        effect=Effect.FAILS,
+        lines=(*OLD, *WITH_NEW_NAME),
+        broken=_persistent_norm,
+        message="persist_layer_norm not supported by torch LayerNorm",
+        remedy="give --no-persist-layer-norm, or take transformer_impl transformer_engine",
+        repair=lambda _: {"no_persist_layer_norm": ""},
+    ),
+    Rule(
+        statement=LAUNCH + "local-norm",
+        effect=Effect.FAILS,
+        lines=(*OLD, *WITH_NEW_NAME),
+        broken=_split_norm,
+        message="sequence parallel not supported by torch LayerNorm",
+        remedy="set transformer_impl to transformer_engine, or leave --sequence-parallel out",
+        repair=lambda _: {"transformer_impl": "transformer_engine"},
     ),
     Rule(
         statement=LAUNCH + "dense-mask",

@@ -81,7 +81,7 @@ DROPPED = _table(
         --exit-signal-handler-for-dataloader --manual-gc-eval --manual-gc --manual-gc-interval
         --distributed-timeout-minutes --distributed-timeout-seconds-after-init
         --empty-unused-memory-level
-        --rerun-mode --error-injection-rate --error-injection-type --inprocess-restart
+        --error-injection-rate --error-injection-type --inprocess-restart
         --adlr-autoresume --adlr-autoresume-interval""",
     ),
     (

@@ -16,8 +16,12 @@ from typing import Any
 import torch
 
 MODULE = "megatron.training.datasets.sft_dataset"
-LENGTHS = ((39, 19, 59, 115, 15), (99, 7, 99, 43), (27, 43, 119, 59), (63, 63, 63, 59))
-"""Tokens of the conversations of each pack; a pack of 256 holds them with an end token each."""
+PACK = 256
+LENGTHS = ((39, 19, 59, 79, 15), (99, 7, 99), (27, 43, 119, 47), (63, 63, 63, 47))
+"""Tokens of the conversations of each pack of `PACK` tokens, with an end token each left out.
+
+They fit with each padded to a multiple of 16: 0.16.1 fails on a pack that has to be truncated.
+"""
 
 
 class Packs:
@@ -37,14 +41,15 @@ class Packs:
 class Talker:
     """A tokenizer that makes a conversation of as many tokens as it says."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
     pad = 0
+
+    def __init__(self, tokenizer: Any, pack_length: int) -> None:
+        self._tokenizer, self._pack_length = tokenizer, pack_length
 
     def tokenize_conversation(self, conversation: Sequence[Any], **_: Any) -> tuple[Any, Any]:
         """Return tokens and targets [t]."""
-        seed, length = map(int, conversation[0]["content"].split())
+        seed, given = map(int, conversation[0]["content"].split())
+        length = max(given * self._pack_length // PACK, 1)
         generator = torch.Generator().manual_seed(1000 * seed + length)
         tokens = torch.randint(1, 250, (length,), generator=generator).numpy()
         return tokens, tokens.copy()
@@ -70,7 +75,7 @@ def install(arguments: Sequence[str]) -> None:
     @functools.wraps(pack)
     def read(self: Any, index: int) -> Any:
         if not isinstance(self.config.tokenizer, Talker):
-            self.config.tokenizer = Talker(self.config.tokenizer)
+            self.config.tokenizer = Talker(self.config.tokenizer, self.config.sequence_length)
         return pack(self, index)
 
     module.SFTDataset.__getitem__ = read

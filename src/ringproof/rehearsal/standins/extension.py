@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import importlib
 import sys
 import types
 from collections.abc import Callable
@@ -149,9 +151,9 @@ def leave_out_fused_kernels() -> None:
     It builds the softmax kernels of Megatron's own attention, which take bfloat16 and float16. A
     call of one of them still fails where upstream imports it.
     """
-    kernels: Any = sys.modules.get(LEGACY_KERNELS)
-    if kernels is not None:
-        kernels.load = lambda _: None
+    with contextlib.suppress(ModuleNotFoundError):
+        legacy: Any = importlib.import_module(LEGACY_KERNELS)
+        legacy.load = lambda _: None
 
 
 def _accumulate(rows: Tensor, gradient: Tensor, main: Tensor) -> None:

@@ -208,8 +208,7 @@ def install(devices: int) -> Tapes:
     torch.as_tensor = _with_references(tapes, torch.as_tensor)
     install_allocator(tapes.new_id)
     for name in ALLOCATOR:
-        if not hasattr(torch._C, name):
-            setattr(torch._C, name, missing(f"torch._C.{name}"))
+        setattr(torch._C, name, missing(f"torch._C.{name}"))
     return tapes
 
 
@@ -254,6 +253,11 @@ class GeneratorState(torch.Generator):
 
     def graphsafe_get_state(self) -> GeneratorState:
         """Return the state itself."""
+        return self
+
+    def graphsafe_set_state(self, new_state: GeneratorState) -> GeneratorState:
+        """Take over the content of another state."""
+        self.set_state(new_state.get_state())
         return self
 
 
