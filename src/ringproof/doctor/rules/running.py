@@ -343,6 +343,25 @@ def _torch_norm(facts: Facts) -> bool:
     return local and settings.text("normalization") == "RMSNorm"
 
 
+def _plain_experts(facts: Facts) -> bool:
+    """Whether experts compute one by one, with the fused activation that upstream turns on."""
+    settings = facts.settings
+    on = settings.program == "megatron" and settings.number("num_experts", 0) > 0
+    return on and not settings.on("disable_bias_linear") and not settings.on("moe_grouped_gemm")
+
+
+def _experts_of_gelu(facts: Facts) -> str:
+    gated = {"swiglu", "quick_geglu", "no_bias_gelu_fusion", "squared_relu"}
+    found = _plain_experts(facts) and gated.isdisjoint(facts.settings.values)
+    return _when(found, "experts with bias and the fused GELU")
+
+
+def _experts_of_swiglu(facts: Facts) -> str:
+    names = facts.settings.values
+    found = _plain_experts(facts) and "swiglu" in names and "no_bias_swiglu_fusion" not in names
+    return _when(found, "experts with bias and the fused SwiGLU")
+
+
 def _persistent_norm(facts: Facts) -> str:
     found = _torch_norm(facts) and "no_persist_layer_norm" not in facts.settings.values
     return _when(found, "local layers with RMSNorm, and the persistent kernel is asked for")
@@ -502,12 +521,13 @@ RUNNING: tuple[Rule, ...] = (
         remedy="take dev, where the feature is --dynamic-context-parallel",
     ),
     Rule(
-        statement=DCP + "main-loses-the-size",
+        statement=LAUNCH + "rerun-mode",
         effect=Effect.FAILS,
-        lines=("hybrid-broken",),
+        lines=("hybrid-0.16", "hybrid-broken"),
         broken=_rerun,
         message="data iterator is not wrapped with RerunDataIterator",
-        remedy="take dev; --rerun-mode disabled leads to the next error",
+        remedy="set --rerun-mode disabled",
+        repair=lambda _: {"rerun_mode": "disabled"},
     ),
     Rule(
         statement=DCP + "power-of-two-domain",
@@ -635,8 +655,7 @@ RUNNING: tuple[Rule, ...] = (
         lines=("hybrid-0.16", "hybrid-broken"),
         broken=_evaluates,
         message="IndexError: list index out of range",
-        remedy="set --eval-iters 0",
-        repair=lambda _: {"eval_iters": "0"},
+        remedy="evaluate in another run, without Dynamic CP; --eval-iters 0 fails with --sft",
     ),
     Rule(
         statement=DCP + "bridge-flags-only",
@@ -732,6 +751,24 @@ RUNNING: tuple[Rule, ...] = (
         broken=_conversations_of_one,
         message="must both have shape [batch_size + 1]",
         remedy="take a later release, in which --sft trains",
+    ),
+    Rule(
+        statement=LAUNCH + "experts-with-bias",
+        effect=Effect.FAILS,
+        lines=(*OLD, V1),
+        broken=_experts_of_gelu,
+        message="Only support fusion of swiglu and quick_gelu with per_token_scale in MLP.",
+        remedy="give --disable-bias-linear",
+        repair=lambda _: {"disable_bias_linear": ""},
+    ),
+    Rule(
+        statement=LAUNCH + "experts-with-bias",
+        effect=Effect.FAILS,
+        lines=(*OLD, V1),
+        broken=_experts_of_swiglu,
+        message="Bias is not supported for weighted swiglu fusion",
+        remedy="give --disable-bias-linear",
+        repair=lambda _: {"disable_bias_linear": ""},
     ),
     Rule(
         statement=LAUNCH + "local-norm",

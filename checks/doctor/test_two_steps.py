@@ -1,0 +1,239 @@
+"""What doctor says about later failures, held against two steps of upstream's own training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pytest
+
+from checks.doctor.two_steps import (
+    COMMITS,
+    STEPS,
+    Trained,
+    Training,
+    as_said,
+    chosen,
+    fails,
+    said,
+)
+from checks.skills.shared import REPOSITORY
+from ringproof.doctor.repair import repaired
+from ringproof.doctor.rules import RULES, Effect, Rule
+
+pytestmark = pytest.mark.slow
+
+LAUNCHES, FAILING, SEED = 10, 4, 19
+LATER = (Effect.FAILS, Effect.WRONG, Effect.IDLE)
+BASE = """--num-layers 2 --hidden-size 96 --num-attention-heads 8 --seq-length 256
+--max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --train-iters 2 --lr 1e-3
+--tokenizer-type NullTokenizer --vocab-size 255 --make-vocab-size-divisible-by 32
+--null-tokenizer-pad-id 0 --mock-data --num-workers 0 --log-interval 1 --eval-iters 1
+--eval-interval 1000 --split 99,1,0 --attention-dropout 0 --hidden-dropout 0"""
+DYNAMIC = "--sft --calculate-per-token-loss --dataloader-type single"
+NEW = f"{DYNAMIC} --dynamic-context-parallel --max-seqlen-per-dp-cp-rank"
+OLD = f"""{DYNAMIC} --no-create-attention-mask-in-dataloader --context-parallel-size 2
+--hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"""
+NO_BACKEND = "No dot product attention backend"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The smallest launch that breaks a rule.
+
+    Attributes:
+        message: Part of the rule's message; tells rules of one statement apart.
+        options: Given besides `BASE`; one that is there already replaces it.
+        repair: Options with which it trains, where doctor has no repair; ``None`` if none does.
+    """
+
+    statement: str
+    message: str
+    version: str
+    ranks: int
+    options: str
+    repair: str | None = ""
+
+
+CASES = (
+    Case("hierarchical-context-parallel/heads-level-zero", "a2a+p2p", "dev", 8,
+         "--context-parallel-size 8 --cp-comm-type a2a+p2p --num-attention-heads 6 "
+         "--hierarchical-context-parallel-sizes 4 2",
+         "--context-parallel-size 8 --cp-comm-type a2a+p2p --num-attention-heads 6 "
+         "--hierarchical-context-parallel-sizes 2 4"),
+    Case("hierarchical-context-parallel/heads-pure-a2a", "'a2a'", "main", 4,
+         "--context-parallel-size 4 --cp-comm-type a2a --num-attention-heads 6",
+         "--context-parallel-size 4 --cp-comm-type p2p --num-attention-heads 6"),
+    Case("hierarchical-context-parallel/no-window-bias-sink", NO_BACKEND, "main", 4,
+         "--context-parallel-size 4 --cp-comm-type a2a+p2p --window-size 128,0 "
+         "--hierarchical-context-parallel-sizes 2 2"),
+    Case("hierarchical-context-parallel/transformer-engine-only", "TEDot", "main", 2,
+         "--context-parallel-size 2 --transformer-impl local --no-persist-layer-norm"),
+    Case("dynamic-context-parallel/hybrid-alias", "micro-batch-size", "dev", 2,
+         f"{DYNAMIC} --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"),
+    Case("dynamic-context-parallel/hybrid-alias", "NoneType", "dev", 2,
+         f"{DYNAMIC} --hybrid-context-parallel"),
+    Case("dynamic-context-parallel/power-of-two-domain", "even number", "dev", 3,
+         f"{NEW} 256 --global-batch-size 6", None),
+    Case("dynamic-context-parallel/power-of-two-domain", "KeyError", "dev", 6,
+         f"{NEW} 64 --global-batch-size 6", None),
+    Case("dynamic-context-parallel/packed-data-set", "micro-batch-size", "dev", 2,
+         "--use-varlen-dataset --max-seqlen-per-dp-cp-rank 256 --micro-batch-size 2"),
+    Case("dynamic-context-parallel/packed-data-set", "stack expects", "dev", 2,
+         "--sft --micro-batch-size 2"),
+    Case("dynamic-context-parallel/evaluation-not-wrapped", "IndexError", "release", 2,
+         f"{OLD} --rerun-mode disabled --position-embedding-type learned_absolute", None),
+    Case("dynamic-context-parallel/main-loses-the-size", "tuple index", "r0.19", 2,
+         f"{OLD} --rerun-mode disabled", None),
+    Case("launch/odd-heads", NO_BACKEND, "main", 4,
+         "--context-parallel-size 4 --cp-comm-type a2a+p2p --group-query-attention "
+         "--hierarchical-context-parallel-sizes 2 2"),
+    Case("launch/window-of-a-ring", NO_BACKEND, "r0.19", 2,
+         "--context-parallel-size 2 --window-size 128,0"),
+    Case("launch/rerun-mode", "RerunDataIterator", "release", 2, OLD, None),
+    *(Case("launch/evaluation-interval", "NoneType", version, 1, "--eval-interval")
+      for version in COMMITS),
+    Case("launch/external-loader", "not an iterator", "main", 1, "--dataloader-type external"),
+    Case("launch/conversations-with-mask", "", "main", 1, "--sft"),
+    Case("launch/conversations-without-scheduler", "function arguments", "dev", 2,
+         "--sft --context-parallel-size 2"),
+    Case("launch/conversations-of-0.16", "batch_size", "release", 1,
+         "--sft --no-create-attention-mask-in-dataloader", None),
+    *(Case("launch/experts-with-bias", message, version, 1, options)
+      for version in ("dev", "release")
+      for message, options in (("quick_gelu", "--num-experts 4"),
+                               ("weighted swiglu", "--num-experts 4 --swiglu"))),
+    *(Case("launch/local-norm", message, version, 2, f"{options} --normalization RMSNorm "
+           "--transformer-impl local")
+      for version in ("dev", "r0.19")
+      for message, options in (
+          ("persist", "--tensor-model-parallel-size 1"),
+          ("sequence parallel", "--tensor-model-parallel-size 2 --sequence-parallel "
+           "--no-persist-layer-norm"))),
+)  # fmt: skip
+
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "hierarchical-context-parallel/decentralized-groups": "an option of Bridge: read",
+        "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
+        "dynamic-context-parallel/bridge-flags-only": "an option of Bridge: read",
+        "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
+    }
+)
+"""Rules that no run of upstream shows, with the reason."""
+
+
+@pytest.fixture(scope="module")
+def training(stage):
+    made: dict[str, Training] = {}
+
+    def of(version: str) -> Training:
+        if version == "release":
+            for name in ("six", "regex"):
+                pytest.importorskip(name, reason="0.16.1's program imports it")
+        if version not in made:
+            made[version] = Training(stage, version)
+        return made[version]
+
+    return of
+
+
+@pytest.mark.parametrize("version", COMMITS)
+def test_random_launches_end_as_doctor_says(training, version, record_property):
+    """Forty launches in all, sixteen of which doctor says will fail."""
+    on = training(version)
+    choice = chosen(on, LAUNCHES, SEED, failing=FAILING)
+    assert len(choice.launches) == LAUNCHES
+    ended = []
+    for launch, small in choice.launches:
+        rules = fails(on.examine(launch.arguments, launch.world))
+        shrunk = fails(on.examine(small.arguments, small.ranks))
+        assert shrunk == rules, (launch, "shrinking changes what doctor says")
+        ended.append(Trained(launch, small, rules, on.run(small.arguments, small.ranks)))
+    table = "\n".join(map(str, ended))
+    record_property("launches", table)
+    record_property("left_out", json.dumps(choice.reasons))
+    assert all(one.agrees for one in ended), table
+
+
+def test_a_doctor_that_says_nothing_is_found_out(training):
+    """The control: the same comparison without rules, and with the rule of another fault."""
+    on = training("main")
+    arguments = words("--dataloader-type external")
+    outcome = on.run(arguments, 1)
+    assert as_said(fails(on.examine(arguments, 1)), outcome)
+    assert not as_said((), outcome)
+    (other, *_) = [rule for rule in RULES if rule.statement == "launch/evaluation-interval"]
+    assert not as_said((other,), outcome)
+
+
+def words(options: str) -> tuple[str, ...]:
+    """`BASE` with options replaced; an option of `BASE` given without its value is left out."""
+    given: dict[str, list[str]] = {}
+    for text in (BASE, options):
+        name = ""
+        for word in text.split():
+            if word.startswith("--"):
+                name = word
+                given[name] = []
+            else:
+                given[name].append(word)
+    valued = {word for word in BASE.split() if word.startswith("--")} - {"--mock-data"}
+    return tuple(
+        word for name, values in given.items() if values or name not in valued
+        for word in (name, *values)
+    )  # fmt: skip
+
+
+def rule_of(case: Case) -> Rule:
+    (rule,) = [rule for rule in RULES if rule.statement == case.statement
+               and rule.effect in LATER and case.message in rule.message
+               and bool(case.message) == bool(rule.message)]  # fmt: skip
+    return rule
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.statement}-{case.version}")
+def test_the_smallest_launch_that_breaks_a_rule(training, case):
+    on, rule, arguments = training(case.version), rule_of(case), words(case.options)
+    examined = on.examine(arguments, case.ranks)
+    assert not examined.counts[Effect.REFUSED], examined.findings
+    assert rule in fails(examined)
+    outcome = on.run(arguments, case.ranks)
+    assert said(rule, outcome), outcome.failure
+    if case.repair is None:
+        return
+    if case.repair:
+        better = words(case.repair)
+    else:
+        values = repaired(examined).settings.values
+        named = [("--" + name.replace("_", "-"), given) for name, given in values.items()]
+        better = tuple(word for name, given in named for word in (name, *given))
+    assert not fails(on.examine(better, case.ranks)), better
+    outcome = on.run(better, case.ranks)
+    assert outcome.failure is None, (better, outcome.failure)
+    assert len(outcome.losses) == STEPS
+
+
+def test_a_mask_of_each_sample_has_the_square_of_the_length(stage):
+    """What launch/dense-mask says, at a length that a test can hold."""
+    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS['dev']}")
+    held = stage.call("checks.doctor.masks:bytes_of_mask", 1, 512, upstream=upstream)[0]
+    assert held == {"kept": 512 * 512, "left out": 0}
+
+
+def test_every_rule_about_later_is_executed_or_named():
+    """By a case here, or by a proof of its statement whose evidence says that upstream ran."""
+    executed = set()
+    for skill in {rule.statement.partition("/")[0] for rule in RULES} - {"launch"}:
+        path = REPOSITORY / "evidence" / "cpu-gloo" / f"{skill}.json"
+        for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]:
+            if claim["evidence"] == "upstream executed" and claim["verdict"] == "proven":
+                executed.add(f"{skill}/{claim['id']}")
+    here = {rule_of(case) for case in CASES}
+    rest = {
+        rule.statement for rule in RULES
+        if rule.effect in LATER and rule not in here and rule.statement not in executed
+    }  # fmt: skip
+    assert rest == set(ELSEWHERE)
