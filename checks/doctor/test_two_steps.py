@@ -30,10 +30,11 @@ LATER = (Effect.FAILS, Effect.WRONG, Effect.IDLE)
 BASE = """--num-layers 2 --hidden-size 96 --num-attention-heads 8 --seq-length 256
 --max-position-embeddings 256 --micro-batch-size 1 --global-batch-size 8 --train-iters 2 --lr 1e-3
 --tokenizer-type NullTokenizer --vocab-size 255 --make-vocab-size-divisible-by 32
---null-tokenizer-pad-id 0 --mock-data --num-workers 0 --log-interval 1 --eval-iters 1
+--mock-data --num-workers 0 --log-interval 1 --eval-iters 1
 --eval-interval 1000 --split 99,1,0 --attention-dropout 0 --hidden-dropout 0"""
+PADDED = "--null-tokenizer-pad-id 0"
 DYNAMIC = "--sft --calculate-per-token-loss --dataloader-type single"
-NEW = f"{DYNAMIC} --dynamic-context-parallel --max-seqlen-per-dp-cp-rank"
+NEW = f"{DYNAMIC} {PADDED} --dynamic-context-parallel --max-seqlen-per-dp-cp-rank"
 OLD = f"""{DYNAMIC} --no-create-attention-mask-in-dataloader --context-parallel-size 2
 --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"""
 NO_BACKEND = "No dot product attention backend"
@@ -58,7 +59,7 @@ class Case:
 
 
 CASES = (
-    Case("hierarchical-context-parallel/heads-level-zero", "a2a+p2p", "dev", 8,
+    Case("hierarchical-context-parallel/heads-level-zero", "shape", "dev", 8,
          "--context-parallel-size 8 --cp-comm-type a2a+p2p --num-attention-heads 6 "
          "--hierarchical-context-parallel-sizes 4 2",
          "--context-parallel-size 8 --cp-comm-type a2a+p2p --num-attention-heads 6 "
@@ -72,19 +73,19 @@ CASES = (
     Case("hierarchical-context-parallel/transformer-engine-only", "TEDot", "main", 2,
          "--context-parallel-size 2 --transformer-impl local --no-persist-layer-norm"),
     Case("dynamic-context-parallel/hybrid-alias", "micro-batch-size", "dev", 2,
-         f"{DYNAMIC} --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"),
+         f"{DYNAMIC} {PADDED} --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"),
     Case("dynamic-context-parallel/hybrid-alias", "NoneType", "dev", 2,
-         f"{DYNAMIC} --hybrid-context-parallel"),
+         f"{DYNAMIC} {PADDED} --hybrid-context-parallel"),
     Case("dynamic-context-parallel/power-of-two-domain", "even number", "dev", 3,
          f"{NEW} 256 --global-batch-size 6", None),
     Case("dynamic-context-parallel/power-of-two-domain", "KeyError", "dev", 6,
          f"{NEW} 64 --global-batch-size 6", None),
-    Case("dynamic-context-parallel/packed-data-set", "micro-batch-size", "dev", 2,
-         "--use-varlen-dataset --max-seqlen-per-dp-cp-rank 256 --micro-batch-size 2"),
-    Case("dynamic-context-parallel/packed-data-set", "stack expects", "dev", 2,
-         "--sft --micro-batch-size 2"),
-    Case("dynamic-context-parallel/evaluation-not-wrapped", "IndexError", "release", 2,
+    Case("launch/conversations-of-one-sample", "stack expects", "dev", 2,
+         f"--sft {PADDED} --micro-batch-size 2"),
+    Case("dynamic-context-parallel/evaluation-not-wrapped", "KeyError", "release", 2,
          f"{OLD} --rerun-mode disabled --position-embedding-type learned_absolute", None),
+    Case("dynamic-context-parallel/mla-on-dev-only", "MLA", "release", 2,
+         f"{OLD} --rerun-mode disabled --multi-latent-attention --no-rope-fusion", None),
     Case("dynamic-context-parallel/main-loses-the-size", "tuple index", "r0.19", 2,
          f"{OLD} --rerun-mode disabled", None),
     Case("launch/odd-heads", NO_BACKEND, "main", 4,
@@ -98,7 +99,7 @@ CASES = (
     Case("launch/external-loader", "not an iterator", "main", 1, "--dataloader-type external"),
     Case("launch/conversations-with-mask", "", "main", 1, "--sft"),
     Case("launch/conversations-without-scheduler", "function arguments", "dev", 2,
-         "--sft --context-parallel-size 2"),
+         f"--sft {PADDED} --context-parallel-size 2"),
     Case("launch/conversations-of-0.16", "batch_size", "release", 1,
          "--sft --no-create-attention-mask-in-dataloader", None),
     *(Case("launch/experts-with-bias", message, version, 1, options)
@@ -117,6 +118,7 @@ CASES = (
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "hierarchical-context-parallel/decentralized-groups": "an option of Bridge: read",
+        "launch/conversations-of-one-sample": "files of conversations: run by hand",
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
         "dynamic-context-parallel/bridge-flags-only": "an option of Bridge: read",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",

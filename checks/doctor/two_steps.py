@@ -122,7 +122,9 @@ def as_said(rules: tuple[Rule, ...], outcome: Outcome) -> bool:
 def said(rule: Rule, outcome: Outcome) -> bool:
     """Whether a run ended with the message of a rule; a rule without one names a bare assertion."""
     message = "" if outcome.failure is None else outcome.failure.message
-    return rule.message in message if rule.message else message == "AssertionError: "
+    if not rule.message:
+        return message == "AssertionError: "
+    return rule.message in message or bool(rule.or_message and rule.or_message in message)
 
 
 @dataclass(frozen=True)

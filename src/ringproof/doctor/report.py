@@ -43,7 +43,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"{finding.effect.value}: {finding.says}"
     if rule.message and finding.effect in (Effect.REFUSED, Effect.FAILS):
         where = f" ({rule.by.value})" if rule.by is not By.NOBODY else ""
-        yield f'  upstream says: "{rule.message}..."{where}'
+        other = f' or "{rule.or_message}..."' if rule.or_message else ""
+        yield f'  upstream says: "{rule.message}..."{other}{where}'
     elif finding.effect is Effect.REFUSED:
         yield f"  upstream raises an exception without a text ({rule.by.value})"
     yield f"  remedy: {rule.remedy}"
@@ -103,6 +104,7 @@ def _as_data(finding: Finding) -> dict[str, Any]:
         "effect": finding.effect.value,
         "says": finding.says,
         "message": rule.message,
+        "or_message": rule.or_message,
         "by": rule.by.value,
         "remedy": rule.remedy,
     }

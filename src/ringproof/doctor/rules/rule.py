@@ -43,6 +43,7 @@ class Rule:
         lines: Lines of upstream on which it holds; empty for every line.
         broken: Returns what is wrong, with its values; empty if the rule is kept.
         message: How the message of upstream begins; empty if it says nothing.
+        or_message: Another one; which of the two comes depends on the data.
         remedy: What to change.
         unchecked: Effect where a program uses the library without the checks of `by`; ``None`` if
             the rule is about Megatron-LM's own training scripts.
@@ -57,6 +58,7 @@ class Rule:
     lines: tuple[str, ...] = ()
     by: By = By.NOBODY
     message: str = ""
+    or_message: str = ""
     unchecked: Effect | None = None
     checked_on: tuple[str, ...] = ()
     repair: Callable[[Facts], Mapping[str, str | None]] | None = None

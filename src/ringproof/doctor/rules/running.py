@@ -199,15 +199,13 @@ def _no_lengths(facts: Facts) -> str:
 
 def _drawn(facts: Facts) -> bool:
     """Whether samples of ``--sft`` are drawn by upstream and collated without a scheduler."""
-    plain = not facts.scheduler and not facts.dynamic
-    return plain and facts.settings.on("sft") and facts.settings.on("mock_data")
+    return _plain_conversations(facts) and facts.settings.on("mock_data")
 
 
 def _several_samples(facts: Facts) -> str:
     given = facts.settings.number("micro_batch_size", 1)
-    packs = facts.scheduler or facts.dynamic or facts.packed_data
-    found = packs and given != 1 and not _drawn(facts)
-    return _when(found, f"micro_batch_size is {given} with packed sequences")
+    found = _plain_conversations(facts) and given != 1 and not _drawn(facts)
+    return _when(found, f"micro_batch_size is {given} with --sft")
 
 
 def _several_drawn_samples(facts: Facts) -> str:
@@ -414,7 +412,7 @@ RUNNING: tuple[Rule, ...] = (
         statement=HCP + "heads-level-zero",
         effect=Effect.FAILS,
         broken=_heads_of_level,
-        message="cp_comm_type='a2a+p2p' requires num_heads % cp_size == 0",
+        message="shape '[",
         remedy="choose a first level that divides both numbers of heads per TP rank",
     ),
     Rule(
@@ -543,6 +541,7 @@ RUNNING: tuple[Rule, ...] = (
         lines=(*OLD, V1),
         broken=_uneven_domain,
         message="KeyError: ",
+        or_message="requires CP size",
         remedy="make DP x CP a power of two",
     ),
     Rule(
@@ -584,7 +583,7 @@ RUNNING: tuple[Rule, ...] = (
         remedy="give --sft or --use-varlen-dataset, or a data set of your own with lengths",
     ),
     Rule(
-        statement=DCP + "packed-data-set",
+        statement=LAUNCH + "conversations-of-one-sample",
         effect=Effect.FAILS,
         lines=(V1,),
         broken=_several_samples,
@@ -593,7 +592,7 @@ RUNNING: tuple[Rule, ...] = (
         repair=lambda _: {"micro_batch_size": "1"},
     ),
     Rule(
-        statement=DCP + "packed-data-set",
+        statement=LAUNCH + "conversations-of-one-sample",
         effect=Effect.FAILS,
         lines=(V1,),
         broken=_several_drawn_samples,
@@ -640,6 +639,7 @@ RUNNING: tuple[Rule, ...] = (
         effect=Effect.FAILS,
         lines=OLD,
         broken=_latent,
+        message="is not supported with MLA yet",
         remedy="take dev",
     ),
     Rule(
@@ -654,7 +654,8 @@ RUNNING: tuple[Rule, ...] = (
         effect=Effect.FAILS,
         lines=("hybrid-0.16", "hybrid-broken"),
         broken=_evaluates,
-        message="IndexError: list index out of range",
+        message="KeyError: ",
+        or_message="IndexError: list index out of range",
         remedy="evaluate in another run, without Dynamic CP; --eval-iters 0 fails with --sft",
     ),
     Rule(
