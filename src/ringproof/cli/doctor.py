@@ -20,6 +20,9 @@ from ringproof.cli.rehearse import SetOption, assignment
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import Stack, known_stacks, load_cards, stack_named, stack_of
 from ringproof.doctor.reading import read_settings
+from ringproof.doctor.rehearsed import Rehearsed
+from ringproof.doctor.rehearsed import data as rehearsed_data
+from ringproof.doctor.rehearsed import lines as rehearsed_lines
 from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
@@ -58,6 +61,14 @@ RanksOption = Annotated[
 FixOption = Annotated[
     bool, typer.Option("--fix", help="Print the corrected configuration and nothing else.")
 ]
+RehearseOption = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse",
+        help="Also train a launch for two steps in small, with the checkout that --upstream "
+        "names and no GPU, and compare.",
+    ),
+]
 
 
 def doctor(
@@ -69,6 +80,7 @@ def doctor(
     sets: SetOption = None,
     ranks: RanksOption = None,
     fix: FixOption = False,
+    rehearse: RehearseOption = False,
     folder: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
     offline: OfflineOption = False,
@@ -81,26 +93,54 @@ def doctor(
     has no effect, with the remedy.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
-    should, on every line that was examined; 2: bad input.
+    should, on every line that was examined, or the rehearsal does not pass or contradicts
+    the findings; 2: bad input, or a configuration that cannot be rehearsed.
     """
     given = [bool(upstream), bool(line), bool(to)]
     if sum(given) > 1:
         problem = "is given with another choice of the line"
         raise InputError("--line", line or to, problem, "give one of --upstream, --line and --to")
+    _check_rehearse(rehearse, upstream, fix=fix)
     values = dict(assignment(entry) for entry in sets or ())
     settings = read_settings(words or (), values, ranks=ranks)
-    stacks = _stacks(load_cards(folder), upstream, line, to, (cache_folder(cache), offline))
+    source = (cache_folder(cache), offline)
+    stacks = _stacks(load_cards(folder), upstream, line, to, source)
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]
+    ran = _rehearsed(pairs[0][0], upstream or (), source, folder) if rehearse else None
     if json_path:
-        write_json(data(pairs), json_path)
+        extra = {} if ran is None else {"rehearsal": rehearsed_data(ran)}
+        write_json({**data(pairs), **extra}, json_path)
     if fix or to:
         _fix(settings, pairs, words or (), values)
     elif json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
             typer.echo(text)
-    if _bad(pairs, fixed=fix or bool(to)):
+        for text in () if ran is None else rehearsed_lines(ran):
+            typer.echo(text)
+    if _bad(pairs, fixed=fix or bool(to)) or (ran is not None and not ran.good):
         raise typer.Exit(1)
+
+
+def _check_rehearse(rehearse: bool, upstream: Sequence[str] | None, *, fix: bool) -> None:
+    if not rehearse:
+        return
+    if not upstream:
+        problem = "needs a checkout of Megatron-LM to run"
+        raise InputError("--rehearse", None, problem, "give --upstream PATH or git:PATH@REF")
+    if fix:
+        problem = "is given with --fix"
+        raise InputError("--rehearse", None, problem, "save what --fix prints, and rehearse that")
+
+
+def _rehearsed(
+    examination: Examination, upstream: Sequence[str], source: tuple[Path, bool], skills: Path
+) -> Rehearsed:
+    from ringproof.cli.doctor_rehearse import rehearsed
+
+    cache, offline = source
+    products = find_products(tuple(upstream), cache=cache, offline=offline)
+    return rehearsed(examination, products, cache=cache, offline=offline, skills=skills)
 
 
 def _bad(pairs: Sequence[tuple[Examination, Examination]], *, fixed: bool) -> bool:

@@ -40,6 +40,7 @@ NAMES = MappingProxyType(
 BRIDGE = ("model", "ddp", "train", "dataset", "dist", "checkpoint", "optimizer", "logger",
           "scheduler", "profiling", "rng", "tokenizer", "mixed_precision", "comm_overlap", "cfg",
           "config", "recipe", "validation")  # fmt: skip
+YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
 RANKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "verl": ("trainer.nnodes", "trainer.n_gpus_per_node"),
@@ -64,7 +65,7 @@ def read_settings(
     overrides = [word for word in words if OVERRIDE.fullmatch(word)]
     rest = [word for word in words if word not in overrides]
     if len(rest) > 1:
-        settings = of_launch(read_command(words))
+        settings = _with_yaml(of_launch(read_command(words)), Path())
     elif rest:
         settings = _of_file(Path(rest[0]), sets)
     elif overrides:
@@ -114,7 +115,33 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     logged = {found[1]: found[2].strip() for found in LOGGED.finditer(text)}
     if len(logged) >= LOGGED_ENOUGH:
         return _of_log(logged, path.name)
-    return of_launch(read_launch(path, sets))
+    return _with_yaml(of_launch(read_launch(path, sets)), path.parent)
+
+
+def _with_yaml(settings: Settings, folder: Path) -> Settings:
+    """Return what ``--yaml-cfg`` says, if a launch gives it: upstream ignores its other options.
+
+    Raises:
+        InputError: The file is not there, or is no YAML.
+    """
+    if "yaml_cfg" not in settings.values:
+        return settings
+    name = settings.text("yaml_cfg")
+    path = folder / name
+    if not name or not path.is_file():
+        problem = "was not found, so that no setting was read; upstream ignores the other options"
+        raise InputError("--yaml-cfg", name or None, problem, "put it there, or examine it alone")
+    text = read_input(path, MAX_BYTES, remedy=REMEDY).decode("utf-8", errors="replace")
+    found = _of_yaml(path, text, {})
+    ignored = f"{settings.source} gives --yaml-cfg {name}; upstream ignores its other options"
+    return replace(
+        found,
+        ranks=settings.ranks,
+        environment=settings.environment,
+        ranks_per_node=settings.ranks_per_node,
+        program="megatron",
+        notes=(ignored, YAML_CHECKS),
+    )
 
 
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
@@ -203,6 +230,7 @@ def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
         names=MappingProxyType({**settings.names, **given.names}),
         ranks=given.ranks or settings.ranks,
         program=given.program if not settings.values else settings.program,
+        script="",  # the launch without the overrides is not what is meant
     )
 
 
@@ -230,7 +258,7 @@ def _of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Set
     nodes, each = (_whole(fields.get(name)) for name in RANKS.get(program, ("", "")))
     notes: tuple[str, ...] = ()
     if program == "megatron":
-        notes = ("a YAML file passes upstream's validate_yaml, not validate_args",)
+        notes = (YAML_CHECKS,)
     return Settings(
         values=MappingProxyType(values),
         names=MappingProxyType(names),
