@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from checks.doctor.test_doctor import run
 from checks.doctor.two_steps import COMMITS
 from checks.rehearsal.test_rehearse import RAISED, refused, uncompared, variant
+from checks.skills.shared import REPOSITORY
 from ringproof.cli import rehearse
 from ringproof.doctor.examine import Examination, Finding, examine
 from ringproof.doctor.lines import known_stacks, load_cards
@@ -17,7 +19,6 @@ from ringproof.doctor.reading import read_settings
 from ringproof.doctor.rehearsed import data, judge, lines
 from ringproof.doctor.rules import RULES, Effect
 from ringproof.errors import InputError
-from checks.skills.shared import REPOSITORY
 
 LAUNCH = (
     "--", "CUDA_DEVICE_MAX_CONNECTIONS=1", "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py",
@@ -105,6 +106,12 @@ def test_what_ran_is_judged_by_what_doctor_says(findings, ran, agrees, says):
     assert json.loads(json.dumps(data(judged)))["agrees_with_doctor"] is agrees
 
 
+def product(folder: Path, sign: str) -> None:
+    """Make a folder that is taken for a product."""
+    (folder / sign).parent.mkdir(parents=True)
+    (folder / sign).touch()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -119,17 +126,15 @@ def test_what_ran_is_judged_by_what_doctor_says(findings, ran, agrees, says):
 )
 def test_what_cannot_be_rehearsed_is_one_line(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("megatron/megatron/core", "engine/transformer_engine/pytorch"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "__init__.py").touch()
+    product(tmp_path / "megatron", "megatron/core/parallel_state.py")
+    product(tmp_path / "engine", "transformer_engine/pytorch/__init__.py")
     result = run(*words)
     assert isinstance(result.exception, InputError), result.output
     assert said in str(result.exception)
 
 
 def test_a_rehearsal_needs_torch(tmp_path, monkeypatch):
-    (tmp_path / "megatron" / "core").mkdir(parents=True)
-    (tmp_path / "megatron" / "core" / "__init__.py").touch()
+    product(tmp_path, "megatron/core/parallel_state.py")
     monkeypatch.setattr(rehearse.importlib.util, "find_spec", lambda name: None)
     result = run("--rehearse", "--upstream", str(tmp_path), *LAUNCH)
     assert isinstance(result.exception, InputError), result.output
