@@ -36,6 +36,7 @@ ELSEWHERE = {
     "ringproof conform": "runs for hours; `checks/rehearsal` runs parts of its matrix",
     "ringproof upstream fetch": "needs the network; `checks/upstreams` runs it on the loopback",
     "ringproof prove": "is `make prove`",
+    "ringproof doctor train.sh": "`checks/doctor` rehearses a launch",
     "ringproof rehearse": "`checks/skills` rehearses the launches of the skills",
     "ringproof fences": "names a commit of the reader's; `checks/fences` runs it",
     "ringproof card import": "names a skill of Megatron-Bridge; `checks/importing` runs it",

@@ -23,7 +23,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LAUNCHES, FAILING, SEED = 10, 4, 19
 LATER = (Effect.FAILS, Effect.WRONG, Effect.IDLE)
@@ -216,6 +216,13 @@ def test_the_smallest_launch_that_breaks_a_rule(training, case):
     outcome = on.run(better, case.ranks)
     assert outcome.failure is None, (better, outcome.failure)
     assert len(outcome.losses) == STEPS
+
+
+def test_local_graphs_are_refused_by_name(training):
+    """Which is why random launches with them are left out."""
+    outcome = training("dev").run(words("--cuda-graph-impl local"), 1)
+    assert outcome.failure is not None
+    assert outcome.failure.symbol == "torch._C._cuda_beginAllocateCurrentThreadToPool"
 
 
 def test_a_mask_of_each_sample_has_the_square_of_the_length(stage):

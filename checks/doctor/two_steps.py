@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ COMMITS = MappingProxyType(
 )
 STEPS = 2
 MOST_RANKS = 4
+MOST_ALIKE = 3
+"""Launches of one version that train with the same features."""
 OTHERS_JUDGE = ("cuda_graph_dynamic_microbatches", "step_batch_size_schedule")
 CONNECTIONS = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
@@ -136,7 +139,11 @@ class Choice:
 
 
 def chosen(training: Training, count: int, seed: int, *, failing: int) -> Choice:
-    """Take launches that upstream accepts, ``failing`` of them such that doctor says FAILS."""
+    """Take launches that upstream accepts, ``failing`` of them such that doctor says FAILS.
+
+    Those that fail do so by different rules, and those that train use different features.
+    """
+    kinds: Counter[tuple[object, ...]] = Counter()
     wanted = {True: failing, False: count - failing}
     found: list[tuple[RandomLaunch, Small]] = []
     reasons: dict[str, int] = {}
@@ -145,12 +152,15 @@ def chosen(training: Training, count: int, seed: int, *, failing: int) -> Choice
         examined = training.examine(launch.arguments, launch.world)
         if examined.counts[Effect.REFUSED] or (small := training.shrunk(launch)) is None:
             continue
-        bad = bool(fails(examined))
-        if not wanted[bad]:
+        rules, facts = fails(examined), examined.facts
+        bad = bool(rules)
+        kind = rules or (facts.dynamic, facts.hierarchical)
+        if not wanted[bad] or kinds[kind] == (1 if bad else MOST_ALIKE):
             continue
         if reason := left_out(examined.settings):
             reasons[reason] = reasons.get(reason, 0) + 1
             continue
+        kinds[kind] += 1
         wanted[bad] -= 1
         found.append((launch, small))
         if not any(wanted.values()):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.standins.graphs.cuda_graph import DeviceGenerator
 
 COMPARE = "checks.rehearsal.graph_cases:compare"
 
@@ -36,3 +37,13 @@ def test_what_is_stale_or_changed_differs(stage: Stage, fault: str) -> None:
     (found,) = compared(stage, 1, fault)
     assert not found["error"]
     assert not all(found["equal"]), found
+
+
+def test_a_state_of_a_generator_takes_over_another() -> None:
+    """As Megatron does with each state before it captures local graphs."""
+    default = DeviceGenerator(lambda action: action())
+    state, other = default.clone_state(), default.clone_state()
+    other.manual_seed(5)
+    assert not state.get_state().equal(other.get_state())
+    assert state.graphsafe_set_state(other.graphsafe_get_state()) is state
+    assert state.get_state().equal(other.get_state())

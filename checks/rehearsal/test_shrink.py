@@ -229,6 +229,25 @@ def test_batches_divide(line: str, ranks: int) -> None:
     assert batch <= 64
 
 
+def test_options_that_decide_whether_a_launch_starts_are_neither_added_nor_left_out() -> None:
+    """Upstream fails without an interval of evaluation, and with a rerun mode and Hybrid CP."""
+    without = MODEL.replace("--eval-interval 100 ", "")
+    result, flags = small("--rerun-mode disabled", 8, without)
+    assert not flags.has("--eval-interval") and flags.get("--eval-iters") == ("1",)
+    assert flags.get("--rerun-mode") == ("disabled",)
+    assert not {"--eval-interval", "--rerun-mode"} & {change.what for change in result.changes}
+
+
+@pytest.mark.parametrize(("length", "divides"), [(16, True), (4112, True), (4120, False)])
+def test_a_length_that_the_static_size_divides_still_does(length: int, divides: bool) -> None:
+    """Upstream's checks ask for 2 x CP; all ranks of a Dynamic CP domain share more."""
+    model = MODEL.replace("--seq-length 8192", f"--seq-length {length}")
+    line = "--context-parallel-size 8 --dynamic-context-parallel --max-seqlen-per-dp-cp-rank 4096"
+    result, flags = small(line, 64, model)
+    assert result.ranks == 8
+    assert (flags.integer("--seq-length", 0) % 16 == 0) is divides
+
+
 def test_experts_divide_and_stay_enough_for_the_router() -> None:
     line = ("--num-experts 256 --expert-model-parallel-size 8 --moe-router-topk 8 "
             "--moe-router-num-groups 8 --moe-router-group-topk 4")  # fmt: skip

@@ -45,7 +45,9 @@ def launch_of(settings: Settings) -> Launch:
     """
     if not settings.script:
         problem = "is no launch of Megatron-LM, and only a launch can be rehearsed"
-        raise InputError("--rehearse", settings.source, problem, "give a launch script or -- COMMAND")
+        raise InputError(
+            "--rehearse", settings.source, problem, "give a launch script or -- COMMAND"
+        )
     if settings.ranks is None:
         problem = "does not say how many ranks there are"
         raise InputError("--rehearse", settings.source, problem, "give --ranks N")
