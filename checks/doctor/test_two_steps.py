@@ -22,6 +22,7 @@ from checks.doctor.two_steps import (
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
+from ringproof.rehearsal.running import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -82,6 +83,8 @@ CASES = (
          f"{NEW} 64 --global-batch-size 6", None),
     Case("launch/conversations-of-one-sample", "stack expects", "dev", 2,
          f"--sft {PADDED} --micro-batch-size 2"),
+    Case("dynamic-context-parallel/odd-smallest-size", "IndexError", "dev", 8,
+         f"{NEW} 128 --min-dynamic-context-parallel-size 3 --global-batch-size 16"),
     Case("dynamic-context-parallel/evaluation-not-wrapped", "KeyError", "release", 2,
          f"{OLD} --rerun-mode disabled --position-embedding-type learned_absolute", None),
     Case("dynamic-context-parallel/mla-on-dev-only", "MLA", "release", 2,
@@ -216,6 +219,23 @@ def test_the_smallest_launch_that_breaks_a_rule(training, case):
     outcome = on.run(better, case.ranks)
     assert outcome.failure is None, (better, outcome.failure)
     assert len(outcome.losses) == STEPS
+
+
+def test_a_smallest_size_above_half_of_the_domain_leaves_no_choice(training):
+    """The effect of the rule: Dynamic CP is on, and every microbatch takes all ranks."""
+    on, arguments = training("dev"), words(f"{NEW} 128 --min-dynamic-context-parallel-size 3")
+    examined = on.examine(arguments, 4)
+    (found,) = examined.findings
+    assert (found.effect, found.rule.name) == (Effect.IDLE, "odd-smallest-size")
+    assert sizes(on.run(arguments, 4)) == {4}
+    assert repaired(examined).settings.text("min_dynamic_context_parallel_size") == "2"
+    better = words(f"{NEW} 128 --min-dynamic-context-parallel-size 2")
+    assert sizes(on.run(better, 4)) == {2}
+
+
+def sizes(outcome: Outcome) -> set[int]:
+    assert outcome.failure is None, outcome.failure
+    return {call.size for rank in outcome.ranks for call in rank.attention}
 
 
 def test_local_graphs_are_refused_by_name(training):

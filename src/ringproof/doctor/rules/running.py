@@ -218,8 +218,22 @@ def _static_one(facts: Facts) -> str:
 
 
 def _odd_smallest(facts: Facts) -> str:
-    found = facts.new_name and facts.smallest > 1 and not is_power_of_two(facts.smallest)
-    return _when(found, f"the smallest size is {facts.smallest}")
+    odd = facts.new_name and facts.smallest > 1 and not is_power_of_two(facts.smallest)
+    fits = facts.domain is None or 2 * facts.smallest <= facts.domain
+    return _when(odd and fits, f"the smallest size is {facts.smallest}")
+
+
+def _only_size(facts: Facts) -> str:
+    """The smallest size leaves no other than the whole domain."""
+    domain, smallest = facts.domain, facts.smallest
+    odd = facts.new_name and not is_power_of_two(smallest)
+    found = odd and domain is not None and domain // 2 < smallest <= domain
+    return _when(found, f"the smallest size {smallest} leaves {domain} ranks only")
+
+
+def _power_below(number: int) -> int:
+    """Return the largest power of two that is not above a number."""
+    return 1 << (number.bit_length() - 1)
 
 
 def _dynamic_levels(facts: Facts) -> str:
@@ -616,6 +630,19 @@ RUNNING: tuple[Rule, ...] = (
         broken=_odd_smallest,
         message="IndexError",
         remedy="take a power of two",
+        repair=lambda facts: {
+            "min_dynamic_context_parallel_size": str(_power_below(facts.smallest))
+        },
+    ),
+    Rule(
+        statement=DCP + "odd-smallest-size",
+        effect=Effect.IDLE,
+        lines=(V1,),
+        broken=_only_size,
+        remedy="take a power of two up to half of DP x CP",
+        repair=lambda facts: {
+            "min_dynamic_context_parallel_size": str(_power_below(facts.domain or 2) // 2)
+        },
     ),
     Rule(
         statement=DCP + "hierarchical-type",
