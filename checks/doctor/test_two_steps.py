@@ -22,6 +22,7 @@ from checks.doctor.two_steps import (
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
+from ringproof.rehearsal.conform import conversations
 from ringproof.rehearsal.running import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -121,7 +122,6 @@ CASES = (
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "hierarchical-context-parallel/decentralized-groups": "an option of Bridge: read",
-        "launch/conversations-of-one-sample": "files of conversations: run by hand",
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
         "dynamic-context-parallel/bridge-flags-only": "an option of Bridge: read",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
@@ -238,6 +238,31 @@ def sizes(outcome: Outcome) -> set[int]:
     return {call.size for rank in outcome.ranks for call in rank.attention}
 
 
+UNMASKED = "--no-create-attention-mask-in-dataloader"
+FILES = (
+    Case("launch/conversations-of-one-sample", "micro-batch-size", "dev", 1,
+         f"--micro-batch-size 2 {UNMASKED}", UNMASKED),
+    Case("launch/conversations-with-mask", "", "dev", 1, "", UNMASKED),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FILES, ids=lambda case: case.statement)
+def test_conversations_from_a_file_on_dev(training, case, tmp_path):
+    """Which has a mock of its own, and reads files as the other versions do."""
+    conversations.write(tmp_path / "conversations.jsonl")
+    on, read = training("dev"), (f"{conversations.__name__}:install",)
+    from_file = f"""--sft --sft-tokenizer-prompt-format default --tokenizer-type SFTTokenizer
+    --seq-length 128 --tokenizer-model rehearsal --data-path {tmp_path}/conversations.jsonl"""
+    arguments, better = (
+        tuple(word for word in words(f"{from_file} {options}") if word != "--mock-data")
+        for options in (case.options, case.repair)
+    )
+    assert fails(on.examine(arguments, 1))[0] is rule_of(case)
+    assert said(rule_of(case), on.run(arguments, 1, read))
+    assert not fails(on.examine(better, 1))
+    assert on.run(better, 1, read).failure is None
+
+
 def test_local_graphs_are_refused_by_name(training):
     """Which is why random launches with them are left out."""
     outcome = training("dev").run(words("--cuda-graph-impl local"), 1)
@@ -260,7 +285,7 @@ def test_every_rule_about_later_is_executed_or_named():
         for claim in json.loads(path.read_text(encoding="utf-8"))["claims"]:
             if claim["evidence"] == "upstream executed" and claim["verdict"] == "proven":
                 executed.add(f"{skill}/{claim['id']}")
-    here = {rule_of(case) for case in CASES}
+    here = {rule_of(case) for case in (*CASES, *FILES)}
     rest = {
         rule.statement for rule in RULES
         if rule.effect in LATER and rule not in here and rule.statement not in executed

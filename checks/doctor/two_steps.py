@@ -57,9 +57,9 @@ class Training:
         launch = Launch(SCRIPT, arguments, CONNECTIONS, 1, ranks, "the test")
         return examine(of_launch(launch), self.lines)
 
-    def run(self, arguments: tuple[str, ...], ranks: int) -> Outcome:
-        """Train."""
-        program = Program(self.upstream, SCRIPT, arguments, ranks, dict(CONNECTIONS))
+    def run(self, arguments: tuple[str, ...], ranks: int, faults: tuple[str, ...] = ()) -> Outcome:
+        """Train, after calling ``faults`` in every rank."""
+        program = Program(self.upstream, SCRIPT, arguments, ranks, dict(CONNECTIONS), faults=faults)
         return self._stage.run(program)
 
     def shrunk(self, launch: RandomLaunch) -> Small | None:

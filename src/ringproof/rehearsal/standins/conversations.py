@@ -20,8 +20,8 @@ PACK = 256
 LENGTHS = ((47, 31, 63, 95, 15), (111, 15, 79, 47), (31, 47, 127, 47), (63, 63, 63, 63))
 """Tokens of the conversations of each pack of `PACK` tokens.
 
-Padded to a multiple of 4, 8 or 16, as CP asks for, they fill the pack: upstream hands what is left to
-the last conversation, and 0.16.1 fails on a pack that has to be truncated.
+Padded to a multiple of 4, 8 or 16, as CP asks for, they fill the pack: upstream hands what is left
+to the last conversation, and 0.16.1 fails on a pack that has to be truncated.
 """
 
 
