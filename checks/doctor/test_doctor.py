@@ -226,6 +226,7 @@ SPOKEN_ELSEWHERE = {
     "dynamic-cp-cuda-graphs/static-tokens",
     "hierarchical-context-parallel/heads-pure-a2a",
     "dynamic-context-parallel/hybrid-alias",  # one of its rules; test_two_steps.py breaks these
+    "dynamic-context-parallel/odd-smallest-size",
     "launch/conversations-of-one-sample",
     "launch/experts-with-bias",
     "launch/local-norm",

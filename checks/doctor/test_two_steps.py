@@ -230,7 +230,7 @@ def test_a_smallest_size_above_half_of_the_domain_leaves_no_choice(training):
     assert sizes(on.run(arguments, 4)) == {4}
     assert repaired(examined).settings.text("min_dynamic_context_parallel_size") == "2"
     better = words(f"{NEW} 128 --min-dynamic-context-parallel-size 2")
-    assert sizes(on.run(better, 4)) == {2}
+    assert 2 in sizes(on.run(better, 4))
 
 
 def sizes(outcome: Outcome) -> set[int]:
