@@ -88,9 +88,9 @@ def doctor(
 ) -> None:
     """Examine the configuration of a training job before it starts.
 
-    The configuration is read and never executed. The rules of the skills are applied to it as
-    they hold on the line of upstream that will run: what is refused, fails later, trains wrong or
-    has no effect, with the remedy.
+    The configuration is read, and executed only by --rehearse. The rules of the skills are applied
+    to it as they hold on the line of upstream that will run: what is refused, fails later, trains
+    wrong or has no effect, with the remedy.
 
     Exit code 0: nothing that should stop it from being started, on one line at least; 1: something
     should, on every line that was examined, or the rehearsal does not pass or contradicts
