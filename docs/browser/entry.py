@@ -1,0 +1,85 @@
+"""Plans for the planner's page: `ringproof plan` in a browser, called by `docs/assets/worker.js`.
+
+The page calls the functions that the command calls, with the options that the command has, so the
+two cannot disagree. What comes back is the page that ``ringproof plan --html`` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from ringproof.cli.lengths import parse
+from ringproof.cli.plan_page import page
+from ringproof.cli.plan_result import Result, plan_result
+from ringproof.cli.plan_setup import PlanOptions, as_options
+from ringproof.errors import InputError
+
+MOST_SEQUENCES = 2048
+"""More take a browser too long; the command plans a million."""
+FILE = "lengths.txt"
+"""The name by which the shown command calls the lengths that the reader gave."""
+
+
+def answer(request: str) -> str:
+    """Plan a batch.
+
+    Args:
+        request: JSON object with the options of `PlanOptions` that the form has, and ``text``: the
+            reader's own lengths, which take the place of ``lengths`` where they are given.
+
+    Returns:
+        JSON object: ``error``, or ``page``, ``numbers``, ``plan`` and ``command``.
+    """
+    given = json.loads(request)
+    text = given.pop("text", "")
+    try:
+        with as_options():
+            result = _planned(given, text)
+    except InputError as error:
+        return json.dumps({"error": str(error)})
+    found = {
+        "page": page(result),
+        "numbers": numbers(result),
+        "plan": result.as_json(),
+        "command": command(given, text),
+    }
+    return json.dumps(found)
+
+
+def _planned(given: dict[str, Any], text: str) -> Result:
+    options = PlanOptions(**given)
+    options.refuse_contradictions()
+    options.goal()
+    lengths = parse(text.encode(), FILE, "") if text else options.read()
+    if len(lengths) > MOST_SEQUENCES:
+        remedy = "plan them with the command"
+        problem = f"are more than {MOST_SEQUENCES:,} sequences"
+        raise InputError("lengths", f"{len(lengths):,}", problem, remedy)
+    return plan_result(options, lengths)
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """What the page shows above the pictures."""
+    metrics = result.plan.metrics
+    return {
+        "sequences": len(result.lengths),
+        "tokens": int(result.lengths.values.sum()),
+        "microbatches": len(result.plan.microbatches),
+        "sizes": {str(size): count for size, count in metrics.cp_histogram.items()},
+        "iteration": metrics.makespan,
+        "unit": metrics.unit,
+        "ratio": metrics.ratio,
+        "gains": {item.name: gain for item, gain in result.gains()},
+        "warnings": list(result.warnings),
+    }
+
+
+def command(given: dict[str, Any], text: str) -> str:
+    """The command that gives the same plan."""
+    words = ["ringproof", "plan", "--lengths", FILE if text else given.get("lengths", "")]
+    for name, value in given.items():
+        if name != "lengths" and value not in ("", None):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
