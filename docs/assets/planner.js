@@ -4,7 +4,8 @@ const folder = new URL("./planner/", import.meta.url).href;
 const byId = (id) => document.getElementById(id);
 const say = (text) => { byId("planner-state").textContent = text; };
 
-let worker = null;   // started at the first change: it loads 13 MB
+let worker = null;   // started when the reader turns to the form: it loads 15 MB
+let started = false;
 let asked = 0;       // the number of the last request; answers to older ones are dropped
 let busy = false;
 let waiting = null;
@@ -68,9 +69,14 @@ function show(answer) {
 }
 
 function begin() {
+  if (worker !== null) return;
   worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  say("Loading Python (13 MB, once)…");
+  say("Loading Python: 15 MB, a few seconds.");
   worker.addEventListener("message", ({ data }) => {
+    if (data.ready) {
+      started = true;
+      say(busy ? "Planning…" : "Python is ready: change a value to plan in your browser.");
+    }
     if (data.failed) say(`Python did not start: ${data.failed}`);
     if (data.answer === undefined) return;
     busy = false;
@@ -99,9 +105,8 @@ function changed() {
   clearTimeout(timer);
   timer = setTimeout(() => {
     if (form.elements.source.value === "own" && !form.elements.text.value.trim()) return;
-    const starting = worker === null;
-    if (starting) begin();
-    else say("Planning…");
+    begin();
+    if (started) say("Planning…");
     send(request());
   }, 200);
 }
@@ -122,6 +127,8 @@ const first = await response.json();
 show(first);
 labels();
 if (first.python) {
+  form.addEventListener("pointerdown", begin);
+  form.addEventListener("focusin", begin);
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => { event.preventDefault(); changed(); });
   say("The first plan was made when the site was built. Change a value to plan in your browser.");

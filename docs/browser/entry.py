@@ -34,22 +34,22 @@ def answer(request: str) -> str:
     """
     given = json.loads(request)
     text = given.pop("text", "")
+    given |= {"lengths": FILE} if text else {}
     try:
         with as_options():
-            result = _planned(given, text)
+            result = _planned(PlanOptions(**given), text)
     except InputError as error:
         return json.dumps({"error": str(error)})
     found = {
         "page": page(result),
         "numbers": numbers(result),
         "plan": result.as_json(),
-        "command": command(given, text),
+        "command": command(given),
     }
     return json.dumps(found)
 
 
-def _planned(given: dict[str, Any], text: str) -> Result:
-    options = PlanOptions(**given)
+def _planned(options: PlanOptions, text: str) -> Result:
     options.refuse_contradictions()
     options.goal()
     lengths = parse(text.encode(), FILE, "") if text else options.read()
@@ -76,10 +76,9 @@ def numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def command(given: dict[str, Any], text: str) -> str:
+def command(given: dict[str, Any]) -> str:
     """The command that gives the same plan."""
-    words = ["ringproof", "plan", "--lengths", FILE if text else given.get("lengths", "")]
+    words = ["ringproof", "plan"]
     for name, value in given.items():
-        if name != "lengths" and value not in ("", None):
-            words += [f"--{name.replace('_', '-')}", str(value)]
+        words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
