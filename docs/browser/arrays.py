@@ -65,6 +65,7 @@ class bool_(int, metaclass=_Kind):
     rank = 0
 
     def __new__(cls, value: Any) -> Any:
+        """The truth of a value, as Python's own."""
         return bool(value)
 
 
@@ -277,7 +278,7 @@ class ndarray:
         return (), ndarray(self.buffer, tuple(shape), self.dtype, offset, tuple(strides))
 
     def _chosen(self, keys: list[Any]) -> tuple[tuple[int, ...], list[int]]:
-        """Places of elements that arrays of indices choose; their dimensions stay where they are."""
+        """Places of elements that arrays of indices choose; their dimensions stay in place."""
         arrays = {
             axis: item if isinstance(item, ndarray) else asarray(item)
             for axis, item in enumerate(keys)
@@ -694,9 +695,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> ndarray:
         return ndarray(list(map(_converter(kind), flat)), shape, kind)
     if axis != 1 or any(len(item.shape) != 2 for item in made):
         raise TypeError("arrays are joined along the first or second axis")
-    rows = [
-        [value for item in made for value in item[row].flat()] for row in range(len(made[0]))
-    ]
+    rows = [[value for item in made for value in item[row].flat()] for row in range(len(made[0]))]
     width = sum(item.shape[1] for item in made)
     return ndarray([value for row in rows for value in row], (len(rows), width), kind)
 

@@ -31,14 +31,16 @@ FILES = (
     "pyodide-lock.json",
     "python_stdlib.zip",
 )
-FIRST = MappingProxyType({
-    "lengths": "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=256,seed=0",
-    "ranks": 16,
-    "max_tokens_per_rank": 2048,
-    "cost": "full",
-    "objective": "sync",
-    "cp_sizes": "pow2",
-})
+FIRST = MappingProxyType(
+    {
+        "lengths": "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=256,seed=0",
+        "ranks": 16,
+        "max_tokens_per_rank": 2048,
+        "cost": "full",
+        "objective": "sync",
+        "cp_sizes": "pow2",
+    }
+)
 """The options of the first plan; the form starts with them."""
 PACKAGE = DOCS.parent / "src" / "ringproof"
 _COMPILED = "pydantic_core"
@@ -66,8 +68,9 @@ sys.modules["markupsafe._speedups"] = None
 entry = module("entry", sys.argv[1] + "/entry.py")
 answer = json.loads(entry.answer(sys.argv[2]))
 entry.answer(json.dumps({"text": "12 x"}))
-loaded = {name: item.__file__ for name, item in list(sys.modules.items())
-          if name.partition(".")[0] not in sys.stdlib_module_names and getattr(item, "__file__", None)}
+files = {name: getattr(item, "__file__", None) for name, item in list(sys.modules.items())}
+loaded = {name: file for name, file in files.items()
+          if file and name.partition(".")[0] not in sys.stdlib_module_names}
 print(json.dumps({"answer": answer, "loaded": loaded}))
 """
 _LOG = logging.getLogger("mkdocs.hooks.browser")

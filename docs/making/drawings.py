@@ -33,9 +33,11 @@ rect { shape-rendering: crispEdges; }
 .c0 { fill: #7fb2e5; } .c1 { fill: #8fce87; } .c2 { fill: #f0bd5e; } .c3 { fill: #ea9a92; }
 .s0 { stroke: var(--b0); } .s1 { stroke: var(--b1); } .arrow { fill: none; stroke-width: 2; }
 .box { fill: var(--box); stroke: var(--line); }
-svg { --ink: #1f2328; --line: #8a929b; --idle: #e4e7eb; --box: #eef2f7; --b0: #1f6feb; --b1: #b3540a; }
+svg { --ink: #1f2328; --line: #8a929b; --idle: #e4e7eb; --box: #eef2f7; }
+svg { --b0: #1f6feb; --b1: #b3540a; }
 @media (prefers-color-scheme: dark) {
-  svg { --ink: #e6e8eb; --line: #767e88; --idle: #3a3f4a; --box: #2b303b; --b0: #79b8ff; --b1: #f0a35e; }
+  svg { --ink: #e6e8eb; --line: #767e88; --idle: #3a3f4a; --box: #2b303b; }
+  svg { --b0: #79b8ff; --b1: #f0a35e; }
 }
 """
 
@@ -92,8 +94,8 @@ def zigzag() -> Drawing:
     made = Drawing(
         720,
         270,
-        f"Tokens of one sequence on {RANKS} ranks. Contiguous shards give the last rank most of the "
-        "causal work; zigzag shards give each rank one early and one late chunk, and equal work.",
+        f"Tokens of one sequence on {RANKS} ranks. Contiguous shards give the last rank most of "
+        "the causal work; zigzag shards give each rank one early and one late chunk, and equal work.",
     )
     left, wide = 96, 17
     for row, partition in enumerate(("contiguous", "zigzag")):
@@ -154,19 +156,7 @@ def ring_steps() -> Drawing:
 
 def _step_runs(partition: str) -> Iterator[tuple[int, int, int, int]]:
     """Row, first column, columns and step of the runs of equal colour."""
-    met: dict[tuple[int, int], int] = {}
-    held = [
-        [p for s in rank_spans(TOKENS, RANKS, rank, partition) for p in range(s.start, s.stop)]
-        for rank in range(RANKS)
-    ]
-    for rank in range(RANKS):
-        table = flat_step_table(TOKENS, RANKS, rank, partition=partition, causal=True)
-        for index, step in enumerate(table):
-            for tile in step.tiles:
-                queries, keys = held[rank][tile.q.index], held[step.source][tile.kv.index]
-                for i, query in enumerate(queries):
-                    for key in keys[: i + 1] if tile.causal else keys:
-                        met[query, key] = index
+    met = dict(_meetings(partition))
     for row in range(TOKENS):
         start = 0
         while start < TOKENS:
@@ -178,13 +168,34 @@ def _step_runs(partition: str) -> Iterator[tuple[int, int, int, int]]:
             start = end
 
 
+def _meetings(partition: str) -> Iterator[tuple[tuple[int, int], int]]:
+    """Positions of a query and a key, and the step in which they meet."""
+    held = [
+        [p for s in rank_spans(TOKENS, RANKS, rank, partition) for p in range(s.start, s.stop)]
+        for rank in range(RANKS)
+    ]
+    tables = [
+        flat_step_table(TOKENS, RANKS, rank, partition=partition, causal=True)
+        for rank in range(RANKS)
+    ]
+    tiles = (
+        (index, held[rank][tile.q.index], held[step.source][tile.kv.index], tile.causal)
+        for rank, table in enumerate(tables)
+        for index, step in enumerate(table)
+        for tile in step.tiles
+    )
+    for index, queries, keys, causal in tiles:
+        for i, query in enumerate(queries):
+            yield from (((query, key), index) for key in (keys[: i + 1] if causal else keys))
+
+
 def hierarchy() -> Drawing:
     """Eight CP ranks as [2, 4]: pairs that exchange heads, and two rings over them."""
     made = Drawing(
         720,
         250,
-        "Eight CP ranks with hierarchical sizes [2, 4]. Level 0 joins neighbours for an all-to-all; "
-        "level 1 joins every second rank in a ring.",
+        "Eight CP ranks with hierarchical sizes [2, 4]. Level 0 joins neighbours for an "
+        "all-to-all; level 1 joins every second rank in a ring.",
     )
     left, step, middle = 170, 70, 125
     for pair in level_groups(range(8), (2, 4), level=0):

@@ -128,7 +128,10 @@ def ring(benchmarks: Path) -> bytes:
 def convergence(benchmarks: Path) -> bytes:
     """Losses of the same training under three schedules, and how far they are apart."""
     folder = benchmarks / "training" / "results"
-    losses = {name: _losses(folder / f"convergence-{name}.csv") for name in ("padded", "packed", "dynamic")}
+    losses = {
+        name: _losses(folder / f"convergence-{name}.csv")
+        for name in ("padded", "packed", "dynamic")
+    }
     with _figure(7, 3, 2) as (figure, (curves, apart)):
         dashes = ("-", "--", ":")
         for index, (name, values) in enumerate(losses.items()):
@@ -158,7 +161,11 @@ def faults(benchmarks: Path) -> bytes:
         ("the loss falls", trained, lambda row: not row["falls"]),
         ("the loss is within 1e-3 of one rank's", trained, lambda row: not row["close"]),
         ("the loss is within 1e-9", trained, lambda row: bool(row["loss"])),
-        ("loss and gradient norm within 1e-9", trained, lambda r: bool(r["loss"] or r["grad_norm"])),
+        (
+            "loss and gradient norm within 1e-9",
+            trained,
+            lambda r: bool(r["loss"] or r["grad_norm"]),
+        ),
         ("all proofs", rows, lambda row: row["detected"]),
     )
     with _figure(7, 2.6) as (figure, (axes,)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.making.templating import filled
+from ringproof.errors import InputError
 from ringproof.harness.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
 from ringproof.harness.cards import (
     Anchor,
@@ -23,6 +24,7 @@ from ringproof.harness.cards import (
 from ringproof.harness.cards.model import GpuNeed
 from ringproof.harness.cards.proof import parse_proof
 from ringproof.harness.proofs.verdicts import Verdict
+from ringproof.harness.rendering.content import lock_differences
 from ringproof.harness.rendering.places import found_place, label, product, versions
 
 Record = Mapping[str, Any]
@@ -58,7 +60,11 @@ class Skill:
 
 
 def read_skills(root: Path) -> list[Skill]:
-    """Read the skills of a repository, in the order of their names."""
+    """Read the skills of a repository, in the order of their names.
+
+    Raises:
+        InputError: A card cannot be read, or its lock is older than the card.
+    """
     found = []
     for name, path in sorted(find_cards(root / "skills").items()):
         text = (root / "skills" / name / "SKILL.md").read_text("utf-8")
@@ -67,9 +73,13 @@ def read_skills(root: Path) -> list[Skill]:
             record.parent.name: json.loads(record.read_text("utf-8"))
             for record in sorted((root / "evidence").glob(f"*/{name}.json"))
         }
-        lock = read_lock(path.with_name(LOCK_FILE))
+        card, lock = load_card(path), read_lock(path.with_name(LOCK_FILE))
+        stale = next(lock_differences(card, lock), None) if lock else None
+        if stale is not None:
+            problem = f"is older than the card: it {stale}"
+            raise InputError(f"{name}/{LOCK_FILE}", None, problem, "run `ringproof anchors lock`")
         shown = title[1].replace("`", "") if title else name
-        found.append(Skill(name, shown, load_card(path), lock, records))
+        found.append(Skill(name, shown, card, lock, records))
     return found
 
 
@@ -249,4 +259,3 @@ def _names(lock: Lock, anchors: Sequence[Anchor], version: Any) -> list[dict[str
             symbol = anchor.symbol
             found[symbol] = found.get(symbol, False) or place[1].missing == 0
     return [{"symbol": symbol, "whole": whole} for symbol, whole in found.items()]
-
