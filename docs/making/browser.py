@@ -157,3 +157,28 @@ def compiled_wheel() -> Path:
     if not found:
         raise FileNotFoundError(f"{WHEELS / wanted}: run `make docs`, which fetches it")
     return found[0]
+
+
+def fetch() -> None:
+    """Download the wheel of pydantic's compiled part that fits Pyodide's Python.
+
+    Raises:
+        subprocess.CalledProcessError: The package index has none for the installed version.
+    """
+    info = json.loads((PYODIDE / "pyodide-lock.json").read_text(encoding="utf-8"))["info"]
+    version = ".".join(info["python"].split(".")[:2])
+    options = {
+        "--platform": f"pyemscripten_{info['abi_version']}_{info['arch']}",
+        "--python-version": version,
+        "--implementation": "cp",
+        "--abi": f"cp{version.replace('.', '')}",
+        "--dest": str(WHEELS),
+    }
+    words = [word for option in options.items() for word in option]
+    package = f"{_COMPILED}=={distribution(_COMPILED).version}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *words, package]
+    subprocess.run([*command, "--only-binary", ":all:"], check=True)
+
+
+if __name__ == "__main__":
+    fetch()
