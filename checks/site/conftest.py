@@ -25,7 +25,9 @@ FLAGS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "Folder of the built site, as `make docs` writes it. Nothing of checks/site may skip then."
+    text = (
+        "Folder of the built site, as `make docs` writes it. Nothing of checks/site may skip then."
+    )
     parser.addoption("--site", type=Path, default=None, help=text)
 
 

@@ -1,6 +1,6 @@
 """Answers requests of the planner's page in a process of its own, with numpy or with `arrays`.
 
-    python -m checks.site.planning_in_a_child arrays < requests.json > answers.json
+python -m checks.site.planning_in_a_child arrays < requests.json > answers.json
 """
 
 from __future__ import annotations

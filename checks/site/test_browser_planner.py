@@ -1,4 +1,4 @@
-"""The planner's page plans as the command does: `docs/browser/arrays.py` computes what numpy does."""
+"""The planner's page plans as the command: `docs/browser/arrays.py` computes what numpy does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def requests() -> list[dict[str, Any]]:
             "cp_sizes": draw.choice(["pow2", "divisors"]),
         }
         if draw.random() < 0.3:
-            made |= {"max_sequences": draw.randint(2, 20), "microbatch_multiple": draw.randint(1, 4)}
+            made |= {
+                "max_sequences": draw.randint(2, 20),
+                "microbatch_multiple": draw.randint(1, 4),
+            }
         if draw.random() < 0.2:
             made |= {"pp": 2, "objective": "sync"}
         longest = made["ranks"] * (made["max_tokens_per_rank"] // 2 * 2)
@@ -72,7 +75,9 @@ def test_plans_and_pages_are_those_of_numpy() -> None:
     asked = requests()
     ours, theirs = answers("arrays", asked), answers("numpy", asked)
     different = [
-        asked[index] for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]
+        asked[index]
+        for index, pair in enumerate(zip(ours, theirs, strict=True))
+        if pair[0] != pair[1]
     ]
     assert different == []
     assert sum("plan" in answer for answer in ours) >= BATCHES * 0.9
@@ -135,7 +140,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "arg": lambda n: n.argmax(values(n, "int", 4, 5) <= 3, axis=0),
     "cumulative": lambda n: n.cumsum(values(n, "int", 3, 5), axis=1),
     "nonzero": lambda n: values(n, "bool", 12).nonzero()[0],
-    "search": lambda n: n.sort(values(n, "int", 30)).searchsorted(values(n, "int", 9), side="right"),
+    "search": lambda n: n.sort(values(n, "int", 30)).searchsorted(
+        values(n, "int", 9), side="right"
+    ),
     "stable order": lambda n: n.argsort(-values(n, "place", 40), kind="stable"),
     "lexical order": lambda n: n.lexsort((values(n, "int", 30), values(n, "place", 30))),
     "unique": lambda n: n.unique(values(n, "place", 20), return_inverse=True)[1],

@@ -23,7 +23,11 @@ class _Page(HTMLParser):
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.ids.add(value)
-            elif name in ("href", "src") and value and tag in ("a", "img", "script", "iframe", "link"):
+            elif (
+                name in ("href", "src")
+                and value
+                and tag in ("a", "img", "script", "iframe", "link")
+            ):
                 self.links.add(value)
 
 
@@ -43,9 +47,8 @@ def broken(site: Path, address: str) -> list[str]:
             continue
         path = site / unquote(target.removeprefix(ROOT))
         path = path / "index.html" if target.endswith("/") else path
-        if not path.is_file():
-            found.append(link)
-        elif fragment and path.suffix == ".html" and unquote(fragment) not in _read(path).ids:
+        checked = fragment if path.suffix == ".html" else ""
+        if not path.is_file() or (checked and unquote(checked) not in _read(path).ids):
             found.append(link)
     return found
 

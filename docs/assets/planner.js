@@ -53,9 +53,6 @@ function show(answer) {
     gain: gain("static"),
     best: gain("best"),
     iteration: time(numbers.iteration, numbers.unit),
-    microbatches: numbers.microbatches.toLocaleString("en-US"),
-    ratio: numbers.ratio.toFixed(3),
-    tokens: `${numbers.sequences.toLocaleString("en-US")} / ${numbers.tokens.toLocaleString("en-US")}`,
   };
   for (const [name, text] of Object.entries(facts)) byId(`planner-${name}`).textContent = text;
   byId("planner-warnings").replaceChildren(...numbers.warnings.map((text) => {

@@ -64,13 +64,8 @@ def numbers(result: Result) -> dict[str, Any]:
     """What the page shows above the pictures."""
     metrics = result.plan.metrics
     return {
-        "sequences": len(result.lengths),
-        "tokens": int(result.lengths.values.sum()),
-        "microbatches": len(result.plan.microbatches),
-        "sizes": {str(size): count for size, count in metrics.cp_histogram.items()},
         "iteration": metrics.makespan,
         "unit": metrics.unit,
-        "ratio": metrics.ratio,
         "gains": {item.name: gain for item, gain in result.gains()},
         "warnings": list(result.warnings),
     }

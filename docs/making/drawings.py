@@ -32,7 +32,7 @@ rect { shape-rendering: crispEdges; }
 .line { stroke: var(--line); fill: none; } .idle { fill: var(--idle); }
 .c0 { fill: #7fb2e5; } .c1 { fill: #8fce87; } .c2 { fill: #f0bd5e; } .c3 { fill: #ea9a92; }
 .s0 { stroke: var(--b0); } .s1 { stroke: var(--b1); } .arrow { fill: none; stroke-width: 2; }
-.box { fill: var(--box); stroke: var(--line); }
+.box { fill: var(--box); stroke: var(--line); } .back { opacity: 0.7; }
 svg { --ink: #1f2328; --line: #8a929b; --idle: #e4e7eb; --box: #eef2f7; }
 svg { --b0: #1f6feb; --b1: #b3540a; }
 @media (prefers-color-scheme: dark) {
@@ -94,8 +94,9 @@ def zigzag() -> Drawing:
     made = Drawing(
         720,
         270,
-        f"Tokens of one sequence on {RANKS} ranks. Contiguous shards give the last rank most of "
-        "the causal work; zigzag shards give each rank one early and one late chunk, and equal work.",
+        f"Tokens of one sequence on {RANKS} ranks. Contiguous shards give the last rank most "
+        "of the causal work; zigzag shards give each rank one early and one late chunk, and equal "
+        "work.",
     )
     left, wide = 96, 17
     for row, partition in enumerate(("contiguous", "zigzag")):
