@@ -146,9 +146,10 @@ def test_a_bad_page_is_noticed(chromium: Any, server: str) -> None:
     page.goto(server)
     page.set_content(
         "<html lang=en><title>t</title><main><h1>one</h1>"
-        "<h3 style='color:#bbb;background:#fff'>three</h3><img src='https://ringproof.invalid/x.png'><p style='white-space:nowrap'>"
-        + "word " * 60
-        + "</p></main><script>console.error('oh')</script>"
+        "<h3 style='color:#bbb;background:#fff'>three</h3>"
+        "<img src='https://ringproof.invalid/x.png'>"
+        f"<p style='white-space:nowrap'>{'word ' * 60}</p></main>"
+        "<script>console.error('oh')</script>"
     )
     page.wait_for_load_state("load")
     names = {line.split(" ")[0] for line in violations(page)}
