@@ -108,6 +108,10 @@ def _set(key: Any, value: Any, array: Any) -> None:
     array[key] = value
 
 
+def _parts(np_: Any, array: Any) -> None:
+    np_.add.reduceat(array[:, ::-1], np_.array([0, 3]), axis=1, out=array[:, 1:3])
+
+
 def _view(array: Any) -> None:
     array.reshape(-1, 3)[1] = 7
     array[2:9:3] += 100
@@ -149,6 +153,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "repeat": lambda n: n.repeat(n.arange(6)[::-1], values(n, "place", 6)[::-1]),
     "counts": lambda n: n.bincount(values(n, "place", 20)),
     "parts": lambda n: n.add.reduceat(values(n, "int", 2, 9), n.array([0, 2, 3, 7]), axis=1),
+    "parts of floats": lambda n: n.add.reduceat(values(n, "float", 300), n.array([0, 1, 12, 150])),
+    "parts in place": lambda n: changed(n, partial(_parts, n), 2, 4),
+    "from iterable": lambda n: n.fromiter(map(len, ["a", "bc", "def"]), n.int64, 2),
     "differences": lambda n: n.diff(values(n, "int", 5), prepend=3, append=9),
     "running maximum": lambda n: n.maximum.accumulate(values(n, "int", 20)),
     "choose": lambda n: n.where(values(n, "bool", 3, 4), values(n, "int", 4), 1.5),

@@ -584,6 +584,11 @@ def asarray(values: Any, dtype: Any = None) -> ndarray:
     return array(values, dtype)
 
 
+def fromiter(values: Iterable[Any], dtype: Any, count: int = -1) -> ndarray:
+    """An array of the elements of an iterable, or of the first ones."""
+    return array(list(values if count < 0 else itertools.islice(values, count)), dtype)
+
+
 def _shape(shape: Any) -> tuple[int, ...]:
     return (int(shape),) if isinstance(shape, int) else tuple(map(int, shape))
 
@@ -797,18 +802,30 @@ class _Extreme:
 minimum, maximum = _Extreme(min), _Extreme(max)
 
 
-def _reduceat(values: ndarray, starts: ndarray, axis: int) -> ndarray:
+def _reduceat(
+    values: ndarray, starts: ndarray, axis: int = -1, out: ndarray | None = None
+) -> ndarray:
     """Sums of the elements from each start up to the next, along the last axis."""
     if axis % len(values.shape) != len(values.shape) - 1:
         raise TypeError("parts are summed along the last axis")
+    add_up = _part_sum if values.dtype is float64 else sum
     _, lines = values._lines(axis)
     first = starts.flat()
     found = [
-        sum(line[start:end]) if end > start else line[start]
+        add_up(line[start:end]) if end > start else line[start]
         for line in lines
         for start, end in zip(first, [*first[1:], values.shape[-1]], strict=True)
     ]
-    return ndarray(found, (*values.shape[:-1], len(first)), values.dtype)
+    result = ndarray(found, (*values.shape[:-1], len(first)), values.dtype)
+    if out is None:
+        return result
+    out[:] = result
+    return out
+
+
+def _part_sum(values: list[float]) -> float:
+    """The sum of a part, in numpy's order: the first element, and the rest in pairs."""
+    return values[0] + _pairwise_sum(values[1:])
 
 
 def _isnan_scalar(value: float) -> bool:
