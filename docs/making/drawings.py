@@ -32,12 +32,12 @@ rect { shape-rendering: crispEdges; }
 .line { stroke: var(--line); fill: none; } .idle { fill: var(--idle); }
 .c0 { fill: #7fb2e5; } .c1 { fill: #8fce87; } .c2 { fill: #f0bd5e; } .c3 { fill: #ea9a92; }
 .s0 { stroke: var(--b0); } .s1 { stroke: var(--b1); } .arrow { fill: none; stroke-width: 2; }
-.box { fill: var(--box); stroke: var(--line); } .back { opacity: 0.7; }
+.box { fill: var(--box); stroke: var(--line); } .back { opacity: var(--back); }
 svg { --ink: #1f2328; --line: #8a929b; --idle: #e4e7eb; --box: #eef2f7; }
-svg { --b0: #1f6feb; --b1: #b3540a; }
+svg { --b0: #1f6feb; --b1: #b3540a; --back: 0.6; }
 @media (prefers-color-scheme: dark) {
   svg { --ink: #e6e8eb; --line: #767e88; --idle: #3a3f4a; --box: #2b303b; }
-  svg { --b0: #79b8ff; --b1: #f0a35e; }
+  svg { --b0: #79b8ff; --b1: #f0a35e; --back: 0.8; }
 }
 """
 
