@@ -73,6 +73,13 @@ def test_a_page_is_in_order(address: str, page: Any, complaints: Complaints) -> 
     assert (found, [*complaints]) == ({"light": [], "dark": [], "phone": []}, [])
 
 
+def test_the_plan_inside_the_planner_is_in_order(page: Any, complaints: Complaints) -> None:
+    page.goto("assets/planner/first.html")
+    found = [violations(page)]
+    page.emulate_media(color_scheme="dark")
+    assert (found, violations(page), [*complaints]) == ([[]], [], [])
+
+
 def test_search_finds_a_pitfall_by_its_error_text(page: Any, complaints: Complaints) -> None:
     page.goto("")
     page.fill(".md-search__input", "CP implementation a2a+p2p requires cp_group")
