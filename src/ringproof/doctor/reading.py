@@ -5,7 +5,6 @@ Nothing that is read is executed.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from ringproof.doctor.commands import OVERRIDE, of_command, of_script, overrides_of
+from ringproof.doctor.fields import of_fields, words_of
+from ringproof.doctor.recipes import of_recipe
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.files import read_input
@@ -23,29 +25,12 @@ from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch, read_command, read_launch
 
 MAX_BYTES = 16 << 20
+MOST_PARENTS = 20
+"""Files that inherit from one another."""
 REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides, or -- COMMAND"
-OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
 LOGGED_ENOUGH = 20
 """Lines of logged arguments that make a log."""
-NAMES = MappingProxyType(
-    {
-        "num_moe_experts": "num_experts",
-        "use_te_rng_tracker": "te_rng_tracker",
-        "ddp_average_in_collective": "average_in_collective",
-        "nproc": "ranks",
-    }
-)
-"""Fields of the library and its users that Megatron's parser names otherwise."""
-BRIDGE = ("model", "ddp", "train", "dataset", "dist", "checkpoint", "optimizer", "logger",
-          "scheduler", "profiling", "rng", "tokenizer", "mixed_precision", "comm_overlap", "cfg",
-          "config", "recipe", "validation")  # fmt: skip
-RANKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "verl": ("trainer.nnodes", "trainer.n_gpus_per_node"),
-        "nemo-rl": ("cluster.num_nodes", "cluster.gpus_per_node"),
-    }
-)
 
 
 def read_settings(
@@ -64,11 +49,11 @@ def read_settings(
     overrides = [word for word in words if OVERRIDE.fullmatch(word)]
     rest = [word for word in words if word not in overrides]
     if len(rest) > 1:
-        settings = of_launch(read_command(words))
+        settings = of_command(words, {}, "the command") or of_launch(read_command(words))
     elif rest:
         settings = _of_file(Path(rest[0]), sets)
     elif overrides:
-        settings = _of_fields({}, "the overrides")
+        settings = of_fields({}, "the overrides")
     else:
         raise InputError("CONFIG", None, "nothing to examine", REMEDY)
     if overrides and len(rest) <= 1:
@@ -109,16 +94,28 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     if path.suffix in (".yaml", ".yml"):
         return _of_yaml(path, text, sets)
     if path.suffix == ".py":
-        return _of_recipe(path, text)
+        return of_recipe(path, text, sets)
     logged = {found[1]: found[2].strip() for found in LOGGED.finditer(text)}
     if len(logged) >= LOGGED_ENOUGH:
         return _of_log(logged, path.name)
-    return of_launch(read_launch(path, sets))
+    return of_script(text, path, sets) or of_launch(read_launch(path, sets))
 
 
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
         return of_launch(read_launch(path, sets))
+    fields, missing = _inherited(path, text)
+    settings = of_fields(fields, path.name)
+    notes = tuple(f"{name}, from which it inherits, was not read" for name in missing)
+    return replace(settings, notes=(*settings.notes, *notes))
+
+
+def _inherited(path: Path, text: str, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+    """Fields of a YAML file over those of the files that its ``defaults`` name, as in NeMo-RL.
+
+    Returns:
+        The fields, and names of files that could not be read.
+    """
     try:
         data = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, RecursionError, ValueError) as error:
@@ -127,7 +124,20 @@ def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
         ) from error
     if not isinstance(data, dict):
         raise InputError(str(path), None, "holds no settings", REMEDY)
-    return _of_fields(dict(_flat(data)), path.name)
+    parents = data.pop("defaults", None)
+    names = parents if isinstance(parents, list) else [parents]
+    fields: dict[str, Any] = {}
+    missing: list[str] = []
+    for name in (name for name in names if isinstance(name, str)):
+        parent = path.parent / name
+        if depth > MOST_PARENTS or not parent.is_file():
+            missing.append(name)
+            continue
+        given = read_input(parent, MAX_BYTES, remedy=REMEDY).decode("utf-8", "replace")
+        more, unread = _inherited(parent, given, depth + 1)
+        fields |= more
+        missing += unread
+    return {**fields, **dict(_flat(data))}, missing
 
 
 def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -143,7 +153,7 @@ def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator
 
 def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     """Settings of the arguments that Megatron-LM prints when it starts."""
-    fields = {name: _words(value) for name, value in logged.items()}
+    fields = {name: words_of(value) for name, value in logged.items()}
     world = logged.get("world_size", "")
     return Settings(
         values=MappingProxyType(fields),
@@ -156,46 +166,11 @@ def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     )
 
 
-def _of_recipe(path: Path, text: str) -> Settings:
-    """Settings that a Python recipe assigns or passes by name, where the value stands there."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(str(path), str(error), "is not Python", "correct it") from error
-    fields: dict[str, Any] = {}
-    unknown: list[str] = []
-    for node in ast.walk(tree):
-        for name, value in _assigned(node):
-            try:
-                fields[name] = ast.literal_eval(value)
-            except ValueError:
-                unknown.append(name)
-    if not fields:
-        raise InputError(str(path), None, "sets nothing", REMEDY)
-    settings = _of_fields(fields, path.name, program="bridge")
-    told = [name for name in unknown if "parallel" in name or name.endswith("cp_comm_type")]
-    notes = tuple(f"{name} is computed and was not read" for name in told)
-    return replace(settings, notes=notes)
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target = node.targets[0]
-        if isinstance(target, ast.Attribute):
-            yield ast.unparse(target), node.value
-    elif isinstance(node, ast.Call):
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                yield f"model.{keyword.arg}", keyword.value
-
-
-# -- fields ---------------------------------------------------------------------------------------
+# -- overrides ------------------------------------------------------------------------------------
 
 
 def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
-    matches = [match for word in overrides if (match := OVERRIDE.fullmatch(word))]
-    fields = {match[1]: match[2] for match in matches}
-    given = _of_fields(fields, settings.source)
+    given = of_fields(overrides_of(overrides), settings.source)
     return replace(
         settings,
         values=MappingProxyType({**settings.values, **given.values}),
@@ -203,60 +178,3 @@ def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
         ranks=given.ranks or settings.ranks,
         program=given.program if not settings.values else settings.program,
     )
-
-
-def _program(fields: Mapping[str, Any]) -> str:
-    first = {name.partition(".")[0] for name in fields}
-    if first & {"actor_rollout_ref", "critic"}:
-        return "verl"
-    if any(name.startswith("policy.megatron_cfg") for name in fields):
-        return "nemo-rl"
-    if first & {"language_model", "model_parallel"}:
-        return "megatron"
-    return "bridge"
-
-
-def _of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Settings:
-    program = program or _program(fields)
-    values: dict[str, tuple[str, ...]] = {}
-    names: dict[str, str] = {}
-    for field, value in fields.items():
-        if not _belongs(field, program):
-            continue
-        last = field.rpartition(".")[2]
-        key = NAMES.get(last, last)
-        values[key], names[key] = _words(value), field
-    nodes, each = (_whole(fields.get(name)) for name in RANKS.get(program, ("", "")))
-    notes: tuple[str, ...] = ()
-    if program == "megatron":
-        notes = ("a YAML file passes upstream's validate_yaml, not validate_args",)
-    return Settings(
-        values=MappingProxyType(values),
-        names=MappingProxyType(names),
-        ranks=nodes * each if nodes and each else None,
-        environment=None,
-        program=program,
-        source=source,
-        ranks_per_node=each,
-        notes=notes,
-    )
-
-
-def _belongs(field: str, program: str) -> bool:
-    """Whether a field is the model's that trains; verl has further ones, of the reference."""
-    if program == "verl":
-        return field.startswith("actor_rollout_ref.actor.megatron.")
-    if program == "nemo-rl":
-        return field.startswith("policy.megatron_cfg.")
-    return True
-
-
-def _whole(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdigit() else None
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    if isinstance(value, (list, tuple)):
-        return tuple(str(item) for item in value)
-    return (str(value),)
