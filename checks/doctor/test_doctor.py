@@ -78,6 +78,12 @@ def test_one_mistake_is_named(before, after, statement, effect):
     assert f"{effect}: " in result.output
 
 
+def test_blackwell_needs_no_single_connection():
+    words = ("--line", "dev", "--", "torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", *RIGHT)
+    assert "launch/device-connections" in run(*words).output
+    assert run("--blackwell", *words).exit_code == 0
+
+
 def test_a_script_is_translated_with_its_comments(tmp_path):
     script = tmp_path / "train.sh"
     script.write_text(SCRIPT, encoding="utf-8")

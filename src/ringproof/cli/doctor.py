@@ -55,6 +55,9 @@ ToOption = Annotated[
 RanksOption = Annotated[
     int | None, typer.Option(min=1, help="World size, where the configuration has none.")
 ]
+BlackwellOption = Annotated[
+    bool, typer.Option("--blackwell", help="The GPUs are Blackwell or newer, not Hopper.")
+]
 FixOption = Annotated[
     bool, typer.Option("--fix", help="Print the corrected configuration and nothing else.")
 ]
@@ -68,6 +71,7 @@ def doctor(
     to: ToOption = "",
     sets: SetOption = None,
     ranks: RanksOption = None,
+    blackwell: BlackwellOption = False,
     fix: FixOption = False,
     folder: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
@@ -88,7 +92,7 @@ def doctor(
         problem = "is given with another choice of the line"
         raise InputError("--line", line or to, problem, "give one of --upstream, --line and --to")
     values = dict(assignment(entry) for entry in sets or ())
-    settings = read_settings(words or (), values, ranks=ranks)
+    settings = read_settings(words or (), values, ranks=ranks, blackwell=blackwell)
     stacks = _stacks(load_cards(folder), upstream, line, to, (cache_folder(cache), offline))
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]

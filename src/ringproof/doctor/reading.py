@@ -34,7 +34,11 @@ LOGGED_ENOUGH = 20
 
 
 def read_settings(
-    words: Sequence[str], sets: Mapping[str, str], *, ranks: int | None = None
+    words: Sequence[str],
+    sets: Mapping[str, str],
+    *,
+    ranks: int | None = None,
+    blackwell: bool = False,
 ) -> Settings:
     """Return the settings of a file, of overrides, or of a command.
 
@@ -42,6 +46,7 @@ def read_settings(
         words: One path, ``NAME.NAME=VALUE`` overrides, a path and overrides, or a command.
         sets: Variables of a script by name.
         ranks: World size, where the configuration does not say it.
+        blackwell: Whether the GPUs are Blackwell or newer.
 
     Raises:
         InputError: It cannot be read, or holds no settings.
@@ -60,7 +65,7 @@ def read_settings(
         settings = _with(settings, overrides)
     if ranks is not None:
         settings = replace(settings, ranks=ranks)
-    return settings
+    return replace(settings, blackwell=blackwell)
 
 
 # -- launches -------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ class Settings:
             ``bridge``, ``verl`` or ``nemo-rl``, which use the library.
         source: File, for messages.
         notes: What was not read, and why.
+        blackwell: Whether the GPUs are Blackwell or newer, from which some of upstream's checks
+            hold no longer.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -40,6 +42,7 @@ class Settings:
     ranks_per_node: int | None = None
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)
+    blackwell: bool = False
 
     def written(self, name: str) -> str:
         """How this configuration writes a setting, or would."""

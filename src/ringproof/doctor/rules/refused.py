@@ -136,7 +136,7 @@ def _loader(facts: Facts) -> str:
 def _connections(facts: Facts) -> str:
     environment, settings = facts.settings.environment, facts.settings
     sharded = settings.on("use_megatron_fsdp") or settings.on("use_torch_fsdp2")
-    if environment is None or (facts.tp == 1 and facts.cp == 1) or sharded:
+    if environment is None or settings.blackwell or (facts.tp == facts.cp == 1) or sharded:
         return ""
     given = environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
     overlap = settings.on("overlap_moe_expert_parallel_comm")
@@ -147,8 +147,8 @@ def _connections(facts: Facts) -> str:
 def _sharded_connections(facts: Facts) -> str:
     environment = facts.settings.environment or {}
     one = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-    on = facts.settings.on("use_megatron_fsdp")
-    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with Megatron FSDP")
+    on = facts.settings.on("use_megatron_fsdp") or facts.settings.on("use_torch_fsdp2")
+    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with FSDP")
 
 
 def _buffer(facts: Facts) -> str:
@@ -415,14 +415,14 @@ REFUSED: tuple[Rule, ...] = (
         by=By.ARGUMENTS,
         broken=_connections,
         message="Using tensor model parallelism or context parallelism require setting",
-        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1; Blackwell does not need it",
+        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it",
     ),
     Rule(
         statement=LAUNCH + "fsdp-connections",
         effect=Effect.REFUSED,
         by=By.ARGUMENTS,
         broken=_sharded_connections,
-        message="FSDP requires CUDA_DEVICE_MAX_CONNECTIONS",
+        message="requires CUDA_DEVICE_MAX_CONNECTIONS",
         remedy="unset CUDA_DEVICE_MAX_CONNECTIONS",
     ),
     Rule(
