@@ -49,6 +49,12 @@ class Facts:
         return max(self.tp * self.pp * self.cp, 1)
 
     @property
+    def expert_size(self) -> int:
+        """Ranks that hold one copy of the experts; CP has no part in them."""
+        split = self.settings.number("expert_tensor_parallel_size", self.tp)
+        return max(split * self.settings.number("expert_model_parallel_size", 1) * self.pp, 1)
+
+    @property
     def dp(self) -> int | None:
         """Data-parallel size; ``None`` if the world size is unknown or not divisible."""
         ranks = self.settings.ranks
@@ -160,6 +166,11 @@ class Facts:
     def alignment(self) -> str:
         """Padding of packed sequences to a static number of tokens; empty if there is none."""
         return self.settings.text("pad_packed_seq_alignment")
+
+    @property
+    def per_token_loss(self) -> bool:
+        """Whether the loss is summed over tokens; verl turns it on for Dynamic CP itself."""
+        return self.settings.on("calculate_per_token_loss") or self.settings.program == "verl"
 
     # -- graphs ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.doctor.commands import OVERRIDE, of_command, of_script, overrides_of
+from ringproof.doctor.facts import Facts
 from ringproof.doctor.fields import of_fields, words_of
 from ringproof.doctor.recipes import of_recipe
 from ringproof.doctor.settings import Settings
@@ -108,11 +109,29 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
 
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
-        return of_launch(read_launch(path, sets))
+        return _with_ranks(of_launch(read_launch(path, sets)), sets)
     fields, missing = _inherited(path, text)
     settings = of_fields(fields, path.name)
     notes = tuple(f"{name}, from which it inherits, was not read" for name in missing)
     return replace(settings, notes=(*settings.notes, *notes))
+
+
+def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
+    """Settings of a functional test, whose number of ranks stands in another file."""
+    if not {"GPUS_PER_NODE", "NUM_NODES"}.isdisjoint(sets):
+        return settings
+    facts = Facts(settings, frozenset())
+    samples = settings.number("micro_batch_size", 1) * (facts.dp or 1)
+    remainders = (
+        (settings.ranks or 0) % facts.model_size,
+        (settings.ranks or 0) % facts.expert_size,
+        settings.number("global_batch_size", 0) % max(samples, 1),
+    )
+    if not any(remainders):
+        note = f"the file does not say the number of ranks: {settings.ranks} are assumed"
+        return replace(settings, notes=(*settings.notes, note))
+    note = "the file does not say the number of ranks: give it with --ranks"
+    return replace(settings, ranks=None, ranks_per_node=None, notes=(*settings.notes, note))
 
 
 def _inherited(path: Path, text: str, depth: int = 0) -> tuple[dict[str, Any], list[str]]:

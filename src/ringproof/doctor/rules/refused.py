@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable
 from types import MappingProxyType
@@ -81,6 +82,19 @@ def _split(facts: Facts) -> str:
 def _joined(facts: Facts) -> dict[str, str | None]:
     values = facts.settings.values
     return {name: shlex.quote(ONE_WORD[name].join(values[name])) for name in _split_names(facts)}
+
+
+def _sizes(facts: Facts) -> str:
+    name = "hierarchical_context_parallel_sizes"
+    words = facts.settings.values.get(name, ()) if facts.settings.arguments else ()
+    wrong = [word for word in words if re.fullmatch(r"\s*[+-]?\d+\s*", word) is None]
+    return _if(bool(wrong), f"{facts.settings.written(name)} {shlex.join(words)}: the parser takes "
+               "each size as a word of its own")  # fmt: skip
+
+
+def _separate(facts: Facts) -> dict[str, str | None]:
+    name = "hierarchical_context_parallel_sizes"
+    return {name: " ".join(map(str, facts.settings.numbers(name) or ()))}
 
 
 # -- arguments ------------------------------------------------------------------------------------
@@ -371,6 +385,15 @@ REFUSED: tuple[Rule, ...] = (
         repair=_joined,
     ),
     Rule(
+        statement=LAUNCH + "sizes-of-one-word",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        broken=_sizes,
+        message="argument --hierarchical-context-parallel-sizes: invalid int value",
+        remedy="write --hierarchical-context-parallel-sizes 2 4, without quotes and commas",
+        repair=_separate,
+    ),
+    Rule(
         statement=LAUNCH + "world-size",
         effect=Effect.REFUSED,
         by=By.ARGUMENTS,
@@ -585,11 +608,7 @@ REFUSED: tuple[Rule, ...] = (
         by=By.ARGUMENTS,
         unchecked=Effect.WRONG,
         lines=(*OLD, *NEW),
-        broken=_dynamic(
-            lambda f: _if(
-                not f.settings.on("calculate_per_token_loss"), "the loss is a mean per microbatch"
-            )
-        ),
+        broken=_dynamic(lambda f: _if(not f.per_token_loss, "the loss is a mean per microbatch")),
         message="context parallelism must be used with --calculate-per-token-loss",
         remedy="set calculate_per_token_loss",
         repair=lambda _: {"calculate_per_token_loss": ""},

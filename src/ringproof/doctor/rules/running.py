@@ -153,8 +153,8 @@ def _no_lengths(facts: Facts) -> str:
 
 def _several_samples(facts: Facts) -> str:
     given = facts.settings.number("micro_batch_size", 1)
-    packs = facts.scheduler or facts.dynamic
-    return _when(packs and given != 1, f"micro_batch_size is {given} with packed sequences")
+    stacked = facts.settings.on("sft") and not facts.scheduler and not facts.dynamic
+    return _when(stacked and given != 1, f"micro_batch_size is {given} and no scheduler packs")
 
 
 def _static_one(facts: Facts) -> str:
@@ -245,9 +245,19 @@ def _flash(facts: Facts) -> str:
 def _evaluation_interval(facts: Facts) -> str:
     settings = facts.settings
     wrong = settings.program == "megatron" and not settings.given("eval_interval")
+    wrong = wrong and settings.given("micro_batch_size")  # else it is a program of its own
     wrong = wrong and not settings.on("full_validation") and not settings.on("skip_train")
     wrong = wrong and not settings.given("train_samples") and settings.given("train_iters")
     return _when(wrong, "--eval-interval is not set")
+
+
+def _experts(facts: Facts) -> str:
+    ranks = facts.settings.ranks
+    if ranks is None or ranks % facts.model_size or ranks % facts.expert_size == 0:
+        return ""
+    parallel = facts.settings.number("expert_model_parallel_size", 1)
+    split = facts.expert_size // (parallel * facts.pp)
+    return f"{ranks} ranks are not divisible by ETP {split} x EP {parallel} x PP {facts.pp}"
 
 
 def _dense_mask(facts: Facts) -> str:
@@ -396,12 +406,12 @@ RUNNING: tuple[Rule, ...] = (
         remedy="give --sft or --use-varlen-dataset, or a data set of your own with lengths",
     ),
     Rule(
-        statement=DCP + "packed-data-set",
+        statement=LAUNCH + "packed-micro-batch",
         effect=Effect.FAILS,
         lines=(V1,),
         broken=_several_samples,
-        message="micro-batch-size must be 1 for packing",
-        remedy="set micro_batch_size to 1",
+        message="stack expects each tensor to be equal size",
+        remedy="set micro_batch_size to 1, or sequence_packing_scheduler to dp_balanced",
         repair=lambda _: {"micro_batch_size": "1"},
     ),
     Rule(
@@ -522,6 +532,13 @@ RUNNING: tuple[Rule, ...] = (
         message="unsupported operand type(s) for //: 'int' and 'NoneType'",
         remedy="set --eval-interval, for example to the number of steps",
         repair=lambda facts: {"eval_interval": facts.settings.text("train_iters", "1000")},
+    ),
+    Rule(
+        statement=LAUNCH + "expert-world-size",
+        effect=Effect.FAILS,
+        broken=_experts,
+        message="world_size (",
+        remedy="make ETP x EP x PP divide the number of ranks; CP has no part in it",
     ),
     Rule(
         statement=LAUNCH + "dense-mask",
