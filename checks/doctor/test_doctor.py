@@ -224,6 +224,7 @@ SPOKEN_ELSEWHERE = {
     "hierarchical-context-parallel/two-levels",
     "dynamic-context-parallel/bridge-flags-only",
     "launch/expert-world-size",
+    "launch/unknown-option",
     "launch/sizes-of-one-word",
     "dynamic-context-parallel/gradients-averaged",
     "dynamic-context-parallel/domain-loop-v2",

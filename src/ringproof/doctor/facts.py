@@ -17,10 +17,12 @@ class Facts:
 
     Args:
         lines: Ids of the lines of the skills that the code is on.
+        options: Options that the parser of the code knows; empty if that is not known.
     """
 
     settings: Settings
     lines: frozenset[str]
+    options: frozenset[str] = frozenset()
 
     def at(self, *lines: str) -> bool:
         """Whether the code is on one of these lines."""

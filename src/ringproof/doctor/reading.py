@@ -86,6 +86,7 @@ def of_launch(launch: Launch) -> Settings:
         ranks_per_node=launch.ranks_per_node,
         notes=launch.notes,
         arguments=launch.arguments,
+        script=launch.script,
     )
 
 

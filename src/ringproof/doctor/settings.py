@@ -31,6 +31,7 @@ class Settings:
         notes: What was not read, and why.
         blackwell: Whether the GPUs are Blackwell or newer, from which some of upstream's checks
             hold no longer.
+        script: Path of the program, as written; empty if the configuration names none.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -43,6 +44,7 @@ class Settings:
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)
     blackwell: bool = False
+    script: str = ""
 
     def written(self, name: str) -> str:
         """How this configuration writes a setting, or would."""

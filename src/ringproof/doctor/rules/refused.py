@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import shlex
@@ -9,8 +10,11 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.options import PROGRAMS
 from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, By, Effect, Rule
 
+NEAR = 0.75
+"""Likeness from which a known option is proposed for an unknown one."""
 V1, V2 = "dynamic-v1", "dynamic-v2"
 OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
 NEW = (V1, V2)
@@ -54,6 +58,23 @@ def _unknown_names(facts: Facts) -> list[str]:
 def _unknown(facts: Facts) -> str:
     names = ", ".join(facts.settings.written(name) for name in _unknown_names(facts))
     return f"{names}: this line has no such option" if names else ""
+
+
+def _foreign_names(facts: Facts) -> list[str]:
+    """Options that the checkout's parser does not have, and that the table above does not judge."""
+    settings = facts.settings
+    if not facts.options or settings.script.rpartition("/")[2] not in PROGRAMS:
+        return []
+    return [name for key, name in settings.names.items()
+            if key not in SINCE and name not in facts.options]  # fmt: skip
+
+
+def _foreign(facts: Facts) -> str:
+    found = []
+    for name in _foreign_names(facts):
+        near = difflib.get_close_matches(name, facts.options, 1, NEAR)
+        found.append(f"{name} (perhaps {near[0]})" if near else name)
+    return f"{', '.join(found)}: the parser of this checkout has no such option" if found else ""
 
 
 def _renamed(facts: Facts) -> dict[str, str | None]:
@@ -383,6 +404,14 @@ REFUSED: tuple[Rule, ...] = (
         message="unrecognized arguments",
         remedy="write one word: --window-size 8192,0, or quotes around a schedule",
         repair=_joined,
+    ),
+    Rule(
+        statement=LAUNCH + "unknown-option",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        broken=_foreign,
+        message="unrecognized arguments",
+        remedy="take the name that this checkout has, or leave the option out",
     ),
     Rule(
         statement=LAUNCH + "sizes-of-one-word",

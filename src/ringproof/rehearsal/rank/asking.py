@@ -6,6 +6,7 @@ classes run, as they do on rank 0 before anything else.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import io
@@ -34,6 +35,13 @@ def answers(launches: list[dict[str, Any]]) -> list[dict[str, str] | None]:
     arguments = importlib.import_module("megatron.training.arguments")
     with _parser_built_once(arguments):
         return [_answer(arguments, launch) for launch in launches]
+
+
+def option_names(_: object) -> list[str]:
+    """Return the options of upstream's parser, with their dashes."""
+    arguments = importlib.import_module("megatron.training.arguments")
+    parser = arguments.add_megatron_arguments(argparse.ArgumentParser())
+    return [name for action in parser._actions for name in action.option_strings]
 
 
 @contextlib.contextmanager
