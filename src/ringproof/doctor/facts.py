@@ -126,8 +126,9 @@ class Facts:
 
     @property
     def dynamic(self) -> bool:
-        """Whether Dynamic CP is asked for, by any name."""
-        return self.old_name or self.new_name
+        """Whether Dynamic CP is asked for by a name that this line has."""
+        only_old = self.at(*WITH_OLD_NAME) and not self.at(*WITH_NEW_NAME)
+        return self.old_name or (self.new_name and not only_old)
 
     @property
     def checked_as_dynamic(self) -> bool:

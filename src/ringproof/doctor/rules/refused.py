@@ -236,7 +236,7 @@ def _virtual(facts: Facts) -> str:
 
 def _types_for_layers(facts: Facts) -> str:
     layers = facts.settings.number("num_layers", 0)
-    if facts.cp == 1 or len(facts.types) in (1, layers):
+    if facts.cp == 1 or len(facts.types) in (1, layers) or not layers:
         return ""
     return f"{len(facts.types)} types for {layers} layers"
 
@@ -248,7 +248,8 @@ def _local(facts: Facts) -> str:
 
 
 def _dispatcher(facts: Facts) -> str:
-    kind = facts.settings.text("moe_token_dispatcher_type", "allgather")
+    default = "allgather" if facts.settings.program == "megatron" else "alltoall"
+    kind = facts.settings.text("moe_token_dispatcher_type", default)
     experts = facts.settings.number("num_experts", 0) > 0
     packs = bool(facts.scheduler) or facts.dynamic
     wrong = packs and experts and kind not in ("alltoall", "flex")
@@ -257,7 +258,9 @@ def _dispatcher(facts: Facts) -> str:
 
 def _bias_of_experts(facts: Facts) -> str:
     settings = facts.settings
+    bias = settings.program == "megatron" or settings.on("add_bias_linear")
     experts = settings.number("num_experts", 0) > 0 and not settings.on("disable_bias_linear")
+    experts = experts and bias
     split = settings.number("expert_tensor_parallel_size", facts.tp)
     return _if(experts and split > 1, f"experts with bias over {split} tensor-parallel ranks")
 
@@ -270,6 +273,7 @@ def _partition(facts: Facts) -> str:
         return "contiguous rows without a packing scheduler"
     kind = facts.settings.text("experimental_attention_variant")
     wrong = facts.cp > 1 and kind not in ("dsv4_hybrid", "gated_delta_net")
+    wrong = wrong and (bool(kind) or facts.settings.program == "megatron")  # else the model says it
     return _if(wrong, f"contiguous rows with {kind or 'softmax'} attention")
 
 

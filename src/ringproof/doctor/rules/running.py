@@ -111,6 +111,11 @@ def _alias(facts: Facts) -> str:
     return _when(found, "only the layers see --hybrid-context-parallel")
 
 
+def _unknown_field(facts: Facts) -> str:
+    found = facts.new_name and facts.settings.program in ("bridge", "verl")
+    return _when(found, "this Megatron-Core has no dynamic_context_parallel")
+
+
 def _no_loop(facts: Facts) -> str:
     return _when(facts.old_name, "the training loop of this line does not run")
 
@@ -351,6 +356,13 @@ RUNNING: tuple[Rule, ...] = (
         broken=_alias,
         remedy="write --dynamic-context-parallel",
         repair=lambda _: {"dynamic_context_parallel": "", "hybrid_context_parallel": None},
+    ),
+    Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.FAILS,
+        lines=("without-dynamic-cp", *OLD),
+        broken=_unknown_field,
+        remedy="take a Megatron-Core that has it, such as dev",
     ),
     Rule(
         statement=DCP + "main-loses-the-size",
