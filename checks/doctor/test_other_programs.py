@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringproof.doctor.commands import of_command
 from ringproof.doctor.reading import read_settings
 from ringproof.errors import InputError
 
@@ -14,6 +15,8 @@ def _common():
     cfg.model.context_parallel_size = 1
     cfg.optimizer.lr = 1.0
 def small_8gpu_config():
+    cfg = _common()
+    cfg.model.num_attention_heads = 16
     cfg.model.context_parallel_size = 2
     cfg.model.vision_config.num_layers = 3
 def long_16gpu_config():
@@ -57,6 +60,7 @@ def test_a_script_of_bridge_and_of_supervised_verl(tmp_path):
     verl = read_settings([*words.split(), "engine.dynamic_context_parallel=True"], {})
     assert (verl.program, verl.ranks) == ("verl", 4)
     assert verl.on("dynamic_context_parallel")
+    assert of_command(["python", "train.py", "a.lr=1", "a.bf16=1"], {}, "x") is None, "unknown"
 
 
 def test_a_script_of_slime(tmp_path):
@@ -105,6 +109,27 @@ def test_one_recipe_of_a_file(tmp_path):
     long = read(path, RECIPES, RINGPROOF_RECIPE="long_16gpu_config")
     assert (long.ranks, long.number("context_parallel_size", 1)) == (16, 8)
     assert long.text("cp_comm_type") == "a2a"
+    assert long.number("num_attention_heads", 0) == 16, "from the recipe on which it builds"
+    assert long.number("tensor_model_parallel_size", 0) == 1, "from a function of this file"
     assert long.notes == ("cfg.model.seq_length is computed and was not read",)
     with pytest.raises(InputError, match="holds 2 recipes"):
         read(path, RECIPES, RINGPROOF_RECIPE="none")
+
+
+@pytest.mark.parametrize(
+    ("more", "sets", "ranks"),
+    [
+        ("", {}, 8),
+        ("  --expert-model-parallel-size: 8\n", {}, None),
+        ("  --expert-model-parallel-size: 8\n", {"NUM_NODES": "4"}, 32),
+        ("  --context-parallel-size: 8\n", {}, None),
+        ("  --global-batch-size: 6\n", {}, None),
+    ],
+)
+def test_ranks_that_a_functional_test_does_not_name(tmp_path, more, sets, ranks):
+    path = tmp_path / "model_config.yaml"
+    text = "MODEL_ARGS:\n  --pipeline-model-parallel-size: 2\n  --micro-batch-size: 1\n"
+    settings = read(path, text + "  --num-layers: 8\n" + more, **sets)
+    assert settings.ranks == ranks
+    assert bool(settings.notes) == (not sets)
+    assert read_settings([str(path)], sets, ranks=16).ranks == 16

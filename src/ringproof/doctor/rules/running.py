@@ -257,8 +257,10 @@ def _evaluation_interval(facts: Facts) -> str:
 
 
 def _experts(facts: Facts) -> str:
-    ranks = facts.settings.ranks
-    if ranks is None or ranks % facts.model_size or ranks % facts.expert_size == 0:
+    ranks, given = facts.settings.ranks, facts.settings.given("expert_tensor_parallel_size")
+    if ranks is None or not (given or facts.settings.program == "megatron"):
+        return ""  # a library's model may bring a size of its own
+    if ranks % facts.model_size or ranks % facts.expert_size == 0:
         return ""
     parallel = facts.settings.number("expert_model_parallel_size", 1)
     split = facts.expert_size // (parallel * facts.pp)
