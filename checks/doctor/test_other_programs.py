@@ -74,6 +74,11 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json="${JSON}" \\
     assert (settings.program, settings.ranks, settings.ranks_per_node) == ("megatron", 16, 8)
     assert settings.number("num_layers", 0) == 47
     assert settings.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    odd = script.replace("{ \\", "[ \\").replace("2048", "2048 --actor-num-nodes two")
+    settings = read(tmp_path / "run.sh", odd)
+    assert (settings.ranks, settings.environment) == (None, None), (
+        "what is not known is not guessed"
+    )
 
 
 def test_files_of_nemo_rl_inherit(tmp_path):
@@ -94,6 +99,8 @@ def test_files_of_nemo_rl_inherit(tmp_path):
     base = read_settings([str(tmp_path / "base.yaml")], {})
     assert not base.values
     assert "not enabled" in base.notes[0]
+    circle = read(tmp_path / "child.yaml", child.replace("base.yaml", "[child.yaml, child.yaml]"))
+    assert "child.yaml, from which it inherits, was not read" in circle.notes
     alone = read(tmp_path / "child.yaml", child.replace("base.yaml", "missing.yaml"))
     assert "missing.yaml, from which it inherits, was not read" in alone.notes
 

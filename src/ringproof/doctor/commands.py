@@ -100,10 +100,10 @@ def _of_ray(words: Sequence[str], environment: Mapping[str, str], source: str) -
     nodes, each = (int(size) if size.isdigit() else 0 for size in sizes)
     runtime = Flags(tuple(words[:at])).one("--runtime-env-json") or "{}"
     try:
-        variables = json.loads(runtime).get("env_vars", {})
-    except (ValueError, AttributeError):
-        variables = {}
-    given = {**environment, **{str(name): str(value) for name, value in variables.items()}}
+        variables = json.loads(runtime)["env_vars"].items()
+    except (ValueError, AttributeError, KeyError, TypeError):
+        variables = ()
+    given = {**environment, **{str(name): str(value) for name, value in variables}}
     launch = Launch(program[script], flags.words, MappingProxyType(given), nodes, each, source)
     settings = replace(
         of_launch(launch), environment=MappingProxyType(given) if variables else None

@@ -108,9 +108,8 @@ def _factories(function: ast.FunctionDef) -> Iterator[tuple[str, frozenset[str]]
         given = next((word.value for word in call.keywords if word.arg == "exclude"), None)
         if isinstance(given, ast.Name):
             given = assigned.get(given.id)
-        excluded = ast.literal_eval(given) if given is not None else ()
-        if isinstance(call.args[0], ast.Name):
-            yield call.args[0].id, frozenset(excluded)
+        if call.args and isinstance(call.args[0], ast.Name):
+            yield call.args[0].id, frozenset(_texts(given))
 
 
 def _paths(path: str, node: ast.ImportFrom) -> tuple[str, str]:
@@ -161,4 +160,9 @@ def _named(metadata: ast.expr | None) -> list[str]:
     pairs = (pair for node in dicts for pair in zip(node.keys, node.values, strict=True))
     found = next((value for key, value in pairs
                   if isinstance(key, ast.Constant) and key.value == "arg_names"), None)  # fmt: skip
-    return [] if found is None else [str(name) for name in ast.literal_eval(found)]
+    return _texts(found)
+
+
+def _texts(node: ast.expr | None) -> list[str]:
+    """Texts of a list that stands in the source; none of one that is computed."""
+    return [str(item.value) for item in getattr(node, "elts", ()) if isinstance(item, ast.Constant)]

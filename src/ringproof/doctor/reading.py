@@ -26,7 +26,7 @@ from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch, read_command, read_launch
 
 MAX_BYTES = 16 << 20
-MOST_PARENTS = 20
+MOST_PARENTS = 8
 """Files that inherit from one another."""
 REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides, or -- COMMAND"
 LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
@@ -135,7 +135,9 @@ def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
     return replace(settings, ranks=None, ranks_per_node=None, notes=(*settings.notes, note))
 
 
-def _inherited(path: Path, text: str, depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+def _inherited(
+    path: Path, text: str, children: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """Fields of a YAML file over those of the files that its ``defaults`` name, as in NeMo-RL.
 
     Returns:
@@ -155,11 +157,11 @@ def _inherited(path: Path, text: str, depth: int = 0) -> tuple[dict[str, Any], l
     missing: list[str] = []
     for name in (name for name in names if isinstance(name, str)):
         parent = path.parent / name
-        if depth > MOST_PARENTS or not parent.is_file():
+        if len(children) > MOST_PARENTS or parent in (path, *children) or not parent.is_file():
             missing.append(name)
             continue
         given = read_input(parent, MAX_BYTES, remedy=REMEDY).decode("utf-8", "replace")
-        more, unread = _inherited(parent, given, depth + 1)
+        more, unread = _inherited(parent, given, (*children, path))
         fields |= more
         missing += unread
     return {**fields, **dict(_flat(data))}, missing

@@ -50,7 +50,7 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     for name, value in assigned:
         try:
             fields[name] = ast.literal_eval(value)
-        except ValueError:
+        except (ValueError, TypeError):
             fields.pop(name, None)
             if DECIDES.search(name.rpartition(".")[2]):
                 notes.append(f"{name} is computed and was not read")
