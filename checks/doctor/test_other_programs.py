@@ -81,6 +81,15 @@ ray job submit --address=http://127.0.0.1:8265 --runtime-env-json="${JSON}" \\
     )
 
 
+def test_a_program_that_hides_its_sizes(tmp_path):
+    settings = read(tmp_path / "run.sh", "torchrun --nproc-per-node 8 finetune.py --recipe llama\n")
+    assert settings.notes == (
+        "finetune.py gets none of Megatron-LM's sizes: its own were not examined",
+    )
+    own = read(tmp_path / "run.sh", "torchrun --nproc-per-node 8 finetune.py --num-layers 2\n")
+    assert own.notes == ()
+
+
 def test_files_of_nemo_rl_inherit(tmp_path):
     (tmp_path / "base.yaml").write_text(
         "policy:\n  megatron_cfg: {enabled: false, context_parallel_size: 1}\n"

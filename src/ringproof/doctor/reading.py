@@ -26,6 +26,9 @@ from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch, read_command, read_launch
 
 MAX_BYTES = 16 << 20
+SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+         "context_parallel_size")  # fmt: skip
+"""Settings of which a launch of Megatron-LM's own programs has some."""
 MOST_PARENTS = 8
 """Files that inherit from one another."""
 REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides, or -- COMMAND"
@@ -76,6 +79,9 @@ def of_launch(launch: Launch) -> Settings:
     """Return the settings of a launch of Megatron-LM's own scripts."""
     flags = Flags(launch.arguments)
     names = {name[2:].replace("-", "_"): name for name in flags.names() if name.startswith("--")}
+    notes = launch.notes
+    if names.keys().isdisjoint(SIZES):
+        notes += (f"{launch.script} gets none of Megatron-LM's sizes: its own were not examined",)
     return Settings(
         values=MappingProxyType({key: flags.get(name) or () for key, name in names.items()}),
         names=MappingProxyType(names),
@@ -84,7 +90,7 @@ def of_launch(launch: Launch) -> Settings:
         program="megatron",
         source=launch.source,
         ranks_per_node=launch.ranks_per_node,
-        notes=launch.notes,
+        notes=notes,
         arguments=launch.arguments,
         script=launch.script,
     )
