@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 
-.PHONY: prove upstreams wheels clients test test-slow lint evidence benchmark gpu docs clean
+.PHONY: prove upstreams wheels clients test test-slow lint evidence benchmark gpu docs docs-test clean
 
 # One thread in each process: several run side by side already. Bytecode is kept even where the
 # environment forbids it: pytest would compile each test file anew in each of its processes.
@@ -83,12 +83,21 @@ gpu: $(STAMP)
 	$(BIN)/ringproof prove --record evidence || failed="$$failed prove"; \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
+# The site, into site/. npm brings Python for the planner's page; without npm that page is static.
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict
+	if command -v npm >/dev/null; then \
+		npm ci --silent --prefix docs/browser && $(BIN)/python -m docs.making.browser; fi
+	timeout 60 $(BIN)/mkdocs build --strict --quiet
+
+# Every page of the site in Chromium: errors, other hosts, contrast, a phone's width, the planner.
+docs-test: docs
+	bash .ci/chromium
+	$(BIN)/python -m pytest checks/site --site site -n 2
 
 clean:
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) build dist site docs/browser/node_modules
 
 # The stamp is written last, so a broken installation is tried again.
 $(STAMP): pyproject.toml constraints.txt

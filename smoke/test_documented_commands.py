@@ -1,7 +1,7 @@
-"""Every command of README.md and of docs/commands.md runs as it is written there.
+"""Every command of the README, of docs/commands.md and of the how-tos runs as it is written.
 
-The commands run one after the other in an empty folder that has what the page takes for granted: a
-training script, a log, skills of others, and Megatron-LM beside it where it is at hand.
+The commands of a page run one after the other in an empty folder that has what the page takes for
+granted: a training script, a log, skills of others, and Megatron-LM beside it where it is at hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,22 @@ from smoke.processes import ringproof
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "commands.md")
+DOCS = ROOT / "docs"
+PAGES = (
+    "../README.md",
+    "commands.md",
+    "start.md",
+    *(f"how-to/{path.name}" for path in sorted(DOCS.glob("how-to/*.md"))),
+)
+LAUNCH = """#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 \\
+  --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 \\
+  --global-batch-size 2 --train-iters 2 --lr 1e-4 --mock-data --tokenizer-type NullTokenizer \\
+  --vocab-size 128 --context-parallel-size 2 --cp-comm-type p2p --attention-dropout 0 \\
+  --no-create-attention-mask-in-dataloader --transformer-impl transformer_engine
+"""
+"""The ``train.sh`` of the pages."""
 MEGATRON = "NVIDIA/Megatron-LM"
 LONGEST_SECONDS = 120
 """How long a command may take where it needs no code of upstream. The page says 30 seconds on two
@@ -43,39 +58,47 @@ ELSEWHERE = {
 }
 """What this test leaves out, by the beginning of the command, and why. The commands of the README's
 other blocks, `make prove` and `make test`, are those of `.ci/run`."""
-FINDS = ("ringproof anchors drift", "ringproof doctor", "ringproof lint")
+FINDS = (
+    "ringproof anchors",
+    "ringproof doctor",
+    "ringproof lint",
+    "ringproof logs diagnose",
+    "ringproof logs groups run.log --expect hierarchical --hcp 2,2 --require-traffic",
+)
 """Commands that find problems, so that exit code 1 is as good as 0."""
 
 
-def documented() -> Iterator[str]:
-    """The commands of the pages in order, each on one line without its comment."""
-    texts = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for block in re.findall(r"```bash\n(.*?)```", texts, re.DOTALL):
+def documented(page: str) -> Iterator[str]:
+    """The commands of a page in order, each on one line without its comment."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^ *```bash\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             if words := shlex.split(line, comments=True):
                 yield shlex.join(words)
 
 
-def run_here() -> list[str]:
-    return [line for line in documented() if not line.startswith(tuple(ELSEWHERE))]
+def run_here(page: str) -> list[str]:
+    return [line for line in documented(page) if not line.startswith(tuple(ELSEWHERE))]
 
 
-def test_what_is_left_out_is_on_the_page() -> None:
-    commands = list(documented())
-    assert len(commands) > 20
+def test_what_is_left_out_is_on_the_pages() -> None:
+    commands = [line for page in PAGES for line in documented(page)]
+    assert len(commands) > 40
     for beginning in ELSEWHERE:
         assert any(line.startswith(beginning) for line in commands), beginning
-    assert len(run_here()) > len(commands) / 2
+    assert sum(len(run_here(page)) for page in PAGES) > len(commands) / 2
+    assert all([*documented(page)] for page in PAGES)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+@pytest.fixture
+def place(tmp_path: Path, pytestconfig: pytest.Config) -> Path:
     """The folder in which the commands run."""
-    folder = tmp_path_factory.mktemp("documented") / "here"
+    folder = tmp_path / "here"
     (folder / "path" / "to").mkdir(parents=True)
     for name in ("skills", "cards", "evidence"):
         shutil.copytree(ROOT / name, folder / name)
         shutil.copytree(ROOT / name, folder / "path" / "to" / name)
+    (folder / "train.sh").write_text(LAUNCH, encoding="utf-8")
     log = str(folder / "run.log")
     made = ringproof(
         "parity",
@@ -98,9 +121,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config)
 
 
 @pytest.mark.timeout(900)
-def test_commands_run_as_written(place: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run_as_written(page: str, place: Path) -> None:
     """In the order of the page, because some read what those before them wrote."""
-    wrong = [f"{line}: {problem}" for line in run_here() for problem in problems(line, place)]
+    lines = run_here(page)
+    wrong = [f"{line}: {problem}" for line in lines for problem in problems(line, place)]
     assert wrong == []
 
 

@@ -1,7 +1,8 @@
 """Draws a graph bank from one that ran; ``python -m benchmarks.graphs.bank_picture``.
 
 The entries are those that the first pipeline stage of a training captured, and the replays those
-of its first step: no picture of another bank than the one that is there. Needs matplotlib.
+of its first step: no picture of another bank than the one that is there.
+`smoke/test_bank_picture.py` fails when the picture is out of date.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from ringproof.errors import InputError
+from docs.making.drawings import Drawing
+from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.replay import Graphed
@@ -26,7 +28,8 @@ from smoke.training_matrix import Spread, options_of
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "graphs-bank.svg"
 SPREAD = Spread({"pp": 2, "cp": 4}, batch={"forced_sizes": (4, 1, 2, 2, 4, 1)})
-COLOURS = {4: "#3b6ea5", 2: "#7aa874", 1: "#e0a458"}
+COLOURS = {4: "c0", 2: "c1", 1: "c2"}
+"""Styles of `Drawing`, by CP size."""
 _KEY = re.compile(r"(?P<layer>\S+), slot (?P<slot>\d+), CP size (?P<size>\d+)")
 
 
@@ -92,82 +95,64 @@ def numbered(replays: Sequence[Replay]) -> list[tuple[Replay, int]]:
     return found
 
 
-def draw(entries: Sequence[Entry], replays: Sequence[Replay], path: Path) -> None:
-    """The bank on the left, a step on the right; a line for each slot.
-
-    Raises:
-        InputError: matplotlib is missing.
-    """
-    try:
-        from matplotlib import pyplot, rcParams
-    except ImportError as error:
-        raise InputError(
-            "matplotlib", None, "is not installed", "pip install matplotlib"
-        ) from error
-    rcParams["svg.hashsalt"] = "ringproof"  # the same file for the same picture
-    figure, (bank, step) = pyplot.subplots(
-        1, 2, figsize=(12, 2.9), width_ratios=(1, 2.1), layout="constrained"
+def drawing(entries: Sequence[Entry], replays: Sequence[Replay]) -> Drawing:
+    """The bank above, a step below; a line for each slot."""
+    made = Drawing(
+        760,
+        336,
+        f"A bank of {len(entries)} graphs of one pipeline stage by slot and CP size, and below it "
+        "the graphs that six microbatches replay in one step, forward and backward.",
     )
-    _draw_bank(entries, bank)
-    _draw_step(replays, step)
-    slots = 1 + max(entry.slot for entry in entries)
-    for axes in (bank, step):
-        axes.set(ylim=(slots - 0.5, -0.5), yticks=range(slots), xticks=[])
-        axes.set_yticklabels([f"slot {slot}" for slot in range(slots)])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    slots = sorted({entry.slot for entry in entries})
+    made.text(8, 18, "The bank, by CP size: a frame is one memory pool", "title")
+    _draw_bank(made, entries, slots)
+    made.text(8, 188, "Replays of one step: forward (F) and backward (B) by microbatch", "title")
+    shown = numbered(replays)
+    width = 690 / len(shown)
+    for slot in slots:
+        made.text(58, 232 + 56 * slot, f"slot {slot}", "end small")
+    for place, (replay, microbatch) in enumerate(shown):
+        left, top = 66 + place * width, 204 + 56 * replay.entry.slot
+        style = COLOURS[replay.entry.size] + (" back" if replay.direction == "B" else "")
+        made.box(left, top, width - 1, 44, style)
+        made.text(left + width / 2, top + 27, f"{replay.direction}{microbatch}", "on middle small")
+    for place, (size, style) in enumerate(COLOURS.items()):
+        made.box(66 + 80 * place, 314, 14, 14, style)
+        made.text(86 + 80 * place, 326, f"CP {size}", "small")
+    return made
 
 
-def _draw_bank(entries: Sequence[Entry], axes: Any) -> None:
+def _draw_bank(made: Drawing, entries: Sequence[Entry], slots: Sequence[int]) -> None:
     sizes = list(dict.fromkeys(entry.size for entry in entries))
     layers = list(dict.fromkeys(entry.layer for entry in entries))
-    width = len(layers) + 0.4
+    width, gap = 690 / (len(sizes) * (len(layers) + 0.2)), 0.2
+    for slot in slots:
+        made.text(58, 60 + 66 * slot, f"slot {slot}", "end small")
+        made.box(63, 28 + 66 * slot, 694, 58, "box")
     for entry in entries:
-        left = sizes.index(entry.size) * width + layers.index(entry.layer)
+        place = sizes.index(entry.size) * (len(layers) + gap) + layers.index(entry.layer)
+        left, top = 68 + place * width, 34 + 66 * entry.slot
+        made.box(left, top, width - 4, 46, COLOURS[entry.size])
         short = entry.layer.removeprefix("layers.")
-        _box(axes, left, entry, 0.92, f"layer {short}\nF and B", alpha=1)
-    for slot in {entry.slot for entry in entries}:
-        end = len(sizes) * width - 0.3
-        axes.plot((-0.15, end, end, -0.15, -0.15), _frame(slot), color="#999999", lw=0.8)
-    for place, size in enumerate(sizes):
-        middle = place * width + (width - 0.5) / 2
-        axes.text(middle, -0.47, f"CP {size}", ha="center", va="bottom", fontsize=9)
-    axes.set_xlabel("a frame is one memory pool, captured from left to right", fontsize=9)
+        middle = left + width / 2 - 2
+        made.text(middle, top + 20, f"layer {short}", "on middle small")
+        made.text(middle, top + 35, "F and B", "on middle small")
 
 
-def _draw_step(replays: Sequence[Replay], axes: Any) -> None:
-    for place, (replay, microbatch) in enumerate(numbered(replays)):
-        alpha = 1 if replay.direction == "F" else 0.55
-        _box(axes, place, replay.entry, 0.94, f"{replay.direction}{microbatch}", alpha=alpha)
-    axes.text(0, -0.47, "replays of a step, one after the other", va="bottom", fontsize=9)
-    axes.set_xlabel("forward (F) and backward (B) of each microbatch, layer by layer", fontsize=9)
-    axes.set_xlim(-0.2, len(replays) + 0.2)
-
-
-def _box(axes: Any, left: float, entry: Entry, width: float, text: str, *, alpha: float) -> None:
-    colour = COLOURS[entry.size]
-    axes.bar(left, 0.62, width, entry.slot - 0.31, align="edge", color=colour, alpha=alpha)
-    ink = "white" if entry.size == max(COLOURS) and alpha == 1 else "black"
-    middle = left + width / 2
-    axes.text(middle, entry.slot, text, ha="center", va="center", fontsize=7.5, color=ink)
-
-
-def _frame(slot: int) -> tuple[float, ...]:
-    top, bottom = slot - 0.42, slot + 0.42
-    return (top, top, bottom, bottom, top)
-
-
-def main() -> int:
-    """Run a step of a training, and draw it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--output", type=Path, default=PICTURE)
-    arguments = parser.parse_args()
+def bank_that_ran() -> Drawing:
+    """Run a step of a training on all its ranks, and draw the bank of the first."""
     options = options_of("qwen3-tiny", SPREAD, steps=1)
     graphs = GraphOptions(graphs="bank", graph_backend="tape", graph_warmup=0)
     with Cluster(SPREAD.ranks, ClusterOptions(log_sink=drop)) as cluster:
         found = cluster.run(first_stage, options=replace(options, graphs=graphs)).values[0]
-    draw(*found, arguments.output)
+    return drawing(*found)
+
+
+def main() -> int:
+    """Write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--output", type=Path, default=PICTURE)
+    write_atomically(parser.parse_args().output, str(bank_that_ran()), field="--output")
     return 0
 
 

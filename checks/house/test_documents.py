@@ -17,8 +17,14 @@ DOCUMENTS = (
     "SECURITY.md",
     "CHANGELOG.md",
     "benchmarks/README.md",
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+    *(
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        if "node_modules" not in path.parts
+    ),
 )
+MADE = ("skills/", "reference/", "images/", "pitfalls.md", "proven.md")
+"""What is made when the documentation is built, below `docs`."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 SOURCE = re.compile(r"`((?:reference|rehearsal|harness|cli)/[\w./]+)`")
@@ -28,18 +34,24 @@ README_LINES = 80
 GLOSSARY_WORDS = 25
 
 
-def broken_links(document: Path) -> list[str]:
+def broken_links(document: Path, docs: Path = ROOT / "docs") -> list[str]:
     """Return the relative links of a document that lead nowhere.
 
-    Pages of skills are generated when the documentation is built, so they count as there.
+    Pages that are made when the documentation is built count as there; mkdocs checks these links.
     """
     targets = LINK.findall(CODE.sub("code", document.read_text(encoding="utf-8")))
     return [
         target
         for target in targets
-        if not (document.parent / target).exists()
-        and not (document.parent == ROOT / "docs" and target.startswith("skills/"))
+        if not (document.parent / target).exists() and not _is_made(document, target, docs)
     ]
+
+
+def _is_made(document: Path, target: str, docs: Path) -> bool:
+    path = (document.parent / target).resolve()
+    if not (document.is_relative_to(docs) and path.is_relative_to(docs)):
+        return False
+    return path.relative_to(docs).as_posix().startswith(MADE)
 
 
 def missing_sources(text: str, package: Path) -> list[str]:

@@ -58,6 +58,9 @@ ToOption = Annotated[
 RanksOption = Annotated[
     int | None, typer.Option(min=1, help="World size, where the configuration has none.")
 ]
+BlackwellOption = Annotated[
+    bool, typer.Option("--blackwell", help="The GPUs are Blackwell or newer, not Hopper.")
+]
 FixOption = Annotated[
     bool, typer.Option("--fix", help="Print the corrected configuration and nothing else.")
 ]
@@ -79,6 +82,7 @@ def doctor(
     to: ToOption = "",
     sets: SetOption = None,
     ranks: RanksOption = None,
+    blackwell: BlackwellOption = False,
     fix: FixOption = False,
     rehearse: RehearseOption = False,
     folder: KnowingFolderOption = Path("skills"),
@@ -102,7 +106,7 @@ def doctor(
         raise InputError("--line", line or to, problem, "give one of --upstream, --line and --to")
     _check_rehearse(rehearse, upstream, fix=fix)
     values = dict(assignment(entry) for entry in sets or ())
-    settings = read_settings(words or (), values, ranks=ranks)
+    settings = read_settings(words or (), values, ranks=ranks, blackwell=blackwell)
     source = (cache_folder(cache), offline)
     stacks = _stacks(load_cards(folder), upstream, line, to, source)
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}

@@ -62,7 +62,7 @@ def examine(settings: Settings, stack: Stack) -> Examination:
     Raises:
         InputError: A setting is no number where one is needed, or a size is below 1.
     """
-    facts = Facts(settings, stack.lines)
+    facts = Facts(settings, stack.lines, stack.options)
     for name in SIZES:
         if settings.number(name, 1) < 1:
             problem = "is no size of a group"

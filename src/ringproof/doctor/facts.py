@@ -17,10 +17,12 @@ class Facts:
 
     Args:
         lines: Ids of the lines of the skills that the code is on.
+        options: Options that the parser of the code knows; empty if that is not known.
     """
 
     settings: Settings
     lines: frozenset[str]
+    options: frozenset[str] = frozenset()
 
     def at(self, *lines: str) -> bool:
         """Whether the code is on one of these lines."""
@@ -47,6 +49,12 @@ class Facts:
     def model_size(self) -> int:
         """Ranks that hold one copy of the model."""
         return max(self.tp * self.pp * self.cp, 1)
+
+    @property
+    def expert_size(self) -> int:
+        """Ranks that hold one copy of the experts; CP has no part in them."""
+        split = self.settings.number("expert_tensor_parallel_size", self.tp)
+        return max(split * self.settings.number("expert_model_parallel_size", 1) * self.pp, 1)
 
     @property
     def dp(self) -> int | None:
@@ -120,8 +128,9 @@ class Facts:
 
     @property
     def dynamic(self) -> bool:
-        """Whether Dynamic CP is asked for, by any name."""
-        return self.old_name or self.new_name
+        """Whether Dynamic CP is asked for by a name that this line has."""
+        only_old = self.at(*WITH_OLD_NAME) and not self.at(*WITH_NEW_NAME)
+        return self.old_name or (self.new_name and not only_old)
 
     @property
     def checked_as_dynamic(self) -> bool:
@@ -162,6 +171,11 @@ class Facts:
     def alignment(self) -> str:
         """Padding of packed sequences to a static number of tokens; empty if there is none."""
         return self.settings.text("pad_packed_seq_alignment")
+
+    @property
+    def per_token_loss(self) -> bool:
+        """Whether the loss is summed over tokens; verl turns it on for Dynamic CP itself."""
+        return self.settings.on("calculate_per_token_loss") or self.settings.program == "verl"
 
     # -- graphs ---------------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ringproof.doctor.options import options_of
 from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.cards import find_cards, load_card
@@ -24,11 +25,13 @@ class Stack:
     Attributes:
         lines: Ids of the lines of the skills that it is on.
         blocked: By skill, why its feature cannot train on this code.
+        options: Options that its argument parser knows; empty if that is not known.
     """
 
     name: str
     lines: frozenset[str]
     blocked: Mapping[str, str]
+    options: frozenset[str] = frozenset()
 
 
 def load_cards(folder: Path) -> Mapping[str, Card]:
@@ -41,7 +44,8 @@ def stack_of(products: Sequence[tuple[str, Product]], cards: Mapping[str, Card])
     names = [f"{product.repo} {product.version}".strip() + f" ({given})"
              for given, product in products]  # fmt: skip
     found = [pair for _, product in products for pair in _recognised(product, cards)]
-    return _stack(", ".join(names), found)
+    options = (options_of(product.tree) for _, product in products if product.repo == MEGATRON)
+    return replace(_stack(", ".join(names), found), options=next(options, frozenset()))
 
 
 def _recognised(product: Product, cards: Mapping[str, Card]) -> Iterator[tuple[str, UpstreamLine]]:

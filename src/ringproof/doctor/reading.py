@@ -5,7 +5,6 @@ Nothing that is read is executed.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from ringproof.doctor.commands import OVERRIDE, of_command, of_script, overrides_of
+from ringproof.doctor.facts import Facts
+from ringproof.doctor.fields import of_fields, words_of
+from ringproof.doctor.recipes import of_recipe
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.files import read_input
@@ -23,34 +26,24 @@ from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch, read_command, read_launch
 
 MAX_BYTES = 16 << 20
+SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+         "context_parallel_size")  # fmt: skip
+"""Settings of which a launch of Megatron-LM's own programs has some."""
+MOST_PARENTS = 8
+"""Files that inherit from one another."""
 REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides, or -- COMMAND"
-OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
 LOGGED_ENOUGH = 20
 """Lines of logged arguments that make a log."""
-NAMES = MappingProxyType(
-    {
-        "num_moe_experts": "num_experts",
-        "use_te_rng_tracker": "te_rng_tracker",
-        "ddp_average_in_collective": "average_in_collective",
-        "nproc": "ranks",
-    }
-)
-"""Fields of the library and its users that Megatron's parser names otherwise."""
-BRIDGE = ("model", "ddp", "train", "dataset", "dist", "checkpoint", "optimizer", "logger",
-          "scheduler", "profiling", "rng", "tokenizer", "mixed_precision", "comm_overlap", "cfg",
-          "config", "recipe", "validation")  # fmt: skip
 YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
-RANKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "verl": ("trainer.nnodes", "trainer.n_gpus_per_node"),
-        "nemo-rl": ("cluster.num_nodes", "cluster.gpus_per_node"),
-    }
-)
 
 
 def read_settings(
-    words: Sequence[str], sets: Mapping[str, str], *, ranks: int | None = None
+    words: Sequence[str],
+    sets: Mapping[str, str],
+    *,
+    ranks: int | None = None,
+    blackwell: bool = False,
 ) -> Settings:
     """Return the settings of a file, of overrides, or of a command.
 
@@ -58,6 +51,7 @@ def read_settings(
         words: One path, ``NAME.NAME=VALUE`` overrides, a path and overrides, or a command.
         sets: Variables of a script by name.
         ranks: World size, where the configuration does not say it.
+        blackwell: Whether the GPUs are Blackwell or newer.
 
     Raises:
         InputError: It cannot be read, or holds no settings.
@@ -65,18 +59,19 @@ def read_settings(
     overrides = [word for word in words if OVERRIDE.fullmatch(word)]
     rest = [word for word in words if word not in overrides]
     if len(rest) > 1:
-        settings = _with_yaml(of_launch(read_command(words)), Path())
+        launch = of_command(words, {}, "the command")
+        settings = launch or _with_yaml(of_launch(read_command(words)), Path())
     elif rest:
         settings = _of_file(Path(rest[0]), sets)
     elif overrides:
-        settings = _of_fields({}, "the overrides")
+        settings = of_fields({}, "the overrides")
     else:
         raise InputError("CONFIG", None, "nothing to examine", REMEDY)
     if overrides and len(rest) <= 1:
         settings = _with(settings, overrides)
     if ranks is not None:
         settings = replace(settings, ranks=ranks)
-    return settings
+    return replace(settings, blackwell=blackwell)
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -86,6 +81,9 @@ def of_launch(launch: Launch) -> Settings:
     """Return the settings of a launch of Megatron-LM's own scripts."""
     flags = Flags(launch.arguments)
     names = {name[2:].replace("-", "_"): name for name in flags.names() if name.startswith("--")}
+    notes = launch.notes
+    if names.keys().isdisjoint(SIZES):
+        notes += (f"{launch.script} gets none of Megatron-LM's sizes: its own were not examined",)
     return Settings(
         values=MappingProxyType({key: flags.get(name) or () for key, name in names.items()}),
         names=MappingProxyType(names),
@@ -94,7 +92,7 @@ def of_launch(launch: Launch) -> Settings:
         program="megatron",
         source=launch.source,
         ranks_per_node=launch.ranks_per_node,
-        notes=launch.notes,
+        notes=notes,
         arguments=launch.arguments,
         script=launch.script,
     )
@@ -111,11 +109,12 @@ def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
     if path.suffix in (".yaml", ".yml"):
         return _of_yaml(path, text, sets)
     if path.suffix == ".py":
-        return _of_recipe(path, text)
+        return of_recipe(path, text, sets)
     logged = {found[1]: found[2].strip() for found in LOGGED.finditer(text)}
     if len(logged) >= LOGGED_ENOUGH:
         return _of_log(logged, path.name)
-    return _with_yaml(of_launch(read_launch(path, sets)), path.parent)
+    other = of_script(text, path, sets)
+    return other or _with_yaml(of_launch(read_launch(path, sets)), path.parent)
 
 
 def _with_yaml(settings: Settings, folder: Path) -> Settings:
@@ -146,7 +145,39 @@ def _with_yaml(settings: Settings, folder: Path) -> Settings:
 
 def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
-        return of_launch(read_launch(path, sets))
+        return _with_ranks(of_launch(read_launch(path, sets)), sets)
+    fields, missing = _inherited(path, text)
+    settings = of_fields(fields, path.name)
+    notes = tuple(f"{name}, from which it inherits, was not read" for name in missing)
+    return replace(settings, notes=(*settings.notes, *notes))
+
+
+def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
+    """Settings of a functional test, whose number of ranks stands in another file."""
+    if not {"GPUS_PER_NODE", "NUM_NODES"}.isdisjoint(sets):
+        return settings
+    facts = Facts(settings, frozenset())
+    samples = settings.number("micro_batch_size", 1) * (facts.dp or 1)
+    remainders = (
+        (settings.ranks or 0) % facts.model_size,
+        (settings.ranks or 0) % facts.expert_size,
+        settings.number("global_batch_size", 0) % max(samples, 1),
+    )
+    if not any(remainders):
+        note = f"the file does not say the number of ranks: {settings.ranks} are assumed"
+        return replace(settings, notes=(*settings.notes, note))
+    note = "the file does not say the number of ranks: give it with --ranks"
+    return replace(settings, ranks=None, ranks_per_node=None, notes=(*settings.notes, note))
+
+
+def _inherited(
+    path: Path, text: str, children: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of a YAML file over those of the files that its ``defaults`` name, as in NeMo-RL.
+
+    Returns:
+        The fields, and names of files that could not be read.
+    """
     try:
         data = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, RecursionError, ValueError) as error:
@@ -155,7 +186,20 @@ def _of_yaml(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
         ) from error
     if not isinstance(data, dict):
         raise InputError(str(path), None, "holds no settings", REMEDY)
-    return _of_fields(dict(_flat(data)), path.name)
+    parents = data.pop("defaults", None)
+    names = parents if isinstance(parents, list) else [parents]
+    fields: dict[str, Any] = {}
+    missing: list[str] = []
+    for name in (name for name in names if isinstance(name, str)):
+        parent = path.parent / name
+        if len(children) > MOST_PARENTS or parent in (path, *children) or not parent.is_file():
+            missing.append(name)
+            continue
+        given = read_input(parent, MAX_BYTES, remedy=REMEDY).decode("utf-8", "replace")
+        more, unread = _inherited(parent, given, (*children, path))
+        fields |= more
+        missing += unread
+    return {**fields, **dict(_flat(data))}, missing
 
 
 def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -171,7 +215,7 @@ def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator
 
 def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     """Settings of the arguments that Megatron-LM prints when it starts."""
-    fields = {name: _words(value) for name, value in logged.items()}
+    fields = {name: words_of(value) for name, value in logged.items()}
     world = logged.get("world_size", "")
     return Settings(
         values=MappingProxyType(fields),
@@ -184,46 +228,11 @@ def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     )
 
 
-def _of_recipe(path: Path, text: str) -> Settings:
-    """Settings that a Python recipe assigns or passes by name, where the value stands there."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(str(path), str(error), "is not Python", "correct it") from error
-    fields: dict[str, Any] = {}
-    unknown: list[str] = []
-    for node in ast.walk(tree):
-        for name, value in _assigned(node):
-            try:
-                fields[name] = ast.literal_eval(value)
-            except ValueError:
-                unknown.append(name)
-    if not fields:
-        raise InputError(str(path), None, "sets nothing", REMEDY)
-    settings = _of_fields(fields, path.name, program="bridge")
-    told = [name for name in unknown if "parallel" in name or name.endswith("cp_comm_type")]
-    notes = tuple(f"{name} is computed and was not read" for name in told)
-    return replace(settings, notes=notes)
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target = node.targets[0]
-        if isinstance(target, ast.Attribute):
-            yield ast.unparse(target), node.value
-    elif isinstance(node, ast.Call):
-        for keyword in node.keywords:
-            if keyword.arg is not None:
-                yield f"model.{keyword.arg}", keyword.value
-
-
-# -- fields ---------------------------------------------------------------------------------------
+# -- overrides ------------------------------------------------------------------------------------
 
 
 def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
-    matches = [match for word in overrides if (match := OVERRIDE.fullmatch(word))]
-    fields = {match[1]: match[2] for match in matches}
-    given = _of_fields(fields, settings.source)
+    given = of_fields(overrides_of(overrides), settings.source)
     return replace(
         settings,
         values=MappingProxyType({**settings.values, **given.values}),
@@ -232,60 +241,3 @@ def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
         program=given.program if not settings.values else settings.program,
         script="",  # the launch without the overrides is not what is meant
     )
-
-
-def _program(fields: Mapping[str, Any]) -> str:
-    first = {name.partition(".")[0] for name in fields}
-    if first & {"actor_rollout_ref", "critic"}:
-        return "verl"
-    if any(name.startswith("policy.megatron_cfg") for name in fields):
-        return "nemo-rl"
-    if first & {"language_model", "model_parallel"}:
-        return "megatron"
-    return "bridge"
-
-
-def _of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Settings:
-    program = program or _program(fields)
-    values: dict[str, tuple[str, ...]] = {}
-    names: dict[str, str] = {}
-    for field, value in fields.items():
-        if not _belongs(field, program):
-            continue
-        last = field.rpartition(".")[2]
-        key = NAMES.get(last, last)
-        values[key], names[key] = _words(value), field
-    nodes, each = (_whole(fields.get(name)) for name in RANKS.get(program, ("", "")))
-    notes: tuple[str, ...] = ()
-    if program == "megatron":
-        notes = (YAML_CHECKS,)
-    return Settings(
-        values=MappingProxyType(values),
-        names=MappingProxyType(names),
-        ranks=nodes * each if nodes and each else None,
-        environment=None,
-        program=program,
-        source=source,
-        ranks_per_node=each,
-        notes=notes,
-    )
-
-
-def _belongs(field: str, program: str) -> bool:
-    """Whether a field is the model's that trains; verl has further ones, of the reference."""
-    if program == "verl":
-        return field.startswith("actor_rollout_ref.actor.megatron.")
-    if program == "nemo-rl":
-        return field.startswith("policy.megatron_cfg.")
-    return True
-
-
-def _whole(value: Any) -> int | None:
-    text = str(value)
-    return int(text) if text.isdigit() else None
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    if isinstance(value, (list, tuple)):
-        return tuple(str(item) for item in value)
-    return (str(value),)

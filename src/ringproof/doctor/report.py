@@ -114,7 +114,7 @@ def _asked(examination: Examination) -> list[str]:
     """Skills whose feature the settings turn on."""
     facts = examination.facts
     found = []
-    if facts.dynamic:
+    if facts.old_name or facts.new_name:
         found.append("dynamic-context-parallel")
     if facts.hierarchical:
         found.append("hierarchical-context-parallel")

@@ -29,7 +29,9 @@ class Settings:
             ``bridge``, ``verl`` or ``nemo-rl``, which use the library.
         source: File, for messages.
         notes: What was not read, and why.
-        script: Path of the training script; empty if it is not known.
+        blackwell: Whether the GPUs are Blackwell or newer, from which some of upstream's checks
+            hold no longer.
+        script: Path of the program, as written; empty if the configuration names none.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -41,6 +43,7 @@ class Settings:
     ranks_per_node: int | None = None
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)
+    blackwell: bool = False
     script: str = ""
 
     def written(self, name: str) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 import shlex
 from collections.abc import Callable
 from types import MappingProxyType
 
 from ringproof.doctor.facts import Facts
+from ringproof.doctor.options import PROGRAMS
 from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, By, Effect, Rule
 
+NEAR = 0.75
+"""Likeness from which a known option is proposed for an unknown one."""
 V1, V2 = "dynamic-v1", "dynamic-v2"
 OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
 NEW = (V1, V2)
@@ -55,6 +60,23 @@ def _unknown(facts: Facts) -> str:
     return f"{names}: this line has no such option" if names else ""
 
 
+def _foreign_names(facts: Facts) -> list[str]:
+    """Options that the checkout's parser does not have, and that the table above does not judge."""
+    settings = facts.settings
+    if not facts.options or settings.script.rpartition("/")[2] not in PROGRAMS:
+        return []
+    return [name for key, name in settings.names.items()
+            if key not in SINCE and name not in facts.options]  # fmt: skip
+
+
+def _foreign(facts: Facts) -> str:
+    found = []
+    for name in _foreign_names(facts):
+        near = difflib.get_close_matches(name, facts.options, 1, NEAR)
+        found.append(f"{name} (perhaps {near[0]})" if near else name)
+    return f"{', '.join(found)}: the parser of this checkout has no such option" if found else ""
+
+
 def _renamed(facts: Facts) -> dict[str, str | None]:
     changes: dict[str, str | None] = dict.fromkeys(_unknown_names(facts))
     if "dynamic_context_parallel" in changes and facts.at(*OLD):
@@ -81,6 +103,19 @@ def _split(facts: Facts) -> str:
 def _joined(facts: Facts) -> dict[str, str | None]:
     values = facts.settings.values
     return {name: shlex.quote(ONE_WORD[name].join(values[name])) for name in _split_names(facts)}
+
+
+def _sizes(facts: Facts) -> str:
+    name = "hierarchical_context_parallel_sizes"
+    words = facts.settings.values.get(name, ()) if facts.settings.arguments else ()
+    wrong = [word for word in words if re.fullmatch(r"\s*[+-]?\d+\s*", word) is None]
+    return _if(bool(wrong), f"{facts.settings.written(name)} {shlex.join(words)}: the parser takes "
+               "each size as a word of its own")  # fmt: skip
+
+
+def _separate(facts: Facts) -> dict[str, str | None]:
+    name = "hierarchical_context_parallel_sizes"
+    return {name: " ".join(map(str, facts.settings.numbers(name) or ()))}
 
 
 # -- arguments ------------------------------------------------------------------------------------
@@ -136,7 +171,7 @@ def _loader(facts: Facts) -> str:
 def _connections(facts: Facts) -> str:
     environment, settings = facts.settings.environment, facts.settings
     sharded = settings.on("use_megatron_fsdp") or settings.on("use_torch_fsdp2")
-    if environment is None or (facts.tp == 1 and facts.cp == 1) or sharded:
+    if environment is None or settings.blackwell or (facts.tp == facts.cp == 1) or sharded:
         return ""
     given = environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
     overlap = settings.on("overlap_moe_expert_parallel_comm")
@@ -147,8 +182,8 @@ def _connections(facts: Facts) -> str:
 def _sharded_connections(facts: Facts) -> str:
     environment = facts.settings.environment or {}
     one = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-    on = facts.settings.on("use_megatron_fsdp")
-    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with Megatron FSDP")
+    on = facts.settings.on("use_megatron_fsdp") or facts.settings.on("use_torch_fsdp2")
+    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with FSDP")
 
 
 def _buffer(facts: Facts) -> str:
@@ -201,7 +236,7 @@ def _virtual(facts: Facts) -> str:
 
 def _types_for_layers(facts: Facts) -> str:
     layers = facts.settings.number("num_layers", 0)
-    if facts.cp == 1 or len(facts.types) in (1, layers):
+    if facts.cp == 1 or len(facts.types) in (1, layers) or not layers:
         return ""
     return f"{len(facts.types)} types for {layers} layers"
 
@@ -213,7 +248,8 @@ def _local(facts: Facts) -> str:
 
 
 def _dispatcher(facts: Facts) -> str:
-    kind = facts.settings.text("moe_token_dispatcher_type", "allgather")
+    default = "allgather" if facts.settings.program == "megatron" else "alltoall"
+    kind = facts.settings.text("moe_token_dispatcher_type", default)
     experts = facts.settings.number("num_experts", 0) > 0
     packs = bool(facts.scheduler) or facts.dynamic
     wrong = packs and experts and kind not in ("alltoall", "flex")
@@ -222,7 +258,9 @@ def _dispatcher(facts: Facts) -> str:
 
 def _bias_of_experts(facts: Facts) -> str:
     settings = facts.settings
+    bias = settings.program == "megatron" or settings.on("add_bias_linear")
     experts = settings.number("num_experts", 0) > 0 and not settings.on("disable_bias_linear")
+    experts = experts and bias
     split = settings.number("expert_tensor_parallel_size", facts.tp)
     return _if(experts and split > 1, f"experts with bias over {split} tensor-parallel ranks")
 
@@ -235,6 +273,7 @@ def _partition(facts: Facts) -> str:
         return "contiguous rows without a packing scheduler"
     kind = facts.settings.text("experimental_attention_variant")
     wrong = facts.cp > 1 and kind not in ("dsv4_hybrid", "gated_delta_net")
+    wrong = wrong and (bool(kind) or facts.settings.program == "megatron")  # else the model says it
     return _if(wrong, f"contiguous rows with {kind or 'softmax'} attention")
 
 
@@ -371,6 +410,23 @@ REFUSED: tuple[Rule, ...] = (
         repair=_joined,
     ),
     Rule(
+        statement=LAUNCH + "unknown-option",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        broken=_foreign,
+        message="unrecognized arguments",
+        remedy="take the name that this checkout has, or leave the option out",
+    ),
+    Rule(
+        statement=LAUNCH + "sizes-of-one-word",
+        effect=Effect.REFUSED,
+        by=By.PARSER,
+        broken=_sizes,
+        message="argument --hierarchical-context-parallel-sizes: invalid int value",
+        remedy="write --hierarchical-context-parallel-sizes 2 4, without quotes and commas",
+        repair=_separate,
+    ),
+    Rule(
         statement=LAUNCH + "world-size",
         effect=Effect.REFUSED,
         by=By.ARGUMENTS,
@@ -415,14 +471,14 @@ REFUSED: tuple[Rule, ...] = (
         by=By.ARGUMENTS,
         broken=_connections,
         message="Using tensor model parallelism or context parallelism require setting",
-        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1; Blackwell does not need it",
+        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it",
     ),
     Rule(
         statement=LAUNCH + "fsdp-connections",
         effect=Effect.REFUSED,
         by=By.ARGUMENTS,
         broken=_sharded_connections,
-        message="FSDP requires CUDA_DEVICE_MAX_CONNECTIONS",
+        message="requires CUDA_DEVICE_MAX_CONNECTIONS",
         remedy="unset CUDA_DEVICE_MAX_CONNECTIONS",
     ),
     Rule(
@@ -585,11 +641,7 @@ REFUSED: tuple[Rule, ...] = (
         by=By.ARGUMENTS,
         unchecked=Effect.WRONG,
         lines=(*OLD, *NEW),
-        broken=_dynamic(
-            lambda f: _if(
-                not f.settings.on("calculate_per_token_loss"), "the loss is a mean per microbatch"
-            )
-        ),
+        broken=_dynamic(lambda f: _if(not f.per_token_loss, "the loss is a mean per microbatch")),
         message="context parallelism must be used with --calculate-per-token-loss",
         remedy="set calculate_per_token_loss",
         repair=lambda _: {"calculate_per_token_loss": ""},

@@ -145,6 +145,11 @@ def _alias_without_budget(facts: Facts) -> str:
     return _when(found, "only the layers see --hybrid-context-parallel, and there is no budget")
 
 
+def _unknown_field(facts: Facts) -> str:
+    found = facts.new_name and facts.settings.program in ("bridge", "verl")
+    return _when(found, "this Megatron-Core has no dynamic_context_parallel")
+
+
 def _no_loop(facts: Facts) -> str:
     return _when(facts.old_name, "the training loop of this line does not run")
 
@@ -315,6 +320,7 @@ def _flash(facts: Facts) -> str:
 def _evaluation_interval(facts: Facts) -> str:
     settings = facts.settings
     wrong = settings.program == "megatron" and not settings.given("eval_interval")
+    wrong = wrong and settings.given("micro_batch_size")  # else it is a program of its own
     wrong = wrong and not settings.on("full_validation") and not settings.on("skip_train")
     wrong = wrong and not settings.given("train_samples") and settings.given("train_iters")
     return _when(wrong, "--eval-interval is not set")
@@ -382,6 +388,17 @@ def _persistent_norm(facts: Facts) -> str:
 def _split_norm(facts: Facts) -> str:
     found = _torch_norm(facts) and facts.tp > 1 and facts.settings.on("sequence_parallel")
     return _when(found, "local layers with RMSNorm and sequence parallelism")
+
+
+def _experts(facts: Facts) -> str:
+    ranks, given = facts.settings.ranks, facts.settings.given("expert_tensor_parallel_size")
+    if ranks is None or not (given or facts.settings.program == "megatron"):
+        return ""  # a library's model may bring a size of its own
+    if ranks % facts.model_size or ranks % facts.expert_size == 0:
+        return ""
+    parallel = facts.settings.number("expert_model_parallel_size", 1)
+    split = facts.expert_size // (parallel * facts.pp)
+    return f"{ranks} ranks are not divisible by ETP {split} x EP {parallel} x PP {facts.pp}"
 
 
 def _dense_mask(facts: Facts) -> str:
@@ -525,6 +542,13 @@ RUNNING: tuple[Rule, ...] = (
         repair=lambda _: {"dynamic_context_parallel": "", "hybrid_context_parallel": None},
     ),
     Rule(
+        statement=DCP + "hybrid-alias",
+        effect=Effect.FAILS,
+        lines=("without-dynamic-cp", *OLD),
+        broken=_unknown_field,
+        remedy="take a Megatron-Core that has it, such as dev",
+    ),
+    Rule(
         statement=DCP + "main-loses-the-size",
         effect=Effect.FAILS,
         lines=("hybrid-broken",),
@@ -602,7 +626,7 @@ RUNNING: tuple[Rule, ...] = (
         lines=(V1,),
         broken=_several_samples,
         message="micro-batch-size must be 1 for packing",
-        remedy="set micro_batch_size to 1",
+        remedy="set micro_batch_size to 1, or sequence_packing_scheduler to dp_balanced",
         repair=lambda _: {"micro_batch_size": "1"},
     ),
     Rule(
@@ -815,6 +839,13 @@ RUNNING: tuple[Rule, ...] = (
         message="sequence parallel not supported by torch LayerNorm",
         remedy="set transformer_impl to transformer_engine, or leave --sequence-parallel out",
         repair=lambda _: {"transformer_impl": "transformer_engine"},
+    ),
+    Rule(
+        statement=LAUNCH + "expert-world-size",
+        effect=Effect.FAILS,
+        broken=_experts,
+        message="world_size (",
+        remedy="make ETP x EP x PP divide the number of ranks; CP has no part in it",
     ),
     Rule(
         statement=LAUNCH + "dense-mask",

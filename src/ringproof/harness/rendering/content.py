@@ -27,7 +27,7 @@ def nearest(value: str, choices: Sequence[str]) -> str:
     return f"choose from: {listed}{more}" if choices else "the card has none"
 
 
-def _differences(card: Card, lock: Lock) -> Iterator[str]:
+def lock_differences(card: Card, lock: Lock) -> Iterator[str]:
     """Yield why a lock does not match a card."""
     for anchor in card.anchors:
         locked = lock.anchors.get(anchor.id)
@@ -101,7 +101,7 @@ class BlockRequest:
         remedy = "write it with `ringproof anchors lock`"
         if self.lock is None:
             raise self.block.refusal(None, "needs anchors.lock, which is not there", remedy)
-        stale = next(_differences(self.card, self.lock), None)
+        stale = next(lock_differences(self.card, self.lock), None)
         if stale is not None:
             problem = f"anchors.lock is older than the card: it {stale}"
             raise self.block.refusal(None, problem, remedy)

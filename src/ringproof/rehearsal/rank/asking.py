@@ -6,6 +6,7 @@ classes run, as they do on rank 0 before anything else.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import io
@@ -24,7 +25,8 @@ def answers(launches: list[dict[str, Any]]) -> list[dict[str, str] | None]:
     """Return the refusal of each launch, or ``None`` where upstream accepts it.
 
     Args:
-        launches: ``arguments`` (list of words), ``world`` (number of ranks) and ``environment``.
+        launches: ``arguments`` (list of words), ``world`` (number of ranks), ``environment`` and,
+            where the GPUs are Blackwell, ``blackwell``.
 
     Returns:
         ``type``, ``message`` and ``place`` (``FILE:LINE`` relative to the folder of Megatron) of
@@ -33,6 +35,13 @@ def answers(launches: list[dict[str, Any]]) -> list[dict[str, str] | None]:
     arguments = importlib.import_module("megatron.training.arguments")
     with _parser_built_once(arguments):
         return [_answer(arguments, launch) for launch in launches]
+
+
+def option_names(_: object) -> list[str]:
+    """Return the options of upstream's parser, with their dashes."""
+    arguments = importlib.import_module("megatron.training.arguments")
+    parser = arguments.add_megatron_arguments(argparse.ArgumentParser())
+    return [name for action in parser._actions for name in action.option_strings]
 
 
 @contextlib.contextmanager
@@ -55,7 +64,12 @@ def _parser_built_once(arguments: Any) -> Iterator[None]:
 
 def _answer(arguments: Any, launch: Mapping[str, Any]) -> dict[str, str] | None:
     printed = io.StringIO()
-    with _as_rank_zero(launch), contextlib.redirect_stdout(printed), _quiet(printed):
+    with (
+        _as_rank_zero(launch),
+        _on_gpus(arguments, launch),
+        contextlib.redirect_stdout(printed),
+        _quiet(printed),
+    ):
         try:
             _ask(arguments)
         except SystemExit:
@@ -86,6 +100,18 @@ def _as_rank_zero(launch: Mapping[str, Any]) -> Iterator[None]:
         sys.argv = words
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _on_gpus(arguments: Any, launch: Mapping[str, Any]) -> Iterator[None]:
+    """Let the argument checks see Blackwell, where the stand-ins have an H100's properties."""
+    version = arguments.get_device_arch_version
+    if launch.get("blackwell"):
+        arguments.get_device_arch_version = lambda: 10
+    try:
+        yield
+    finally:
+        arguments.get_device_arch_version = version
 
 
 @contextlib.contextmanager

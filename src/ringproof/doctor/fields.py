@@ -1,0 +1,144 @@
+"""Settings of the programs that use Megatron-LM as a library, from their fields ``NAME.NAME``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.doctor.settings import FALSE, NOTHING, Settings
+
+NAMES = MappingProxyType(
+    {
+        "num_moe_experts": "num_experts",
+        "use_te_rng_tracker": "te_rng_tracker",
+        "ddp_average_in_collective": "average_in_collective",
+    }
+)
+"""Fields of the library and its users that Megatron's parser names otherwise."""
+BRIDGE = frozenset(
+    (
+        "model", "ddp", "train", "dataset", "dist", "checkpoint", "optimizer", "logger", "rng",
+        "scheduler", "profiling", "tokenizer", "mixed_precision", "comm_overlap", "validation",
+    )
+)  # fmt: skip
+"""Sections of a configuration of Megatron-Bridge."""
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
+"""Names whose values matter enough to say that they were not read."""
+PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "verl": ("actor_rollout_ref.actor.megatron.", "engine."),
+        "nemo-rl": ("policy.megatron_cfg.",),
+    }
+)
+"""Fields of the model that trains; there are further ones, for example of the reference model."""
+
+
+def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Settings:
+    """Return settings from fields by their full names.
+
+    Args:
+        program: What reads them; recognised by the names where it is not given.
+    """
+    program = program or program_of(fields) or "bridge"
+    enabled = str(fields.get("policy.megatron_cfg.enabled", "true")) not in FALSE
+    values: dict[str, tuple[str, ...]] = {}
+    names: dict[str, str] = {}
+    notes: list[str] = []
+    for field, given in fields.items():
+        if not enabled or not _belongs(field, program):
+            continue
+        last = field.rpartition(".")[2]
+        found = REFERENCE.fullmatch(str(given))
+        value = fields.get(found[1], given) if found else given
+        if not str(value).startswith("${"):
+            key = NAMES.get(last, last)
+            values[key], names[key] = words_of(value), field
+        elif DECIDES.search(last):
+            notes.append(f"{field} is {given}, which was not resolved")
+    if program == "megatron":
+        notes.append("a YAML file passes upstream's validate_yaml, not validate_args")
+    if not enabled:
+        notes.append("policy.megatron_cfg is not enabled: Megatron-LM does not train here")
+    ranks, each = _RANKS[program](fields) if program in _RANKS else (None, None)
+    return Settings(
+        values=MappingProxyType(values),
+        names=MappingProxyType(names),
+        ranks=ranks,
+        environment=None,
+        program=program,
+        source=source,
+        ranks_per_node=each,
+        notes=tuple(notes),
+    )
+
+
+def program_of(fields: Mapping[str, Any]) -> str:
+    """Return the program whose fields these are; empty where no name is known."""
+    first = {name.partition(".")[0] for name in fields}
+    if first & {"actor_rollout_ref", "critic", "engine", "trainer", "algorithm"}:
+        return "verl"
+    if "policy" in first:
+        return "nemo-rl"
+    if first & {"language_model", "model_parallel"}:
+        return "megatron"
+    return "bridge" if first & BRIDGE else ""
+
+
+def words_of(value: Any) -> tuple[str, ...]:
+    """Return the words of a value as a command line would have them."""
+    if isinstance(value, (list, tuple)):
+        return tuple(str(item) for item in value)
+    return (str(value),)
+
+
+def _belongs(field: str, program: str) -> bool:
+    if program in PREFIXES:
+        return field.startswith(PREFIXES[program])
+    parts = field.split(".")
+    if program == "bridge" and parts[0] not in BRIDGE:
+        parts = parts[1:]  # the variable of a recipe, such as cfg
+    # deeper ones belong to another model, such as model.vision_config.num_layers
+    return program != "bridge" or (len(parts) == 2 and parts[0] in BRIDGE)
+
+
+# -- world sizes ----------------------------------------------------------------------------------
+
+
+def _of_verl(fields: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    nodes, each = (_whole(fields, f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
+    return (nodes * each if nodes and each else None), each
+
+
+def _of_nemo_rl(fields: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Ranks that train: without those that only generate; unknown if others need some, too."""
+    nodes, each = (_whole(fields, f"cluster.{name}") for name in ("num_nodes", "gpus_per_node"))
+    colocated = "policy.generation.colocated."
+    others = (
+        name.startswith("on_policy_distillation.non_colocated")
+        or (name.endswith("env_name") and "reward_model" in str(value))
+        or (name.endswith("num_gpu_nodes") and str(value) not in NOTHING + FALSE)
+        for name, value in fields.items()
+    )
+    if any(others):
+        return None, each
+    if nodes and each and str(fields.get(f"{colocated}enabled", "true")) in FALSE:
+        apart = [_whole(fields, f"{colocated}resources.{name}")
+                 for name in ("num_nodes", "gpus_per_node")]  # fmt: skip
+        if nodes == 1:
+            each -= apart[1] or each
+        else:
+            nodes -= apart[0] or nodes
+    return (nodes * each if nodes and each else None), each
+
+
+_RANKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[int | None, int | None]]] = (
+    MappingProxyType({"verl": _of_verl, "nemo-rl": _of_nemo_rl})
+)
+
+
+def _whole(fields: Mapping[str, Any], name: str) -> int | None:
+    text = str(fields.get(name))
+    return int(text) if text not in NOTHING and text.isdigit() else None
