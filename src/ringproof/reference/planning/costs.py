@@ -101,15 +101,16 @@ class Batch:
 
     def items(self, members: IntArray, chain: Sequence[int]) -> Items:
         """Some of the sequences, given by their places in `order`, for the sizes of a chain."""
-        rows = np.array([self.sizes.index(size) for size in chain])
         kinds = self.kind[members]
-        return Items(
-            members,
-            tuple(chain),
-            self.ticks[rows].take(kinds, axis=1),
-            self.tokens[rows].take(kinds, axis=1),
-            self.overhead[rows],
+        if tuple(chain) == self.sizes:
+            ticks, tokens = (table.take(kinds, axis=1) for table in (self.ticks, self.tokens))
+            return Items(members, self.sizes, ticks, tokens, self.overhead)
+        rows = [self.sizes.index(size) for size in chain]
+        ticks, tokens = (
+            np.stack([table[row].take(kinds) for row in rows])  # no copy of the whole table
+            for table in (self.ticks, self.tokens)
         )
+        return Items(members, tuple(chain), ticks, tokens, self.overhead[rows])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from operator import neg
 
 import numpy as np
@@ -61,12 +62,47 @@ class _Table:
 
 @dataclass(slots=True)
 class _Group:
-    """A group that is being filled."""
+    """A group that is being filled, and its place among those of its size."""
 
     level: int
+    index: int
     weight: int
     tokens: int = 0
     members: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Level:
+    """The groups of one size, in heaps by what keeps the next sequence out of them.
+
+    Sequences come longest first and the heaviest group never gets lighter. What is allowed only
+    grows, so a group moves from ``full`` to ``heavy`` to ``ready``, and back only when it is given a
+    sequence. The group to take is found without a look at the others.
+
+    Attributes:
+        groups: In the order they were opened.
+        full: Tokens and index of groups without room for the sequences so far.
+        heavy: Weight and index of groups that have room, but would get the heaviest.
+        ready: Index of groups that have room and would not.
+    """
+
+    groups: list[_Group] = field(default_factory=list)
+    full: list[tuple[int, int]] = field(default_factory=list)
+    heavy: list[tuple[int, int]] = field(default_factory=list)
+    ready: list[int] = field(default_factory=list)
+
+    def allow(self, room: int, below: int) -> None:
+        """Move the groups with at most ``room`` tokens and a weight of at most ``below``."""
+        full, heavy = self.full, self.heavy
+        while full and full[0][0] <= room:
+            index = heappop(full)[1]
+            heappush(heavy, (self.groups[index].weight, index))
+        while heavy and heavy[0][0] <= below:
+            heappush(self.ready, heappop(heavy)[1])
+
+    def take(self) -> _Group:
+        """Take out the first group that is ready, or else the lightest that has room."""
+        return self.groups[heappop(self.ready) if self.ready else heappop(self.heavy)[1]]
 
 
 @dataclass(slots=True)
@@ -78,7 +114,7 @@ class _Filling:
     """
 
     table: _Table
-    groups: list[list[_Group]]
+    levels: list[_Level]
     free: int
     heaviest: int = 0
     left: list[int] = field(default_factory=list)
@@ -88,7 +124,7 @@ class _Filling:
     @property
     def members(self) -> list[int]:
         """All sequences in it."""
-        return [item for level in self.groups for group in level for item in group.members]
+        return [item for level in self.levels for group in level.groups for item in group.members]
 
     @property
     def ticks(self) -> int:
@@ -96,8 +132,8 @@ class _Filling:
         ticks, overhead = self.table.ticks, self.table.ticks_overhead
         return max(
             overhead[group.level] + sum(map(ticks[group.level].__getitem__, group.members))
-            for level in self.groups
-            for group in level
+            for level in self.levels
+            for group in level.groups
         )
 
 
@@ -122,14 +158,15 @@ class _Rating:
         part = sum(map(self.tokens.__getitem__, members)) / self.budget
         missing = max(0.0, FULL_ENOUGH - part) if filling.left else 0.0
         spent = filling.heaviest + self.overhead
-        return spent / self._ideal(members) + WEIGHT_OF_UNUSED * missing
+        work = sum(map(self.work.__getitem__, members))
+        return spent / self._ideal(work) + WEIGHT_OF_UNUSED * missing
 
-    def hopeless(self, queue: Sequence[int], rating: float) -> int:
-        """The weight of a group beyond which no filling from the queue is rated better."""
-        return int(rating * self._ideal(queue)) + 1 - self.overhead
+    def hopeless(self, work: int, rating: float) -> int:
+        """The weight of a group beyond which no filling from a queue of that work is better."""
+        return int(rating * self._ideal(work)) + 1 - self.overhead
 
-    def _ideal(self, members: Sequence[int]) -> float:
-        return max(sum(map(self.work.__getitem__, members)) / self.ranks, 1.0)
+    def _ideal(self, work: int) -> float:
+        return max(work / self.ranks, 1.0)
 
 
 def one_by_one(
@@ -160,30 +197,37 @@ def one_by_one(
     rate = _Rating(work, least, domain.ranks, budget, batch.microbatch_overhead)
     queue = list(range(len(batch)))
     fillings: list[_Filling] = []
-    spent, rest = 0, sum(work)
+    spent = freed = 0
+    rest = sum(work)
     while queue:
         if as_upstream:
             best = _fill(queue, tables[0], tables[0].lowest[queue[0]], _NO_LIMIT)
         else:
-            found = [_best(queue, table, rate) for table in tables]
+            found = [_best(queue, rest, table, rate) for table in tables]
             best = min(found, key=lambda filling: filling.rating)
+        done = sum(map(work.__getitem__, best.members))
+        rest -= done
         spent += batch.microbatch_overhead
-        if not best.free:  # else groups will grow, and take less time
+        if best.free:  # groups will grow, and take less time
+            freed += done
+        else:
             spent += best.ticks
-            rest -= sum(map(work.__getitem__, best.members))
-        if limit is not None and spent + rest / domain.ranks >= limit:
+        if limit is not None and spent + (rest + freed) / domain.ranks >= limit:
             return ()
         fillings.append(best)
         queue = best.left
     return tuple(_packed(filling, batch, domain, even) for filling in fillings)
 
 
-def _best(queue: Sequence[int], table: _Table, rate: _Rating) -> _Filling:
-    """The best over sizes for the longest sequence; larger ones are tried while that helps."""
+def _best(queue: Sequence[int], work: int, table: _Table, rate: _Rating) -> _Filling:
+    """The best over sizes for the longest sequence; larger ones are tried while that helps.
+
+    ``work`` is the least rank-ticks of the queue.
+    """
     best: _Filling | None = None
     for level in range(table.lowest[queue[0]], len(table.sizes)):
         alone = table.weights[level][queue[0]] + table.overhead[level]
-        hopeless = rate.hopeless(queue, best.rating) if best else _NO_LIMIT
+        hopeless = rate.hopeless(work, best.rating) if best else _NO_LIMIT
         better = _fill(queue, table, level, _NO_LIMIT, hopeless)
         better.rating = rate(better)
         if better.heaviest > alone:
@@ -229,7 +273,7 @@ def _fill(
     The first sequence gets a group of the size ``level`` (an index), and no group gets heavier than
     ``limit``. The filling is given up when a group is heavier than ``hopeless``.
     """
-    now = _Filling(table, [[] for _ in table.sizes], table.ranks)
+    now = _Filling(table, [_Level() for _ in table.sizes], table.ranks)
     _add(now, table, queue[0], _open(now, table, level))
     place = 1
     while place < len(queue):
@@ -251,60 +295,64 @@ def _fill(
 def _first_that_may_fit(now: _Filling, table: _Table, limit: int) -> int:
     """All longer sequences fit into no group: too many tokens, or too heavy for the limit."""
     found = len(table.lowest)
-    for level, groups in enumerate(now.groups):
-        empty = now.free >= table.sizes[level]
-        if not groups and not empty:
-            continue
-        tokens = 0 if empty else min([group.tokens for group in groups])
-        weight = table.overhead[level] if empty else min([group.weight for group in groups])
-        short = bisect_left(table.tokens[level], tokens - table.budget, key=neg)
-        light = bisect_left(table.weights[level], weight - limit, key=neg)
-        found = min(found, max(short, light))
+    for level, state in enumerate(now.levels):
+        short, light = table.tokens[level], table.weights[level]
+        if state.full:
+            tokens = state.full[0][0]
+            found = min(found, bisect_left(short, tokens - table.budget, key=neg))
+        if state.heavy:
+            weight = state.heavy[0][0]
+            found = min(found, bisect_left(light, weight - limit, key=neg))
+        if now.free >= table.sizes[level]:
+            fits = bisect_left(short, -table.budget, key=neg)
+            weight = table.overhead[level]
+            found = min(found, max(fits, bisect_left(light, weight - limit, key=neg)))
     return found
 
 
 def _open(now: _Filling, table: _Table, level: int) -> _Group:
-    group = _Group(level, table.overhead[level])
-    now.groups[level].append(group)
+    groups = now.levels[level].groups
+    groups.append(_Group(level, len(groups), table.overhead[level]))
     now.free -= table.sizes[level]
-    return group
+    return groups[-1]
 
 
 def _add(now: _Filling, table: _Table, item: int, group: _Group) -> None:
-    group.weight += table.weights[group.level][item]
-    group.tokens += table.tokens[group.level][item]
+    level = group.level
+    group.weight += table.weights[level][item]
+    group.tokens += table.tokens[level][item]
     group.members.append(item)
-    if len(group.members) == table.places:
-        group.tokens = table.budget  # nothing more fits
     if group.weight > now.heaviest:
         now.heaviest = group.weight
+    if len(group.members) < table.places:
+        heappush(now.levels[level].full, (group.tokens, group.index))
 
 
 def _somewhere(now: _Filling, table: _Table, item: int, limit: int) -> _Group | None:
-    """A group for a sequence, see the module; ``None`` where it fits nowhere."""
-    best: _Group | None = None
-    new: int | None = None
-    least = limit + 1
+    """Take out or open a group for a sequence, see the module; ``None`` where it fits nowhere."""
+    best: int | None = None
+    least, opened = limit + 1, False
     for level in range(table.lowest[item], len(table.sizes)):
-        weight = table.weights[level][item]
-        room, below = table.budget - table.tokens[level][item], now.heaviest - weight
-        for group in now.groups[level]:
-            if group.tokens > room:
-                continue
-            if group.weight <= below:
-                return group
-            if group.weight + weight < least:
-                best, new, least = group, None, group.weight + weight
+        weight, state = table.weights[level][item], now.levels[level]
+        below = now.heaviest - weight
+        if state.groups:
+            state.allow(table.budget - table.tokens[level][item], below)
+            if state.ready:
+                return state.take()
+            if state.heavy and state.heavy[0][0] + weight < least:
+                best, opened, least = level, False, state.heavy[0][0] + weight
         if now.free >= table.sizes[level]:
             if table.overhead[level] <= below:
                 return _open(now, table, level)
             if table.overhead[level] + weight < least:
-                new, least = level, table.overhead[level] + weight
-    return best if new is None else _open(now, table, new)
+                best, opened, least = level, True, table.overhead[level] + weight
+    if best is None:
+        return None
+    return _open(now, table, best) if opened else now.levels[best].take()
 
 
 def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Packing:
-    groups = [group for level in filling.groups for group in level]
+    groups = [group for level in filling.levels for group in level.groups]
     members = np.array([item for group in groups for item in group.members])
     home = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
     by_length = np.argsort(members, kind="stable")
