@@ -31,12 +31,16 @@ from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
 MAX_SEQUENCES = 20_000_000
-_SMALL, _MEDIUM = 1 << 16, 1 << 22
-"""Sequences times ranks up to which they are dealt one by one: always, and as a last resort. The
-first takes about 10 ms, the second about a second."""
-_QUEUES = 1 << 27
-"""Sequences times microbatches up to which the last resort deals one by one: every microbatch goes
-through all sequences that are left."""
+_SMALL = 1 << 16
+"""Sequences times ranks up to which they are always dealt one by one, by upstream's rule, too."""
+_TABLE = 1 << 20
+"""Lengths times group sizes up to which larger batches are dealt one by one: the costs are in lists
+of Python, which take 80 MB then."""
+_PLACED, _PLACED_AGAIN = 16_384, 1
+"""Sequences that may be placed to compare ways, at least, and per sequence of the batch."""
+_SHORT = 256
+"""Sequences per microbatch below which dealing them one by one takes less time than dividing: a
+division takes 0.5 to 2 ms for each microbatch, dealing 3 to 5 us for each sequence."""
 _FEW = 32
 """Up to so many sequences everything is tried: a few milliseconds."""
 _QUICK = 256
@@ -137,14 +141,22 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
     def add(packings: tuple[Packing, ...]) -> None:
         found.append(_rated(split_to_multiple(packings, batch, domain), batch, domain, goal))
 
+    def deal() -> None:
+        effort = max(_PLACED, _PLACED_AGAIN * len(batch))
+        add(one_by_one(batch, domain, effort=effort))
+
     free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
     quick = small and goal.plain and _FEW < len(batch) <= _QUICK
+    dealt = small or batch.ticks.size > _TABLE
     if small:
         for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
             add(packings)
         wanted = len(_best(found).packings)
-        if _good(found, (_PERFECT if free else close) * bound):
-            return _best(found)
+    elif goal.plain and not dealt and len(batch) <= wanted * _SHORT:
+        deal()
+        dealt = True
+    if found and _good(found, (_PERFECT if free else close) * bound):
+        return _best(found)
     quick = quick and not _best(found).idle
     multiple = domain.microbatch_multiple
     # Running ahead and pipelines gain from microbatches with all lengths.
@@ -157,8 +169,10 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
         add(_undivided(batch, domain))
         if _good(found[-1:], _PERFECT * bound):
             return found[-1]
-    if not quick and (len(batch) <= _FEW or not (small or _good(found, _NEAR * bound))):
-        add(_last_resort(batch, domain, fewest))
+    if not dealt and not _good(found, _NEAR * bound):
+        deal()
+    if len(batch) <= _FEW or not (small or _good(found, _NEAR * bound)) and batch.ticks.size > _TABLE:
+        add(divide(batch, domain, fewest, full=True))
     return _best(found)
 
 
@@ -221,13 +235,6 @@ def _better(one: _Candidate, other: _Candidate) -> bool:
     """Whether it is shorter, by enough for the microbatches that it has more."""
     more = len(one.packings) / len(other.packings) - 1
     return one.makespan * (1 + _EARNED * more) < other.makespan
-
-
-def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ...]:
-    """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
-    if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
-        return one_by_one(batch, domain)
-    return divide(batch, domain, wanted, full=True)
 
 
 def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
