@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from operator import neg
 
@@ -128,12 +128,17 @@ class _Level:
     sequence. The group to take is found without a look at the others.
 
     Attributes:
+        size, overhead, weights, tokens: See `_Table`, of this size alone.
         groups: In the order they were opened.
         full: Tokens and index of groups without room for the sequences so far.
         heavy: Weight and index of groups that have room, but would get the heaviest.
         ready: Index of groups that have room and would not.
     """
 
+    size: int
+    overhead: int
+    weights: list[int]
+    tokens: list[int]
     groups: list[_Group] = field(default_factory=list)
     full: list[tuple[int, int]] = field(default_factory=list)
     heavy: list[tuple[int, int]] = field(default_factory=list)
@@ -157,25 +162,30 @@ class _Level:
 class _Filling:
     """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
-    Also how many sequences it has, and their least rank-ticks and rank-tokens. Afterwards whether
-    it was given up, and its rating; 1 is perfect.
+    ``looked_at`` are the sizes to look at for sequences that need at least the size ``lowest``
+    (an index): those with groups, or with ranks for one. Afterwards also how many sequences the
+    microbatch has, their least rank-ticks and rank-tokens, and whether it was given up. The rating
+    is its time over the ideal, plus what is missing to a full one; 1 is perfect. The slowness
+    leaves out what the microbatch itself costs.
     """
 
     table: _Table
     levels: list[_Level]
     free: int
+    lowest: int
+    looked_at: list[_Level]
     heaviest: int = 0
-    count: int = 0
+    given_up: bool = False
+    members: list[int] = field(default_factory=list)
     work: int = 0
     tokens: int = 0
-    given_up: bool = False
     slowness: float = math.inf
     rating: float = math.inf
 
     @property
-    def members(self) -> list[int]:
-        """All sequences in it."""
-        return [item for level in self.levels for group in level.groups for item in group.members]
+    def count(self) -> int:
+        """Number of sequences in it."""
+        return len(self.members)
 
     @property
     def ticks(self) -> int:
@@ -188,23 +198,27 @@ class _Filling:
             for group in level.groups
         )
 
+    def look(self, lowest: int) -> None:
+        """Note the sizes to look at from now on."""
+        self.lowest = lowest
+        self.looked_at = [
+            level for level in self.levels[lowest:] if level.groups or level.size <= self.free
+        ]
+
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to fill a microbatch, and how good that was when all ways were compared.
+    """A way to fill a microbatch.
 
     Attributes:
-        table: Costs for one chain of sizes.
+        table: Index of the chain of sizes.
         level: Size (an index) of the group for the longest sequence.
         limited: Whether no other group gets heavier than that one.
-        slowness, rating: Of the microbatch; see `_Filling`.
     """
 
-    table: _Table
+    table: int
     level: int
     limited: bool
-    rating: float
-    slowness: float
 
 
 @dataclass(frozen=True)
@@ -220,51 +234,81 @@ class _Dealer:
     budget: int
     microbatch_overhead: int
 
-    def best(self, queue: _Queue) -> tuple[_Filling, _Way]:
-        """The best filling over all ways, and the way."""
-        found = [self._best_of(queue, table) for table in self.tables]
-        return min(found, key=lambda pair: pair[0].rating)
+    def next(self, queue: _Queue, before: tuple[_Way, _Filling] | None) -> tuple[_Way, _Filling]:
+        """The next microbatch, and the way in which it was filled.
 
-    def again(self, queue: _Queue, way: _Way) -> _Filling | None:
-        """A microbatch filled in the way of an earlier one; ``None`` if that is not as good."""
-        filling = self._filled(queue, way.table, way.level, way.limited, math.inf)
-        enough = way.rating * _AS_GOOD if way.slowness <= _WELL else 0.0
-        as_good = filling.rating <= enough or filling.slowness <= GOOD_ENOUGH
-        same = filling.rating == way.rating  # equal sequences in equal places
-        return filling if (as_good or same) and filling.count < queue.count else None
+        The way of the microbatch before it is taken if the result is as good; else the best way.
+        """
+        known: dict[_Way, _Filling] = {}
+        if before is not None:
+            way, measure = before
+            if way.level >= self.tables[way.table].lowest[self._longest(queue, way.table)]:
+                known[way] = found = self._filled(queue, way, math.inf)
+                as_good = found.slowness <= GOOD_ENOUGH or (
+                    measure.slowness <= _WELL and found.rating <= measure.rating * _AS_GOOD
+                )
+                same = found.rating == measure.rating  # equal sequences in equal places
+                if (as_good or same) and found.count < queue.count:
+                    return way, found
+        best = [self._best_of(queue, table, known) for table in range(len(self.tables))]
+        return min(best, key=lambda pair: pair[1].rating)
 
-    def _best_of(self, queue: _Queue, table: _Table) -> tuple[_Filling, _Way]:
-        """The best over sizes for the longest sequence; larger ones are tried while that helps."""
-        best: tuple[_Filling, _Way] | None = None
-        longest = table.kind[queue.following(0)]
-        for level in range(table.lowest[longest], len(table.sizes)):
-            to_beat = best[0].rating if best else math.inf
-            better = self._filled(queue, table, level, False, to_beat)
-            limited = False
-            good = better.slowness <= GOOD_ENOUGH or (queue.effort < 0 and not better.given_up)
-            alone = table.weights[level][longest] + table.overhead[level]
-            if better.heaviest > alone and not good:
-                other = self._filled(queue, table, level, True, to_beat)
-                limited = other.rating < better.rating
-                better = other if limited else better
-            if best is not None and better.rating >= to_beat:
-                break
-            best = better, _Way(table, level, limited, better.rating, better.slowness)
-            if better.slowness <= GOOD_ENOUGH or queue.effort < 0:
-                break
+    def _best_of(
+        self, queue: _Queue, table: int, known: dict[_Way, _Filling]
+    ) -> tuple[_Way, _Filling]:
+        """The best over sizes for the longest sequence.
+
+        The first one tried is the smallest at which that sequence does not take longer than all
+        ranks need for the whole queue. Larger ones are tried while that helps, then smaller ones.
+        """
+        rows, longest = self.tables[table], self._longest(queue, table)
+        ideal, smallest = self._ideal(queue.work), rows.lowest[longest]
+        alone = [
+            row[longest] + over for row, over in zip(rows.weights, rows.overhead, strict=True)
+        ]
+        sizes = range(smallest, len(alone))
+        start = next((level for level in sizes if alone[level] <= ideal), None)
+        start = min(sizes, key=alone.__getitem__) if start is None else start
+        best: tuple[_Way, _Filling] | None = None
+        for levels in (range(start, len(alone)), range(start - 1, smallest - 1, -1)):
+            for level in levels:
+                to_beat = best[1].rating if best else math.inf
+                if best and (alone[level] >= to_beat * ideal or queue.effort < 0):
+                    break
+                found = self._better_of(queue, _Way(table, level, False), alone[level], to_beat, known)
+                if best and found[1].rating >= to_beat:
+                    break
+                best = found
+                if best[1].slowness <= GOOD_ENOUGH:
+                    return best
         assert best is not None
         return best
 
-    def _filled(
-        self, queue: _Queue, table: _Table, level: int, limited: bool, to_beat: float
-    ) -> _Filling:
+    def _better_of(
+        self, queue: _Queue, way: _Way, alone: int, to_beat: float, known: dict[_Way, _Filling]
+    ) -> tuple[_Way, _Filling]:
+        """The better one of both ways with one size for the longest sequence."""
+        first = known.get(way) or self._filled(queue, way, to_beat)
+        done = first.slowness <= GOOD_ENOUGH or (queue.effort < 0 and not first.given_up)
+        if first.heaviest <= alone or done:
+            return way, first
+        other = replace(way, limited=True)
+        second = known.get(other) or self._filled(queue, other, to_beat)
+        return (other, second) if second.rating < first.rating else (way, first)
+
+    def _longest(self, queue: _Queue, table: int) -> int:
+        """Kind of the longest sequence that is left."""
+        return self.tables[table].kind[queue.following(0)]
+
+    def _filled(self, queue: _Queue, way: _Way, to_beat: float) -> _Filling:
         """A rated filling; given up early where it cannot be rated better than ``to_beat``."""
-        longest, limit, hopeless = table.kind[queue.following(0)], _NO_LIMIT, _NO_LIMIT
-        if limited:
-            limit = table.weights[level][longest] + table.overhead[level]
+        table, hopeless, limit = self.tables[way.table], _NO_LIMIT, _NO_LIMIT
+        if way.limited:
+            longest = self._longest(queue, way.table)
+            limit = table.weights[way.level][longest] + table.overhead[way.level]
         if to_beat < math.inf:
             hopeless = int(to_beat * self._ideal(queue.work)) + 1 - self.microbatch_overhead
-        filling = _fill(queue, table, level, limit, hopeless)
+        filling = _fill(queue, table, way.level, limit, hopeless)
         queue.effort -= filling.count
         if not filling.given_up:
             part, ideal = filling.tokens / self.budget, self._ideal(filling.work)
@@ -310,14 +354,15 @@ def one_by_one(
     queue = _Queue(len(batch), work, _NO_LIMIT if effort is None else effort)
     fillings: list[_Filling] = []
     spent = freed = 0
-    way: _Way | None = None
+    before: tuple[_Way, _Filling] | None = None
     while queue.count:
         if as_upstream:
             longest = tables[0].kind[queue.following(0)]
             best = _fill(queue, tables[0], tables[0].lowest[longest], _NO_LIMIT)
         else:
-            again = dealer.again(queue, way) if way else None
-            best, way = (again, way) if again else dealer.best(queue)
+            way, best = dealer.next(queue, before)
+            # One that was compared with others stays the measure while its way is taken.
+            before = before if before and before[0] is way else (way, best)
         queue.remove(best)
         fillings.append(best)
         if limit is None:
@@ -367,83 +412,90 @@ def _fill(
     The first sequence gets a group of the size ``level`` (an index), and no group gets heavier than
     ``limit``. The filling is given up when a group is heavier than ``hopeless``.
     """
-    now = _Filling(table, [_Level() for _ in table.sizes], table.ranks)
+    rows = zip(table.sizes, table.overhead, table.weights, table.tokens, strict=True)
+    levels = [_Level(*row) for row in rows]
+    now = _Filling(table, levels, table.ranks, len(levels), [])
     item, end = queue.following(0), len(table.kind)
-    _add(now, table, item, _open(now, table, level))
+    _add(now, item, _open(now, level))
     item = queue.following(item + 1)
     while item < end:
         if now.heaviest > hopeless:
             now.given_up = True
             return now
-        group = _somewhere(now, table, table.kind[item], limit)
+        group = _somewhere(now, table.kind[item], limit)
         if group is None:
-            item = queue.following(max(item + 1, _first_that_may_fit(now, table, limit)))
+            item = queue.following(max(item + 1, _first_that_may_fit(now, limit)))
         else:
-            _add(now, table, item, group)
+            _add(now, item, group)
             item = queue.following(item + 1)
+    kinds = [table.kind[item] for item in now.members]
+    now.work = sum(map(table.work.__getitem__, kinds))
+    now.tokens = sum(map(table.least.__getitem__, kinds))
     return now
 
 
-def _first_that_may_fit(now: _Filling, table: _Table, limit: int) -> int:
+def _first_that_may_fit(now: _Filling, limit: int) -> int:
     """All longer sequences fit into no group: too many tokens, or too heavy for the limit."""
-    found = len(table.lowest)
-    for level, state in enumerate(now.levels):
-        short, light = table.tokens[level], table.weights[level]
-        if state.full:
-            tokens = state.full[0][0]
-            found = min(found, bisect_left(short, tokens - table.budget, key=neg))
-        if state.heavy:
-            weight = state.heavy[0][0]
-            found = min(found, bisect_left(light, weight - limit, key=neg))
-        if now.free >= table.sizes[level]:
-            fits = bisect_left(short, -table.budget, key=neg)
-            weight = table.overhead[level]
-            found = min(found, max(fits, bisect_left(light, weight - limit, key=neg)))
-    return table.first[found]
+    budget, found = now.table.budget, len(now.table.lowest)
+    for level in now.levels:
+        if level.full:
+            found = min(found, bisect_left(level.tokens, level.full[0][0] - budget, key=neg))
+        if level.heavy:
+            found = min(found, bisect_left(level.weights, level.heavy[0][0] - limit, key=neg))
+        if now.free >= level.size:
+            fits = bisect_left(level.tokens, -budget, key=neg)
+            light = bisect_left(level.weights, level.overhead - limit, key=neg)
+            found = min(found, max(fits, light))
+    return now.table.first[found]
 
 
-def _open(now: _Filling, table: _Table, level: int) -> _Group:
-    groups = now.levels[level].groups
-    groups.append(_Group(level, len(groups), table.overhead[level]))
-    now.free -= table.sizes[level]
-    return groups[-1]
+def _open(now: _Filling, index: int) -> _Group:
+    level = now.levels[index]
+    group = _Group(index, len(level.groups), level.overhead)
+    level.groups.append(group)
+    now.free -= level.size
+    if now.looked_at and now.looked_at[-1].size > now.free:
+        now.look(now.lowest)
+    return group
 
 
-def _add(now: _Filling, table: _Table, item: int, group: _Group) -> None:
-    level, kind = group.level, table.kind[item]
-    group.weight += table.weights[level][kind]
-    group.tokens += table.tokens[level][kind]
+def _add(now: _Filling, item: int, group: _Group) -> None:
+    level, table = now.levels[group.level], now.table
+    kind = table.kind[item]
+    group.weight += level.weights[kind]
+    group.tokens += level.tokens[kind]
     group.members.append(item)
-    now.count += 1
-    now.work += table.work[kind]
-    now.tokens += table.least[kind]
+    now.members.append(item)
     if group.weight > now.heaviest:
         now.heaviest = group.weight
     if len(group.members) < table.places:
-        heappush(now.levels[level].full, (group.tokens, group.index))
+        heappush(level.full, (group.tokens, group.index))
 
 
-def _somewhere(now: _Filling, table: _Table, kind: int, limit: int) -> _Group | None:
-    """Take out or open a group for a sequence of a kind, see the module; ``None`` where it fits nowhere."""
-    best: int | None = None
+def _somewhere(now: _Filling, kind: int, limit: int) -> _Group | None:
+    """Take out or open a group for a sequence, see the module; ``None`` where it fits nowhere."""
+    table, heaviest, free = now.table, now.heaviest, now.free
+    if table.lowest[kind] != now.lowest:
+        now.look(table.lowest[kind])
+    best: _Level | None = None
     least, opened = limit + 1, False
-    for level in range(table.lowest[kind], len(table.sizes)):
-        weight, state = table.weights[level][kind], now.levels[level]
-        below = now.heaviest - weight
-        if state.groups:
-            state.allow(table.budget - table.tokens[level][kind], below)
-            if state.ready:
-                return state.take()
-            if state.heavy and state.heavy[0][0] + weight < least:
-                best, opened, least = level, False, state.heavy[0][0] + weight
-        if now.free >= table.sizes[level]:
-            if table.overhead[level] <= below:
-                return _open(now, table, level)
-            if table.overhead[level] + weight < least:
-                best, opened, least = level, True, table.overhead[level] + weight
+    for level in now.looked_at:
+        weight = level.weights[kind]
+        below = heaviest - weight
+        if level.groups:
+            level.allow(table.budget - level.tokens[kind], below)
+            if level.ready:
+                return level.take()
+            if level.heavy and level.heavy[0][0] + weight < least:
+                best, opened, least = level, False, level.heavy[0][0] + weight
+        if free >= level.size:
+            if level.overhead <= below:
+                return _open(now, table.sizes.index(level.size))
+            if level.overhead + weight < least:
+                best, opened, least = level, True, level.overhead + weight
     if best is None:
         return None
-    return _open(now, table, best) if opened else now.levels[best].take()
+    return _open(now, table.sizes.index(best.size)) if opened else best.take()
 
 
 def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Packing:
