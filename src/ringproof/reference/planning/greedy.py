@@ -272,11 +272,11 @@ class _Dealer:
         best: tuple[_Way, _Filling] | None = None
         for levels in (range(start, len(alone)), range(start - 1, smallest - 1, -1)):
             for level in levels:
-                to_beat = best[1].rating if best else math.inf
-                if best and (alone[level] >= to_beat * ideal or queue.effort < 0):
+                if best and (alone[level] >= best[1].rating * ideal or queue.effort < 0):
                     break
-                found = self._better_of(queue, _Way(table, level, False), alone[level], to_beat, known)
-                if best and found[1].rating >= to_beat:
+                way = _Way(table, level, False)
+                found = self._better_of(queue, way, alone[level], best and best[1], known)
+                if best and found[1].rating >= best[1].rating:
                     break
                 best = found
                 if best[1].slowness <= GOOD_ENOUGH:
@@ -285,12 +285,22 @@ class _Dealer:
         return best
 
     def _better_of(
-        self, queue: _Queue, way: _Way, alone: int, to_beat: float, known: dict[_Way, _Filling]
+        self,
+        queue: _Queue,
+        way: _Way,
+        alone: int,
+        best: _Filling | None,
+        known: dict[_Way, _Filling],
     ) -> tuple[_Way, _Filling]:
-        """The better one of both ways with one size for the longest sequence."""
+        """The better one of both ways with one size for the longest sequence.
+
+        With a limit some sequences are left, which is no use where one microbatch has room for all.
+        """
+        to_beat = best.rating if best else math.inf
         first = known.get(way) or self._filled(queue, way, to_beat)
+        everything = queue.count in (first.count, best.count if best else 0)
         done = first.slowness <= GOOD_ENOUGH or (queue.effort < 0 and not first.given_up)
-        if first.heaviest <= alone or done:
+        if first.heaviest <= alone or everything or done:
             return way, first
         other = replace(way, limited=True)
         second = known.get(other) or self._filled(queue, other, to_beat)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.bounds import fewest_microbatches, lower_bound
+from ringproof.reference.planning.bounds import fewest_microbatches, least_work, lower_bound
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
@@ -36,8 +36,9 @@ _SMALL = 1 << 16
 _TABLE = 1 << 20
 """Lengths times group sizes up to which larger batches are dealt one by one: the costs are in lists
 of Python, which take 80 MB then."""
-_PLACED, _PLACED_AGAIN = 16_384, 1
+_PLACED, _PLACED_AGAIN = 32_768, 2
 """Sequences that may be placed to compare ways, at least, and per sequence of the batch."""
+_HUGE = 1 << 17
 _SHORT = 256
 """Sequences per microbatch below which dealing them one by one takes less time than dividing: a
 division takes 0.5 to 2 ms for each microbatch, dealing 3 to 5 us for each sequence."""
@@ -152,10 +153,10 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
         for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
             add(packings)
         wanted = len(_best(found).packings)
-    elif goal.plain and not dealt and len(batch) <= wanted * _SHORT:
+    elif goal.plain and not dealt and (len(batch) <= wanted * _SHORT or long_tail(batch, domain)):
         deal()
         dealt = True
-    if found and _good(found, (_PERFECT if free else close) * bound):
+    if found and _good(found, (_PERFECT if free or not small and len(batch) <= _MANY else close) * bound):
         return _best(found)
     quick = quick and not _best(found).idle
     multiple = domain.microbatch_multiple
@@ -169,11 +170,19 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
         add(_undivided(batch, domain))
         if _good(found[-1:], _PERFECT * bound):
             return found[-1]
+    few, huge = len(batch) <= _FEW, len(batch) > _HUGE or batch.ticks.size > _TABLE
+    if few or (huge or len(batch) <= 1024) and not (small or _good(found, _NEAR * bound)):
+        add(divide(batch, domain, fewest, full=True))
     if not dealt and not _good(found, _NEAR * bound):
         deal()
-    if len(batch) <= _FEW or not (small or _good(found, _NEAR * bound)) and batch.ticks.size > _TABLE:
-        add(divide(batch, domain, fewest, full=True))
     return _best(found)
+
+
+def long_tail(batch: Batch, domain: Domain) -> bool:
+    """Whether the longest sequence, at the smallest size that holds it, takes longer than all else."""
+    level = int(np.argmax(batch.tokens[:, 0] <= domain.max_tokens_per_rank))
+    work = int(least_work(batch, domain)[batch.kind].sum())
+    return bool((batch.ticks[level, 0] + batch.overhead[level]) * domain.ranks > work)
 
 
 def communication_is_free(batch: Batch, domain: Domain) -> bool:
