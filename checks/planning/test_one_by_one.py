@@ -18,7 +18,7 @@ from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import Batch, make_batch
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.pack import Packing, assembled
+from ringproof.reference.planning.pack import Packing, Seats, assembled
 from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timing import StepCost
 
@@ -109,8 +109,8 @@ def test_ranks_without_work_are_taken_before_groups_are_joined() -> None:
     """Four sequences on eight ranks: joined first, two would share four ranks and take longer."""
     limits = domain(8, 2048)
     batch = make_batch(np.array([1024, 1024, 896, 896]), limits, REAL)
-    items = batch.items(np.arange(4), (1, 2, 4, 8))
-    packing = assembled(items, np.arange(4), np.zeros(4, np.int64), limits, even=True)
+    seats = Seats((1, 2, 4, 8), np.zeros(4, np.int64), np.arange(4), np.arange(4))
+    packing = assembled(batch, seats, limits, even=True)
     assert packing.idle == 0
     assert groups(packing, batch) == [(2, [1024]), (2, [1024]), (2, [896]), (2, [896])]
 

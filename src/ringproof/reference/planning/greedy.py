@@ -30,6 +30,7 @@ from ringproof.reference.planning.pack import (
     MOST_CHAINS,
     WEIGHT_OF_UNUSED,
     Packing,
+    Seats,
     assembled,
     usable_chains,
 )
@@ -515,5 +516,5 @@ def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Pack
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
     level = np.array([group.level for group in groups])
-    items = batch.items(members, filling.table.sizes)
-    return assembled(items, home, level, domain, even=even)
+    seats = Seats(filling.table.sizes, level, members, home)
+    return assembled(batch, seats, domain, even=even)

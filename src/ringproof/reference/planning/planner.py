@@ -26,7 +26,7 @@ from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
-from ringproof.reference.planning.pack import Packing, assembled, first_fit
+from ringproof.reference.planning.pack import Packing, Seats, assembled, first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
@@ -202,9 +202,9 @@ def _undivided(batch: Batch, domain: Domain) -> tuple[Packing, ...]:
     """One group of all ranks in each microbatch."""
     found = []
     for members in first_fit(batch.tokens[-1, batch.kind], domain):
-        items = batch.items(np.array(members), (domain.ranks,))
         home, level = np.zeros(len(members), np.int64), np.zeros(1, np.int64)
-        found.append(assembled(items, home, level, domain, even=False))
+        seats = Seats((domain.ranks,), level, np.array(members), home)
+        found.append(assembled(batch, seats, domain, even=False))
     return tuple(found)
 
 
