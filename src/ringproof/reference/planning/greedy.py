@@ -111,13 +111,13 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Group:
-    """A group that is being filled, and its place among those of its size."""
+    """A group that is being filled, the index of its size, and its own among those of that size."""
 
     level: int
     index: int
     weight: int
-    tokens: int = 0
-    members: list[int] = field(default_factory=list)
+    tokens: int
+    members: list[int]
 
 
 @dataclass(slots=True)
@@ -129,6 +129,7 @@ class _Level:
     sequence. The group to take is found without a look at the others.
 
     Attributes:
+        index: Of the size in the chain.
         size, overhead, weights, tokens: See `_Table`, of this size alone.
         groups: In the order they were opened.
         full: Tokens and index of groups without room for the sequences so far.
@@ -136,6 +137,7 @@ class _Level:
         ready: Index of groups that have room and would not.
     """
 
+    index: int
     size: int
     overhead: int
     weights: list[int]
@@ -164,7 +166,7 @@ class _Filling:
     """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
     ``looked_at`` are the sizes to look at for sequences that need at least the size ``lowest``
-    (an index): those with groups, or with ranks for one. Afterwards also how many sequences the
+    (an index), without the largest if they have neither groups nor ranks. Afterwards also how many sequences the
     microbatch has, their least rank-ticks and rank-tokens, and whether it was given up. The rating
     is its time over the ideal, plus what is missing to a full one; 1 is perfect. The slowness
     leaves out what the microbatch itself costs.
@@ -193,18 +195,16 @@ class _Filling:
         """Time of the longest group, whatever the rule compares."""
         table = self.table
         return max(
-            table.ticks_overhead[group.level]
-            + sum(table.ticks[group.level][table.kind[item]] for item in group.members)
+            table.ticks_overhead[level.index]
+            + sum(table.ticks[level.index][table.kind[item]] for item in group.members)
             for level in self.levels
             for group in level.groups
         )
 
     def look(self, lowest: int) -> None:
-        """Note the sizes to look at from now on."""
+        """Look at smaller sizes, too."""
+        self.looked_at[:0] = self.levels[lowest : self.lowest]
         self.lowest = lowest
-        self.looked_at = [
-            level for level in self.levels[lowest:] if level.groups or level.size <= self.free
-        ]
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ def one_by_one(
     dealer = _Dealer(tables, domain.ranks, budget, batch.microbatch_overhead)
     work = int(least_work(batch, domain)[batch.kind].sum())
     queue = _Queue(len(batch), work, _NO_LIMIT if effort is None else effort)
-    fillings: list[_Filling] = []
+    packings: list[Packing] = []
     spent = freed = 0
     before: tuple[_Way, _Filling] | None = None
     while queue.count:
@@ -375,7 +375,7 @@ def one_by_one(
             # One that was compared with others stays the measure while its way is taken.
             before = before if before and before[0] is way else (way, best)
         queue.remove(best)
-        fillings.append(best)
+        packings.append(_packed(best, batch, domain, even))
         if limit is None:
             continue
         spent += batch.microbatch_overhead
@@ -385,7 +385,7 @@ def one_by_one(
             spent += best.ticks
         if spent + (queue.work + freed) / domain.ranks >= limit:
             return ()
-    return tuple(_packed(filling, batch, domain, even) for filling in fillings)
+    return tuple(packings)
 
 
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
@@ -424,10 +424,10 @@ def _fill(
     ``limit``. The filling is given up when a group is heavier than ``hopeless``.
     """
     rows = zip(table.sizes, table.overhead, table.weights, table.tokens, strict=True)
-    levels = [_Level(*row) for row in rows]
+    levels = [_Level(index, *row) for index, row in enumerate(rows)]
     now = _Filling(table, levels, table.ranks, len(levels), [])
     item, end = queue.following(0), len(table.kind)
-    _add(now, item, _open(now, level))
+    _add(now, item, _open(now, levels[level]))
     item = queue.following(item + 1)
     while item < end:
         if now.heaviest > hopeless:
@@ -460,13 +460,13 @@ def _first_that_may_fit(now: _Filling, limit: int) -> int:
     return now.table.first[found]
 
 
-def _open(now: _Filling, index: int) -> _Group:
-    level = now.levels[index]
-    group = _Group(index, len(level.groups), level.overhead)
+def _open(now: _Filling, level: _Level) -> _Group:
+    group = _Group(level.index, len(level.groups), level.overhead, 0, [])
     level.groups.append(group)
     now.free -= level.size
-    if now.looked_at and now.looked_at[-1].size > now.free:
-        now.look(now.lowest)
+    looked_at = now.looked_at
+    while looked_at and looked_at[-1].size > now.free and not looked_at[-1].groups:
+        looked_at.pop()
     return group
 
 
@@ -501,12 +501,12 @@ def _somewhere(now: _Filling, kind: int, limit: int) -> _Group | None:
                 best, opened, least = level, False, level.heavy[0][0] + weight
         if free >= level.size:
             if level.overhead <= below:
-                return _open(now, table.sizes.index(level.size))
+                return _open(now, level)
             if level.overhead + weight < least:
                 best, opened, least = level, True, level.overhead + weight
     if best is None:
         return None
-    return _open(now, table.sizes.index(best.size)) if opened else best.take()
+    return _open(now, best) if opened else best.take()
 
 
 def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Packing:

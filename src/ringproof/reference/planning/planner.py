@@ -156,7 +156,7 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
     elif goal.plain and not dealt and (len(batch) <= wanted * _SHORT or long_tail(batch, domain)):
         deal()
         dealt = True
-    if found and _good(found, (_PERFECT if free or not small and len(batch) <= _MANY else close) * bound):
+    if found and _good(found, (_PERFECT if free else close if small or len(batch) > _MANY else 1.001) * bound):
         return _best(found)
     quick = quick and not _best(found).idle
     multiple = domain.microbatch_multiple
