@@ -85,7 +85,7 @@ def test_no_plan_is_longer_than_upstreams(model: AttentionOnly | Mixed | StepCos
 
 def test_without_dealing_one_by_one_some_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "_SMALL", 0)
-    monkeypatch.setattr(planner_module, "_MEDIUM", 0)
+    monkeypatch.setattr(planner_module, "_TABLE", 0)
     assert longer_than_upstream(REAL) > 0
 
 

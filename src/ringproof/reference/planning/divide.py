@@ -192,7 +192,6 @@ class _Divider:
             shortest = targets.shortest(base)
             if (
                 best is not None
-                and best.complete
                 and shortest is not None
                 and shortest.ticks >= best.rating * ideal
             ):

@@ -33,13 +33,13 @@ from ringproof.reference.planning.simulate import Goal
 MAX_SEQUENCES = 20_000_000
 _SMALL = 1 << 16
 """Sequences times ranks up to which they are always dealt one by one, by upstream's rule, too."""
-_TABLE = 1 << 20
+_TABLE = 1 << 19
 """Lengths times group sizes up to which larger batches are dealt one by one: the costs are in lists
-of Python, which take 80 MB then."""
-_PLACED, _PLACED_AGAIN = 32_768, 2
-"""Sequences that may be placed to compare ways, at least, and per sequence of the batch."""
+of Python, which take 40 MB then."""
 _HUGE = 1 << 17
-_SHORT = 256
+_PLENTY = 1 << 15
+_LEAST_EFFORT = 16_384
+_SHORT = 512
 """Sequences per microbatch below which dealing them one by one takes less time than dividing: a
 division takes 0.5 to 2 ms for each microbatch, dealing 3 to 5 us for each sequence."""
 _FEW = 32
@@ -142,9 +142,8 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
     def add(packings: tuple[Packing, ...]) -> None:
         found.append(_rated(split_to_multiple(packings, batch, domain), batch, domain, goal))
 
-    def deal() -> None:
-        effort = max(_PLACED, _PLACED_AGAIN * len(batch))
-        add(one_by_one(batch, domain, effort=effort))
+    def deal(effort: int) -> None:
+        add(one_by_one(batch, domain, effort=max(effort, _LEAST_EFFORT)))
 
     free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
     quick = small and goal.plain and _FEW < len(batch) <= _QUICK
@@ -153,10 +152,17 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
         for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
             add(packings)
         wanted = len(_best(found).packings)
-    elif goal.plain and not dealt and (len(batch) <= wanted * _SHORT or long_tail(batch, domain)):
-        deal()
-        dealt = True
-    if found and _good(found, (_PERFECT if free else close if small or len(batch) > _MANY else 1.001) * bound):
+    elif goal.plain and not dealt:
+        tail, short = long_tail(batch, domain), len(batch) <= wanted * _SHORT
+        if tail or short:
+            deal(len(batch))
+            dealt = True
+            if tail and len(batch) > _MANY and not (len(batch) > _PLENTY and _good(found, _NEAR * bound)):
+                return _best(found)
+            if short and len(batch) > _MANY and _good(found, _NEAR*bound):
+                return _best(found)
+            close = close if short or len(batch) > _MANY else 1.001
+    if found and _good(found, (_PERFECT if free else close) * bound):
         return _best(found)
     quick = quick and not _best(found).idle
     multiple = domain.microbatch_multiple
@@ -174,7 +180,7 @@ def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidat
     if few or (huge or len(batch) <= 1024) and not (small or _good(found, _NEAR * bound)):
         add(divide(batch, domain, fewest, full=True))
     if not dealt and not _good(found, _NEAR * bound):
-        deal()
+        deal(len(batch))
     return _best(found)
 
 
