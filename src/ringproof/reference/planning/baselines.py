@@ -59,9 +59,23 @@ def static_plan(
     Raises:
         InputError: A size that the domain does not have, or a sequence it cannot hold.
     """
+    goal = goal or Goal()
+    values = check_lengths(lengths, _fixed(domain, cp_size))
+    return _static(values, domain, cp_size, model, goal, dealing, _bound(values, domain, model, goal))
+
+
+def _static(
+    values: IntArray,
+    domain: Domain,
+    cp_size: int,
+    model: CostModel,
+    goal: Goal,
+    dealing: Dealing,
+    bound: float,
+) -> Plan:
+    """`static_plan` of checked lengths, with the bound that all its sizes share."""
     started = time.perf_counter()
     fixed = _fixed(domain, cp_size)
-    values = check_lengths(lengths, fixed)
     tokens = domain.rank_tokens(values, cp_size)
     packs = first_fit(tokens, domain) if dealing == "sorted" else _packs(tokens, domain)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
@@ -69,11 +83,9 @@ def static_plan(
     if dealing == "sorted":
         costs = model.cost(values, cp_size)
         packs.sort(key=lambda pack: -float(costs[pack].sum()))
-    goal = goal or Goal()
     microbatches = _microbatches(packs, fixed)
     makespan = simulate(microbatches, values, domain.ranks, model, goal).makespan
-    times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return finished(values, fixed, microbatches, times, started)
+    return finished(values, fixed, microbatches, (model.unit, makespan, bound), started)
 
 
 def padded_plan(
@@ -115,8 +127,11 @@ def best_static_plan(
 ) -> tuple[int, Dealing, Plan]:
     """The shortest static plan over CP sizes and both dealings, with its size and dealing."""
     dealings: tuple[Dealing, ...] = ("given", "sorted")
+    goal = goal or Goal()
+    values = check_lengths(lengths, _fixed(domain, min(cp_sizes)))
+    bound = _bound(values, domain, model, goal)
     tried = [
-        (size, dealing, static_plan(lengths, domain, size, model, goal, dealing=dealing))
+        (size, dealing, _static(values, domain, size, model, goal, dealing, bound))
         for size in cp_sizes
         for dealing in dealings
     ]

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -109,18 +110,23 @@ def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
     """
     most = domain.max_sequences or len(tokens)
     packs: list[list[int]] = []
-    room = np.zeros(0, np.int64)
-    for sequence in np.argsort(-tokens, kind="stable").tolist():
-        rows = int(tokens[sequence])
-        place = int((room >= rows).argmax()) if len(room) else 0
-        if place >= len(packs) or room[place] < rows:
+    room: list[int] = []
+    full: list[tuple[int, int]] = []  # packs without room for the sequences so far, most room first
+    ready: list[int] = []  # the others; sequences only get shorter, so room for one is room for all
+    order = np.argsort(-tokens, kind="stable")
+    for sequence, rows in zip(order.tolist(), tokens[order].tolist(), strict=True):
+        while full and -full[0][0] >= rows:
+            heappush(ready, heappop(full)[1])
+        if ready:
+            place = heappop(ready)
+        else:
             place = len(packs)
             packs.append([])
-            if place == len(room):
-                room = np.concatenate((room, np.full(len(room) + 8, -1)))
-            room[place] = domain.max_tokens_per_rank
+            room.append(domain.max_tokens_per_rank)
         packs[place].append(sequence)
-        room[place] = room[place] - rows if len(packs[place]) < most else -1
+        room[place] -= rows
+        if len(packs[place]) < most and room[place]:
+            heappush(full, (-room[place], place))
     return packs
 
 
