@@ -110,7 +110,8 @@ class Batch:
                 np.stack([table[row].take(kinds) for row in rows])
                 for table in (self.ticks, self.tokens)
             ]
-        return Items(members, tuple(chain), *tables, self.overhead[rows])
+        ticks, tokens = tables
+        return Items(members, tuple(chain), ticks, tokens, self.overhead[rows])
 
 
 @dataclass(frozen=True)

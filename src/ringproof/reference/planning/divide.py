@@ -190,11 +190,7 @@ class _Divider:
         base = 0
         while base < len(order.items.sizes):
             shortest = targets.shortest(base)
-            if (
-                best is not None
-                and shortest is not None
-                and shortest.ticks >= best.rating * ideal
-            ):
+            if best is not None and shortest is not None and shortest.ticks >= best.rating * ideal:
                 break  # larger groups do more work: nothing better comes
             smallest, before = base, best
             for aim, strict in self._ways(targets, shortest, order):

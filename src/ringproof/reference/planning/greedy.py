@@ -125,8 +125,8 @@ class _Level:
     """The groups of one size, in heaps by what keeps the next sequence out of them.
 
     Sequences come longest first and the heaviest group never gets lighter. What is allowed only
-    grows, so a group moves from ``full`` to ``heavy`` to ``ready``, and back only when it is given a
-    sequence. The group to take is found without a look at the others.
+    grows, so a group moves from ``full`` to ``heavy`` to ``ready``, and back only when it is given
+    a sequence. The group to take is found without a look at the others.
 
     Attributes:
         index: Of the size in the chain.
@@ -166,10 +166,10 @@ class _Filling:
     """A microbatch that is being filled: its groups by size, free ranks, and the heaviest group.
 
     ``looked_at`` are the sizes to look at for sequences that need at least the size ``lowest``
-    (an index), without the largest if they have neither groups nor ranks. Afterwards also how many sequences the
-    microbatch has, their least rank-ticks and rank-tokens, and whether it was given up. The rating
-    is its time over the ideal, plus what is missing to a full one; 1 is perfect. The slowness
-    leaves out what the microbatch itself costs.
+    (an index), without the largest if they have neither groups nor ranks. Afterwards also how many
+    sequences the microbatch has, their least rank-ticks and rank-tokens, and whether it was given
+    up. The rating is its time over the ideal, plus what is missing to a full one; 1 is perfect. The
+    slowness leaves out what the microbatch itself costs.
     """
 
     table: _Table
@@ -264,9 +264,7 @@ class _Dealer:
         """
         rows, longest = self.tables[table], self._longest(queue, table)
         ideal, smallest = self._ideal(queue.work), rows.lowest[longest]
-        alone = [
-            row[longest] + over for row, over in zip(rows.weights, rows.overhead, strict=True)
-        ]
+        alone = [row[longest] + over for row, over in zip(rows.weights, rows.overhead, strict=True)]
         sizes = range(smallest, len(alone))
         start = next((level for level in sizes if alone[level] <= ideal), None)
         start = min(sizes, key=alone.__getitem__) if start is None else start

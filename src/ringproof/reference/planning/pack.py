@@ -241,7 +241,10 @@ def assembled(batch: Batch, seats: Seats, domain: Domain, *, even: bool) -> Pack
     With ``even``, groups are joined so that all end together.
     """
     groups, sizes = _summed(batch, seats, len(seats.sizes)), np.array(seats.sizes)
-    groups, home = widen(groups, seats.sizes, domain.ranks - int(sizes[seats.level].sum())), seats.home
+    groups, home = (
+        widen(groups, seats.sizes, domain.ranks - int(sizes[seats.level].sum())),
+        seats.home,
+    )
     if even:
         groups, moved = merge(groups, seats.sizes, domain)
         home = moved[home]

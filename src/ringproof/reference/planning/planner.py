@@ -7,11 +7,11 @@ cost time, and grow where that shortens the microbatch. Under a pipeline, microb
 length are worth more than short ones; another division spreads long and short sequences over all of
 them, and the simulated iteration decides.
 
-Two algorithms find plans. One divides a batch into microbatches with vectors (`divide`), which takes
-time in proportion to the microbatches; the other deals sequences one by one (`greedy`), which takes
-time in proportion to the sequences and copes better with long tails. The faster one goes first, and
-the other one is tried where the first plan is not near its bound. For small batches the plan that
-upstream's rule gives is among the candidates, so no plan of those is longer than that.
+Two algorithms find plans. One divides a batch into microbatches with vectors (`divide`), which
+takes time in proportion to the microbatches; the other deals sequences one by one (`greedy`), which
+takes time in proportion to the sequences and copes better with long tails. The faster one goes
+first, and the other one is tried where the first plan is not near its bound. For small batches the
+plan that upstream's rule gives is among the candidates, so no plan of those is longer than that.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _SHORT = 512
 """Sequences per microbatch up to which dealing them one by one takes less time than dividing: a
 division takes 0.5 to 2 ms for each microbatch, dealing 3 to 9 us for each sequence."""
 _EFFORT = 8_192
-"""Sequences that may be placed to compare ways of dealing, besides one per sequence of the batch."""
+"""Sequences that may be placed to compare ways of dealing, besides one per sequence."""
 _FEW = 32
 """Up to so many sequences everything is tried: a few milliseconds."""
 _QUICK = 256
 """Above `_FEW` and up to so many, only dealing one by one is tried: a division takes longer than
 upstream's packer (`benchmarks/planner/versus_upstream.py`)."""
 _MANY = 4_096
-"""Above so many sequences only the first way of dividing is tried, and after dealing them one by one
-a division only where it can be expected to help."""
+"""Above so many sequences only the first way of dividing is tried, and after dealing one by one a
+division only where it can be expected to help."""
 _PLENTY = 1 << 15
 """Above so many sequences of a long tail a division is fast again, 2 us for each: its vectors are
 long."""
 _CHEAP, _HUGE = 1_024, 1 << 17
-"""Filling microbatches one after the other is tried up to the first number of sequences, where it is
-fast, and above the second, where it is faster than dealing them one by one."""
+"""Filling microbatches one after the other is tried up to the first number of sequences, where it
+is fast, and above the second, where it is faster than dealing them one by one."""
 _EXACT, _PERFECT, _CLOSE, _NEAR = 1.001, 1.003, 1.01, 1.04
 """Factors of the lower bound. A plan within the second is taken at once; up to `_MANY` sequences of
 a long tail, only within the first. One within the third is taken where sequences were dealt one by
