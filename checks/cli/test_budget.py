@@ -84,6 +84,15 @@ def test_the_rest_and_what_is_forced_starts(words: str) -> None:
         run(words)
 
 
+def test_the_largest_case_of_conform_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Machine(cores=0.25, free=None)
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _: few))
+    with pytest.raises(InputError, match="--case: 8 ranks, and the limit is 4"):
+        run("conform --megatron none")
+    with pytest.raises(InputError, match="--megatron"):
+        run("conform --megatron none --force")
+
+
 def test_the_largest_part_is_named() -> None:
     parts = (Part("--a", 1, 10**9), Part("--b", 2, 10**12))
     with pytest.raises(InputError, match=r"--b: .*got 2"):
