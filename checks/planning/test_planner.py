@@ -220,7 +220,7 @@ def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) ->
         return None if found is None else self.at(found.ticks * 4, base)
 
     monkeypatch.setattr(target_module.Targets, "shortest", too_long)
-    for limit in ("_SMALL", "_MEDIUM"):  # such batches are not dealt one by one
+    for limit in ("_SMALL", "_TABLE"):  # such batches are not dealt one by one
         monkeypatch.setattr(f"ringproof.reference.planning.planner.{limit}", 0)
     monkeypatch.setattr("ringproof.reference.planning.pack.merge", _no_merge)
     monkeypatch.setattr("ringproof.reference.planning.divide.GOOD_ENOUGH", 1e9)

@@ -49,6 +49,19 @@ def held_file(path: Path, option: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def held_replaced(path: Path, option: str) -> Iterator[None]:
+    """Hold a file that is replaced as a whole while the block runs, by an empty file beside it.
+
+    Arguments and errors are those of `held_file`.
+    """
+    if path.exists() and not path.is_file():
+        yield
+        return
+    with held_file(path.with_name(f".{path.name}.held"), option):
+        yield
+
+
+@contextlib.contextmanager
 def held_folder(folder: Path, option: str) -> Iterator[None]:
     """Make a folder where it is missing, and hold it while the block runs.
 

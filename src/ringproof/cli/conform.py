@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ringproof.budget import Machine
 from ringproof.cli.cache import default_cache
+from ringproof.cli.options import ForceOption
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 
@@ -56,6 +58,7 @@ def conform(
     listed: ListOption = False,
     json_path: JsonOption = "",
     offline: OfflineOption = False,
+    force: ForceOption = False,
 ) -> None:
     """Train tiny models on CPU with a Megatron and compare each with the same training on one rank.
 
@@ -72,6 +75,11 @@ def conform(
     if not megatron:
         raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
     other = _known(against) if against else None
+    if not force:
+        from ringproof.rehearsal.rehearsing import estimate
+
+        largest = max(wanted, key=lambda one: one.ranks)
+        estimate(largest.ranks, largest.id, "--case").check(Machine.here())
     from ringproof.rehearsal.conform.running import run_matrix
     from ringproof.rehearsal.sources import open_upstream
 

@@ -6,12 +6,13 @@ import contextlib
 import functools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.holding import held_file, held_folder
+from ringproof.holding import held_file, held_folder, held_replaced
 
 FILES = (
     "--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output", "--slurm",
@@ -20,8 +21,10 @@ FILES = (
 """Options of all commands that name a file to write."""
 GROWING = ("--log", "--rank-log")
 """Those of `FILES` that are written while the command runs; the others are written at its end."""
+REPLACED = MappingProxyType({"watch": ("--json", "--html")})
+"""Those of `FILES` that a command replaces while it runs, by the command's name."""
 FOLDERS = ("--save", "--out", "--record", "--keep")
-"""Options of all commands that name a folder to write in."""
+"""Options of all commands that name a folder to write in; and ``--output`` where it is one."""
 STANDARD_OUTPUT = "-"
 
 
@@ -33,12 +36,10 @@ def guard(command: Any) -> None:
     """
     for part in getattr(command, "commands", {}).values():
         guard(part)
-    options = {
-        parameter.name: parameter.opts[0]
-        for parameter in command.params
-        if parameter.opts[0] in FOLDERS
-        or (parameter.opts[0] in FILES and parameter.metavar != "DIR")
-    }
+    named = [item for item in command.params if item.opts[0] in (*FILES, *FOLDERS)]
+    options = {item.name: item.opts[0] for item in named}
+    folders = {item.opts[0] for item in named if item.opts[0] in FOLDERS or item.metavar == "DIR"}
+    replaced = REPLACED.get(command.name, ())
     run = command.callback
     if run is None or not options:
         return
@@ -46,22 +47,26 @@ def guard(command: Any) -> None:
     @functools.wraps(run)
     def checked(*arguments: Any, **given: Any) -> Any:
         places = {option: str(given[name]) for name, option in options.items() if given.get(name)}
-        files = {option: place for option, place in places.items() if option in FILES}
+        files = {option: place for option, place in places.items() if option not in folders}
         check_outputs(files, [value for name, value in given.items() if name not in options])
-        with _held(places):
+        with _held(places, folders, replaced):
             return run(*arguments, **given)
 
     command.callback = checked
 
 
 @contextlib.contextmanager
-def _held(places: Mapping[str, str]) -> Iterator[None]:
+def _held(
+    places: Mapping[str, str], folders: Collection[str], replaced: Collection[str]
+) -> Iterator[None]:
     """Hold what is written while the command runs; of the ranks of a launcher, the first does."""
     with contextlib.ExitStack() as stack:
         for option, place in places.items() if os.environ.get("RANK", "0") == "0" else ():
-            if option in FOLDERS:
+            if option in folders:
                 stack.enter_context(held_folder(Path(place), option))
-            elif option in GROWING and place != STANDARD_OUTPUT:
+            elif place != STANDARD_OUTPUT and option in replaced:
+                stack.enter_context(held_replaced(Path(place), option))
+            elif place != STANDARD_OUTPUT and option in GROWING:
                 stack.enter_context(held_file(Path(place), option))
         yield
 

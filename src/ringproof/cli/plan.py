@@ -152,6 +152,7 @@ def _batch_options(
     inner_size: _InnerSize = None,
     graphs: _Graphs = False,
     target: _Target = "dev",
+    force: ForceOption = False,
 ) -> None:
     """Declare the options; see `_with_batch_options`."""
 
@@ -237,7 +238,9 @@ def plan(
 
 def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
     """Plan, and write what was asked for."""
+    from ringproof.budget import Machine
     from ringproof.cli.page import write_page
+    from ringproof.cli.plan_budget import check_plan
     from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_page import page
     from ringproof.cli.plan_result import plan_result
@@ -251,6 +254,8 @@ def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) ->
     with as_options():
         options.goal()
         batch = options.read()
+        if not given["force"]:
+            check_plan(len(batch.values), options.ranks or 0, options.batches, Machine.here())
         with told_to_wait(f"planning {len(batch.values):,} sequences"):
             result = plan_result(options, batch)
     flags = result.flags(target) if show_flags or target != "dev" else []

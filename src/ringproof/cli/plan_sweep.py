@@ -8,12 +8,15 @@ from typing import Any
 
 import typer
 
+from ringproof.budget import Machine
 from ringproof.cli.output import write_json
+from ringproof.cli.plan_budget import check_sweep
 from ringproof.cli.plan_flags import check_target, megatron_flags
 from ringproof.cli.plan_graphs import plan_capacity
 from ringproof.cli.plan_result import wanted
 from ringproof.cli.plan_setup import PlanOptions, as_options
 from ringproof.cli.plan_text import amount
+from ringproof.cli.waiting import told_to_wait
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.costs import CostModel
@@ -50,7 +53,12 @@ def run(
     with as_options():
         goal, settings = options.goal(), _settings(options, budgets, size_sets, comm_types)
         lengths = options.read()
-        outcomes = sweep(lengths.values, settings, lambda setting: _build(options, setting), goal)
+        if not given["force"]:
+            check_sweep(len(lengths.values), len(settings), Machine.here())
+        with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
+            outcomes = sweep(
+                lengths.values, settings, lambda setting: _build(options, setting), goal
+            )
     chosen = recommend(outcomes), recommend(outcomes, upstream=True)
     graphs = _graphs(options, outcomes)
     flags, usable = ["# no setting of this sweep is one of Megatron-LM's"], chosen[1]

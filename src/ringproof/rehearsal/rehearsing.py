@@ -317,10 +317,10 @@ class _Runs:
         return self._done[key]
 
 
-def estimate(ranks: int, max_ranks: int) -> Estimate:
-    """Estimate what the ranks of a rehearsal need; ``max_ranks`` is what the user can lower."""
-    held = Part("--max-ranks", max_ranks, ranks * _HELD_BYTES)
-    return Estimate(ranks, (held,), "--max-ranks", max_ranks)
+def estimate(ranks: int, value: object, option: str = "--max-ranks") -> Estimate:
+    """Estimate what the ranks of a rehearsal need; with ``option`` the user can lower them."""
+    held = Part(option, value, ranks * _HELD_BYTES)
+    return Estimate(ranks, (held,), option, value)
 
 
 def _made(folder: Path) -> Path:

@@ -59,21 +59,37 @@ def static_plan(
     Raises:
         InputError: A size that the domain does not have, or a sequence it cannot hold.
     """
-    started = time.perf_counter()
+    started, goal = time.perf_counter(), goal or Goal()
+    values = check_lengths(lengths, _fixed(domain, cp_size))
+    packs, makespan = _static(values, domain, cp_size, model, goal, dealing)
+    times = (model.unit, makespan, _bound(values, domain, model, goal))
     fixed = _fixed(domain, cp_size)
-    values = check_lengths(lengths, fixed)
+    return finished(values, fixed, _microbatches(packs, fixed, idle=True), times, started)
+
+
+def _static(
+    values: IntArray,
+    domain: Domain,
+    cp_size: int,
+    model: CostModel,
+    goal: Goal,
+    dealing: Dealing,
+) -> tuple[Packs, float]:
+    """The packs of a static plan, of checked lengths, and its makespan.
+
+    Packs without a sequence come last.
+    """
+    fixed = _fixed(domain, cp_size)
     tokens = domain.rank_tokens(values, cp_size)
     packs = first_fit(tokens, domain) if dealing == "sorted" else _packs(tokens, domain)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
-    packs = _level(packs, -len(packs) % wanted)
+    missing = -len(packs) % wanted
+    packs = _level(packs, missing)
     if dealing == "sorted":
         costs = model.cost(values, cp_size)
         packs.sort(key=lambda pack: -float(costs[pack].sum()))
-    goal = goal or Goal()
-    microbatches = _microbatches(packs, fixed)
-    makespan = simulate(microbatches, values, domain.ranks, model, goal).makespan
-    times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return finished(values, fixed, microbatches, times, started)
+    microbatches = _microbatches(packs, fixed, idle=False)
+    return packs, simulate(microbatches, values, domain.ranks, model, goal).makespan
 
 
 def padded_plan(
@@ -98,9 +114,10 @@ def padded_plan(
         most = min(most, domain.max_sequences)
     wanted = domain.ranks // cp_size * domain.microbatch_multiple
     count = -(-len(values) // (most * wanted)) * wanted
-    packs = [part.tolist() for part in np.array_split(np.arange(len(values)), count)]
-    goal = goal or Goal()
-    microbatches = _microbatches(packs, fixed)
+    # As many parts as packs, which differ by at most one sequence; without those that are empty.
+    parts = np.array_split(np.arange(len(values)), min(count, len(values)))
+    goal, packs = goal or Goal(), [part.tolist() for part in parts]
+    microbatches = _microbatches(packs, fixed, idle=True)
     makespan = simulate(microbatches, longest, domain.ranks, model, goal).makespan
     times = (model.unit, makespan, _bound(values, domain, model, goal))
     return finished(values, fixed, microbatches, times, started, computed=longest)
@@ -115,12 +132,15 @@ def best_static_plan(
 ) -> tuple[int, Dealing, Plan]:
     """The shortest static plan over CP sizes and both dealings, with its size and dealing."""
     dealings: tuple[Dealing, ...] = ("given", "sorted")
+    goal = goal or Goal()
+    values = check_lengths(lengths, _fixed(domain, min(cp_sizes)))
     tried = [
-        (size, dealing, static_plan(lengths, domain, size, model, goal, dealing=dealing))
+        (_static(values, domain, size, model, goal, dealing)[1], size, dealing)
         for size in cp_sizes
         for dealing in dealings
     ]
-    return min(tried, key=lambda item: item[2].metrics.makespan)
+    _, size, dealing = min(tried, key=lambda item: item[0])
+    return size, dealing, static_plan(values, domain, size, model, goal, dealing=dealing)
 
 
 def _fixed(domain: Domain, cp_size: int) -> Domain:
@@ -145,7 +165,7 @@ def _packs(tokens: IntArray, domain: Domain) -> Packs:
 
 
 def _level(packs: Packs, missing: int) -> Packs:
-    """Move single sequences, from the end, into packs of their own; then add empty packs."""
+    """Move single sequences, from the end, into packs of their own, while some are missing."""
     index = len(packs) - 1
     moved: Packs = []
     while len(moved) < missing and index >= 0:
@@ -153,22 +173,25 @@ def _level(packs: Packs, missing: int) -> Packs:
             moved.append([packs[index].pop()])
         else:
             index -= 1
-    return [*packs, *moved, *([] for _ in range(missing - len(moved)))]
+    return [*packs, *moved]
 
 
-def _microbatches(packs: Packs, domain: Domain) -> tuple[Microbatch, ...]:
-    """Consecutive packs are the data parallel ranks of one microbatch."""
+def _microbatches(packs: Packs, domain: Domain, *, idle: bool) -> tuple[Microbatch, ...]:
+    """Consecutive packs are the data parallel ranks of one microbatch.
+
+    The ranks that are left are in groups without sequences, or with ``idle=False`` in none.
+    """
     (size,) = domain.cp_sizes
     width = domain.ranks // size
-    return tuple(
-        Microbatch(
-            tuple(
-                Group(place * size, size, tuple(pack))
-                for place, pack in enumerate(packs[start : start + width])
-            )
-        )
-        for start in range(0, len(packs), width)
-    )
+    count = -(-len(packs) // (width * domain.microbatch_multiple)) * domain.microbatch_multiple
+    microbatches = []
+    for start in range(0, count * width, width):
+        here = packs[start : start + width]
+        groups = [Group(place * size, size, tuple(pack)) for place, pack in enumerate(here)]
+        if idle:
+            groups += [Group(place * size, size, ()) for place in range(len(here), width)]
+        microbatches.append(Microbatch(tuple(groups)))
+    return tuple(microbatches)
 
 
 def _bound(lengths: IntArray, domain: Domain, model: CostModel, goal: Goal) -> float:

@@ -101,15 +101,17 @@ class Batch:
 
     def items(self, members: IntArray, chain: Sequence[int]) -> Items:
         """Some of the sequences, given by their places in `order`, for the sizes of a chain."""
-        rows = np.array([self.sizes.index(size) for size in chain])
-        kinds = self.kind[members]
-        return Items(
-            members,
-            tuple(chain),
-            self.ticks[rows].take(kinds, axis=1),
-            self.tokens[rows].take(kinds, axis=1),
-            self.overhead[rows],
-        )
+        kinds, rows = self.kind[members], [self.sizes.index(size) for size in chain]
+        first, last = rows[0], rows[-1] + 1
+        if len(rows) == last - first:  # neighbours: a view
+            tables = [table[first:last].take(kinds, axis=1) for table in (self.ticks, self.tokens)]
+        else:  # row by row, because a selection would copy the whole table
+            tables = [
+                np.stack([table[row].take(kinds) for row in rows])
+                for table in (self.ticks, self.tokens)
+            ]
+        ticks, tokens = tables
+        return Items(members, tuple(chain), ticks, tokens, self.overhead[rows])
 
 
 @dataclass(frozen=True)

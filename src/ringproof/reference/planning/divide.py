@@ -18,6 +18,7 @@ from ringproof.reference.planning.pack import (
     WEIGHT_OF_UNUSED,
     Order,
     Packing,
+    Seats,
     assembled,
     dearest,
     pack,
@@ -162,8 +163,7 @@ class _Divider:
             return None
         members = np.empty_like(old.members)
         members[near], members[far] = share.meant[places], later
-        items = self.batch.items(members, old.sizes)
-        packing = repeated(items, old)
+        packing = repeated(self.batch, members, old)
         found = self._rated(packing, share)
         fast = found.slowness <= max(GOOD_ENOUGH, model.slowness * _AS_GOOD)
         filled = found.part >= min(FULL_ENOUGH, model.part) - _AS_FULL
@@ -190,12 +190,7 @@ class _Divider:
         base = 0
         while base < len(order.items.sizes):
             shortest = targets.shortest(base)
-            if (
-                best is not None
-                and best.complete
-                and shortest is not None
-                and shortest.ticks >= best.rating * ideal
-            ):
+            if best is not None and shortest is not None and shortest.ticks >= best.rating * ideal:
                 break  # larger groups do more work: nothing better comes
             smallest, before = base, best
             for aim, strict in self._ways(targets, shortest, order):
@@ -269,5 +264,5 @@ def _part(packing: Packing, keep: npt.NDArray[np.bool_], batch: Batch, domain: D
     old, home = np.unique(packing.home[keep], return_inverse=True)
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
-    items = batch.items(members, packing.sizes)
-    return assembled(items, home, packing.groups.level[old], domain, even=False)
+    seats = Seats(packing.sizes, packing.groups.level[old], members, home)
+    return assembled(batch, seats, domain, even=False)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -62,6 +63,23 @@ class Packing:
 
 
 @dataclass(frozen=True)
+class Seats:
+    """Sequences and their groups, none of them empty.
+
+    Attributes:
+        sizes: The chain of group sizes that ``level`` counts in.
+        level: Per group, the index of its size.
+        members: Places in the batch's order of the sequences.
+        home: For each of them, its group.
+    """
+
+    sizes: tuple[int, ...]
+    level: IntArray
+    members: IntArray
+    home: IntArray
+
+
+@dataclass(frozen=True)
 class Order:
     """What is wanted of one microbatch: the sequences meant for it, and shorter ones for holes.
 
@@ -92,18 +110,23 @@ def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
     """
     most = domain.max_sequences or len(tokens)
     packs: list[list[int]] = []
-    room = np.zeros(0, np.int64)
-    for sequence in np.argsort(-tokens, kind="stable").tolist():
-        rows = int(tokens[sequence])
-        place = int((room >= rows).argmax()) if len(room) else 0
-        if place >= len(packs) or room[place] < rows:
+    room: list[int] = []
+    full: list[tuple[int, int]] = []  # packs without room for the sequences so far, most room first
+    ready: list[int] = []  # the others; sequences only get shorter, so room for one is room for all
+    order = np.argsort(-tokens, kind="stable")
+    for sequence, rows in zip(order.tolist(), tokens[order].tolist(), strict=True):
+        while full and -full[0][0] >= rows:
+            heappush(ready, heappop(full)[1])
+        if ready:
+            place = heappop(ready)
+        else:
             place = len(packs)
             packs.append([])
-            if place == len(room):
-                room = np.concatenate((room, np.full(len(room) + 8, -1)))
-            room[place] = domain.max_tokens_per_rank
+            room.append(domain.max_tokens_per_rank)
         packs[place].append(sequence)
-        room[place] = room[place] - rows if len(packs[place]) < most else -1
+        room[place] -= rows
+        if len(packs[place]) < most and room[place]:
+            heappush(full, (-room[place], place))
     return packs
 
 
@@ -133,8 +156,9 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
         placed += pairs
     home = np.concatenate([group for _, group in placed])
     number = np.cumsum(groups.count > 0) - 1
-    everything = order.batch.items(np.concatenate(members), items.sizes)
-    return assembled(everything, number[home], level[groups.count > 0], domain, even=True)
+    taken = level[groups.count > 0]
+    seats = Seats(items.sizes, taken, np.concatenate(members), number[home])
+    return assembled(order.batch, seats, domain, even=True)
 
 
 def _open(
@@ -204,39 +228,41 @@ def dearest(items: Items, spare: Items, domain: Domain) -> int:
     return max(full) + int(items.overhead[level])
 
 
-def repeated(items: Items, old: Packing) -> Packing:
+def repeated(batch: Batch, members: IntArray, old: Packing) -> Packing:
     """The packing of other sequences in the same groups, each in the place of another."""
-    groups = _summed(items, old.home, old.groups.level)
-    return Packing(groups, old.sizes, items.members, old.home, old.idle)
+    level = old.groups.level
+    groups = _summed(batch, Seats(old.sizes, level, members, old.home), int(level.max()) + 1)
+    return Packing(groups, old.sizes, members, old.home, old.idle)
 
 
-def assembled(
-    items: Items, home: IntArray, level: IntArray, domain: Domain, *, even: bool
-) -> Packing:
+def assembled(batch: Batch, seats: Seats, domain: Domain, *, even: bool) -> Packing:
     """The microbatch of sequences whose groups are known, grown into idle ranks and evened out.
 
-    Args:
-        items: The sequences.
-        home: For each of them, its group; none is empty.
-        level: Per group, the index of its size.
-        domain: Ranks and limits.
-        even: Whether groups are joined so that all end together.
+    With ``even``, groups are joined so that all end together.
     """
-    groups, sizes = _summed(items, home, level), np.array(items.sizes)
-    groups = widen(groups, items.sizes, domain.ranks - int(sizes[level].sum()))
+    groups, sizes = _summed(batch, seats, len(seats.sizes)), np.array(seats.sizes)
+    groups, home = (
+        widen(groups, seats.sizes, domain.ranks - int(sizes[seats.level].sum())),
+        seats.home,
+    )
     if even:
-        groups, moved = merge(groups, items.sizes, domain)
+        groups, moved = merge(groups, seats.sizes, domain)
         home = moved[home]
     idle = domain.ranks - int(sizes[groups.level].sum())
-    return Packing(groups, items.sizes, items.members, home, idle)
+    return Packing(groups, seats.sizes, seats.members, home, idle)
 
 
-def _summed(items: Items, home: IntArray, level: IntArray) -> Groups:
-    """The groups of sequences, none of them empty."""
+def _summed(batch: Batch, seats: Seats, end: int) -> Groups:
+    """The groups of sequences, with sums for sizes (indices) below ``end``.
+
+    Groups never shrink: the sums for sizes below the smallest one in use stay zero.
+    """
+    start, home = int(seats.level.min()), seats.home
     by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
+    items = batch.items(seats.members[by_group], seats.sizes[start:end])
     starts = np.cumsum(count) - count
-    ticks, tokens = (
-        np.add.reduceat(values.take(by_group, axis=1), starts, axis=1)
-        for values in (items.ticks, items.tokens)
-    )
-    return Groups(level, ticks + items.overhead[:, None], tokens, count, items.overhead)
+    ticks, tokens = (np.zeros((len(seats.sizes), len(count)), np.int64) for _ in range(2))
+    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:end])
+    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:end])
+    overhead = batch.overhead[[batch.sizes.index(size) for size in seats.sizes]]
+    return Groups(seats.level, ticks + overhead[:, None], tokens, count, overhead)

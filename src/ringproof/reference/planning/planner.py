@@ -7,12 +7,16 @@ cost time, and grow where that shortens the microbatch. Under a pipeline, microb
 length are worth more than short ones; another division spreads long and short sequences over all of
 them, and the simulated iteration decides.
 
-Up to a few thousand sequences there is time to look at every group for each of them (`greedy`). The
-plan that upstream's rule gives is among the candidates, so no plan is longer than that.
+Two algorithms find plans. One divides a batch into microbatches with vectors (`divide`), which
+takes time in proportion to the microbatches; the other deals sequences one by one (`greedy`), which
+takes time in proportion to the sequences and copes better with long tails. The faster one goes
+first, and the other one is tried where the first plan is not near its bound. For small batches the
+plan that upstream's rule gives is among the candidates, so no plan of those is longer than that.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,34 +24,45 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.bounds import fewest_microbatches, lower_bound
+from ringproof.reference.planning.bounds import fewest_microbatches, least_work, lower_bound
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
-from ringproof.reference.planning.pack import Packing, assembled, first_fit
+from ringproof.reference.planning.pack import Packing, Seats, assembled, first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
 MAX_SEQUENCES = 20_000_000
-_SMALL, _MEDIUM = 1 << 16, 1 << 22
-"""Sequences times ranks up to which they are dealt one by one: always, and as a last resort. The
-first takes about 10 ms, the second about a second."""
-_QUEUES = 1 << 27
-"""Sequences times microbatches up to which the last resort deals one by one: every microbatch goes
-through all sequences that are left."""
+_SMALL = 1 << 16
+"""Sequences times ranks up to which they are always dealt one by one, by upstream's rule, too."""
+_TABLE = 1 << 19
+"""Lengths times group sizes up to which larger batches are dealt one by one: the costs are in lists
+of Python, which take 40 MB then."""
+_SHORT = 512
+"""Sequences per microbatch up to which dealing them one by one takes less time than dividing: a
+division takes 0.5 to 2 ms for each microbatch, dealing 3 to 9 us for each sequence."""
+_EFFORT = 8_192
+"""Sequences that may be placed to compare ways of dealing, besides one per sequence."""
 _FEW = 32
 """Up to so many sequences everything is tried: a few milliseconds."""
 _QUICK = 256
 """Above `_FEW` and up to so many, only dealing one by one is tried: a division takes longer than
 upstream's packer (`benchmarks/planner/versus_upstream.py`)."""
 _MANY = 4_096
-"""Above so many sequences only the first way of dividing is tried."""
-_PERFECT, _CLOSE, _NEAR = 1.003, 1.01, 1.04
-"""Factors of the lower bound. A plan within the first is taken at once. One within the second is
-taken where sequences were dealt one by one and microbatches simply add up. The last resort is not
-tried for a plan within the third."""
+"""Above so many sequences only the first way of dividing is tried, and after dealing one by one a
+division only where it can be expected to help."""
+_PLENTY = 1 << 15
+"""Above so many sequences of a long tail a division is fast again, 2 us for each: its vectors are
+long."""
+_CHEAP, _HUGE = 1_024, 1 << 17
+"""Filling microbatches one after the other is tried up to the first number of sequences, where it
+is fast, and above the second, where it is faster than dealing them one by one."""
+_EXACT, _PERFECT, _CLOSE, _NEAR = 1.001, 1.003, 1.01, 1.04
+"""Factors of the lower bound. A plan within the second is taken at once; up to `_MANY` sequences of
+a long tail, only within the first. One within the third is taken where sequences were dealt one by
+one and microbatches simply add up. For a plan within the fourth no further algorithm is tried."""
 _EARNED = 0.12
 """Part of the time that a plan must save to have twice as many microbatches, and so in proportion:
 every microbatch costs launches and memory that the cost model may not know."""
@@ -127,39 +142,119 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray
     return values
 
 
+class _Search:
+    """Plans of a batch that were found so far.
+
+    Args:
+        batch: The sequences.
+        domain: Ranks and limits.
+        goal: What is minimised.
+        bound: Ticks that no plan is shorter than.
+    """
+
+    def __init__(self, batch: Batch, domain: Domain, goal: Goal, bound: float) -> None:
+        self.batch, self.domain, self.goal, self.bound = batch, domain, goal, bound
+        self.fewest = fewest_microbatches(batch, domain)
+        self.free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
+        self.found: list[_Candidate] = []
+
+    @property
+    def best(self) -> _Candidate:
+        """The best one."""
+        return _best(self.found)
+
+    def good(self, factor: float) -> bool:
+        """Whether the best one is within that factor of the bound and leaves no rank idle."""
+        return bool(self.found) and _good(self.found, factor * self.bound)
+
+    def add(self, packings: tuple[Packing, ...]) -> None:
+        """Add a plan."""
+        packings = split_to_multiple(packings, self.batch, self.domain)
+        self.found.append(_rated(packings, self.batch, self.domain, self.goal))
+
+    def deal(self, effort: int) -> None:
+        """Deal the sequences one by one."""
+        self.add(one_by_one(self.batch, self.domain, effort=effort + _EFFORT))
+
+    def divide(self, wanted: int) -> bool:
+        """Divide the batch into so many microbatches; whether the result is as good as it gets."""
+        multiple = self.domain.microbatch_multiple
+        # Running ahead and pipelines gain from microbatches with all lengths.
+        first = self.goal.plain or len(self.batch) > _MANY
+        for spread in (False,) if first else (False, True):
+            rounded = -(-wanted // multiple) * multiple
+            self.add(divide(self.batch, self.domain, rounded, spread=spread))
+            if self.good(_PERFECT):
+                return True
+        return False
+
+    def undivided(self) -> bool:
+        """Where communication is free, use groups of all ranks; whether nothing is shorter."""
+        if not self.free:
+            return False
+        self.add(_undivided(self.batch, self.domain))
+        return _good(self.found[-1:], _PERFECT * self.bound)
+
+    def fill(self) -> None:
+        """Fill microbatches one after the other; budgets may stay unused where that is faster."""
+        self.add(divide(self.batch, self.domain, self.fewest, full=True))
+
+
 def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidate:
     """The best of several ways to divide the batch; the first that is good enough."""
-    close = _CLOSE if goal.plain else _PERFECT
-    small = len(batch) * domain.ranks <= _SMALL
-    wanted = fewest = fewest_microbatches(batch, domain)
-    found: list[_Candidate] = []
+    search = _Search(batch, domain, goal, bound)
+    if len(batch) * domain.ranks <= _SMALL:
+        return _search_small(search)
+    return _search_large(search)
 
-    def add(packings: tuple[Packing, ...]) -> None:
-        found.append(_rated(split_to_multiple(packings, batch, domain), batch, domain, goal))
 
-    free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
-    quick = small and goal.plain and _FEW < len(batch) <= _QUICK
-    if small:
-        for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
-            add(packings)
-        wanted = len(_best(found).packings)
-        if _good(found, (_PERFECT if free else close) * bound):
-            return _best(found)
-    quick = quick and not _best(found).idle
-    multiple = domain.microbatch_multiple
-    # Running ahead and pipelines gain from microbatches with all lengths.
-    spreads = (False,) if goal.plain or len(batch) > _MANY else (False, True)
-    for spread in () if quick else spreads:
-        add(divide(batch, domain, -(-wanted // multiple) * multiple, spread=spread))
-        if _good(found, _PERFECT * bound):
-            return _best(found)
-    if free:  # then nothing is shorter
-        add(_undivided(batch, domain))
-        if _good(found[-1:], _PERFECT * bound):
-            return found[-1]
-    if not quick and (len(batch) <= _FEW or not (small or _good(found, _NEAR * bound))):
-        add(_last_resort(batch, domain, fewest))
-    return _best(found)
+def _search_small(search: _Search) -> _Candidate:
+    batch, domain, goal = search.batch, search.domain, search.goal
+    quick = goal.plain and _FEW < len(batch) <= _QUICK
+    for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
+        search.add(packings)
+    if search.good(_CLOSE if goal.plain and not search.free else _PERFECT):
+        return search.best
+    divided = not quick or search.best.idle
+    if divided and search.divide(len(search.best.packings)):
+        return search.best
+    if search.undivided():
+        return search.found[-1]
+    if len(batch) <= _FEW:
+        search.fill()
+    return search.best
+
+
+def _search_large(search: _Search) -> _Candidate:
+    batch, count = search.batch, len(search.batch)
+    able = batch.ticks.size <= _TABLE
+    tail, short = long_tail(batch, search.domain), count <= search.fewest * _SHORT
+    dealt = able and search.goal.plain and (tail or short)
+    if dealt:
+        search.deal(2 * count if tail else count)
+        enough = _CLOSE if short else _EXACT
+        if count > _MANY:
+            helps = tail and count > _PLENTY and search.good(_NEAR)
+            enough = _CLOSE if helps else math.inf if tail else _NEAR
+        if search.good(min(enough, _PERFECT) if search.free else enough):
+            return search.best
+    if search.divide(search.fewest):
+        return search.best
+    if search.undivided():
+        return search.found[-1]
+    if (count <= _CHEAP or count > _HUGE or not able) and not search.good(_NEAR):
+        search.fill()
+    if able and not dealt and not search.good(_NEAR):
+        search.deal(count)
+    return search.best
+
+
+def long_tail(batch: Batch, domain: Domain) -> bool:
+    """Whether the longest sequence takes longer, at the smallest size that holds it, than all ranks
+    need for the whole batch."""
+    level = int(np.argmax(batch.tokens[:, 0] <= domain.max_tokens_per_rank))
+    work = int(least_work(batch, domain)[batch.kind].sum())
+    return bool((batch.ticks[level, 0] + batch.overhead[level]) * domain.ranks > work)
 
 
 def communication_is_free(batch: Batch, domain: Domain) -> bool:
@@ -179,9 +274,9 @@ def _undivided(batch: Batch, domain: Domain) -> tuple[Packing, ...]:
     """One group of all ranks in each microbatch."""
     found = []
     for members in first_fit(batch.tokens[-1, batch.kind], domain):
-        items = batch.items(np.array(members), (domain.ranks,))
         home, level = np.zeros(len(members), np.int64), np.zeros(1, np.int64)
-        found.append(assembled(items, home, level, domain, even=False))
+        seats = Seats((domain.ranks,), level, np.array(members), home)
+        found.append(assembled(batch, seats, domain, even=False))
     return tuple(found)
 
 
@@ -221,13 +316,6 @@ def _better(one: _Candidate, other: _Candidate) -> bool:
     """Whether it is shorter, by enough for the microbatches that it has more."""
     more = len(one.packings) / len(other.packings) - 1
     return one.makespan * (1 + _EARNED * more) < other.makespan
-
-
-def _last_resort(batch: Batch, domain: Domain, wanted: int) -> tuple[Packing, ...]:
-    """Microbatches that may leave ranks' token budgets unused where filling them costs more."""
-    if _SMALL < len(batch) * domain.ranks <= _MEDIUM and len(batch) * wanted <= _QUEUES:
-        return one_by_one(batch, domain)
-    return divide(batch, domain, wanted, full=True)
 
 
 def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -149,34 +150,64 @@ def simulate(
         model: The cost model.
         goal: The objective and the pipeline.
     """
-    costs: dict[int, FloatArray] = {}
+    times = _GroupTimes(lengths, model)
     stages, overhead = goal.pipeline.stages, float(model.microbatch_overhead)
-    clocks = np.zeros(ranks)
+    together = goal.objective == "sync"  # then all ranks have the same clock
+    clocks = np.zeros(1 if together else ranks)
     blocks: list[Block] = []
     ends: list[float] = []
     longest: list[float] = []
     for number, microbatch in enumerate(microbatches):
-        longest.append(overhead)
-        for group in microbatch.groups:
-            if group.dummy:
-                continue
-            size = group.size
-            if size not in costs:
-                costs[size] = model.cost(lengths, size)
-            time = float(costs[size][list(group.sequences)].sum()) + model.group_overhead(size)
-            here = clocks[group.first_rank : group.first_rank + size]
-            start = float(here.max())
-            here[:] = start + time / stages
-            blocks.append(Block(number, group, start, float(here[0])))
-            longest[-1] = max(longest[-1], time + overhead)
+        groups = [group for group in microbatch.groups if not group.dummy]
+        spent = times.of(groups)
+        longest.append(overhead + max(spent, default=0.0))
+        begin = float(clocks[0])
+        for group, time in zip(groups, spent, strict=True):
+            start, end = begin, begin + time / stages
+            if not together:
+                here = clocks[group.first_rank : group.first_rank + group.size]
+                start = float(here.max())
+                here[:] = end = start + time / stages
+            blocks.append(Block(number, group, start, end))
+        if together:
+            clocks[0] = begin + max(spent, default=0.0) / stages
         clocks += overhead / stages
-        if goal.objective == "sync":
-            clocks[:] = clocks.max()
         ends.append(float(clocks.max()))
     makespan = ends[-1] if ends else 0.0
-    if goal.objective == "sync":
+    if together:
         makespan = goal.pipeline.seconds(longest)
     return Timeline(ranks, tuple(blocks), tuple(ends), makespan)
+
+
+class _GroupTimes:
+    """Times of groups; what a size costs is computed once.
+
+    Args:
+        lengths: Tokens of each sequence, as the ranks compute them.
+        model: The cost model.
+    """
+
+    def __init__(self, lengths: IntArray, model: CostModel) -> None:
+        self._lengths, self._model = lengths, model
+        self._costs: dict[int, FloatArray] = {}
+        self._overhead: dict[int, float] = {}
+
+    def of(self, groups: Sequence[Group]) -> list[float]:
+        """The time of each group, in the cost model's unit; none is a dummy."""
+        found = np.zeros(len(groups))
+        sizes = np.array([group.size for group in groups])
+        for size in np.unique(sizes).tolist():
+            places = np.flatnonzero(sizes == size)
+            if size not in self._costs:
+                self._costs[size] = self._model.cost(self._lengths, size)
+                self._overhead[size] = self._model.group_overhead(size)
+            members = [groups[place].sequences for place in places.tolist()]
+            counts = np.fromiter(map(len, members), np.int64, len(members))
+            flat = np.fromiter(chain.from_iterable(members), np.int64, int(counts.sum()))
+            sums = np.add.reduceat(self._costs[size][flat], np.cumsum(counts) - counts)
+            found[places] = sums + self._overhead[size]
+        times: list[float] = found.tolist()
+        return times
 
 
 _Step = tuple[bool, int, int]
