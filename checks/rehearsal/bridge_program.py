@@ -41,10 +41,11 @@ def with_compiled_helpers() -> None:
         vars(utils)["compile_helpers"] = lambda: None
 
 
-without_restarts()
-with_compiled_helpers()
-# Before a rank runs `main`, so that it can watch the training loop.
-importlib.import_module("megatron.bridge.training.pretrain")
+if importlib.util.find_spec("megatron") and importlib.util.find_spec("megatron.bridge"):
+    without_restarts()
+    with_compiled_helpers()
+    # Before a rank runs `main`, so that it can watch the training loop.
+    importlib.import_module("megatron.bridge.training.pretrain")
 
 
 def model(changes: dict[str, Any]) -> Any:

@@ -123,5 +123,5 @@ def test_each_name_of_the_table_selects_tests() -> None:
 
 def test_every_patch_belongs_to_a_defect() -> None:
     named = {defect.patch or defect.name for defect in DEFECTS}
-    named |= {"fill-loop", "levels-outlive-their-world"}
+    named |= {"fill-loop", "levels-outlive-their-world", "provider-sizes"}
     assert {path.stem for path in PATCHES.glob("*.patch")} == named

@@ -18,7 +18,7 @@ from ringproof.shipped import shipped_skills
 
 def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
     """Return the folder that was given, or that is here, or else that of the installation."""
-    shipped = None if value.exists() or _given(ctx, param) else shipped_skills()
+    shipped = None if _given(ctx, param) or value.exists() else shipped_skills()
     if shipped is None:
         return value
     typer.echo(f"skills: those of ringproof {__version__}, as no folder skills is here", err=True)
