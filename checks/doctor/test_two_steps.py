@@ -39,6 +39,7 @@ DYNAMIC = "--sft --calculate-per-token-loss --dataloader-type single"
 NEW = f"{DYNAMIC} {PADDED} --dynamic-context-parallel --max-seqlen-per-dp-cp-rank"
 OLD = f"""{DYNAMIC} --no-create-attention-mask-in-dataloader --context-parallel-size 2
 --hybrid-context-parallel --max-seqlen-per-dp-cp-rank 128"""
+EXPERTS = "--num-experts 4 --disable-bias-linear --moe-token-dispatcher-type alltoall"
 NO_BACKEND = "No dot product attention backend"
 
 
@@ -110,6 +111,8 @@ CASES = (
       for version in ("dev", "release")
       for message, options in (("quick_gelu", "--num-experts 4"),
                                ("weighted swiglu", "--num-experts 4 --swiglu"))),
+    Case("launch/expert-world-size", "world_size", "dev", 2,
+         f"{EXPERTS} --expert-model-parallel-size 4", f"{EXPERTS} --expert-model-parallel-size 2"),
     *(Case("launch/local-norm", message, version, 2, f"{options} --normalization RMSNorm "
            "--transformer-impl local")
       for version in ("dev", "r0.19")
