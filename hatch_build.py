@@ -13,7 +13,7 @@ PARTS = (
 )  # fmt: skip
 
 
-class Shipped(BuildHookInterface):  # type: ignore[type-arg]
+class Shipped(BuildHookInterface):  # type: ignore[type-arg]  # older hatchling's is not generic
     """Add the parts to a wheel. An editable installation has the checkout itself."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `docs.making` is no part of the package
 
-from docs.making import browser, reference, results, skills  # noqa: E402
+from docs.making import browser, reference, results, skills  # noqa: E402 - needs the path above
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from checks.doctor.random_launches import random_launches
 from checks.skills.shared import REPOSITORY
 from ringproof.cli.main import app
 from ringproof.doctor.examine import examine
-from ringproof.doctor.lines import known_stacks, load_cards
+from ringproof.doctor.lines import known_stacks, load_cards, stack_named
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.rules import RULES
 from ringproof.errors import InputError
@@ -222,3 +223,19 @@ def test_no_launch_is_a_plan_for_every_line():
 
 def test_a_folder_is_no_configuration(tmp_path: Path):
     assert isinstance(run(str(tmp_path)).exception, InputError)
+
+
+@pytest.mark.parametrize("known", [frozenset(), frozenset({"--eval-global-batch-size"})])
+def test_a_checkout_without_the_option_does_not_check_the_evaluation_batch(cards, known):
+    words = tuple(" ".join(RIGHT).replace("--global-batch-size 8", "--global-batch-size 7").split())
+    launch = Launch("pretrain_gpt.py", words, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 1, 8, "test")
+    stack = stack_named("r0.17", cards, "--line")
+    names = {
+        options: {one.rule.name for one in examine(of_launch(launch), replaced).findings}
+        for options, replaced in (
+            (options, dataclasses.replace(stack, options=options))
+            for options in (known, frozenset(words) - {"--eval-global-batch-size"})
+        )
+    }
+    checks = ["evaluation-batch" in found for found in names.values()]
+    assert checks == [True, False]

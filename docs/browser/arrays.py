@@ -106,7 +106,7 @@ class ndarray:
     """Elements of one kind, in a list that views share."""
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as numpy's: == compares elements
 
     def __init__(
         self,

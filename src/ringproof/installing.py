@@ -44,8 +44,8 @@ class Installation:
     Attributes:
         source: Folder of the skill.
         target: Folder that it becomes.
-        differing: Relative paths of the files that the target has and the source has not, the other
-            way round, or with other contents; ``None`` if there is no target.
+        differing: Relative paths of the files that only one of the two folders has, or that differ
+            in their contents; ``None`` if there is no target.
     """
 
     source: Path

@@ -196,6 +196,8 @@ def _buffer(facts: Facts) -> str:
 
 
 def _evaluation_batch(facts: Facts) -> str:
+    if facts.options and "--eval-global-batch-size" not in facts.options:
+        return ""  # 0.17 is on a line that has this check, and does not have it itself
     settings, micro = facts.settings, facts.settings.number("micro_batch_size", 1)
     micro = settings.number("eval_micro_batch_size", micro)
     batch = settings.number("eval_global_batch_size", settings.number("global_batch_size", 0))

@@ -57,7 +57,7 @@ class _Table:
         lowest: The smallest size (an index) that holds a sequence.
         work, least: The least rank-ticks and rank-tokens of a sequence, over all sizes.
         budget, places: Tokens per rank and sequences that a group may hold.
-        ranks: Of the domain.
+        ranks: Number of ranks of the domain.
     """
 
     sizes: tuple[int, ...]
@@ -129,7 +129,7 @@ class _Level:
     a sequence. The group to take is found without a look at the others.
 
     Attributes:
-        index: Of the size in the chain.
+        index: Index of the size in the chain.
         size, overhead, weights, tokens: See `_Table`, of this size alone.
         groups: In the order they were opened.
         full: Tokens and index of groups without room for the sequences so far.
