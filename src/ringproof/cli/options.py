@@ -41,6 +41,24 @@ def _given(ctx: typer.Context, param: typer.CallbackParam) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
+_LONGEST = 1_000_000
+"""Seconds: a wait on a file descriptor takes at most 2**31 ms, which is 25 days."""
+
+
+def checked_seconds(
+    ctx: typer.Context, param: typer.CallbackParam, value: float | None
+) -> float | None:
+    """Return the value of an option that is a time, which is `None` if it was not given.
+
+    Raises:
+        InputError: It is no number above 0, or no wait can be as long.
+    """
+    if value is not None and not 0 < value <= _LONGEST:
+        remedy = f"give a number above 0, and at most {_LONGEST:,}"
+        raise InputError(f"--{param.name}", value, "not a time in seconds", remedy)
+    return value
+
+
 SkillsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="SKILL", help="Names of skills; without one, all skills."),
@@ -92,7 +110,7 @@ def cache_folder(given: Path | None) -> Path:
     return given if given is not None else default_cache()
 
 
-def given_submodules(specs: Mapping[str, str], option: str) -> SubmoduleSources:
+def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
     """Find the repositories among ``NAME=SPEC`` entries that are given without a ref.
 
     They stand for the submodules of that name, which are read at the commit that is pinned.
@@ -103,4 +121,4 @@ def given_submodules(specs: Mapping[str, str], option: str) -> SubmoduleSources:
             path, ref = split_git(spec[len("git:") :])
             if ref is None:
                 found[name] = path
-    return SubmoduleSources(found, option)
+    return SubmoduleSources(found)
