@@ -13,7 +13,6 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from ringproof.doctor.examine import Examination
-from ringproof.doctor.lines import Stack, stack_named
 from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.doctor.rules import Effect
 from ringproof.doctor.settings import Settings
@@ -88,13 +87,6 @@ class Entry:
             YAML().dump(root, path)
             return [str(path)]
         return list(self.words)
-
-
-def stack_at(key: str, cards: Any) -> Stack:
-    """Return a line of upstream by its name, and lines of other products after a ``+``."""
-    name, *more = key.split("+")
-    stack = stack_named(name, cards, "--line")
-    return replace(stack, lines=stack.lines | frozenset(more))
 
 
 def found(examination: Examination) -> set[tuple[Effect, str]]:

@@ -8,25 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from checks.doctor.test_against_upstream import COMMITS
-from checks.skills.shared import REPOSITORY
+from checks.doctor.upstream_lines import COMMITS, TRAINED, stack_at, upstream_at
 from ringproof.doctor.examine import examine
-from ringproof.doctor.lines import load_cards, stack_named
-from ringproof.doctor.options import options_of
 from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.tree import FolderTree
+from ringproof.rehearsal.launch.options import options_of
 from ringproof.rehearsal.launch.reading import read_command
 
 OPTIONAL = ("--export", "--kitchen", "--finetune", "--modelopt", "--enable-gpt-oss", "--qad-train",
             "--freeze-base")  # fmt: skip
 """Options of ModelOpt and of NVIDIA's kitchen, which upstream adds where those are installed."""
-NAMES = "ringproof.rehearsal.rank.asking:option_names"
+NAMES = "checks.doctor.asking:option_names"
 
 
 @pytest.fixture(params=COMMITS)
 def checkout(request, stage):
-    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS[request.param]}")
+    upstream = upstream_at(stage, request.param)
     return request.param, FolderTree(upstream.megatron), upstream
 
 
@@ -41,9 +39,7 @@ def test_the_names_are_those_of_the_parser(checkout, stage):
 
 def test_an_option_with_a_slip_is_named_with_the_nearest(checkout):
     line, tree, _ = checkout
-    stack = replace(
-        stack_named(line, load_cards(REPOSITORY / "skills"), "--line"), options=options_of(tree)
-    )
+    stack = replace(stack_at(line), options=options_of(tree))
     words = "torchrun --nproc-per-node 2 pretrain_gpt.py --context-parallel-sizes 2 --num-layers 2"
     settings = of_launch(read_command(words.split()))
     found = [one for one in examine(settings, stack).findings if one.rule.name == "unknown-option"]
@@ -63,13 +59,10 @@ OTHER_PROGRAM = ("flextron",)
 """Tests whose program the file does not name."""
 
 
-@pytest.mark.parametrize("line", ["dev", "main", "r0.19", "release"])
+@pytest.mark.parametrize("line", TRAINED)
 def test_functional_tests_of_a_checkout_have_no_unknown_option(line, stage):
     folder = stage.checkout(f"NVIDIA/Megatron-LM@{COMMITS[line]}", CASES, "megatron")
-    stack = replace(
-        stack_named(line, load_cards(REPOSITORY / "skills"), "--line"),
-        options=options_of(FolderTree(folder)),
-    )
+    stack = replace(stack_at(line), options=options_of(FolderTree(folder)))
     read = 0
     for path in sorted((folder / CASES).glob("*/*/model_config.yaml")):
         variables = re.findall(r"\$\{?(\w+)", path.read_text(encoding="utf-8"))

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from checks.doctor.corpus import beyond, entries, expected, found, stack_at
-from checks.doctor.test_against_upstream import ASKING, COMMITS
-from checks.skills.shared import REPOSITORY
+from checks.doctor.corpus import beyond, entries, expected, found
+from checks.doctor.test_against_upstream import ASKING
+from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
 from ringproof.doctor.examine import examine
-from ringproof.doctor.lines import load_cards
-from ringproof.doctor.options import options_of
 from ringproof.doctor.rules import RULES, Effect
 from ringproof.harness.upstreams.tree import FolderTree
+from ringproof.rehearsal.launch.options import options_of
 
 CORPUS = entries()
 OPTION = re.compile(r"(?<!perhaps )--[\w-]+")
@@ -23,17 +22,12 @@ OPTION = re.compile(r"(?<!perhaps )--[\w-]+")
 REAL = [entry for entry in CORPUS if not entry.made]
 
 
-@pytest.fixture(scope="module")
-def cards():
-    return load_cards(REPOSITORY / "skills")
-
-
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.id)
-def test_doctor_says_what_the_corpus_says(entry, cards, tmp_path):
+def test_doctor_says_what_the_corpus_says(entry, tmp_path):
     assert entry.verdict
     settings = entry.settings(tmp_path)
     for key, verdict in entry.verdict.items():
-        assert found(examine(settings, stack_at(key, cards))) == expected(verdict), key
+        assert found(examine(settings, stack_at(key))) == expected(verdict), key
 
 
 def test_the_corpus_is_large_and_real():
@@ -46,12 +40,12 @@ def test_the_corpus_is_large_and_real():
     assert lines >= {"dev", "main", "r0.19", "release", "pr6479", "dynamic-v2"}
 
 
-def test_each_rule_speaks_on_one_configuration_and_is_silent_on_another(cards, tmp_path):
+def test_each_rule_speaks_on_one_configuration_and_is_silent_on_another(tmp_path):
     spoke, silent = set(), set()
     for entry in CORPUS:
         settings = entry.settings(tmp_path)
         for key in entry.verdict:
-            one = examine(settings, _with_options(stack_at(key, cards), entry, key))
+            one = examine(settings, _with_options(stack_at(key), entry, key))
             broken = {id(finding.rule) for finding in one.findings}
             applied = {id(rule) for rule in RULES if rule.effect_on(one.facts) is not None}
             spoke |= broken
@@ -68,10 +62,10 @@ def _with_options(stack, entry, line):
     return replace(stack, options=frozenset(names.difference(entry.unknown.get(line, ()))))
 
 
-@pytest.mark.parametrize("line", ["dev", "main", "r0.19", "release"])
-def test_a_checkout_names_the_options_that_the_corpus_notes(line, stage, cards, tmp_path):
-    folder = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS[line]}").megatron
-    stack = replace(stack_at(line, cards), options=options_of(FolderTree(folder)))
+@pytest.mark.parametrize("line", TRAINED)
+def test_a_checkout_names_the_options_that_the_corpus_notes(line, stage, tmp_path):
+    folder = upstream_at(stage, line).megatron
+    stack = replace(stack_at(line), options=options_of(FolderTree(folder)))
     for one in CORPUS:
         if one.form == "arguments" and line in one.verdict:
             said = [finding.says for finding in examine(one.settings(tmp_path), stack).findings
@@ -80,12 +74,9 @@ def test_a_checkout_names_the_options_that_the_corpus_notes(line, stage, cards, 
             assert names == set(one.unknown.get(line, ())), one.id
 
 
-@pytest.mark.parametrize("line", ["dev", "main", "r0.19", "release", "pr6479"])
-def test_the_refusals_are_those_of_upstream(line, stage, cards, tmp_path):
+@pytest.mark.parametrize("line", [*TRAINED, "pr6479"])
+def test_the_refusals_are_those_of_upstream(line, stage, tmp_path):
     """On the whole corpus, at its full size, without options that this line's parser lacks."""
-    if line == "release":
-        pytest.importorskip("six", reason="0.16.1's program imports it: pip install six regex")
-        pytest.importorskip("regex", reason="0.16.1's program imports it: pip install six regex")
     asked = [one for one in CORPUS if one.form == "arguments" and line in one.verdict]
     read = [one.settings(tmp_path, one.unknown.get(line, ())) for one in asked]
     launches = [
@@ -93,8 +84,8 @@ def test_the_refusals_are_those_of_upstream(line, stage, cards, tmp_path):
          "environment": dict(one.environment)}
         for one, settings in zip(asked, read, strict=True)
     ]  # fmt: skip
-    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS[line]}")
-    stack = stack_at(line, cards)
+    upstream = upstream_at(stage, line)
+    stack = stack_at(line)
     for one, settings, answer in zip(
         asked, read, stage.call(ASKING, 1, launches, upstream=upstream)[0], strict=True
     ):

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from checks.doctor.test_doctor import run
-from checks.doctor.two_steps import COMMITS
+from checks.doctor.upstream_lines import stack_at, upstream_at
 from checks.rehearsal.test_rehearse import RAISED, refused, uncompared, variant
-from checks.skills.shared import REPOSITORY
 from ringproof.cli import rehearse
 from ringproof.doctor.examine import Examination, Finding, examine
-from ringproof.doctor.lines import known_stacks, load_cards
 from ringproof.doctor.reading import read_settings
 from ringproof.doctor.rehearsed import data, judge, lines
 from ringproof.doctor.rules import RULES, Effect
@@ -33,7 +31,7 @@ INTERVAL = ("--eval-interval", "2")
 @pytest.fixture
 def checkout(stage, tmp_path, monkeypatch):
     """Options that name main's code, and a folder of one's own for logs."""
-    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS['main']}")
+    upstream = upstream_at(stage, "main")
     monkeypatch.chdir(tmp_path)
     engine = f"pip:transformer-engine=={upstream.engine_version}"
     return ("--upstream", str(upstream.megatron), "--upstream", engine, "--rehearse")
@@ -64,8 +62,7 @@ def test_a_launch_that_fails_ends_with_the_message_that_doctor_names(checkout):
 
 def examined(*effects: tuple[str, Effect]) -> Examination:
     """An examination with one finding for each statement."""
-    stack = known_stacks(load_cards(REPOSITORY / "skills"))["main"]
-    plain = examine(read_settings(LAUNCH[1:] + INTERVAL, {}), stack)
+    plain = examine(read_settings(LAUNCH[1:] + INTERVAL, {}), stack_at("main"))
     assert not plain.findings
     found = tuple(
         Finding(next(rule for rule in RULES if rule.statement == name), effect, "it is")

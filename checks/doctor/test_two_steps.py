@@ -10,7 +10,6 @@ from types import MappingProxyType
 import pytest
 
 from checks.doctor.two_steps import (
-    COMMITS,
     STEPS,
     Trained,
     Training,
@@ -19,6 +18,7 @@ from checks.doctor.two_steps import (
     fails,
     said,
 )
+from checks.doctor.upstream_lines import TRAINED, upstream_at
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
@@ -100,7 +100,7 @@ CASES = (
          "--context-parallel-size 2 --window-size 128,0"),
     Case("launch/rerun-mode", "RerunDataIterator", "release", 2, OLD, None),
     *(Case("launch/evaluation-interval", "NoneType", version, 1, "--eval-interval")
-      for version in COMMITS),
+      for version in TRAINED),
     Case("launch/external-loader", "not an iterator", "main", 1, "--dataloader-type external"),
     Case("launch/conversations-with-mask", "", "main", 1, "--sft"),
     Case("launch/conversations-without-scheduler", "function arguments", "dev", 2,
@@ -137,9 +137,6 @@ def training(stage):
     made: dict[str, Training] = {}
 
     def of(version: str) -> Training:
-        if version == "release":
-            for name in ("six", "regex"):
-                pytest.importorskip(name, reason="0.16.1's program imports it")
         if version not in made:
             made[version] = Training(stage, version)
         return made[version]
@@ -147,7 +144,7 @@ def training(stage):
     return of
 
 
-@pytest.mark.parametrize("version", COMMITS)
+@pytest.mark.parametrize("version", TRAINED)
 def test_random_launches_end_as_doctor_says(training, version, record_property):
     """Forty launches in all, sixteen of which doctor says will fail."""
     on = training(version)
@@ -274,8 +271,8 @@ def test_local_graphs_are_refused_by_name(training):
 
 def test_a_mask_of_each_sample_has_the_square_of_the_length(stage):
     """What launch/dense-mask says, at a length that a test can hold."""
-    upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS['dev']}")
-    held = stage.call("checks.doctor.masks:bytes_of_mask", 1, 512, upstream=upstream)[0]
+    call = "checks.doctor.masks:bytes_of_mask"
+    held = stage.call(call, 1, 512, upstream=upstream_at(stage, "dev"))[0]
     assert held == {"kept": 512 * 512, "left out": 0}
 
 

@@ -9,29 +9,20 @@ from pathlib import Path
 from types import MappingProxyType
 
 from checks.doctor.random_launches import RandomLaunch, random_launches
-from checks.skills.shared import REPOSITORY
+from checks.doctor.upstream_lines import stack_at, upstream_at
 from ringproof.doctor.examine import Examination, examine
-from ringproof.doctor.lines import load_cards, stack_named
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.rules import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.launch.reading import Launch
-from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Small, shrink
 
 SCRIPT = "pretrain_gpt.py"
 OPTIONS = str(Path(__file__).parents[2] / "src/ringproof/rehearsal/rank/options.py")
-COMMITS = MappingProxyType(
-    {
-        "dev": "d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
-        "main": "d98e8a64ddf34856e74b24714e3bedb2f5a39553",
-        "r0.19": "f8837c04ef6cbef6cdefb8de001aad63178aebbf",
-        "release": "55ac7082517c3878ae653c07c09c534b8aed49f6",
-    }
-)
 STEPS = 2
 MOST_RANKS = 4
 MOST_ALIKE = 3
@@ -46,8 +37,8 @@ class Training:
     def __init__(self, stage: Stage, version: str) -> None:
         self._stage = stage
         self.version = version
-        self.upstream: Upstream = stage.upstream(f"NVIDIA/Megatron-LM@{COMMITS[version]}")
-        self.lines = stack_named(version, load_cards(REPOSITORY / "skills"), "--line")
+        self.upstream = upstream_at(stage, version)
+        self.lines = stack_at(version)
         script = str(self.upstream.megatron / SCRIPT)
         asked = stage.run(Program(self.upstream, OPTIONS, (script,), 1), preload=SCRIPT)
         self.options = frozenset(asked.ranks[0].results)

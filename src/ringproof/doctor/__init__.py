@@ -1,5 +1,5 @@
 """Examines the configuration of a training job before it starts.
 
 The settings are read and never executed. Rules of the skills are applied to them for the line of
-upstream that will run, and, where a checkout is given, upstream's own argument checks can be asked.
+upstream that will run.
 """

@@ -75,8 +75,7 @@ def examine(settings: Settings, stack: Stack) -> Examination:
         effect = rule.effect_on(facts)
         if effect is not None and (says := rule.broken(facts)):
             findings.append(Finding(rule, effect, says))
-            if rule.repair is not None:
-                repairs.update(rule.repair(facts))
+            repairs.update(rule.repairs(facts))
     order = list(Effect)
     findings.sort(key=lambda finding: order.index(finding.effect))
     return Examination(settings, facts, stack, tuple(findings), repairs)

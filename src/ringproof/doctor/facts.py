@@ -7,8 +7,10 @@ from functools import cached_property
 
 from ringproof.doctor.settings import Settings
 
-WITH_OLD_NAME = ("hybrid-0.16", "hybrid-broken", "main-packing")
-WITH_NEW_NAME = ("dynamic-v1", "dynamic-v2")
+V1, V2 = "dynamic-v1", "dynamic-v2"
+OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
+NEW = (V1, V2)
+"""Lines of Megatron-LM on which Dynamic CP has its first name, and its present one."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,11 @@ class Facts:
         return self.settings.number("num_query_groups", 1) if grouped else self.heads
 
     @property
+    def split(self) -> int:
+        """Ranks between which sequence parallelism divides the tokens of a rank."""
+        return self.tp if self.settings.on("sequence_parallel") else 1
+
+    @property
     def virtual(self) -> bool:
         """Whether there are virtual pipeline stages."""
         names = (
@@ -129,21 +136,21 @@ class Facts:
     @property
     def dynamic(self) -> bool:
         """Whether Dynamic CP is asked for by a name that this line has."""
-        only_old = self.at(*WITH_OLD_NAME) and not self.at(*WITH_NEW_NAME)
+        only_old = self.at(*OLD) and not self.at(*NEW)
         return self.old_name or (self.new_name and not only_old)
 
     @property
     def checked_as_dynamic(self) -> bool:
         """Whether the argument checks of this line see Dynamic CP."""
-        if self.at(*WITH_NEW_NAME):
+        if self.at(*NEW):
             return self.new_name
-        return self.old_name and self.at(*WITH_OLD_NAME)
+        return self.old_name and self.at(*OLD)
 
     @property
     def scheduler(self) -> str:
         """Scheduler of packing; empty if there is none."""
         given = self.settings.text("sequence_packing_scheduler")
-        if given or not self.at(*WITH_NEW_NAME):
+        if given or not self.at(*NEW):
             return given
         if self.new_name:
             return "default_dynamic_cp"
@@ -190,6 +197,11 @@ class Facts:
         return "transformer_engine" if self.settings.on("external_cuda_graph") else "none"
 
 
+def power_below(number: int) -> int:
+    """Return the largest power of two that is not above a number, as upstream rounds a domain."""
+    return 1 << (number.bit_length() - 1)
+
+
 def is_power_of_two(number: int) -> bool:
     """Whether a number is 1, 2, 4 and so on."""
-    return number > 0 and number & (number - 1) == 0
+    return number > 0 and number == power_below(number)

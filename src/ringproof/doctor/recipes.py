@@ -34,8 +34,12 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(str(path), str(error), "is not Python", "correct it") from error
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    recipes = [name for name, node in functions.items()
-               if not name.startswith("_") and any(map(_decides, _assigned(node)))]  # fmt: skip
+    public = {name: node for name, node in functions.items() if not name.startswith("_")}
+    recipes = [
+        name
+        for name, node in public.items()
+        if any(field.endswith("_parallel_size") for field, _ in _assigned(node))
+    ]
     chosen = sets.get(CHOICE, recipes[0] if len(recipes) == 1 else "")
     if recipes and chosen not in recipes:
         problem = f"holds {len(recipes)} recipes"
@@ -57,10 +61,6 @@ def of_recipe(path: Path, text: str, sets: Mapping[str, str]) -> Settings:
     settings = of_fields(fields, path.name, program="bridge")
     gpus = GPUS.search(chosen)
     return replace(settings, notes=tuple(notes), ranks=int(gpus[1]) if gpus else None)
-
-
-def _decides(assigned: tuple[str, ast.expr]) -> bool:
-    return assigned[0].endswith("_parallel_size")
 
 
 def _followed(

@@ -9,7 +9,6 @@ from typing import Any
 from ringproof.doctor.examine import Examination, Finding
 from ringproof.doctor.repair import changes
 from ringproof.doctor.rules import Effect
-from ringproof.doctor.rules.rule import By
 from ringproof.doctor.sizes import sizes
 
 
@@ -19,7 +18,8 @@ def lines(examination: Examination, after: Examination) -> Iterator[str]:
     yield f"{settings.source}, read as {_PROGRAMS[settings.program]}"
     yield f"on {stack.name}: {', '.join(sorted(stack.lines)) or 'no line that the skills know'}"
     for name, value in sizes(examination.facts).items():
-        shown = ", ".join(value) if isinstance(value, list) else _number(value)
+        whole = f"{value:g}" if isinstance(value, float) else str(value)
+        shown = ", ".join(value) if isinstance(value, list) else whole
         yield f"  {name}: {shown}"
     for note in settings.notes:
         yield f"  note: {note}"
@@ -42,11 +42,11 @@ def _finding(finding: Finding) -> Iterator[str]:
     rule = finding.rule
     yield f"{finding.effect.value}: {finding.says}"
     if rule.message and finding.effect in (Effect.REFUSED, Effect.FAILS):
-        where = f" ({rule.by.value})" if rule.by is not By.NOBODY else ""
+        where = f" ({rule.by})" if rule.by else ""
         other = f' or "{rule.or_message}..."' if rule.or_message else ""
         yield f'  upstream says: "{rule.message}..."{other}{where}'
     elif finding.effect is Effect.REFUSED:
-        yield f"  upstream raises an exception without a text ({rule.by.value})"
+        yield f"  upstream raises an exception without a text ({rule.by})"
     yield f"  remedy: {rule.remedy}"
     yield f"  see: {rule.statement}"
 
@@ -105,7 +105,7 @@ def _as_data(finding: Finding) -> dict[str, Any]:
         "says": finding.says,
         "message": rule.message,
         "or_message": rule.or_message,
-        "by": rule.by.value,
+        "by": rule.by,
         "remedy": rule.remedy,
     }
 
@@ -125,10 +125,6 @@ def _asked(examination: Examination) -> list[str]:
 
 def _shown(text: str | None) -> str:
     return "not given" if text is None else text or "on"
-
-
-def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _PROGRAMS: Mapping[str, str] = MappingProxyType(

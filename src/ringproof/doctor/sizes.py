@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringproof.doctor.facts import WITH_NEW_NAME, Facts
+from ringproof.doctor.facts import NEW, Facts, power_below
 
 
 def sizes(facts: Facts) -> dict[str, object]:
@@ -28,17 +28,12 @@ def sizes(facts: Facts) -> dict[str, object]:
 def _dynamic(facts: Facts) -> dict[str, object]:
     if facts.domain is None:
         return {"budget": facts.budget}
-    most = 1 << (facts.domain.bit_length() - 1)
     return {
         "DP x CP": facts.domain,
         "budget": facts.budget,
-        "longest sequence": most * facts.budget if facts.budget else None,
-        "multiple of lengths": 2 * facts.domain * _split(facts),
+        "longest sequence": power_below(facts.domain) * facts.budget if facts.budget else None,
+        "multiple of lengths": 2 * facts.domain * facts.split,
     }
-
-
-def _split(facts: Facts) -> int:
-    return facts.tp if facts.settings.on("sequence_parallel") else 1
 
 
 def _groups(facts: Facts) -> list[str]:
@@ -48,13 +43,12 @@ def _groups(facts: Facts) -> list[str]:
         levels = range(len(facts.levels))
         found += [f"HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L{level}" for level in levels]
     if facts.dynamic and facts.domain and not facts.at("dynamic-v2"):
-        new = facts.at(*WITH_NEW_NAME)
+        new = facts.at(*NEW)
         if new and not facts.new_name:
             return found
         name = "DYNAMIC_DP_CP_GROUP" if new else "HYBRID_DP_CP_GROUP"
         size = max(facts.smallest, 1) if new else 2
-        most = 1 << (facts.domain.bit_length() - 1)  # as upstream, which rounds the logarithm down
-        while size < most:
+        while size < power_below(facts.domain):
             found.append(f"{name}_{size}")
             size *= 2
     return found

@@ -9,15 +9,12 @@ import shlex
 from collections.abc import Callable
 from types import MappingProxyType
 
-from ringproof.doctor.facts import Facts
-from ringproof.doctor.options import PROGRAMS
-from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, By, Effect, Rule
+from ringproof.doctor.facts import NEW, OLD, V1, V2, Facts
+from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, By, Effect, Rule, when
+from ringproof.rehearsal.launch.options import PROGRAMS
 
 NEAR = 0.75
 """Likeness from which a known option is proposed for an unknown one."""
-V1, V2 = "dynamic-v1", "dynamic-v2"
-OLD = ("hybrid-0.16", "hybrid-broken", "main-packing")
-NEW = (V1, V2)
 EVERY = ("without-dynamic-cp", *OLD, *NEW)
 BANKS = ("bank-6479", "bank-5618")
 WITH_SCHEDULER = ("main-packing", *NEW)
@@ -109,7 +106,7 @@ def _sizes(facts: Facts) -> str:
     name = "hierarchical_context_parallel_sizes"
     words = facts.settings.values.get(name, ()) if facts.settings.arguments else ()
     wrong = [word for word in words if re.fullmatch(r"\s*[+-]?\d+\s*", word) is None]
-    return _if(bool(wrong), f"{facts.settings.written(name)} {shlex.join(words)}: the parser takes "
+    return when(wrong, f"{facts.settings.written(name)} {shlex.join(words)}: the parser takes "
                "each size as a word of its own")  # fmt: skip
 
 
@@ -145,27 +142,13 @@ def _two_levels(facts: Facts) -> dict[str, str | None]:
     return {"hierarchical_context_parallel_sizes": f"{first} {facts.cp // first}"}
 
 
-def _no_sizes(facts: Facts) -> str:
-    return "a2a+p2p without sizes" if facts.hierarchical and facts.levels is None else ""
-
-
-def _length(facts: Facts) -> str:
-    if facts.cp == 1 or facts.length % (2 * facts.cp) == 0:
-        return ""
-    return f"seq_length {facts.length} is no multiple of 2 x CP = {2 * facts.cp}"
-
-
 def _dynamic(problem: Callable[[Facts], str]) -> Callable[[Facts], str]:
     return lambda facts: problem(facts) if facts.checked_as_dynamic else ""
 
 
-def _if(condition: bool, text: str) -> str:
-    return text if condition else ""
-
-
 def _loader(facts: Facts) -> str:
     given = facts.settings.text("dataloader_type", "single")
-    return _if(given != "single", f"the data loader type is {given}")
+    return when(given != "single", f"the data loader type is {given}")
 
 
 def _connections(facts: Facts) -> str:
@@ -176,14 +159,26 @@ def _connections(facts: Facts) -> str:
     given = environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
     overlap = settings.on("overlap_moe_expert_parallel_comm")
     what = f"is {given}" if given else "is not set"
-    return _if(given != "1" and not overlap, f"CUDA_DEVICE_MAX_CONNECTIONS {what}")
+    return when(given != "1" and not overlap, f"CUDA_DEVICE_MAX_CONNECTIONS {what}")
 
 
 def _sharded_connections(facts: Facts) -> str:
     environment = facts.settings.environment or {}
     one = environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
     on = facts.settings.on("use_megatron_fsdp") or facts.settings.on("use_torch_fsdp2")
-    return _if(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with FSDP")
+    return when(one and on, "CUDA_DEVICE_MAX_CONNECTIONS is 1 with FSDP")
+
+
+def _other_checkpoints(facts: Facts) -> str:
+    kind = facts.settings.text("ckpt_format", "torch_dist")
+    wrong = facts.settings.on("use_megatron_fsdp") and kind != "fsdp_dtensor"
+    return when(wrong, f"checkpoints of format {kind} with FSDP")
+
+
+def _sharded_checkpoints(facts: Facts) -> str:
+    sharded = facts.settings.text("ckpt_format") == "fsdp_dtensor"
+    wrong = sharded and not facts.settings.on("use_megatron_fsdp")
+    return when(wrong, "checkpoints of format fsdp_dtensor without FSDP")
 
 
 def _buffer(facts: Facts) -> str:
@@ -206,13 +201,6 @@ def _evaluation_batch(facts: Facts) -> str:
     return f"the evaluation batch {batch} is not divisible by {micro} x DP {facts.dp}"
 
 
-def _two_batch_sizes(facts: Facts) -> str:
-    both = all(
-        facts.settings.given(name) for name in ("step_batch_size_schedule", "global_batch_size")
-    )
-    return _if(both, "a schedule of batch sizes and a global batch size")
-
-
 def _stages(facts: Facts) -> str:
     layers = facts.settings.number("num_layers", 0)
     names = (
@@ -229,10 +217,6 @@ def _stages(facts: Facts) -> str:
     return f"{layers} layers are not divisible by {facts.pp} stages"
 
 
-def _virtual(facts: Facts) -> str:
-    return _if(facts.virtual and facts.pp == 1, "virtual stages with PP 1")
-
-
 # -- configuration --------------------------------------------------------------------------------
 
 
@@ -246,7 +230,7 @@ def _types_for_layers(facts: Facts) -> str:
 def _local(facts: Facts) -> str:
     local = facts.settings.text("transformer_impl") == "local"
     other = [kind for kind in facts.types if kind != "all_gather"]
-    return _if(local and facts.cp > 1 and bool(other), "local attention with " + ", ".join(other))
+    return when(local and facts.cp > 1 and bool(other), "local attention with " + ", ".join(other))
 
 
 def _dispatcher(facts: Facts) -> str:
@@ -255,7 +239,7 @@ def _dispatcher(facts: Facts) -> str:
     experts = facts.settings.number("num_experts", 0) > 0
     packs = bool(facts.scheduler) or facts.dynamic
     wrong = packs and experts and kind not in ("alltoall", "flex")
-    return _if(wrong, f"the token dispatcher is {kind}, with a packing scheduler")
+    return when(wrong, f"the token dispatcher is {kind}, with a packing scheduler")
 
 
 def _bias_of_experts(facts: Facts) -> str:
@@ -264,7 +248,7 @@ def _bias_of_experts(facts: Facts) -> str:
     experts = settings.number("num_experts", 0) > 0 and not settings.on("disable_bias_linear")
     experts = experts and bias
     split = settings.number("expert_tensor_parallel_size", facts.tp)
-    return _if(experts and split > 1, f"experts with bias over {split} tensor-parallel ranks")
+    return when(experts and split > 1, f"experts with bias over {split} tensor-parallel ranks")
 
 
 def _partition(facts: Facts) -> str:
@@ -276,7 +260,7 @@ def _partition(facts: Facts) -> str:
     kind = facts.settings.text("experimental_attention_variant")
     wrong = facts.cp > 1 and kind not in ("dsv4_hybrid", "gated_delta_net")
     wrong = wrong and (bool(kind) or facts.settings.program == "megatron")  # else the model says it
-    return _if(wrong, f"contiguous rows with {kind or 'softmax'} attention")
+    return when(wrong, f"contiguous rows with {kind or 'softmax'} attention")
 
 
 def _alignment(facts: Facts) -> str:
@@ -288,7 +272,7 @@ def _alignment(facts: Facts) -> str:
         return ""
     number = facts.settings.number("pad_packed_seq_alignment", 0)
     wrong = number <= 0 or number > facts.budget
-    return _if(wrong, f"the alignment {number} is not between 1 and the budget {facts.budget}")
+    return when(wrong, f"the alignment {number} is not between 1 and the budget {facts.budget}")
 
 
 def _static_tokens(facts: Facts) -> str:
@@ -303,7 +287,7 @@ def _static_tokens(facts: Facts) -> str:
 def _capacity(facts: Facts) -> str:
     on = facts.graphs != "none" and bool(facts.scheduler or facts.dynamic)
     given = facts.settings.given("thd_max_packed_sequences")
-    return _if(on and not given and not facts.at("bank-5618"), "no number of packed sequences")
+    return when(on and not given and not facts.at("bank-5618"), "no number of packed sequences")
 
 
 def _tail(facts: Facts) -> str:
@@ -311,30 +295,14 @@ def _tail(facts: Facts) -> str:
     parallel = facts.cp > 1 or facts.dynamic
     wrong = extends and parallel and bool(facts.alignment)
     wrong = wrong and not facts.scheduler and not facts.dynamic
-    return _if(wrong, "extend_last without a packing scheduler")
-
-
-def _smallest(facts: Facts) -> str:
-    return _if(facts.dynamic and facts.smallest < 1, f"the smallest size is {facts.smallest}")
-
-
-def _too_large_smallest(facts: Facts) -> str:
-    if not facts.new_name or facts.domain is None or facts.smallest <= facts.domain:
-        return ""
-    return f"the smallest size {facts.smallest} is above DP x CP = {facts.domain}"
+    return when(wrong, "extend_last without a packing scheduler")
 
 
 def _other_scheduler(facts: Facts) -> str:
     given = facts.settings.text("sequence_packing_scheduler")
     named = given or ("dp_balanced" if facts.old_name and facts.scheduler else "")
     wrong = facts.dynamic and named not in ("", "default_dynamic_cp")
-    return _if(wrong, f"the scheduler is {named}")
-
-
-def _heads(facts: Facts) -> str:
-    if facts.heads % facts.tp == 0:
-        return ""
-    return f"{facts.heads} heads are not divisible by TP {facts.tp}"
+    return when(wrong, f"the scheduler is {named}")
 
 
 def _groups(facts: Facts) -> str:
@@ -342,505 +310,227 @@ def _groups(facts: Facts) -> str:
     if not groups or facts.settings.on("multi_latent_attention"):
         return ""
     wrong = groups % facts.tp and facts.tp % groups
-    return _if(bool(wrong), f"{groups} KV groups are no multiple or divisor of TP {facts.tp}")
-
-
-def _grouped_latent(facts: Facts) -> str:
-    both = facts.settings.on("group_query_attention") and facts.settings.on(
-        "multi_latent_attention"
-    )
-    return _if(both, "grouped-query attention with multi-latent attention")
+    return when(wrong, f"{groups} KV groups are no multiple or divisor of TP {facts.tp}")
 
 
 def _two_graph_options(facts: Facts) -> str:
     old = facts.settings.on("enable_cuda_graph") or facts.settings.on("external_cuda_graph")
     both = old and facts.settings.text("cuda_graph_impl", "none") != "none"
-    return _if(both, "an old and a new option for CUDA graphs")
-
-
-def _guard(facts: Facts) -> str:
-    on = facts.checked_as_dynamic and facts.settings.on("enable_cuda_graph")
-    return _if(on, "--enable-cuda-graph with Dynamic CP")
-
-
-def _layer_graphs(facts: Facts) -> str:
-    wrong = facts.dynamic and facts.graphs in ("local", "full_iteration")
-    return _if(wrong, f"graphs of kind {facts.graphs}")
-
-
-def _slots(facts: Facts) -> str:
-    on = facts.dynamic and facts.graphs == "transformer_engine"
-    return _if(on and not facts.settings.on("cuda_graph_dynamic_microbatches"),
-               "graphs without dynamic microbatch slots")  # fmt: skip
+    return when(both, "an old and a new option for CUDA graphs")
 
 
 def _slots_alone(facts: Facts) -> str:
     slots = facts.settings.on("cuda_graph_dynamic_microbatches")
     wrong = slots and facts.graphs not in ("none", "transformer_engine")
-    return _if(wrong, f"dynamic microbatch slots with graphs of kind {facts.graphs}")
+    return when(wrong, f"dynamic microbatch slots with graphs of kind {facts.graphs}")
 
 
 def _delayed(facts: Facts) -> str:
     on = facts.dynamic and facts.graphs != "none"
     names = ("delay_wgrad_compute", "overlap_moe_expert_parallel_comm")
     found = [name for name in names if facts.settings.on(name)]
-    return _if(on and bool(found), ", ".join(found) + " with a bank of graphs")
-
-
-def _both_names(facts: Facts) -> str:
-    return _if(facts.old_name and facts.new_name, "both names are given")
+    return when(on and bool(found), ", ".join(found) + " with a bank of graphs")
 
 
 REFUSED: tuple[Rule, ...] = (
-    Rule(
-        statement=DCP + "hybrid-alias",
-        effect=Effect.REFUSED,
-        by=By.PARSER,
-        lines=EVERY,
-        broken=_unknown,
-        message="unrecognized arguments",
-        remedy="take the name that this line has, or leave the option out",
-        repair=_renamed,
-    ),
-    Rule(
-        statement=LAUNCH + "value-of-two-words",
-        effect=Effect.REFUSED,
-        by=By.PARSER,
-        broken=_split,
-        message="unrecognized arguments",
-        remedy="write one word: --window-size 8192,0, or quotes around a schedule",
-        repair=_joined,
-    ),
-    Rule(
-        statement=LAUNCH + "unknown-option",
-        effect=Effect.REFUSED,
-        by=By.PARSER,
-        broken=_foreign,
-        message="unrecognized arguments",
-        remedy="take the name that this checkout has, or leave the option out",
-    ),
-    Rule(
-        statement=LAUNCH + "sizes-of-one-word",
-        effect=Effect.REFUSED,
-        by=By.PARSER,
-        broken=_sizes,
-        message="argument --hierarchical-context-parallel-sizes: invalid int value",
-        remedy="write --hierarchical-context-parallel-sizes 2 4, without quotes and commas",
-        repair=_separate,
-    ),
-    Rule(
-        statement=LAUNCH + "world-size",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        broken=_world,
-        message="world size (",
-        remedy="make TP x PP x CP divide the number of ranks",
-    ),
-    Rule(
-        statement=HCP + "product",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        checked_on=("bridge-checked",),
-        broken=_product,
-        remedy="give two sizes whose product is context_parallel_size",
-        repair=_two_levels,
-    ),
-    Rule(
-        statement=HCP + "sizes-required",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.WRONG,
-        checked_on=("bridge-checked",),
-        broken=_no_sizes,
-        message="--hierarchical-context-parallel-sizes must be set",
-        remedy="give hierarchical_context_parallel_sizes, the sizes of all-to-all and ring",
-        repair=_two_levels,
-    ),
-    Rule(
-        statement=HCP + "sequence-divisible",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        broken=_length,
-        message="seq-length should be a multiple of 2 * context-parallel-size",
-        remedy="make seq_length a multiple of 2 x CP",
-    ),
-    Rule(
-        statement=LAUNCH + "device-connections",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_connections,
-        message="Using tensor model parallelism or context parallelism require setting",
-        remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it",
-    ),
-    Rule(
-        statement=LAUNCH + "fsdp-connections",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_sharded_connections,
-        message="requires CUDA_DEVICE_MAX_CONNECTIONS",
-        remedy="unset CUDA_DEVICE_MAX_CONNECTIONS",
-    ),
-    Rule(
-        statement=LAUNCH + "fsdp-checkpoints",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=lambda f: _if(
-            f.settings.on("use_megatron_fsdp")
-            and f.settings.text("ckpt_format", "torch_dist") != "fsdp_dtensor",
-            f"checkpoints of format {f.settings.text('ckpt_format', 'torch_dist')} with FSDP",
-        ),
-        message="fsdp_dtensor",
-        remedy="set ckpt_format to fsdp_dtensor",
-        repair=lambda _: {"ckpt_format": "fsdp_dtensor"},
-    ),
-    Rule(
-        statement=LAUNCH + "fsdp-checkpoints",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=lambda f: _if(
-            f.settings.text("ckpt_format") == "fsdp_dtensor"
-            and not f.settings.on("use_megatron_fsdp"),
-            "checkpoints of format fsdp_dtensor without FSDP",
-        ),
-        message="fsdp_dtensor",
-        remedy="leave ckpt_format out",
-        repair=lambda _: {"ckpt_format": None},
-    ),
-    Rule(
-        statement=LAUNCH + "evaluation-batch",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        lines=("hybrid-broken", "main-packing", *NEW),
-        broken=_evaluation_batch,
-        message="eval_global_batch_size (",
-        remedy="make the global batch divisible by micro_batch_size x DP",
-    ),
-    Rule(
-        statement=LAUNCH + "two-batch-sizes",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        lines=("hybrid-broken", *WITH_SCHEDULER),
-        broken=_two_batch_sizes,
-        message="--step-batch-size-schedule",
-        remedy="keep one of --step-batch-size-schedule and --global-batch-size",
-        repair=lambda _: {"global_batch_size": None},
-    ),
-    Rule(
-        statement=LAUNCH + "layers-of-stages",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_stages,
-        message="Number of layers should be divisible by the pipeline-model-parallel size",
-        remedy="make the number of layers a multiple of PP",
-    ),
-    Rule(
-        statement=LAUNCH + "virtual-stages",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_virtual,
-        message="When interleaved schedule is used",
-        remedy="raise PP, or leave virtual stages out",
-    ),
-    Rule(
-        statement=LAUNCH + "heads-of-tp",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        broken=_heads,
-        message="num_attention_heads (",
-        remedy="make the number of heads a multiple of TP",
-    ),
-    Rule(
-        statement=LAUNCH + "groups-of-tp",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        broken=_groups,
-        message="num_query_groups (",
-        remedy="make num_query_groups a multiple or a divisor of TP",
-    ),
-    Rule(
-        statement=LAUNCH + "grouped-latent-attention",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_grouped_latent,
-        message="Group query attention is mutually exclusive with multi latent attention",
-        remedy="leave --group-query-attention out",
-        repair=lambda _: {"group_query_attention": None, "num_query_groups": None},
-    ),
-    Rule(
-        statement=HCP + "per-layer-list",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        broken=_types_for_layers,
-        message="Length of cp_comm_type",
-        remedy="give one type, or one for each layer",
-    ),
-    Rule(
-        statement=DCP + "pipeline-on-dev-only",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        lines=OLD,
-        broken=_dynamic(lambda f: _if(f.pp > 1, f"PP is {f.pp}")),
-        message="Hybrid context parallelism not supported with pipeline parallelism",
-        remedy="take PP 1, or dev",
-    ),
-    Rule(
-        statement=DCP + "no-cuda-graphs",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        lines=(*OLD, V1),
-        broken=_guard,
-        message="'Namespace' object has no attribute 'enable_cuda_graph'",
-        remedy="leave --enable-cuda-graph out",
-        repair=lambda _: {"enable_cuda_graph": None},
-    ),
-    Rule(
-        statement=DCP + "no-cuda-graphs",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V2,),
-        broken=_dynamic(lambda f: _if(f.graphs != "none", f"graphs of kind {f.graphs}")),
-        message="Dynamic context parallelism not supported with CUDA Graph",
-        remedy="leave CUDA graphs out",
-    ),
-    Rule(
-        statement=LAUNCH + "two-graph-options",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        broken=_two_graph_options,
-        message="Do not use --enable-cuda-graph or --external-cuda-graph with --cuda-graph-impl",
-        remedy="keep --cuda-graph-impl",
-        repair=lambda _: {"enable_cuda_graph": None, "external_cuda_graph": None},
-    ),
-    Rule(
-        statement=DCP + "no-fsdp",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        lines=(*OLD, *NEW),
-        broken=_dynamic(lambda f: _if(f.settings.on("use_megatron_fsdp"), "Megatron FSDP is on")),
-        message="context parallelism not supported with Megatron FSDP",
-        remedy="take the distributed optimizer",
-        repair=lambda _: {"use_megatron_fsdp": None, "use_distributed_optimizer": ""},
-    ),
-    Rule(
-        statement=DCP + "single-loader",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        lines=(*OLD, *NEW),
-        broken=_dynamic(_loader),
-        message="context parallelism only supported with single dataloader type",
-        remedy="set dataloader_type to single",
-        repair=lambda _: {"dataloader_type": "single"},
-    ),
-    Rule(
-        statement=DCP + "per-token-loss",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.WRONG,
-        lines=(*OLD, *NEW),
-        broken=_dynamic(lambda f: _if(not f.per_token_loss, "the loss is a mean per microbatch")),
-        message="context parallelism must be used with --calculate-per-token-loss",
-        remedy="set calculate_per_token_loss",
-        repair=lambda _: {"calculate_per_token_loss": ""},
-    ),
-    Rule(
-        statement=DCP + "hybrid-alias",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=NEW,
-        broken=_both_names,
-        message="Cannot set both hybrid_context_parallel and dynamic_context_parallel",
-        remedy="keep dynamic_context_parallel",
-        repair=lambda _: {"hybrid_context_parallel": None},
-    ),
-    Rule(
-        statement=DCP + "packed-data-set",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=NEW,
-        broken=_other_scheduler,
-        message="Dynamic context parallelism requires sequence_packing_scheduler",
-        remedy="leave sequence_packing_scheduler out",
-        repair=lambda _: {"sequence_packing_scheduler": None},
-    ),
-    Rule(
-        statement=DCP + "odd-smallest-size",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=NEW,
-        broken=_smallest,
-        message="min_dynamic_context_parallel_size must be >= 1",
-        remedy="take 1 or a larger power of two",
-        repair=lambda _: {"min_dynamic_context_parallel_size": None},
-    ),
-    Rule(
-        statement=DCP + "odd-smallest-size",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        lines=NEW,
-        broken=_too_large_smallest,
-        message="min_dynamic_context_parallel_size (",
-        remedy="take a power of two up to DP x CP",
-        repair=lambda _: {"min_dynamic_context_parallel_size": None},
-    ),
-    Rule(
-        statement=DCP + "packed-data-set",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        lines=WITH_SCHEDULER,
-        broken=lambda f: _if(
-            f.settings.on("use_varlen_dataset") and f.settings.on("sft"),
-            "two data sets are asked for",
-        ),
-        message="--use-varlen-dataset and --sft are mutually exclusive",
-        remedy="keep one of --sft and --use-varlen-dataset",
-        repair=lambda _: {"use_varlen_dataset": None},
-    ),
-    Rule(
-        statement=DCP + "fits-the-domain",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        unchecked=Effect.FAILS,
-        lines=WITH_SCHEDULER,
-        broken=_buffer,
-        message="Packed sequence buffer size (",
-        remedy="raise max_seqlen_per_dp_cp_rank, or lower seq_length",
-    ),
-    Rule(
-        statement=DCP + "alignment-needs-a-budget",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_alignment,
-        message="pad-packed-seq-alignment",
-        remedy="set max_seqlen_per_dp_cp_rank, and the alignment to max",
-    ),
-    Rule(
-        statement=GRAPHS + "static-tokens",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_static_tokens,
-        message="THD CUDA Graph requires --pad-packed-seq-alignment",
-        remedy="set pad_packed_seq_alignment to max, and max_seqlen_per_dp_cp_rank",
-        repair=lambda _: {"pad_packed_seq_alignment": "max"},
-    ),
-    Rule(
-        statement=GRAPHS + "sequence-capacity",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_capacity,
-        message="THD CUDA Graph requires --thd-max-packed-sequences",
-        remedy="set thd_max_packed_sequences to the largest number in a microbatch, plus one",
-        repair=lambda _: {"thd_max_packed_sequences": "32"},
-    ),
-    Rule(
-        statement=DCP + "moe-dispatcher",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_dispatcher,
-        message="sequence_packing only supports moe_token_dispatcher_type",
-        remedy="set moe_token_dispatcher_type to alltoall or flex",
-        repair=lambda _: {"moe_token_dispatcher_type": "alltoall"},
-    ),
-    Rule(
-        statement=LAUNCH + "bias-of-experts",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        broken=_bias_of_experts,
-        message="Bias in Moe is only supported when ETP==1",
-        remedy="set --disable-bias-linear, or expert_tensor_parallel_size 1",
-        repair=lambda _: {"expert_tensor_parallel_size": "1"},
-    ),
-    Rule(
-        statement=HCP + "transformer-engine-only",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_local,
-        message="fallback_to_eager_attn only supports all_gather",
-        remedy="set transformer_impl to transformer_engine",
-        repair=lambda _: {"transformer_impl": "transformer_engine"},
-    ),
-    Rule(
-        statement=DCP + "dsv4-partition",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_partition,
-        message="cp_partition_mode='contiguous'",
-        remedy="set cp_partition_mode to zigzag",
-        repair=lambda _: {"cp_partition_mode": None},
-    ),
-    Rule(
-        statement=GRAPHS + "static-tokens",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_tail,
-        message="thd_tail_padding_policy='extend_last'",
-        remedy="set thd_tail_padding_policy to append_dummy_seq",
-        repair=lambda _: {"thd_tail_padding_policy": None},
-    ),
-    Rule(
-        statement=GRAPHS + "layer-graphs-only",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=BANKS,
-        broken=_layer_graphs,
-        message="Dynamic CP supports only layer-wise TE CUDA graphs.",
-        remedy="set cuda_graph_impl to transformer_engine",
-        repair=lambda _: {"cuda_graph_impl": "transformer_engine", "enable_cuda_graph": None},
-    ),
-    Rule(
-        statement=GRAPHS + "dynamic-slots",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=BANKS,
-        broken=_slots,
-        message="Dynamic CP CUDA graphs require dynamic microbatch slots.",
-        remedy="set cuda_graph_dynamic_microbatches",
-        repair=lambda _: {"cuda_graph_dynamic_microbatches": ""},
-    ),
-    Rule(
-        statement=GRAPHS + "dynamic-slots",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=(V1,),
-        broken=_slots_alone,
-        message="cuda_graph_dynamic_microbatches is only supported with",
-        remedy="set cuda_graph_impl to transformer_engine, or leave the slots out",
-        repair=lambda _: {"cuda_graph_dynamic_microbatches": None},
-    ),
-    Rule(
-        statement=GRAPHS + "no-delayed-wgrad",
-        effect=Effect.REFUSED,
-        by=By.CONFIG,
-        lines=BANKS,
-        broken=_delayed,
-        message="Dynamic CP graphs do not support delayed wgrad or EP overlap.",
-        remedy="leave delay_wgrad_compute and overlap_moe_expert_parallel_comm out",
-        repair=lambda _: {"delay_wgrad_compute": None, "overlap_moe_expert_parallel_comm": None},
-    ),
-    Rule(
-        statement=GRAPHS + "no-batch-size-schedule",
-        effect=Effect.REFUSED,
-        by=By.ARGUMENTS,
-        lines=("bank-6479",),
-        broken=lambda f: _if(
-            f.dynamic and f.graphs != "none" and f.settings.given("step_batch_size_schedule"),
-            "a schedule of batch sizes with a bank of graphs",
-        ),
-        message="Dynamic CP CUDA graphs do not support step_batch_size_schedule.",
-        remedy="leave step_batch_size_schedule out",
-        repair=lambda _: {"step_batch_size_schedule": None},
-    ),
-)
+    Rule(DCP + "hybrid-alias", By.PARSER, _unknown, lines=EVERY,
+         message="unrecognized arguments",
+         remedy="take the name that this line has, or leave the option out", repair=_renamed),
+    Rule(LAUNCH + "value-of-two-words", By.PARSER, _split,
+         message="unrecognized arguments",
+         remedy="write one word: --window-size 8192,0, or quotes around a schedule",
+         repair=_joined),
+    Rule(LAUNCH + "unknown-option", By.PARSER, _foreign,
+         message="unrecognized arguments",
+         remedy="take the name that this checkout has, or leave the option out"),
+    Rule(LAUNCH + "sizes-of-one-word", By.PARSER, _sizes,
+         message="argument --hierarchical-context-parallel-sizes: invalid int value",
+         remedy="write --hierarchical-context-parallel-sizes 2 4, without quotes and commas",
+         repair=_separate),
+    Rule(LAUNCH + "world-size", By.ARGUMENTS, _world, unchecked=Effect.FAILS,
+         message="world size (",
+         remedy="make TP x PP x CP divide the number of ranks"),
+    Rule(HCP + "product", By.ARGUMENTS, _product, unchecked=Effect.FAILS,
+         checked_on=("bridge-checked",),
+         remedy="give two sizes whose product is context_parallel_size", repair=_two_levels),
+    Rule(HCP + "sizes-required", By.ARGUMENTS,
+         lambda f: when(f.hierarchical and f.levels is None, "a2a+p2p without sizes"),
+         unchecked=Effect.WRONG,
+         checked_on=("bridge-checked",),
+         message="--hierarchical-context-parallel-sizes must be set",
+         remedy="give hierarchical_context_parallel_sizes, the sizes of all-to-all and ring",
+         repair=_two_levels),
+    Rule(HCP + "sequence-divisible", By.ARGUMENTS,
+         lambda f: when(f.cp > 1 and f.length % (2 * f.cp),
+                        f"seq_length {f.length} is no multiple of 2 x CP = {2 * f.cp}"),
+         unchecked=Effect.FAILS,
+         message="seq-length should be a multiple of 2 * context-parallel-size",
+         remedy="make seq_length a multiple of 2 x CP"),
+    Rule(LAUNCH + "device-connections", By.ARGUMENTS, _connections,
+         message="Using tensor model parallelism or context parallelism require setting",
+         remedy="export CUDA_DEVICE_MAX_CONNECTIONS=1, or say --blackwell, which does not need it"),
+    Rule(LAUNCH + "fsdp-connections", By.ARGUMENTS, _sharded_connections,
+         message="requires CUDA_DEVICE_MAX_CONNECTIONS",
+         remedy="unset CUDA_DEVICE_MAX_CONNECTIONS"),
+    Rule(LAUNCH + "fsdp-checkpoints", By.ARGUMENTS, _other_checkpoints,
+         message="fsdp_dtensor",
+         remedy="set ckpt_format to fsdp_dtensor", repair={"ckpt_format": "fsdp_dtensor"}),
+    Rule(LAUNCH + "fsdp-checkpoints", By.ARGUMENTS, _sharded_checkpoints,
+         message="fsdp_dtensor",
+         remedy="leave ckpt_format out", repair={"ckpt_format": None}),
+    Rule(LAUNCH + "evaluation-batch", By.ARGUMENTS, _evaluation_batch,
+         lines=("hybrid-broken", "main-packing", *NEW),
+         message="eval_global_batch_size (",
+         remedy="make the global batch divisible by micro_batch_size x DP"),
+    Rule(LAUNCH + "two-batch-sizes", By.ARGUMENTS,
+         lambda f: when(f.settings.given("step_batch_size_schedule")
+                        and f.settings.given("global_batch_size"),
+                        "a schedule of batch sizes and a global batch size"),
+         lines=("hybrid-broken", *WITH_SCHEDULER),
+         message="--step-batch-size-schedule",
+         remedy="keep one of --step-batch-size-schedule and --global-batch-size",
+         repair={"global_batch_size": None}),
+    Rule(LAUNCH + "layers-of-stages", By.ARGUMENTS, _stages,
+         message="Number of layers should be divisible by the pipeline-model-parallel size",
+         remedy="make the number of layers a multiple of PP"),
+    Rule(LAUNCH + "virtual-stages", By.ARGUMENTS,
+         lambda f: when(f.virtual and f.pp == 1, "virtual stages with PP 1"),
+         message="When interleaved schedule is used",
+         remedy="raise PP, or leave virtual stages out"),
+    Rule(LAUNCH + "heads-of-tp", By.CONFIG,
+         lambda f: when(f.heads % f.tp, f"{f.heads} heads are not divisible by TP {f.tp}"),
+         message="num_attention_heads (",
+         remedy="make the number of heads a multiple of TP"),
+    Rule(LAUNCH + "groups-of-tp", By.CONFIG, _groups,
+         message="num_query_groups (",
+         remedy="make num_query_groups a multiple or a divisor of TP"),
+    Rule(LAUNCH + "grouped-latent-attention", By.ARGUMENTS,
+         lambda f: when(f.settings.on("group_query_attention")
+                        and f.settings.on("multi_latent_attention"),
+                        "grouped-query attention with multi-latent attention"),
+         message="Group query attention is mutually exclusive with multi latent attention",
+         remedy="leave --group-query-attention out",
+         repair={"group_query_attention": None, "num_query_groups": None}),
+    Rule(HCP + "per-layer-list", By.CONFIG, _types_for_layers,
+         message="Length of cp_comm_type",
+         remedy="give one type, or one for each layer"),
+    Rule(DCP + "pipeline-on-dev-only", By.ARGUMENTS,
+         _dynamic(lambda f: when(f.pp > 1, f"PP is {f.pp}")), lines=OLD, unchecked=Effect.FAILS,
+         message="Hybrid context parallelism not supported with pipeline parallelism",
+         remedy="take PP 1, or dev"),
+    Rule(DCP + "no-cuda-graphs", By.ARGUMENTS,
+         lambda f: when(f.checked_as_dynamic and f.settings.on("enable_cuda_graph"),
+                        "--enable-cuda-graph with Dynamic CP"), lines=(*OLD, V1),
+         message="'Namespace' object has no attribute 'enable_cuda_graph'",
+         remedy="leave --enable-cuda-graph out", repair={"enable_cuda_graph": None}),
+    Rule(DCP + "no-cuda-graphs", By.CONFIG,
+         _dynamic(lambda f: when(f.graphs != "none", f"graphs of kind {f.graphs}")), lines=(V2,),
+         message="Dynamic context parallelism not supported with CUDA Graph",
+         remedy="leave CUDA graphs out"),
+    Rule(LAUNCH + "two-graph-options", By.ARGUMENTS, _two_graph_options,
+         message="Do not use --enable-cuda-graph or --external-cuda-graph with --cuda-graph-impl",
+         remedy="keep --cuda-graph-impl",
+         repair={"enable_cuda_graph": None, "external_cuda_graph": None}),
+    Rule(DCP + "no-fsdp", By.ARGUMENTS,
+         _dynamic(lambda f: when(f.settings.on("use_megatron_fsdp"), "Megatron FSDP is on")),
+         lines=(*OLD, *NEW), unchecked=Effect.FAILS,
+         message="context parallelism not supported with Megatron FSDP",
+         remedy="take the distributed optimizer",
+         repair={"use_megatron_fsdp": None, "use_distributed_optimizer": ""}),
+    Rule(DCP + "single-loader", By.ARGUMENTS, _dynamic(_loader), lines=(*OLD, *NEW),
+         unchecked=Effect.FAILS,
+         message="context parallelism only supported with single dataloader type",
+         remedy="set dataloader_type to single", repair={"dataloader_type": "single"}),
+    Rule(DCP + "per-token-loss", By.ARGUMENTS,
+         _dynamic(lambda f: when(not f.per_token_loss, "the loss is a mean per microbatch")),
+         lines=(*OLD, *NEW), unchecked=Effect.WRONG,
+         message="context parallelism must be used with --calculate-per-token-loss",
+         remedy="set calculate_per_token_loss", repair={"calculate_per_token_loss": ""}),
+    Rule(DCP + "hybrid-alias", By.CONFIG,
+         lambda f: when(f.old_name and f.new_name, "both names are given"), lines=NEW,
+         message="Cannot set both hybrid_context_parallel and dynamic_context_parallel",
+         remedy="keep dynamic_context_parallel", repair={"hybrid_context_parallel": None}),
+    Rule(DCP + "packed-data-set", By.CONFIG, _other_scheduler, lines=NEW,
+         message="Dynamic context parallelism requires sequence_packing_scheduler",
+         remedy="leave sequence_packing_scheduler out",
+         repair={"sequence_packing_scheduler": None}),
+    Rule(DCP + "odd-smallest-size", By.CONFIG,
+         lambda f: when(f.dynamic and f.smallest < 1, f"the smallest size is {f.smallest}"),
+         lines=NEW,
+         message="min_dynamic_context_parallel_size must be >= 1",
+         remedy="take 1 or a larger power of two",
+         repair={"min_dynamic_context_parallel_size": None}),
+    Rule(DCP + "odd-smallest-size", By.ARGUMENTS,
+         lambda f: when(f.new_name and f.domain is not None and f.smallest > f.domain,
+                        f"the smallest size {f.smallest} is above DP x CP = {f.domain}"), lines=NEW,
+         unchecked=Effect.FAILS,
+         message="min_dynamic_context_parallel_size (",
+         remedy="take a power of two up to DP x CP",
+         repair={"min_dynamic_context_parallel_size": None}),
+    Rule(DCP + "packed-data-set", By.ARGUMENTS,
+         lambda f: when(f.settings.on("use_varlen_dataset") and f.settings.on("sft"),
+                        "two data sets are asked for"), lines=WITH_SCHEDULER,
+         message="--use-varlen-dataset and --sft are mutually exclusive",
+         remedy="keep one of --sft and --use-varlen-dataset", repair={"use_varlen_dataset": None}),
+    Rule(DCP + "fits-the-domain", By.ARGUMENTS, _buffer, lines=WITH_SCHEDULER,
+         unchecked=Effect.FAILS,
+         message="Packed sequence buffer size (",
+         remedy="raise max_seqlen_per_dp_cp_rank, or lower seq_length"),
+    Rule(DCP + "alignment-needs-a-budget", By.CONFIG, _alignment, lines=(V1,),
+         message="pad-packed-seq-alignment",
+         remedy="set max_seqlen_per_dp_cp_rank, and the alignment to max"),
+    Rule(GRAPHS + "static-tokens", By.CONFIG, _static_tokens, lines=(V1,),
+         message="THD CUDA Graph requires --pad-packed-seq-alignment",
+         remedy="set pad_packed_seq_alignment to max, and max_seqlen_per_dp_cp_rank",
+         repair={"pad_packed_seq_alignment": "max"}),
+    Rule(GRAPHS + "sequence-capacity", By.CONFIG, _capacity, lines=(V1,),
+         message="THD CUDA Graph requires --thd-max-packed-sequences",
+         remedy="set thd_max_packed_sequences to the largest number in a microbatch, plus one",
+         repair={"thd_max_packed_sequences": "32"}),
+    Rule(DCP + "moe-dispatcher", By.CONFIG, _dispatcher, lines=(V1,),
+         message="sequence_packing only supports moe_token_dispatcher_type",
+         remedy="set moe_token_dispatcher_type to alltoall or flex",
+         repair={"moe_token_dispatcher_type": "alltoall"}),
+    Rule(LAUNCH + "bias-of-experts", By.CONFIG, _bias_of_experts,
+         message="Bias in Moe is only supported when ETP==1",
+         remedy="set --disable-bias-linear, or expert_tensor_parallel_size 1",
+         repair={"expert_tensor_parallel_size": "1"}),
+    Rule(HCP + "transformer-engine-only", By.CONFIG, _local, lines=(V1,),
+         message="fallback_to_eager_attn only supports all_gather",
+         remedy="set transformer_impl to transformer_engine",
+         repair={"transformer_impl": "transformer_engine"}),
+    Rule(DCP + "dsv4-partition", By.CONFIG, _partition, lines=(V1,),
+         message="cp_partition_mode='contiguous'",
+         remedy="set cp_partition_mode to zigzag", repair={"cp_partition_mode": None}),
+    Rule(GRAPHS + "static-tokens", By.CONFIG, _tail, lines=(V1,),
+         message="thd_tail_padding_policy='extend_last'",
+         remedy="set thd_tail_padding_policy to append_dummy_seq",
+         repair={"thd_tail_padding_policy": None}),
+    Rule(GRAPHS + "layer-graphs-only", By.CONFIG,
+         lambda f: when(f.dynamic and f.graphs in ("local", "full_iteration"),
+                        f"graphs of kind {f.graphs}"), lines=BANKS,
+         message="Dynamic CP supports only layer-wise TE CUDA graphs.",
+         remedy="set cuda_graph_impl to transformer_engine",
+         repair={"cuda_graph_impl": "transformer_engine", "enable_cuda_graph": None}),
+    Rule(GRAPHS + "dynamic-slots", By.CONFIG,
+         lambda f: when(f.dynamic and f.graphs == "transformer_engine"
+                        and not f.settings.on("cuda_graph_dynamic_microbatches"),
+                        "graphs without dynamic microbatch slots"), lines=BANKS,
+         message="Dynamic CP CUDA graphs require dynamic microbatch slots.",
+         remedy="set cuda_graph_dynamic_microbatches",
+         repair={"cuda_graph_dynamic_microbatches": ""}),
+    Rule(GRAPHS + "dynamic-slots", By.CONFIG, _slots_alone, lines=(V1,),
+         message="cuda_graph_dynamic_microbatches is only supported with",
+         remedy="set cuda_graph_impl to transformer_engine, or leave the slots out",
+         repair={"cuda_graph_dynamic_microbatches": None}),
+    Rule(GRAPHS + "no-delayed-wgrad", By.CONFIG, _delayed, lines=BANKS,
+         message="Dynamic CP graphs do not support delayed wgrad or EP overlap.",
+         remedy="leave delay_wgrad_compute and overlap_moe_expert_parallel_comm out",
+         repair={"delay_wgrad_compute": None, "overlap_moe_expert_parallel_comm": None}),
+    Rule(GRAPHS + "no-batch-size-schedule", By.ARGUMENTS,
+         lambda f: when(f.dynamic and f.graphs != "none"
+                        and f.settings.given("step_batch_size_schedule"),
+                        "a schedule of batch sizes with a bank of graphs"), lines=("bank-6479",),
+         message="Dynamic CP CUDA graphs do not support step_batch_size_schedule.",
+         remedy="leave step_batch_size_schedule out", repair={"step_batch_size_schedule": None}),
+)  # fmt: skip

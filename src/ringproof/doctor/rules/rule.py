@@ -26,42 +26,55 @@ class Effect(str, Enum):
 
 
 class By(str, Enum):
-    """Code that refuses a run before its first step; `NOBODY` for every other effect."""
+    """Code that refuses a run before its first step."""
 
     PARSER = "the parser"
     ARGUMENTS = "validate_args in megatron/training/arguments.py"
     CONFIG = "the configuration classes of megatron/core"
-    NOBODY = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+Repair = Mapping[str, str | None]
+"""Settings that keep a rule, by name; ``None`` removes one."""
+
+
+@dataclass(frozen=True, eq=False)
 class Rule:
     """One rule.
 
     Args:
         statement: ``SKILL/ID`` of a statement of a card, or ``launch/NAME``.
-        lines: Lines of upstream on which it holds; empty for every line.
+        ends: What happens to a run that breaks it, or who refuses the run.
         broken: Returns what is wrong, with its values; empty if the rule is kept.
+        remedy: What to change.
+        lines: Lines of upstream on which it holds; empty for every line.
         message: How the message of upstream begins; empty if it says nothing.
         or_message: Another one; which of the two comes depends on the data.
-        remedy: What to change.
         unchecked: Effect where a program uses the library without the checks of `by`; ``None`` if
             the rule is about Megatron-LM's own training scripts.
         checked_on: Lines of other programs that refuse it themselves.
-        repair: Settings that keep the rule, by name; ``None`` removes one.
+        repair: Settings that keep the rule, or a function that returns them; ``None`` for none.
     """
 
     statement: str
-    effect: Effect
+    ends: Effect | By
     broken: Callable[[Facts], str]
     remedy: str
     lines: tuple[str, ...] = ()
-    by: By = By.NOBODY
     message: str = ""
     or_message: str = ""
     unchecked: Effect | None = None
     checked_on: tuple[str, ...] = ()
-    repair: Callable[[Facts], Mapping[str, str | None]] | None = None
+    repair: Repair | Callable[[Facts], Repair] | None = None
+
+    @property
+    def effect(self) -> Effect:
+        """What happens to a run of Megatron-LM that breaks the rule."""
+        return Effect.REFUSED if isinstance(self.ends, By) else self.ends
+
+    @property
+    def by(self) -> str:
+        """Code that refuses the run; empty for every other effect."""
+        return self.ends.value if isinstance(self.ends, By) else ""
 
     @property
     def name(self) -> str:
@@ -73,6 +86,15 @@ class Rule:
         if self.lines and not facts.at(*self.lines):
             return None
         program = facts.settings.program
-        if program == "megatron" or self.by in (By.NOBODY, By.CONFIG):
+        if program == "megatron" or self.ends not in (By.PARSER, By.ARGUMENTS):
             return self.effect
         return Effect.REFUSED if facts.at(*self.checked_on) else self.unchecked
+
+    def repairs(self, facts: Facts) -> Repair:
+        """Return the settings that keep the rule; empty where there are none."""
+        return self.repair(facts) if callable(self.repair) else self.repair or {}
+
+
+def when(condition: object, text: str) -> str:
+    """Return a text if a condition holds, and an empty one otherwise."""
+    return text if condition else ""

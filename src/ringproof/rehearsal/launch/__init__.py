@@ -1,1 +1,1 @@
-"""Launch scripts, command lines and upstream's test cases, read without an execution."""
+"""Launch scripts, command lines, test cases and parsers, read without an execution."""

@@ -97,9 +97,6 @@ class Test:
         """Return the test's answer, or ``None`` where only an execution would give it."""
         return self._or() if self._tokens else False
 
-    def __str__(self) -> str:
-        return " ".join(readable(token.text) for token in self._tokens)
-
     def _next(self, *texts: str) -> bool:
         if self._at < len(self._tokens):
             token = self._tokens[self._at]

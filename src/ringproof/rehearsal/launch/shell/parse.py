@@ -395,20 +395,14 @@ class Parser:
         line = self._line()
         if self._looking_at("((") and (body := self._arithmetic(self.at)) is not None:
             return self._redirected(Arithmetic(body, line))
-        if self._looking_at("("):
-            self.at += 1
-            node: Node = Group(self.commands(), own=True)
-            self._expect(")")
-            return self._redirected(node)
         word = self._peek()
+        if word == "{" or self._looking_at("("):
+            self.at += 1
+            return self._redirected(Group(self._until("}" if word else ")"), own=not word))
         compound: dict[str, Callable[[int], Node]] = {
-            "if": self._if,
-            "for": self._for,
-            "while": self._while,
-            "until": self._while,
+            "if": self._if, "for": self._for, "while": self._while, "until": self._while,
             "case": self._case,
-            "{": self._group,
-        }
+        }  # fmt: skip
         if word in compound:
             return self._redirected(compound[word](line))
         if word == "function":
@@ -422,26 +416,25 @@ class Parser:
             return Function(name, (self._command(),))
         return self._simple(line)
 
-    def _take(self, word: str) -> None:
+    def _take(self, text: str) -> None:
+        """Take a reserved word, or a closing bracket."""
         self._skip_space(lines=True)
-        if self._peek() != word:
-            raise self.refuse(f"{word!r} is expected here", "correct the script")
-        self.at += len(word)
-
-    def _expect(self, text: str) -> None:
-        self._skip_space(lines=True)
-        if not self._looking_at(text):
+        if not (self._looking_at(text) if text == ")" else self._peek() == text):
             raise self.refuse(f"{text!r} is expected here", "correct the script")
         self.at += len(text)
+
+    def _until(self, word: str) -> tuple[Node, ...]:
+        """Parse commands up to a reserved word, and take that word."""
+        body = self.commands(word)
+        self._take(word)
+        return body
 
     def _if(self, line: int) -> Node:
         branches: list[tuple[tuple[Node, ...], tuple[Node, ...]]] = []
         keyword = "if"
         while keyword in ("if", "elif"):
             self._take(keyword)
-            condition = self.commands("then")
-            self._take("then")
-            branches.append((condition, self.commands("elif", "else", "fi")))
+            branches.append((self._until("then"), self.commands("elif", "else", "fi")))
             keyword = self._peek()
         if keyword == "else":
             self._take("else")
@@ -463,18 +456,12 @@ class Parser:
                 self._take("in")
                 words = tuple(self._words())
         self._take("do")
-        body = self.commands("done")
-        self._take("done")
-        return Loop(name, words, (), False, body, line)
+        return Loop(name, words, (), False, self._until("done"), line)
 
     def _while(self, line: int) -> Node:
         keyword = self._peek()
         self._take(keyword)
-        condition = self.commands("do")
-        self._take("do")
-        body = self.commands("done")
-        self._take("done")
-        return Loop("", None, condition, keyword == "until", body, line)
+        return Loop("", None, self._until("do"), keyword == "until", self._until("done"), line)
 
     def _case(self, line: int) -> Node:
         self._take("case")
@@ -492,7 +479,7 @@ class Parser:
             patterns = [self._pattern()]
             while self._pipe():
                 patterns.append(self._pattern())
-            self._expect(")")
+            self._take(")")
             branches.append((tuple(patterns), self.commands("esac")))
             if self._looking_at(";;"):
                 self.at += 2
@@ -503,12 +490,6 @@ class Parser:
         if found is None:
             raise self.refuse("a pattern is expected here", "correct the script")
         return found
-
-    def _group(self, line: int) -> Node:
-        self._take("{")
-        body = self.commands("}")
-        self._take("}")
-        return Group(body, own=False)
 
     def _words(self, *, lines: bool = False) -> list[Word]:
         found: list[Word] = []
@@ -554,7 +535,7 @@ class Parser:
             return Assignment(name, append, self._word() or Word((), self._line()))
         self.at += 1
         words = self._words(lines=True)
-        self._expect(")")
+        self._take(")")
         return Assignment(name, append, tuple(words))
 
     def _redirected(self, node: Node) -> Node:
