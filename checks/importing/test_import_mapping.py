@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from checks.cards.hostile import BOMB
 from checks.importing.foreign import CARD, TODAY, imported, write_skill
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, ProofKind, StatementKind, load_card, statements
-from ringproof.harness.importing import Roots, convert
+from ringproof.harness.importing.importer import convert
+from ringproof.harness.importing.roots import Roots
 
 
 @pytest.fixture(scope="module")
@@ -204,21 +206,11 @@ def test_the_same_skill_is_always_the_same_text(tmp_path: Path) -> None:
     assert imported(tmp_path / "a").text == imported(tmp_path / "b").text
 
 
-@pytest.mark.parametrize(
-    ("card", "words"),
-    [
-        ("- a list\n", "is not a mapping"),
-        ("a: &x 1\nb: *x\n", "anchors and aliases"),
-        ("a: !!python/name:os.system x\n", "tag"),
-        ("a: 1\n---\nb: 2\n", "second YAML document"),
-        ("a: [\n", "not valid YAML"),
-    ],
-)
-def test_cards_that_the_safe_reader_refuses_are_refused(
-    tmp_path: Path, card: str, words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        imported(tmp_path, card)
+def test_cards_are_read_by_the_safe_reader(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="anchors and aliases"):
+        imported(tmp_path, BOMB)
+    with pytest.raises(InputError, match="is not a mapping"):
+        imported(tmp_path, "- a list\n")
 
 
 def test_a_card_of_ours_is_refused(tmp_path: Path) -> None:

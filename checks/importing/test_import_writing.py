@@ -27,7 +27,6 @@ AWKWARD = (
 )  # fmt: skip
 
 
-ONE_LINE = tuple(text for text in AWKWARD if "\n" not in text)
 WILD = st.sampled_from("ab \n:#-'\"\\>|é中😀,[]{}&*!%@`~0.") | st.characters(
     codec="utf-8", categories=("L", "N", "P", "S", "Z")
 )

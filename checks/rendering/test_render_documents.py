@@ -116,12 +116,6 @@ def test_line_ends_mark_and_missing_final_newline_are_kept() -> None:
     assert content.count("\n") == content.count("\r\n") == 9
 
 
-INJECTIONS = (
-    "{{ 7*7 }}",
-    "{% for x in [1, 2, 3] %}49{{ x }}{% endfor %}",
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ content.__init__.__globals__ }} {% include '/etc/passwd' %} {# gone #}",
-)
 HOSTILE = (
     "<!-- ringproof:end -->",
     "--> <!-- ringproof:begin claims -->",
@@ -195,8 +189,8 @@ def test_counts_by_kind_come_from_a_record(tmp_path: Path) -> None:
     assert "2 only in ringproof" in said and "2 are not proven" in said
 
 
-@pytest.mark.parametrize("text", (*INJECTIONS, *HOSTILE))
-def test_card_text_is_never_a_template_nor_a_marker(text: str) -> None:
+@pytest.mark.parametrize("text", HOSTILE)
+def test_card_text_is_never_a_marker(text: str) -> None:
     source = "# T\n\n" + "\n".join(block(line) for line in ALL_BLOCKS) + "\nend\n"
     made = rendered(source, everywhere(text))
     content = made.content.decode()
@@ -220,14 +214,11 @@ def test_card_text_is_never_a_template_nor_a_marker(text: str) -> None:
     assert all(href.startswith("https://github.com/NVIDIA/Megatron-LM/blob/") for href in links)
 
 
-@pytest.mark.parametrize("text", INJECTIONS)
 @pytest.mark.parametrize(
     "place", [place for place in FREE_TEXT if place[-1] not in ("title", "summary")]
 )
-def test_injected_templates_are_printed_as_they_are(
-    text: str, place: tuple[str | int, ...]
-) -> None:
-    text = text[:40].strip() if place[-1] == "label" else text
+def test_each_text_of_a_card_is_printed_as_it_is(place: tuple[str | int, ...]) -> None:
+    text = "{{ 7*7 }} {% raw %} <b>"
     data = changed((place, text))
     if place[-1] in ("says", "role") and place[0] != "markers":
         data[str(place[0])][0].pop("short", None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from ringproof.harness.rendering.content import bullets, table
 from ringproof.harness.rendering.escaping import (
     Safe,
     code,
@@ -158,12 +157,10 @@ def test_long_commands_are_continued_between_words() -> None:
     assert command_lines(laid_out) == tuple(laid_out.split("\n"))
 
 
-def test_templates_escape_what_nobody_finished() -> None:
-    from ringproof.harness.rendering.content import Content
-    from ringproof.harness.rendering.render import lay_out
-
-    raw: Any = ("a | *b* <!-- c -->", Safe("`d`"))
-    assert lay_out(Content("list", items=raw)) == ("- a \\| \\*b\\* &lt;!-- c --&gt;", "- `d`")
+def test_what_nobody_finished_is_escaped() -> None:
+    raw = ("a | *b* <!-- c -->", Safe("`d`"))
+    assert bullets(raw) == ("- a \\| \\*b\\* &lt;!-- c --&gt;", "- `d`")
+    assert table(("x",), [raw])[2] == "| a \\| \\*b\\* &lt;!-- c --&gt; | `d` |"
 
 
 def test_only_finished_markdown_is_trusted() -> None:

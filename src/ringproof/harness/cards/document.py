@@ -62,11 +62,13 @@ class YamlDocument:
 
     Attributes:
         lines: Line of every value by location, from 1.
+        spelling: Every scalar as written, without quotes, by location.
     """
 
     path: Path
     data: object
     lines: Mapping[Location, int]
+    spelling: Mapping[Location, str]
 
     def line(self, location: Location) -> int:
         """Return the line of a location, or of its nearest ancestor that has one."""
@@ -108,8 +110,8 @@ class YamlProblem(ValueError):
 @no_collection()
 def parse_yaml(
     text: str, *, max_depth: int = MAX_DEPTH, refuse_control: bool = True
-) -> tuple[object, dict[Location, int]]:
-    """Return the data of one YAML document, and the line of every value.
+) -> tuple[object, dict[Location, int], dict[Location, str]]:
+    """Return the data of one YAML document, the line of every value, and every scalar as written.
 
     Args:
         refuse_control: Whether to refuse control characters in text.
@@ -119,7 +121,7 @@ def parse_yaml(
     """
     try:
         builder = _Builder(iter(YAML(typ="safe", pure=True).parse(text)), max_depth, refuse_control)
-        return builder.document(), builder.lines
+        return builder.document(), builder.lines, builder.spelling
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -139,18 +141,26 @@ def read_document(path: Path) -> YamlDocument:
     """
     text = _read_text(path)
     try:
-        data, lines = parse_yaml(text)
+        data, lines, spelling = parse_yaml(text)
     except YamlProblem as error:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise InputError(place, None, error.problem, error.remedy) from error
-    return YamlDocument(path, data, MappingProxyType(lines))
+    return YamlDocument(path, data, MappingProxyType(lines), MappingProxyType(spelling))
 
 
 def _read_text(path: Path) -> str:
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
         raise InputError(str(path), None, problem, "name an existing card.yaml")
-    raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
+    return decoded(path, read_input(path, MAX_BYTES, remedy="name a readable card below that size"))
+
+
+def decoded(path: Path, raw: bytes) -> str:
+    """Return the text of a file.
+
+    Raises:
+        InputError: It is not UTF-8. The message names file and line.
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -166,6 +176,7 @@ class _Builder:
     max_depth: int
     refuse_control: bool
     lines: dict[Location, int] = field(default_factory=dict)
+    spelling: dict[Location, str] = field(default_factory=dict)
 
     def document(self) -> object:
         data: object = None
@@ -192,7 +203,7 @@ class _Builder:
             return self._sequence(location)
         if not isinstance(event, ScalarEvent):
             raise self._refused(event, "an unexpected end", "correct the syntax there")
-        text = self._text(event)
+        text = self.spelling[location] = self._text(event)
         return _scalar(text) if event.style is None else text
 
     def _mapping(self, location: Location) -> dict[str, object]:

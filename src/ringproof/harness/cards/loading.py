@@ -75,12 +75,21 @@ def locate_card(path: Path) -> LocatedCard:
     try:
         card = Card.model_validate(document.data)
     except ValidationError as error:
-        raise _first(document, error) from None
+        details = error.errors(include_url=False)
+        worst = details[0]
+        value = worst["input"]
+        if worst["type"] == "missing":
+            value = None
+        elif isinstance(value, (dict, list, tuple)):
+            value = type(value).__name__
+        problem = _problem(worst) + _more(len(details))
+        location = _visible(worst["loc"], document)
+        raise _at(document, location, value, problem, _remedy(worst)) from None
     problems = tuple(cross_check(card))
     if problems:
-        worst = problems[0]
-        problem = worst.problem + _more(len(problems))
-        raise _at(document, worst.location, worst.value, problem, worst.remedy)
+        first = problems[0]
+        problem = first.problem + _more(len(problems))
+        raise _at(document, first.location, first.value, problem, first.remedy)
     return LocatedCard(card, document)
 
 
@@ -163,15 +172,6 @@ def refuse_link_outside(card: Path) -> None:
         raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
 
 
-def _first(document: YamlDocument, error: ValidationError) -> InputError:
-    details = error.errors(include_url=False)
-    worst = details[0]
-    location = _visible(worst["loc"], document)
-    problem = _problem(worst) + _more(len(details))
-    value = None if worst["type"] == "missing" else _brief(worst["input"])
-    return _at(document, location, value, problem, _remedy(worst))
-
-
 def _at(
     document: YamlDocument, location: Location, value: object, problem: str, remedy: str
 ) -> InputError:
@@ -207,10 +207,6 @@ def _remedy(detail: ErrorDetails) -> str:
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         return f"did you mean `{near[0]}`?" if near else "remove it"
     return _REMEDIES.get(detail["type"], "see the schema in ringproof.harness.cards.model")
-
-
-def _brief(value: object) -> object:
-    return type(value).__name__ if isinstance(value, (dict, list, tuple)) else value
 
 
 def _more(count: int) -> str:

@@ -119,7 +119,9 @@ class _Generator(GenerateJsonSchema):
             return {**inner, "quotable": True}
         if name == "_proofs":
             item, several = inner["anyOf"]
-            item = {**item, "pattern": _proof_pattern()}
+            tests = rf"(?![^:\[]*/\.{{1,2}}/){_portable(PROOF_NODE.pattern)}"
+            form = rf"^\s*(?:(?:anchor|unproven):\s*\S[\s\S]*|{tests})\s*$"
+            item = {**item, "pattern": form}
             return {"anyOf": [item, {**several, "items": item, "minItems": 1, "uniqueItems": True}]}
         pattern = inspect.getclosurevars(function).nonlocals.get("pattern")
         if not isinstance(pattern, re.Pattern):
@@ -137,11 +139,6 @@ class _Generator(GenerateJsonSchema):
         if getattr(schema["function"]["function"], "__name__", "") != "_as_list":
             return inner
         return {"anyOf": [inner["items"], inner]}
-
-
-def _proof_pattern() -> str:
-    tests = rf"(?![^:\[]*/\.{{1,2}}/){_portable(PROOF_NODE.pattern)}"
-    return rf"^\s*(?:(?:anchor|unproven):\s*\S[\s\S]*|{tests})\s*$"
 
 
 def _portable(pattern: str) -> str:

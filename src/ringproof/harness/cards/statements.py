@@ -11,6 +11,10 @@ from ringproof.harness.cards.model import Card, Claim, Command, Marker, Pitfall
 from ringproof.harness.cards.proof import Proof, ProofKind, parse_proof
 
 
+_STATEMENTS = ("constraints", "pitfalls", "markers", "commands", "claims")
+"""The lists of a card that hold statements."""
+
+
 class StatementKind(str, Enum):
     """Part of the card that has the statement."""
 
@@ -127,17 +131,11 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
     anchor_ids = {anchor.id for anchor in card.anchors}
     for index, anchor in enumerate(card.anchors):
         if anchor.upstream not in card.upstreams:
-            known = ", ".join(card.upstreams) or "none"
-            problem, remedy = "is not an upstream of this card", f"use one of: {known}"
-            yield CardProblem(("anchors", index, "upstream"), anchor.upstream, problem, remedy)
-    for index, constraint in enumerate(card.constraints):
-        named = constraint.upstream_anchor
-        if named is not None and named not in anchor_ids:
-            yield _unknown_anchor(("constraints", index, "upstream_anchor"), named)
-    for location, entries in _proof_fields(card):
-        for proof in _parsed(entries):
-            if proof.kind is ProofKind.ANCHOR and proof.target not in anchor_ids:
-                yield _unknown_anchor(location, proof.target)
+            yield _unknown_upstream(card, ("anchors", index, "upstream"), anchor.upstream)
+    for location, name in _named_anchors(card):
+        if name not in anchor_ids:
+            problem = "is not an anchor of this card"
+            yield CardProblem(location, name, problem, "add it under `anchors`")
     known_ids = {statement.id for statement in _listed(card)} | anchor_ids
     for topic, deciding in card.validation_status.items():
         for name in deciding:
@@ -145,7 +143,28 @@ def cross_check(card: Card) -> Iterator[CardProblem]:
                 problem, remedy = "is not an id of this card", "name the statements that decide it"
                 yield CardProblem(("validation_status", topic), name, problem, remedy)
     for index, row in enumerate(card.version_matrix):
-        yield from _matrix_problems(("version_matrix", index, "anchors"), row.anchors, anchor_ids)
+        for place, name in enumerate(row.anchors):
+            if name in anchor_ids and name in row.anchors[:place]:
+                location = ("version_matrix", index, "anchors", place)
+                yield CardProblem(location, name, "stands twice in this row", "name it once")
+
+
+def _named_anchors(card: Card) -> Iterator[tuple[Location, str]]:
+    """Yield each reference to an anchor and its location."""
+    for index, constraint in enumerate(card.constraints):
+        if constraint.upstream_anchor is not None:
+            yield ("constraints", index, "upstream_anchor"), constraint.upstream_anchor
+    for part in _STATEMENTS:
+        for index, item in enumerate(getattr(card, part)):
+            anchors = (p.target for p in _parsed(item.proof) if p.kind is ProofKind.ANCHOR)
+            yield from (((part, index, "proof"), name) for name in anchors)
+    for index, row in enumerate(card.version_matrix):
+        yield from ((("version_matrix", index, "anchors", at), a) for at, a in enumerate(row.anchors))
+
+
+def _unknown_upstream(card: Card, location: Location, name: str) -> CardProblem:
+    remedy = f"use one of: {', '.join(card.upstreams) or 'none'}"
+    return CardProblem(location, name, "is not an upstream of this card", remedy)
 
 
 def _line_problems(card: Card) -> Iterator[CardProblem]:
@@ -162,9 +181,7 @@ def _line_problems(card: Card) -> Iterator[CardProblem]:
             where = (*at, "upstreams")
             upstream = card.upstreams.get(name)
             if upstream is None:
-                known = ", ".join(card.upstreams)
-                problem = "is not an upstream of this card"
-                yield CardProblem(where, name, problem, f"use one of: {known}")
+                yield _unknown_upstream(card, where, name)
             elif upstream.repo != line.repo:
                 problem = f"is not an upstream of {line.repo}"
                 yield CardProblem(where, name, problem, "move it to a line of its repository")
@@ -172,47 +189,17 @@ def _line_problems(card: Card) -> Iterator[CardProblem]:
                 problem = f"is already on the line {homes[name]}"
                 yield CardProblem(where, name, problem, "name it on one line")
             homes.setdefault(name, line.id)
-    yield from _unknown_lines(card)
-
-
-def _unknown_lines(card: Card) -> Iterator[CardProblem]:
     known = [line.id for line in card.lines]
-    for location, names in _scopes(card):
-        for name in names:
-            if name not in known:
-                remedy = f"use one of: {', '.join(known) or 'none there'}"
-                yield CardProblem(location, name, "is not a line", remedy)
-
-
-def _scopes(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:
-    for part in ("constraints", "pitfalls", "markers", "commands", "claims"):
+    remedy = f"use one of: {', '.join(known) or 'none there'}"
+    for part in _STATEMENTS:
         for index, item in enumerate(getattr(card, part)):
-            yield (part, index, "lines"), item.lines or ()
-
-
-def _matrix_problems(
-    location: Location, names: tuple[str, ...], anchor_ids: set[str]
-) -> Iterator[CardProblem]:
-    for place, name in enumerate(names):
-        if name not in anchor_ids:
-            yield _unknown_anchor((*location, place), name)
-        elif name in names[:place]:
-            yield CardProblem((*location, place), name, "stands twice in this row", "name it once")
-
-
-def _unknown_anchor(location: Location, name: str) -> CardProblem:
-    return CardProblem(location, name, "is not an anchor of this card", "add it under `anchors`")
-
-
-def _proof_fields(card: Card) -> Iterator[tuple[Location, tuple[str, ...]]]:
-    for name in ("constraints", "pitfalls", "markers", "commands", "claims"):
-        for index, item in enumerate(getattr(card, name)):
-            yield (name, index, "proof"), item.proof
+            for name in (name for name in item.lines or () if name not in known):
+                yield CardProblem((part, index, "lines"), name, "is not a line", remedy)
 
 
 def _duplicates(card: Card) -> Iterator[CardProblem]:
     first: dict[str, str] = {}
-    for name in ("lines", "anchors", "constraints", "pitfalls", "markers", "commands", "claims"):
+    for name in ("lines", "anchors", *_STATEMENTS):
         for index, item in enumerate(getattr(card, name)):
             if item.id in first:
                 problem = f"is already the id of {first[item.id]}"

@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -43,36 +43,36 @@ _TELLING = re.compile(r"\w_\w|[a-z][A-Z]|\d[A-Z]|[A-Z]{2}.*[a-z]")
 _COMMON = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls", "args", "kwargs"))
 
 
-@dataclass(frozen=True)
-class Pointers:
-    """Numbers of fences and ``path:line`` mentions, and of those that became anchors."""
-
-    fences: int = 0
-    fences_anchored: int = 0
-    inline: int = 0
-    inline_anchored: int = 0
+Outcome = tuple[tuple[str, ...], str]
+"""Ids of the anchors that a mention of code became, or the reason why there are none."""
 
 
-def add_documents(source: SkillSource, code: CodeAnchors, draft: CardDraft) -> Pointers:
+def add_documents(
+    source: SkillSource, code: CodeAnchors, draft: CardDraft
+) -> Mapping[str, Mapping[str, int]]:
     """Convert every ``start:end:path`` fence and ``path:line`` of the Markdown files.
 
     Each becomes an anchor, or otherwise a claim with path and lines.
+
+    Returns:
+        The numbers of ``fences`` and ``inline`` mentions that were ``found`` and ``anchored``.
     """
-    counts = {"fence": [0, 0], "inline": [0, 0]}
-    done: set[tuple[str, str, int | None, int | None, tuple[str, ...]]] = set()
+    counts = {kind: {"found": 0, "anchored": 0} for kind in ("fences", "inline")}
+    done: set[tuple[object, ...]] = set()
     for name, mention, prose in _mentions(source):
         key = (name, mention.path, mention.start, mention.end, mention.quote)
         if key in done:
             continue
         done.add(key)
-        outcome = code.add(mention, name, prose)
-        counts[mention.kind][0] += 1
-        counts[mention.kind][1] += bool(outcome.anchors)
-        if not outcome.anchors:
+        anchors, why = code.add(mention, name, prose)
+        count = counts["fences" if mention.kind == "fence" else "inline"]
+        count["found"] += 1
+        count["anchored"] += bool(anchors)
+        if not anchors:
+            words = f"{mention.path.rpartition('/')[2]} {mention.start}"
             says = _says(name, mention)
-            stem = mention.path.rpartition("/")[2]
-            draft.claim("code", f"{stem} {mention.start}", says, f"not anchored: {outcome.why}")
-    return Pointers(*counts["fence"], *counts["inline"])
+            draft.say(draft.claims, "code", words, says, f"not anchored: {why}")
+    return counts
 
 
 def _mentions(source: SkillSource) -> Iterator[tuple[str, Mention, str]]:
@@ -93,26 +93,12 @@ def _mentions(source: SkillSource) -> Iterator[tuple[str, Mention, str]]:
 
 
 def _says(name: str, mention: Mention) -> str:
-    lines = f"{mention.start}"
-    if mention.end != mention.start:
-        lines += f"-{mention.end}"
+    more = "" if mention.end == mention.start else f"-{mention.end}"
+    lines = f"{mention.start}{more}"
     if mention.kind == "fence":
         return f"{name} quotes lines {lines} of {mention.path}."
     named = f" for {mention.quote[0]}" if mention.quote else ""
     return f"{name} points to line {lines} of {mention.path}{named}."
-
-
-@dataclass(frozen=True)
-class AnchoredMention:
-    """Result of converting one mention of code.
-
-    Attributes:
-        anchors: Ids of the resulting anchors.
-        why: Reason why there are none.
-    """
-
-    anchors: tuple[str, ...] = ()
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ class CodeAnchors:
     _known: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     _catalogs: dict[tuple[str, str], Mapping[str, Definition]] = field(default_factory=dict)
 
-    def add(self, mention: Mention, said_by: str, prose: str) -> AnchoredMention:
+    def add(self, mention: Mention, said_by: str, prose: str) -> Outcome:
         """Look up one mention.
 
         Args:
@@ -142,27 +128,25 @@ class CodeAnchors:
             prose: Text around the mention, whose identifiers the code must contain.
         """
         if not self.roots.roots:
-            return AnchoredMention(why="no --upstream was given to look it up in")
+            return (), "no --upstream was given to look it up in"
         try:
             places = self.roots.find(mention.path, anywhere=mention.kind != "fence")
         except SourceRefused as error:
-            return AnchoredMention(why=f"the file {error}")
+            return (), f"the file {error}"
         if not places:
             lacking = self.roots.lacking(mention.path)
-            return AnchoredMention(
-                why=f"no --upstream {lacking}=SPEC was given" if lacking else "no such file"
-            )
+            return (), f"no --upstream {lacking}=SPEC was given" if lacking else "no such file"
         if mention.kind == "fence":
             return self._quoted(mention, places[0], said_by)
         return self._named(mention, places, said_by, prose)
 
-    def _quoted(self, mention: Mention, place: RootFile, said_by: str) -> AnchoredMention:
-        start, end = mention.start or 0, mention.end or 0
+    def _quoted(self, mention: Mention, place: RootFile, said_by: str) -> Outcome:
+        start, end = cast("tuple[int, int]", (mention.start, mention.end))
         found = place_quote(mention.quote, place.source, start, end)
         if not found.quoted:
-            return AnchoredMention(why="it quotes no code")
+            return (), "it quotes no code"
         if found.status not in ("exact", "moved"):
-            return AnchoredMention(why=found.why)
+            return (), found.why
         if found.status == "moved":
             start, end = found.new_start or start, found.new_end or end
         lines = _Lines(place, start, end, of_code(mention.quote))
@@ -170,38 +154,33 @@ class CodeAnchors:
 
     def _named(
         self, mention: Mention, places: Sequence[RootFile], said_by: str, prose: str
-    ) -> AnchoredMention:
+    ) -> Outcome:
         words = tuple(dict.fromkeys((*mention.quote, *of_prose(prose))))
         if not words:
-            return AnchoredMention(why="nothing beside it says what stands there")
-        fitting: list[_Lines] = []
-        why = "past the end of the file"
-        for place in places:
-            lines = _meant(mention, place, words)
-            if lines is None:
-                continue
-            why = "nothing that is named beside it occurs there"
-            if any(_fits(mention, item, words) for item in self._symbols(lines)):
-                fitting.append(lines)
-        if len(fitting) != 1:
-            several = f"{len(fitting)} files of that name could be meant"
-            return AnchoredMention(why=several if fitting else why)
-        return self._anchored(mention, fitting[0], said_by)
+            return (), "nothing beside it says what stands there"
+        meant = [lines for place in places if (lines := _meant(mention, place, words)) is not None]
+        fitting = [
+            lines
+            for lines in meant
+            if any(_fits(mention, item, words) for item in self._symbols(lines))
+        ]
+        if len(fitting) == 1:
+            return self._anchored(mention, fitting[0], said_by)
+        if fitting:
+            return (), f"{len(fitting)} files of that name could be meant"
+        nothing = "nothing that is named beside it occurs there"
+        return (), nothing if meant else "past the end of the file"
 
-    def _anchored(self, mention: Mention, lines: _Lines, said_by: str) -> AnchoredMention:
+    def _anchored(self, mention: Mention, lines: _Lines, said_by: str) -> Outcome:
         symbols = self._symbols(lines)
         if not symbols:
             path = lines.place.path
             kind = f"a .{path.rpartition('.')[2]} file has no symbols"
             known = "no symbol encloses it" if has_symbols(path) else kind
-            return AnchoredMention(why=f"the text is there, but {known}")
+            return (), f"the text is there, but {known}"
         ids = [self._anchor(mention, lines, name, found, said_by) for name, found in symbols]
         made = tuple(dict.fromkeys(name for name in ids if name))
-        return (
-            AnchoredMention(made)
-            if made
-            else AnchoredMention(why="its symbol cannot be named in an anchor")
-        )
+        return made, "" if made else "its symbol cannot be named in an anchor"
 
     def _symbols(self, lines: _Lines) -> list[tuple[str, Definition]]:
         root, path = lines.place.root, lines.place.path
@@ -244,21 +223,16 @@ class CodeAnchors:
             "role": role,
         }
         entry |= {"expects": list(expects)} if expects else {}
-        if not self._holds(entry, lines):
+        try:
+            anchor = Anchor.model_validate(entry)
+        except ValidationError:
+            return ""
+        if not root.resolver.resolve(anchor).holds:
             return ""
         entry["id"] = self.draft.identifier(wish)
         self._known[root.name, path, symbol] = entry
         self.draft.anchors.append(entry)
         return str(entry["id"])
-
-    def _holds(self, entry: Mapping[str, Any], lines: _Lines) -> bool:
-        """Return whether the anchor is found at these lines."""
-        try:
-            anchor = Anchor.model_validate(entry)
-        except ValidationError:
-            return False
-        found = lines.place.root.resolver.resolve(anchor)
-        return found.holds
 
 
 def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) -> bool:
@@ -271,16 +245,15 @@ def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) 
 
 def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | None:
     """Return the lines of a file that a ``path:line`` means, or those of the name beside it."""
-    start, end = mention.start or 0, mention.end or 0
+    start, end = cast("tuple[int, int]", (mention.start, mention.end))
     if mention.quote:
         found = place_name_at(mention.quote[0], place.source, start, end)
         if found.status == "moved" and found.new_start and found.new_end:
             start, end = found.new_start, found.new_end
         elif found.status != "exact":
             return None
-    if not 1 <= start <= end <= place.source.total:
-        return None
-    return _Lines(place, start, end, tuple(words))
+    is_inside = 1 <= start <= end <= place.source.total
+    return _Lines(place, start, end, tuple(words)) if is_inside else None
 
 
 def _enclosing(
@@ -295,7 +268,9 @@ def _enclosing(
         Names and definitions, by line; empty if the lines are outside of named symbols.
     """
     around = [item for item in symbols.items() if item[1].start <= start and end <= item[1].end]
-    innermost = min(around, key=_height, default=None)
+    innermost = min(
+        around, key=lambda item: (item[1].end - item[1].start, -len(item[0])), default=None
+    )
     if innermost is not None and not innermost[1].is_class:
         return [innermost]
     scope = "" if innermost is None else innermost[0]
@@ -307,10 +282,6 @@ def _enclosing(
     if 1 <= len(members) <= MAX_MEMBERS:
         return sorted(members, key=lambda item: item[1].start)
     return [] if innermost is None else [innermost]
-
-
-def _height(item: tuple[str, Definition]) -> tuple[int, int]:
-    return item[1].end - item[1].start, -len(item[0])
 
 
 def _name_parts(symbol: str) -> list[str]:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MAX_LINE = 500
 MAX_PROSE = 5_000
-_LISTS = (
-    "validation_status",
-    "feature_meaning",
-    "recommended_path",
-    "known_constraints",
-    "known_limitations",
-    "follow_up_validation",
-    "anchors",
-    "constraints",
-    "pitfalls",
-    "claims",
-)
 _MAX_ID = 80
 _WORDS_LENGTH = 50
 _PART = 4_800
@@ -30,6 +20,7 @@ PART_MARK = re.compile(r"\((\d+)/(\d+)(…?)\) ")
 """What stands before each part of a statement too long for one; ``…``: a word goes on."""
 
 
+@dataclass
 class CardDraft:
     """Lists of plain data in the form of ``card.yaml``, with unique ids.
 
@@ -37,56 +28,47 @@ class CardDraft:
     its id when others are added before it.
     """
 
-    def __init__(self) -> None:
-        self.head: dict[str, Any] = {}
-        self.validation_status: dict[str, list[str]] = {}
-        self.feature_meaning: dict[str, str] = {}
-        self.recommended_path: dict[str, Any] = {}
-        self.known_constraints: list[str] = []
-        self.known_limitations: list[str] = []
-        self.follow_up_validation: list[str] = []
-        self.anchors: list[dict[str, Any]] = []
-        self.constraints: list[dict[str, Any]] = []
-        self.pitfalls: list[dict[str, Any]] = []
-        self.claims: list[dict[str, Any]] = []
-        self._ids: set[str] = set()
+    head: dict[str, Any] = field(default_factory=dict)
+    validation_status: dict[str, list[str]] = field(default_factory=dict)
+    feature_meaning: dict[str, str] = field(default_factory=dict)
+    recommended_path: dict[str, Any] = field(default_factory=dict)
+    known_constraints: list[str] = field(default_factory=list)
+    known_limitations: list[str] = field(default_factory=list)
+    follow_up_validation: list[str] = field(default_factory=list)
+    anchors: list[dict[str, Any]] = field(default_factory=list)
+    constraints: list[dict[str, Any]] = field(default_factory=list)
+    pitfalls: list[dict[str, Any]] = field(default_factory=list)
+    claims: list[dict[str, Any]] = field(default_factory=list)
+    _ids: set[str] = field(default_factory=set)
 
-    def claim(self, prefix: str, words: str, says: str, reason: str) -> list[str]:
-        """Add a claim, in several parts if it is too long, and return the ids."""
-        return [self._add(self.claims, prefix, words, part, reason) for part in parts(says)]
-
-    def constraint(self, words: str, says: str, reason: str) -> list[str]:
-        """Add a constraint; otherwise like `claim`."""
-        added = parts(says)
-        return [self._add(self.constraints, "constraint", words, part, reason) for part in added]
+    def say(
+        self, to: list[dict[str, Any]], prefix: str, words: str, says: str, reason: str
+    ) -> list[str]:
+        """Add a statement to a list, in several parts if it is too long, and return the ids."""
+        ids = []
+        for part in parts(says):
+            ids.append(self.identifier(slug(prefix, words)))
+            to.append({"id": ids[-1], "says": part, "proof": unproven(reason)})
+        return ids
 
     def pitfall(self, name: str, fields: dict[str, str], reason: str) -> str:
-        """Add a pitfall with symptom, cause and remedy, within the limits."""
+        """Add a pitfall with symptom, cause and remedy, within the limits, and return its id."""
         own = IDENTIFIER.fullmatch(name) is not None and len(name) <= _MAX_ID
-        new = self.identifier(name) if own else self.identifier(slug("pitfall", name))
+        new = self.identifier(name if own else slug("pitfall", name))
         self.pitfalls.append({"id": new, **fields, "proof": unproven(reason)})
         return new
 
     def identifier(self, wish: str) -> str:
         """Return the wanted id, with a number if it is taken."""
-        new, number = wish, 1
-        while new in self._ids:
-            number += 1
-            new = f"{wish}-{number}"
+        numbered = (f"{wish}-{number}" for number in itertools.count(2))
+        new = next(name for name in itertools.chain((wish,), numbered) if name not in self._ids)
         self._ids.add(new)
         return new
 
     def data(self) -> dict[str, Any]:
         """Return the card in its order of keys, without empty lists."""
-        filled = {name: getattr(self, name) for name in _LISTS}
-        return {**self.head, **{name: value for name, value in filled.items() if value}}
-
-    def _add(
-        self, to: list[dict[str, Any]], prefix: str, words: str, says: str, reason: str
-    ) -> str:
-        new = self.identifier(slug(prefix, words))
-        to.append({"id": new, "says": says, "proof": unproven(reason)})
-        return new
+        lists = [item.name for item in fields(self) if item.name not in ("head", "_ids")]
+        return {**self.head, **{name: value for name in lists if (value := getattr(self, name))}}
 
 
 def unproven(reason: str) -> str:
@@ -126,17 +108,15 @@ def parts(text: str) -> list[str]:
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
     """Yield pieces, and whether each begins inside a word."""
     inside = False
-    while text:
-        if len(text) <= _PART:
-            yield text, inside
-            return
-        spaces = [text.rfind(space, 1, _PART) for space in " \n\t"]
-        cut = max(spaces)
+    while len(text) > _PART:
+        cut = max(text.rfind(space, 1, _PART) for space in " \n\t")
         whole = cut > 0
         cut = cut if whole else _PART
         yield text[:cut].rstrip(), inside
         inside = not whole and not text[cut].isspace()
         text = text[cut:].lstrip()
+    if text:
+        yield text, inside
 
 
 def joined(texts: list[str]) -> list[str]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
 from ringproof.harness.cards.document import MAX_BYTES, read_document
 from ringproof.harness.cards.loading import CARD_FILE, load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.cards.statements import cross_check, statements
-from ringproof.harness.importing.anchoring import CodeAnchors, Pointers, add_documents
+from ringproof.harness.importing.anchoring import CodeAnchors, add_documents
 from ringproof.harness.importing.completeness import lost
 from ringproof.harness.importing.draft import CardDraft
 from ringproof.harness.importing.mapping import Mapper
@@ -37,7 +37,7 @@ class Imported:
         card: The loaded card.
         became: Number of entries by key of the source and list of the card.
         evidence: Results for the entries of ``evidence``, by verdict.
-        pointers: Mentions of code in the skill's documents, and results of their conversion.
+        pointers: See `add_documents`.
     """
 
     skill: str
@@ -46,7 +46,7 @@ class Imported:
     card: Card
     became: Mapping[str, Mapping[str, int]]
     evidence: Mapping[str, int]
-    pointers: Pointers
+    pointers: Mapping[str, Mapping[str, int]]
 
     @property
     def statements(self) -> int:
@@ -147,10 +147,11 @@ def _is_ours(path: Path) -> bool:
 def _refuse_loss(source: SkillSource, data: Mapping[str, Any]) -> None:
     missing = lost(source.card, source.text, data)
     if missing:
-        where = ".".join(str(part) for part in missing[0].location)
+        location, text = missing[0]
+        where = ".".join(str(part) for part in location)
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         problem = f"would be lost{more} by the import"
-        raise InputError(f"{source.folder / CARD_FILE}: {where}", missing[0].text, problem, _DEFECT)
+        raise InputError(f"{source.folder / CARD_FILE}: {where}", text, problem, _DEFECT)
 
 
 def _validated(source: SkillSource, data: Mapping[str, Any]) -> Card:
@@ -207,3 +208,58 @@ def _unproven(card: Card) -> int:
         all(proof.kind is ProofKind.UNPROVEN for proof in statement.proofs)
         for statement in statements(card)
     )
+
+
+def as_json(imported: Sequence[Imported]) -> dict[str, Any]:
+    """``{"version": 1, "skills": [...], "total": {...}}``."""
+    return {
+        "version": 1,
+        "skills": [_skill(item) for item in imported],
+        "total": {
+            "cards": len(imported),
+            "statements": sum(item.statements for item in imported),
+            "unproven": sum(item.unproven for item in imported),
+            "anchors": sum(len(item.card.anchors) for item in imported),
+        },
+    }
+
+
+def _skill(item: Imported) -> dict[str, Any]:
+    return {
+        "skill": item.skill,
+        "statements": item.statements,
+        "unproven": item.unproven,
+        "lists": _lists(item),
+        "keys": item.became,
+        **item.pointers,
+        "evidence": item.evidence,
+        "files": item.source.files,
+        "left_out": item.source.left_out,
+    }
+
+
+def _lists(item: Imported) -> dict[str, int]:
+    names = ("anchors", "constraints", "pitfalls", "claims")
+    return {name: len(getattr(item.card, name)) for name in names}
+
+
+def as_text(item: Imported) -> Iterator[str]:
+    """Yield counts, then a line for each key, the documents and what was left out."""
+    yield f"{item.skill}: {item.statements} statements, {item.unproven} unproven"
+    yield f"  {_counted(_lists(item))}"
+    for key, became in item.became.items():
+        yield f"  {printable(key)} -> {_counted(became) if became else 'nothing: it is empty'}"
+    fences, inline = item.pointers["fences"], item.pointers["inline"]
+    if fences["found"] or inline["found"]:
+        yield (
+            f"  documents -> {fences['anchored']} of {fences['found']} fences and "
+            f"{inline['anchored']} of {inline['found']} path:line mentions anchored"
+        )
+    if item.evidence:
+        yield f"  evidence: {_counted(item.evidence)}"
+    for name in item.source.left_out:
+        yield f"  left out (a link, or not the skill's own): {printable(name)}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -25,12 +26,15 @@ NOT_SAID = "Not said upstream."
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _PATH = re.compile(r"(?:[\w.@+-]+/)+[\w.@+-]*|[\w@+-]+\.[A-Za-z]{1,5}")
-_FIELDS = (
-    ("symptom", ("symptom",)),
-    ("cause", ("likely_cause", "cause")),
-    ("remedy", ("fix", "remedy")),
+_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "name": ("name",),
+        "symptom": ("symptom",),
+        "cause": ("likely_cause", "cause"),
+        "remedy": ("fix", "remedy"),
+    }
 )
-FAILURE_KEYS = ("name", "symptom", "likely_cause", "cause", "fix", "remedy")
+FAILURE_KEYS = tuple(key for keys in _FIELDS.values() for key in keys)
 """The keys of a failure mode that a pitfall has fields for."""
 _MEASURED = "measured upstream, linked to no log and no run"
 _OTHERWISE = "stated upstream, linked to nothing"
@@ -115,55 +119,50 @@ class Mapper:
                 self.draft.validation_status[topic] = ids
                 self._count(key, key)
 
-    def _glossary(self, key: str, value: object) -> None:
-        for term, meaning in value.items() if isinstance(value, Mapping) else ():
-            text = meaning.strip() if isinstance(meaning, str) else ""
-            if is_key(term) and 0 < len(text) <= MAX_PROSE:
-                self.draft.feature_meaning[term] = text
-                self._count(key, key)
-            else:
-                self._others(key, meaning, term)
+    def _settings(self, key: str, value: object) -> None:
+        """Keep the entries of a mapping that a card can have as they are."""
         if not isinstance(value, Mapping):
             self._others(key, value)
-
-    def _configuration(self, key: str, value: object) -> None:
-        for name, setting in value.items() if isinstance(value, Mapping) else ():
-            if is_key(name) and self._stays(setting, (key, name)):
-                self.draft.recommended_path[name] = setting
+            return
+        kept = getattr(self.draft, key)
+        for name, item in value.items():
+            if key == "recommended_path":
+                stays = self._stays(item, (key, name))
+            else:
+                item = item.strip() if isinstance(item, str) else item
+                stays = isinstance(item, str) and 0 < len(item) <= MAX_PROSE
+            if is_key(name) and stays:
+                kept[name] = item
                 self._count(key, key)
             else:
-                self._others(key, setting, name)
-        if not isinstance(value, Mapping):
-            self._others(key, value)
+                self._others(key, item, name)
 
     def _stays(self, value: object, location: Location) -> bool:
         """Return whether a setting can be kept unchanged. Numbers must not lose digits."""
-        items: list[tuple[Location, object]] = [(location, value)]
-        if isinstance(value, list):
-            items = [((*location, index), item) for index, item in enumerate(value)]
-        for place, item in items:
-            if isinstance(item, (list, Mapping)):
-                return False
-            text = item if isinstance(item, str) else self.source.text(place, item)
-            if item is not None and text != (
-                item.strip() if isinstance(item, str) else plain(item)
-            ):
-                return False
-        return bool(items)
+        if not isinstance(value, list):
+            return self._is_exact(value, location)
+        inside = enumerate(value)
+        return bool(value) and all(self._is_exact(item, (*location, at)) for at, item in inside)
 
-    def _constraints(self, key: str, value: object) -> None:
+    def _is_exact(self, value: object, location: Location) -> bool:
+        if isinstance(value, str):
+            return value == value.strip()
+        if isinstance(value, (list, Mapping)):
+            return False
+        return value is None or self.source.text(location, value) == plain(value)
+
+    def _known(self, key: str, value: object) -> None:
+        """Convert constraints or limitations to statements that their list names by id."""
+        if key == "known_constraints":
+            name, prefix = "constraints", "constraint"
+        else:
+            name, prefix = "claims", "limitation"
         for said in flatten(value, (key,), self.source.text):
             text = without(said, key)
-            ids = self.draft.constraint(text, text, self._reason(key, said))
-            self.draft.known_constraints.extend(ids)
-            self._count(key, "constraints", len(ids))
-
-    def _limitations(self, key: str, value: object) -> None:
-        for said in flatten(value, (key,), self.source.text):
-            text = without(said, key)
-            ids = self.draft.claim("limitation", text, text, self._reason(key, said))
-            self.draft.known_limitations.extend(ids)
-            self._count(key, "claims", len(ids))
+            to = getattr(self.draft, name)
+            ids = self.draft.say(to, prefix, text, text, self._reason(key, said))
+            getattr(self.draft, key).extend(ids)
+            self._count(key, name, len(ids))
 
     def _open_work(self, key: str, value: object) -> None:
         for said in flatten(value, (key,), self.source.text):
@@ -177,29 +176,18 @@ class Mapper:
     def _failures(self, key: str, value: object) -> None:
         for index, item in enumerate(value if isinstance(value, list) else [value]):
             place: Location = (key, index) if isinstance(value, list) else (key,)
-            parts = failure_of(item) if isinstance(item, Mapping) else None
-            if parts is None:
+            if not isinstance(item, Mapping) or (found := failure_of(item)) is None:
                 self._flat(key, item, place)
-            elif isinstance(item, Mapping):
-                self._failure(key, item, place, *parts)
-
-    def _failure(
-        self,
-        key: str,
-        item: Mapping[str, object],
-        place: Location,
-        fields: dict[str, str],
-        rest: tuple[str, ...],
-    ) -> None:
-        name = fields["name"]
-        said = Said(place, key, " ".join(fields.values()))
-        texts = {field: fields[field] for field in ("symptom", "cause", "remedy")}
-        if name and IDENTIFIER.fullmatch(name) is None:
-            texts["symptom"] = f"{name}: {texts['symptom']}"
-        new = self.draft.pitfall(name, texts, self._reason(key, said))
-        self._count(key, "pitfalls")
-        for other in rest:
-            self._flat(key, item[other], (*place, other), under=f"{key}.{new}.{other}")
+                continue
+            fields, rest = found
+            said = Said(place, key, " ".join(fields.values()))
+            name = fields.pop("name")
+            if name and IDENTIFIER.fullmatch(name) is None:
+                fields["symptom"] = f"{name}: {fields['symptom']}"
+            new = self.draft.pitfall(name, fields, self._reason(key, said))
+            self._count(key, "pitfalls")
+            for other in rest:
+                self._flat(key, item[other], (*place, other), under=f"{key}.{new}.{other}")
 
     def _evidence(self, key: str, value: object) -> None:
         for said in flatten(value, (key,), self.source.text):
@@ -230,7 +218,7 @@ class Mapper:
         noted = Said(said.location, said.label, f"{said.text}{notes}")
         words = hint or said.label.removeprefix(key).strip(".") or said.text
         reason = self._reason(key, noted, reason)
-        ids = self.draft.claim(prefix or key, words, noted.says, reason)
+        ids = self.draft.say(self.draft.claims, prefix or key, words, noted.says, reason)
         self._count(key, "claims", len(ids))
         return ids
 
@@ -238,10 +226,9 @@ class Mapper:
         """Return why a statement is unproven, and the result for the code that it names."""
         notes = [reason or _REASONS.get(key, _OTHERWISE)]
         for mention in mentions_in(said.text):
-            outcome = self.code.add(mention, f"{key} of card.yaml", said.text)
-            written = f"{mention.path}:{mention.start}"
-            is_anchor = f"is anchor {', '.join(outcome.anchors)}"
-            notes.append(f"{written} {is_anchor if outcome.anchors else outcome.why}")
+            anchors, why = self.code.add(mention, f"{key} of card.yaml", said.text)
+            outcome = f"is anchor {', '.join(anchors)}" if anchors else why
+            notes.append(f"{mention.path}:{mention.start} {outcome}")
         return "; ".join(notes)
 
     def _count(self, key: str, to: str, number: int = 1) -> None:
@@ -253,10 +240,10 @@ _Rule = Callable[[Mapper, str, object], None]
 _OWN: Mapping[str, _Rule] = MappingProxyType(
     {
         "validation_status": Mapper._statuses,
-        "feature_meaning": Mapper._glossary,
-        "recommended_path": Mapper._configuration,
-        "known_constraints": Mapper._constraints,
-        "known_limitations": Mapper._limitations,
+        "feature_meaning": Mapper._settings,
+        "recommended_path": Mapper._settings,
+        "known_constraints": Mapper._known,
+        "known_limitations": Mapper._known,
         "follow_up_validation": Mapper._open_work,
         "failure_modes": Mapper._failures,
         "evidence": Mapper._evidence,
@@ -266,12 +253,10 @@ _OWN: Mapping[str, _Rule] = MappingProxyType(
 
 def date_of(value: object) -> datetime.date | None:
     """Return a date as ``YYYY-MM-DD``, or nothing."""
-    if not isinstance(value, str) or _DATE.fullmatch(value.strip()) is None:
-        return None
-    try:
-        return datetime.date.fromisoformat(value.strip())
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        if isinstance(value, str) and _DATE.fullmatch(value.strip()):
+            return datetime.date.fromisoformat(value.strip())
+    return None
 
 
 def is_key(name: str) -> bool:
@@ -296,18 +281,18 @@ def failure_of(item: Mapping[str, object]) -> tuple[dict[str, str], tuple[str, .
     Returns:
         ``None`` if it has no symptom, or if one of them is not plain text.
     """
-    found: dict[str, str] = {"name": ""}
-    taken: set[str] = set()
-    for ours, (topic, names) in enumerate((("name", ("name",)), *_FIELDS)):
-        given = next((name for name in names if name in item), None)
+    found = {"name": ""}
+    taken = set()
+    for field_name, keys in _FIELDS.items():
+        given = next((key for key in keys if key in item), None)
+        if given is None and field_name == "name":
+            continue
         value = NOT_SAID if given is None else item[given]
         text = value.strip() if isinstance(value, str) else ""
-        if given is None and ours == 0:
-            continue
         if not 0 < len(text) <= MAX_PROSE - MAX_LINE:
             return None
-        found[topic] = text
-        taken.update(() if given is None else (given,))
+        found[field_name] = text
+        taken.add(given)
     if "symptom" not in item or len(found["name"]) > MAX_LINE // 2:
         return None
     return found, tuple(key for key in item if key not in taken)
@@ -367,15 +352,15 @@ def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
     Each scalar and each item of a list is a statement. The scalars of a mapping, together with its
     short lists, are one statement. Deeper values follow in order.
     """
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         yield from _mapping(value, location, spell)
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for index, item in enumerate(value):
             yield from flatten(item, (*location, index), spell)
-        if not value:
-            yield Said(location, label(location), "(none)")
     else:
-        yield Said(location, label(location), spell(location, value) or "(empty)")
+        none = isinstance(value, (list, Mapping))
+        text = "(none)" if none else spell(location, value) or "(empty)"
+        yield Said(location, label(location), text)
 
 
 def label(location: Location) -> str:
@@ -384,9 +369,6 @@ def label(location: Location) -> str:
 
 
 def _mapping(value: Mapping[str, object], location: Location, spell: Spell) -> Iterator[Said]:
-    if not value:
-        yield Said(location, label(location), "(none)")
-        return
     flat = {key: item for key, item in value.items() if _is_flat(item)}
     if flat:
         pairs = (f"{key} = {_inline(item, (*location, key), spell)}" for key, item in flat.items())

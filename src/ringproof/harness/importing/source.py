@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from ruamel.yaml import YAML
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ringproof.errors import InputError
 from ringproof.files import looks_binary, read_input
-from ringproof.harness.cards.document import Location, YamlDocument, read_document
+from ringproof.harness.cards.document import Location, YamlDocument, decoded, read_document
 from ringproof.harness.cards.loading import CARD_FILE
 from ringproof.harness.fences.check import NOT_ENTERED
 from ringproof.harness.lint.skill import parse_frontmatter
@@ -84,27 +82,24 @@ def read_source(folder: Path) -> SkillSource:
         raise InputError(
             _FIELD, folder, f"is not a skill: it has no {SKILL_FILE}", "name a skill's folder"
         )
-    name, description = _head(folder / SKILL_FILE)
-    has_card = CARD_FILE in files
+    main = _text(folder / SKILL_FILE).removeprefix("\ufeff").replace("\r\n", "\n")
+    head = parse_frontmatter(main).data
+    name, description = (
+        value if isinstance(value := head.get(key), str) else "" for key in ("name", "description")
+    )
     if (folder / CARD_FILE).is_dir():
         problem = "is a folder"
         raise InputError(str(folder / CARD_FILE), None, problem, "remove it or write a card")
-    document = read_document(folder / CARD_FILE) if has_card else None
-    card: Mapping[str, object] = MappingProxyType({})
-    spelling: Mapping[Location, str] = MappingProxyType({})
-    comments: tuple[Comment, ...] = ()
-    if document is not None:
-        if not isinstance(document.data, dict):
-            problem, remedy = "is not a mapping", "write `key: value` lines"
-            raise InputError(f"{document.path}:1", None, problem, remedy)
-        text = document.path.read_text(encoding="utf-8")
-        card = MappingProxyType(document.data)
-        spelling = MappingProxyType(dict(_spelled(text)))
-        comments = tuple(_comments(text, document))
     others = tuple(file for file in files if file != CARD_FILE)
-    return SkillSource(
-        folder, card, has_card, spelling, comments, others, left_out, name, description
-    )
+    if len(others) == len(files):
+        return SkillSource(folder, {}, False, {}, (), others, left_out, name, description)
+    document = read_document(folder / CARD_FILE)
+    if not isinstance(document.data, dict):
+        problem, remedy = "is not a mapping", "write `key: value` lines"
+        raise InputError(f"{document.path}:1", None, problem, remedy)
+    comments = _comments(document.path.read_text(encoding="utf-8"), document)
+    card, spelling = document.data, document.spelling
+    return SkillSource(folder, card, True, spelling, comments, others, left_out, name, description)
 
 
 def _files(folder: Path) -> tuple[list[str], tuple[str, ...]]:
@@ -114,7 +109,13 @@ def _files(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     size = 0
     pending = [folder]
     while pending:
-        for entry in _entries(pending.pop()):
+        place = pending.pop()
+        try:
+            entries = list(place.iterdir())
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise InputError(_FIELD, place, problem, "check its permissions") from error
+        for entry in entries:
             name = entry.relative_to(folder).as_posix()
             if entry.is_symlink() or entry.name in NOT_ENTERED:
                 left_out.append(name)
@@ -131,70 +132,27 @@ def _files(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     return sorted(files), tuple(sorted(left_out))
 
 
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(_FIELD, folder, problem, "check its permissions") from error
-
-
-def _head(file: Path) -> tuple[str, str]:
-    text = _text(file)
-    data = parse_frontmatter(text.removeprefix("\ufeff").replace("\r\n", "\n")).data
-    name, description = data.get("name"), data.get("description")
-    return (
-        name if isinstance(name, str) else "",
-        description if isinstance(description, str) else "",
-    )
-
-
 def _text(file: Path) -> str:
     raw = read_input(file, MAX_FOLDER_BYTES, field=_FIELD, remedy="check its permissions")
     if not raw.strip():
         raise InputError(str(file), None, "is empty", "write the skill into it")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+    text = decoded(file, raw)
     if looks_binary(raw):
         raise InputError(str(file), None, "is binary, not text", "write the skill into it")
     return text
 
 
-def _spelled(text: str) -> Iterator[tuple[Location, str]]:
-    """Yield scalars by location from text that `read_document` accepted."""
-    root = YAML(typ="safe", pure=True).compose(text)
-    if root is not None:
-        yield from _below(root, ())
-
-
-def _below(node: Node, location: Location) -> Iterator[tuple[Location, str]]:
-    if isinstance(node, ScalarNode):
-        yield location, str(node.value)
-    elif isinstance(node, SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _below(item, (*location, index))
-    elif isinstance(node, MappingNode):
-        for key, item in node.value:
-            yield from _below(item, (*location, str(key.value)))
-
-
-def _comments(text: str, document: YamlDocument) -> Iterator[Comment]:
-    """Yield the card's comments. Comments on consecutive lines of their own are joined."""
-    pending: Comment | None = None
+def _comments(text: str, document: YamlDocument) -> tuple[Comment, ...]:
+    """Return the card's comments. Comments on consecutive lines of their own are joined."""
+    found: list[Comment] = []
     last = 0
     for line, said, beside in _raw_comments(text):
-        if pending is not None and not beside and line == last + 1:
-            pending = Comment(pending.line, f"{pending.text} {said}", pending.location)
+        if found and not beside and line == last + 1:
+            found[-1] = replace(found[-1], text=f"{found[-1].text} {said}")
         else:
-            if pending is not None:
-                yield pending
-            pending = Comment(line, said, _place(document, line, beside))
-        last = line if not beside else -1
-    if pending is not None:
-        yield pending
+            found.append(Comment(line, said, _place(document, line, beside)))
+        last = -1 if beside else line
+    return tuple(found)
 
 
 def _raw_comments(text: str) -> Iterator[tuple[int, str, bool]]:

@@ -1,16 +1,16 @@
-"""The content of a generated block before a template formats it."""
+"""What a generated block asks for, and its lines as a table or a list."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from ringproof.harness.anchors.lock import Lock, concerns
 from ringproof.harness.cards.model import Card, PackageUpstream
 from ringproof.harness.rendering.blocks import GeneratedBlock
-from ringproof.harness.rendering.escaping import Safe
+from ringproof.harness.rendering.escaping import Safe, inline
 
 _SHOWN = 12
 
@@ -48,34 +48,6 @@ def lock_differences(card: Card, lock: Lock) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Headings and rows of finished cells. Rows have as many cells as there are headings."""
-
-    headings: tuple[Safe, ...]
-    rows: tuple[tuple[Safe, ...], ...]
-
-
-@dataclass(frozen=True)
-class CommandBlock:
-    """A command in its own code block, with the line before it."""
-
-    introduction: Safe
-    ticks: Safe
-    lines: tuple[Safe, ...]
-
-
-@dataclass(frozen=True)
-class Content:
-    """Name of a template and its content: tables with notes, list items or commands."""
-
-    template: str
-    tables: tuple[Table, ...] = ()
-    notes: tuple[Safe, ...] = ()
-    items: tuple[Safe, ...] = ()
-    fences: tuple[CommandBlock, ...] = ()
-
-
-@dataclass(frozen=True)
 class BlockRequest:
     """A block to render, with card and lock.
 
@@ -94,10 +66,7 @@ class BlockRequest:
         return self.block.options.get(key, ())
 
     def needed_lock(self) -> Lock:
-        """Return the lock.
-
-        Raises: InputError: There is none, or it does not match the card.
-        """
+        """Return the lock; raise `InputError` if there is none, or it does not match the card."""
         remedy = "write it with `ringproof anchors lock`"
         if self.lock is None:
             raise self.block.refusal(None, "needs anchors.lock, which is not there", remedy)
@@ -153,30 +122,65 @@ class BlockRequest:
         return tuple(items[name] for name in names)
 
 
-@dataclass(frozen=True)
-class Column(Generic[Item]):
-    """A column of a table."""
+Column = tuple[str, Callable[[BlockRequest, Item], Safe]]
+"""Heading and cells of a column."""
 
-    heading: str
-    cell: Callable[[BlockRequest, Item], Safe]
+Layout = (
+    tuple[Mapping[str, Column[Item]], Sequence[str]]
+    | Callable[[BlockRequest, Sequence[Item]], tuple[str, ...]]
+)
+"""A table, as its columns by key and the default ones, or a function that returns the lines."""
 
 
-def table(
+def listing(
     request: BlockRequest,
-    items: Sequence[Item],
-    columns: Mapping[str, Column[Item]],
-    default: Sequence[str],
-) -> Content:
-    """Return a table of items with the columns of the block, or the default ones."""
-    names = request.known("columns", tuple(columns), f"column of {request.block.kind}") or default
-    chosen = [columns[name] for name in names]
-    rows = tuple(tuple(column.cell(request, item) for column in chosen) for item in items)
-    headings = tuple(Safe(column.heading) for column in chosen)
-    return Content("table", tables=(Table(headings, rows),))
+    items: Mapping[str, Item],
+    what: str,
+    styles: Mapping[str, Layout[Item]],
+    *,
+    keys: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the lines of a block that lists items of the card.
 
+    Args:
+        items: Items by id, from which the block selects.
+        what: Name of an item, for messages.
+        styles: Layout by style; the first by default.
+        keys: Keys of the block apart from ``only``, ``except``, ``style`` and ``columns``.
 
-def refuse_columns(request: BlockRequest, style: str) -> None:
-    """Raise `InputError` if columns are given for a style without a table of items."""
+    Raises:
+        InputError: The block has another key, or a value of a key is not known.
+    """
+    style_key = ("style",) if len(styles) > 1 else ()
+    request.refuse_others(("only", "except", *keys, *style_key, "columns"))
+    chosen = request.selected(items, what)
+    style = request.one_of("style", tuple(styles))
+    layout = styles[style]
+    if isinstance(layout, tuple):
+        columns, default = layout
+        known = request.known("columns", tuple(columns), f"column of {request.block.kind}")
+        taken = [columns[name] for name in known or default]
+        rows = [[cell(request, item) for _, cell in taken] for item in chosen]
+        return table([heading for heading, _ in taken], rows)
     if request.option("columns"):
         problem, remedy = f"style={style} has no columns", "leave columns out"
         raise request.block.refusal(None, problem, remedy)
+    return layout(request, chosen)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the lines of a table. What is not finished Markdown is escaped."""
+    return (_row(headings), f"|{'---|' * len(headings)}", *map(_row, rows))
+
+
+def bullets(items: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines of a list. What is not finished Markdown is escaped."""
+    return tuple(f"- {_finished(item)}" for item in items)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_finished, cells))} |"
+
+
+def _finished(text: str) -> Safe:
+    return text if isinstance(text, Safe) else inline(text)

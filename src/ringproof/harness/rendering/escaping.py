@@ -81,7 +81,8 @@ def code(text: str) -> Safe:
     # Markdown removes one space from both ends if both are spaces.
     padded = "`" in line[:1] + line[-1:] or (line[:1] == line[-1:] == " " and line.strip())
     pad = " " if padded else ""
-    return Safe(f"{fence}{pad}{_pipes(line)}{pad}{fence}")
+    piped = line.replace("|", "\\|")
+    return Safe(f"{fence}{pad}{piped}{pad}{fence}")
 
 
 def link(text: str, url: str) -> Safe:
@@ -97,10 +98,6 @@ def joined(separator: str, parts: list[Safe]) -> Safe:
 def fence_for(text: str) -> Safe:
     """Return more backticks than the text has in a row."""
     return Safe("`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0)))
-
-
-def _pipes(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _escaped(line: str, start: int, end: int) -> str:

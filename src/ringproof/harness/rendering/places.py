@@ -6,8 +6,8 @@ A wheel and the commit from which it was built are one version of a repository.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringproof.harness.anchors.lock import Lock, LockedPlace, permalink
@@ -18,19 +18,12 @@ from ringproof.harness.cards.model import (
     RepositoryUpstream,
     UpstreamLine,
 )
-from ringproof.harness.rendering.content import (
-    BlockRequest,
-    Column,
-    Content,
-    Table,
-    refuse_columns,
-    table,
-)
+from ringproof.harness.rendering.content import BlockRequest, Column, Layout, listing, table
 from ringproof.harness.rendering.escaping import Safe, code, inline, joined, link
 
 _DASH = Safe("-")
 _DAGGER = Safe(" †")
-_DAGGER_NOTE = Safe(
+_DAGGER_NOTE = (
     "† The name is there, but not all that its anchor expects in it: that version does it "
     "differently."
 )
@@ -111,35 +104,30 @@ def _where(request: BlockRequest, anchor: Anchor) -> Safe:
     return inline(f"{product(upstream)} {label(upstream)}")
 
 
-def _role(item: Anchor) -> Safe:
-    return inline(item.short or item.role)
-
-
-def _expects(item: Anchor) -> Safe:
-    return joined(", ", [code(text) for text in item.expects])
-
-
 def _links(request: BlockRequest, anchor: Anchor) -> Safe:
     """Return the places of an anchor as permalinks, or as text if no commit is known."""
-    lock = request.needed_lock()
     cells = []
-    for version in _versions_of(request, anchor):
-        found = found_place(lock, anchor, version)
-        if found is not None:
-            page = permalink(lock.upstreams[found[0]], found[1])
-            cells.append(inline(version.label) if page is None else link(version.label, page))
+    for version, upstream, place in _found_places(request, anchor):
+        page = permalink(request.needed_lock().upstreams[upstream], place)
+        cells.append(inline(version.label) if page is None else link(version.label, page))
     return joined(", ", cells) if cells else _DASH
 
 
 def _lines(request: BlockRequest, anchor: Anchor) -> Safe:
-    lock = request.needed_lock()
-    cells = []
-    for version in _versions_of(request, anchor):
-        found = found_place(lock, anchor, version)
-        if found is not None:
-            place = found[1]
-            cells.append(inline(f"{version.label} L{place.start}-L{place.end}"))
+    cells = [
+        inline(f"{version.label} L{place.start}-L{place.end}")
+        for version, _, place in _found_places(request, anchor)
+    ]
     return joined(", ", cells) if cells else _DASH
+
+
+def _found_places(
+    request: BlockRequest, anchor: Anchor
+) -> Iterator[tuple[Version, str, LockedPlace]]:
+    for version in _versions_of(request, anchor):
+        found = found_place(request.needed_lock(), anchor, version)
+        if found is not None:
+            yield version, *found
 
 
 def _versions_of(request: BlockRequest, anchor: Anchor) -> list[Version]:
@@ -154,55 +142,45 @@ def _versions_of(request: BlockRequest, anchor: Anchor) -> list[Version]:
 
 _ANCHOR: Mapping[str, Column[Anchor]] = MappingProxyType(
     {
-        "id": Column("anchor", lambda _, item: code(item.id)),
-        "where": Column("where", _where),
-        "path": Column("path", lambda _, item: code(item.path)),
-        "symbol": Column("symbol", lambda _, item: code(item.symbol)),
-        "role": Column("what it does", lambda _, item: _role(item)),
-        "expects": Column("contains", lambda _, item: _expects(item)),
-        "links": Column("in", _links),
-        "lines": Column("in", _lines),
-    }
-)
-_ANCHOR_STYLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "compact": ("path", "symbol", "role"),
-        "files": (),
-        "links": ("id", "symbol", "role", "links"),
-        "lines": ("id", "path", "symbol", "lines"),
+        "id": ("anchor", lambda _, item: code(item.id)),
+        "where": ("where", _where),
+        "path": ("path", lambda _, item: code(item.path)),
+        "symbol": ("symbol", lambda _, item: code(item.symbol)),
+        "role": ("what it does", lambda _, item: inline(item.short or item.role)),
+        "expects": ("contains", lambda _, item: joined(", ", [code(t) for t in item.expects])),
+        "links": ("in", _links),
+        "lines": ("in", _lines),
     }
 )
 
 
-def anchors(request: BlockRequest) -> Content:
-    """Render anchors as a table of roles, places, or files with their symbols."""
-    request.refuse_others(("only", "except", "upstream", "at", "style", "columns"))
+def anchors(request: BlockRequest) -> tuple[str, ...]:
+    """Return anchors as a table of roles, places, or files with their symbols."""
     wanted = request.known("upstream", tuple(request.card.upstreams), "upstream of the card")
     items = {a.id: a for a in request.card.anchors if not wanted or a.upstream in wanted}
-    chosen = request.selected(
-        items, "anchor of this card" if not wanted else "anchor of that upstream"
-    )
-    style = request.one_of("style", tuple(_ANCHOR_STYLES))
-    if style != "files":
-        return table(request, chosen, _ANCHOR, _ANCHOR_STYLES[style])
-    refuse_columns(request, style)
-    return _files(request, chosen)
+    what = "anchor of that upstream" if wanted else "anchor of this card"
+    styles: Mapping[str, Layout[Anchor]] = {
+        "compact": (_ANCHOR, ("path", "symbol", "role")),
+        "files": _files,
+        "links": (_ANCHOR, ("id", "symbol", "role", "links")),
+        "lines": (_ANCHOR, ("id", "path", "symbol", "lines")),
+    }
+    return listing(request, items, what, styles, keys=("upstream", "at"))
 
 
-def _files(request: BlockRequest, items: Sequence[Anchor]) -> Content:
-    """Render a row per file, without repeating the upstream of the row above."""
+def _files(request: BlockRequest, items: Sequence[Anchor]) -> tuple[str, ...]:
+    """Return a row per file, without repeating the upstream of the row above."""
     grouped: dict[Safe, dict[str, list[Safe]]] = {}
     for anchor in items:
         files = grouped.setdefault(_where(request, anchor), {})
         symbols = files.setdefault(anchor.path, [])
         symbols += [name] if (name := code(anchor.symbol)) not in symbols else []
-    rows = tuple(
+    rows = (
         (Safe("") if index else where, code(path), joined(", ", symbols))
         for where, files in grouped.items()
         for index, (path, symbols) in enumerate(files.items())
     )
-    headings = (Safe("where"), Safe("path"), Safe("symbol"))
-    return Content("table", tables=(Table(headings, rows),))
+    return table(("where", "path", "symbol"), rows)
 
 
 def _source(item: _Upstream) -> Safe:
@@ -211,30 +189,26 @@ def _source(item: _Upstream) -> Safe:
     return inline(item.repo)
 
 
-def _ref(item: _Upstream) -> Safe:
-    return code(item.version if isinstance(item, PackageUpstream) else item.ref)
+def _ref(item: _Upstream) -> str:
+    return item.version if isinstance(item, PackageUpstream) else item.ref
 
 
-_NAMED = tuple[str, _Upstream]
-_UPSTREAM: Mapping[str, Column[_NAMED]] = MappingProxyType(
+_UPSTREAM: Mapping[str, Column[tuple[str, _Upstream]]] = MappingProxyType(
     {
-        "id": Column("upstream", lambda _, pair: code(pair[0])),
-        "name": Column("here called", lambda _, pair: inline(label(pair[1]))),
-        "source": Column("source", lambda _, pair: _source(pair[1])),
-        "ref": Column("ref or release", lambda _, pair: _ref(pair[1])),
-        "commit": Column(
-            "commit", lambda _, pair: code(pair[1].commit) if pair[1].commit else _DASH
-        ),
+        "id": ("upstream", lambda _, pair: code(pair[0])),
+        "name": ("here called", lambda _, pair: inline(label(pair[1]))),
+        "source": ("source", lambda _, pair: _source(pair[1])),
+        "ref": ("ref or release", lambda _, pair: code(_ref(pair[1]))),
+        "commit": ("commit", lambda _, pair: code(pair[1].commit) if pair[1].commit else _DASH),
     }
 )
 
 
-def upstreams(request: BlockRequest) -> Content:
-    """Render the upstreams of the card as a table."""
-    request.refuse_others(("only", "except", "columns"))
+def upstreams(request: BlockRequest) -> tuple[str, ...]:
+    """Return the upstreams of the card as a table."""
     items = {name: (name, upstream) for name, upstream in request.card.upstreams.items()}
-    chosen = request.selected(items, "upstream of the card")
-    return table(request, chosen, _UPSTREAM, ("name", "source", "ref", "commit"))
+    styles = {"table": (_UPSTREAM, ("name", "source", "ref", "commit"))}
+    return listing(request, items, "upstream of the card", styles)
 
 
 def _checked_at(card: Card, line: UpstreamLine) -> Safe:
@@ -243,34 +217,31 @@ def _checked_at(card: Card, line: UpstreamLine) -> Safe:
     return inline(", ".join(names) if names else f"not checked: {line.unread}")
 
 
-def _answer(line: UpstreamLine) -> Safe:
-    return inline("yes" if line.trains else f"no: {line.because}")
-
-
 _LINE: Mapping[str, Column[UpstreamLine]] = MappingProxyType(
     {
-        "id": Column("line", lambda _, line: code(line.id)),
-        "repo": Column("repository", lambda _, line: inline(line.repo)),
-        "says": Column("what it is", lambda _, line: inline(line.says)),
-        "trains": Column("can train", lambda _, line: _answer(line)),
-        "at": Column("checked at", lambda request, line: _checked_at(request.card, line)),
+        "id": ("line", lambda _, line: code(line.id)),
+        "repo": ("repository", lambda _, line: inline(line.repo)),
+        "says": ("what it is", lambda _, line: inline(line.says)),
+        "trains": (
+            "can train",
+            lambda _, line: inline("yes" if line.trains else f"no: {line.because}"),
+        ),
+        "at": ("checked at", lambda request, line: _checked_at(request.card, line)),
     }
 )
 
 
-def lines(request: BlockRequest) -> Content:
-    """Render the lines of upstream as a table, with the day on which they were looked at."""
-    request.refuse_others(("only", "except", "columns"))
+def lines(request: BlockRequest) -> tuple[str, ...]:
+    """Return the lines of upstream as a table, with the day on which they were looked at."""
     items = {line.id: line for line in request.card.lines}
-    chosen = request.selected(items, "line of the card")
-    made = table(request, chosen, _LINE, ("id", "says", "trains", "at"))
+    styles = {"table": (_LINE, ("id", "says", "trains", "at"))}
     day = request.card.validated_on.isoformat()
-    note = Safe(f"Looked at on {day}. To check a checkout: `ringproof stack PATH`.")
-    return replace(made, notes=(*made.notes, note))
+    note = f"Looked at on {day}. To check a checkout: `ringproof stack PATH`."
+    return *listing(request, items, "line of the card", styles), "", note
 
 
-def version_matrix(request: BlockRequest) -> Content:
-    """Render the names that exist in each version, as a table per repository."""
+def version_matrix(request: BlockRequest) -> tuple[str, ...]:
+    """Return the names that exist in each version, as a table per repository."""
     request.refuse_others(("only", "except", "at"))
     lock = request.needed_lock()
     known = {anchor.id: anchor for anchor in request.card.anchors}
@@ -281,20 +252,20 @@ def version_matrix(request: BlockRequest) -> Content:
         for row in request.card.version_matrix
         if chosen & set(row.anchors)
     ]
-    repositories = dict.fromkeys(version.repository for version in versions(request.card))
-    tables = tuple(
-        made
-        for repository in repositories
-        if (made := _matrix(request, lock, repository, rows)) is not None
-    )
-    doubtful = any(_DAGGER in cell for made in tables for row in made.rows for cell in row[1:])
-    return Content("table", tables=tables, notes=(_DAGGER_NOTE,) if doubtful else ())
+    made: list[str] = []
+    for repository in dict.fromkeys(version.repository for version in versions(request.card)):
+        made += _matrix(request, lock, repository, rows)
+    noted = (_DAGGER_NOTE, "") if any(f"`{_DAGGER}" in line for line in made) else ()
+    return (*made, *noted)[:-1]
 
 
 def _matrix(
     request: BlockRequest, lock: Lock, repository: str, rows: Sequence[tuple[str, Sequence[Anchor]]]
-) -> Table | None:
-    """Render the rows with anchors of one repository, with a column for each version."""
+) -> tuple[str, ...]:
+    """Return a table of the rows with anchors of one repository, and an empty line.
+
+    The table has a column for each version. There are no lines without such rows.
+    """
     made: list[tuple[Safe, ...]] = []
     columns: Sequence[Version] = ()
     for about, row in rows:
@@ -304,9 +275,8 @@ def _matrix(
             cells = (_cell(lock, members, version) for version in columns)
             made.append((inline(about), *cells))
     if not made:
-        return None
-    headings = (inline(repository), *(inline(version.label) for version in columns))
-    return Table(headings, tuple(made))
+        return ()
+    return *table((repository, *(version.label for version in columns)), made), ""
 
 
 def _cell(lock: Lock, members: Sequence[Anchor], version: Version) -> Safe:

@@ -9,27 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from jinja2 import PackageLoader, StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from ringproof.errors import InputError
 from ringproof.files import read_input, walk_files
 from ringproof.harness.anchors.lock import LOCK_FILE, Lock, read_lock
+from ringproof.harness.cards.document import decoded
 from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.markdown import LINE_END
 from ringproof.harness.proofs.records import about_upstream
 from ringproof.harness.rendering import places, statements
 from ringproof.harness.rendering.blocks import GeneratedBlock, find_blocks
-from ringproof.harness.rendering.content import BlockRequest, Content, nearest
-from ringproof.harness.rendering.escaping import Safe, inline
+from ringproof.harness.rendering.content import BlockRequest, nearest
 
 MAX_BYTES = 1_000_000
 MAX_DIFF_LINES = 20
 _SUFFIXES = (".md", ".markdown")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
-KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
+KINDS: Mapping[str, Callable[[BlockRequest], tuple[str, ...]]] = MappingProxyType(
     {
         "anchors": places.anchors,
         "constraints": statements.said,
@@ -42,16 +39,6 @@ KINDS: Mapping[str, Callable[[BlockRequest], Content]] = MappingProxyType(
         "upstreams": places.upstreams,
         "version-matrix": places.version_matrix,
     }
-)
-
-# The package's own templates, each compiled once. They escape all that is not finished Markdown.
-_TEMPLATES = ImmutableSandboxedEnvironment(
-    loader=PackageLoader("ringproof.harness.rendering", "templates"),
-    undefined=StrictUndefined,
-    finalize=lambda value: value if isinstance(value, Safe) else inline(str(value)),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=False,
 )
 
 
@@ -126,11 +113,7 @@ def render_document(
     Raises:
         InputError: A block cannot be filled, or the file is not text.
     """
-    try:
-        text = original.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = original.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}", None, "not UTF-8 text", "save it as UTF-8") from error
+    text = decoded(path, original)
     found = find_blocks(text, str(path))
     if not found:
         return RenderedFile(path, original, original, ())
@@ -153,13 +136,7 @@ def _filled(request: BlockRequest) -> tuple[str, ...]:
     kind = request.block.kind
     if kind not in KINDS:
         raise request.block.refusal(kind, "is not a kind of block", nearest(kind, tuple(KINDS)))
-    return ("", *lay_out(KINDS[kind](request)), "")
-
-
-def lay_out(content: Content) -> tuple[str, ...]:
-    """Format content with its template."""
-    template = _TEMPLATES.get_template(f"{content.template}.md.jinja")
-    return tuple(template.render(content=content).rstrip("\n").split("\n"))
+    return ("", *KINDS[kind](request), "")
 
 
 def _replaced(text: str, made: Sequence[RenderedBlock]) -> str:

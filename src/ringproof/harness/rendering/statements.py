@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from ringproof.harness.cards.model import Claim, Command, Constraint, GpuNeed, Marker, Pitfall
 from ringproof.harness.cards.proof import ProofKind, parse_proof
-from ringproof.harness.rendering.content import (
-    BlockRequest,
-    Column,
-    CommandBlock,
-    Content,
-    refuse_columns,
-    table,
-)
-from ringproof.harness.rendering.escaping import (
-    Safe,
-    code,
-    fence_for,
-    inline,
-    opening,
-    visible,
-)
+from ringproof.harness.rendering.content import BlockRequest, Column, Layout, bullets, listing
+from ringproof.harness.rendering.escaping import Safe, code, fence_for, inline, opening, visible
 
 _Said = Constraint | Claim
 _UNPROVEN = " *(unproven)*"
@@ -52,10 +38,11 @@ def _proof(proof: tuple[str, ...]) -> Safe:
     return Safe(", ".join(tested + read))
 
 
-def kinds(request: BlockRequest) -> Content:
-    """Render one line: how many statements about upstream were executed, read, or neither.
+def kinds(request: BlockRequest) -> tuple[str, ...]:
+    """Return one line: how many statements about upstream were executed, read, or neither.
 
-    Raises: InputError: No record has the counts.
+    Raises:
+        InputError: No record has the counts.
     """
     request.refuse_others(())
     about = request.about
@@ -68,7 +55,7 @@ def kinds(request: BlockRequest) -> Content:
         f"checked by executing upstream's code, {about['read']} by reading it, {own} only in "
         f"ringproof's own code, and {about['none']} are not proven."
     )
-    return Content("table", notes=(inline(text),))
+    return "", inline(text)
 
 
 def _short(item: _Said) -> str:
@@ -77,85 +64,75 @@ def _short(item: _Said) -> str:
 
 _SAID: Mapping[str, Column[_Said]] = MappingProxyType(
     {
-        "id": Column("id", lambda _, item: code(item.id)),
-        "says": Column("says", lambda _, item: inline(item.says)),
-        "short": Column("says", lambda _, item: _flagged(inline(_short(item)), item.proof)),
-        "proof": Column("proof", lambda _, item: _proof(item.proof)),
+        "id": ("id", lambda _, item: code(item.id)),
+        "says": ("says", lambda _, item: inline(item.says)),
+        "short": ("says", lambda _, item: _flagged(inline(_short(item)), item.proof)),
+        "proof": ("proof", lambda _, item: _proof(item.proof)),
     }
 )
 
 
-def said(request: BlockRequest) -> Content:
-    """Render constraints or claims as a list of short forms or as a table."""
-    request.refuse_others(("only", "except", "style", "columns"))
-    items: tuple[_Said, ...] = (
-        request.card.constraints if request.block.kind == "constraints" else request.card.claims
-    )
-    chosen = request.selected({item.id: item for item in items}, request.block.kind[:-1])
-    style = request.one_of("style", ("list", "table"))
-    if style == "table":
-        return table(request, chosen, _SAID, ("id", "says", "proof"))
-    refuse_columns(request, style)
-    lines = tuple(_flagged(opening(_short(item)), item.proof) for item in chosen)
-    return Content("list", items=lines)
+def said(request: BlockRequest) -> tuple[str, ...]:
+    """Return constraints or claims as a list of short forms or as a table."""
+    card, kind = request.card, request.block.kind
+    items: tuple[_Said, ...] = card.constraints if kind == "constraints" else card.claims
+    styles: Mapping[str, Layout[_Said]] = {
+        "list": _listed,
+        "table": (_SAID, ("id", "says", "proof")),
+    }
+    return listing(request, {item.id: item for item in items}, kind[:-1], styles)
+
+
+def _listed(_: BlockRequest, items: Sequence[_Said]) -> tuple[str, ...]:
+    return bullets(_flagged(opening(_short(item)), item.proof) for item in items)
+
+
+def _full(item: Pitfall, field: str) -> Safe:
+    return inline("; ".join(item.affects) if field == "affects" else getattr(item, field))
 
 
 def _shorter(item: Pitfall, field: str) -> Safe:
     text = getattr(item.short, field) if item.short is not None else None
-    if text is not None:
-        return inline(text)
-    return inline("; ".join(item.affects) if field == "affects" else getattr(item, field))
+    return _full(item, field) if text is None else inline(text)
 
 
-_PITFALL: Mapping[str, Column[Pitfall]] = MappingProxyType(
-    {
-        "id": Column("id", lambda _, item: code(item.id)),
-        "symptom": Column("symptom", lambda _, item: inline(item.symptom)),
-        "cause": Column("cause", lambda _, item: inline(item.cause)),
-        "remedy": Column("do", lambda _, item: inline(item.remedy)),
-        "affects": Column("versions", lambda _, item: inline("; ".join(item.affects))),
-        "proof": Column("proof", lambda _, item: _proof(item.proof)),
+def _pitfall(
+    name: Callable[[Pitfall], Safe], cell: Callable[[Pitfall, str], Safe]
+) -> Mapping[str, Column[Pitfall]]:
+    """Return the columns of pitfalls with the given first column and texts."""
+    return {
+        "id": ("id", lambda _, item: name(item)),
+        "symptom": ("symptom", lambda _, item: cell(item, "symptom")),
+        "cause": ("cause", lambda _, item: cell(item, "cause")),
+        "remedy": ("do", lambda _, item: cell(item, "remedy")),
+        "affects": ("versions", lambda _, item: cell(item, "affects")),
+        "proof": ("proof", lambda _, item: _proof(item.proof)),
     }
-)
-_SHORT_PITFALL: Mapping[str, Column[Pitfall]] = MappingProxyType(
-    {
-        "id": Column("id", lambda _, item: _flagged(code(item.id), item.proof)),
-        "symptom": Column("symptom", lambda _, item: _shorter(item, "symptom")),
-        "cause": Column("cause", lambda _, item: _shorter(item, "cause")),
-        "remedy": Column("do", lambda _, item: _shorter(item, "remedy")),
-        "affects": Column("versions", lambda _, item: _shorter(item, "affects")),
-        "proof": _PITFALL["proof"],
-    }
-)
 
 
-def pitfalls(request: BlockRequest) -> Content:
-    """Render pitfalls as a table, in short form or in full."""
-    request.refuse_others(("only", "except", "style", "columns"))
-    chosen = request.selected({item.id: item for item in request.card.pitfalls}, "pitfall")
-    short = request.one_of("style", ("short", "full")) == "short"
-    default = ("id", "symptom", "cause", "remedy", "affects")
-    if short:
-        return table(request, chosen, _SHORT_PITFALL, default)
-    return table(request, chosen, _PITFALL, (*default, "proof"))
+def pitfalls(request: BlockRequest) -> tuple[str, ...]:
+    """Return pitfalls as a table, in short form or in full."""
+    short = _pitfall(lambda item: _flagged(code(item.id), item.proof), _shorter)
+    full = _pitfall(lambda item: code(item.id), _full)
+    styles = {"short": (short, tuple(short)[:-1]), "full": (full, tuple(full))}
+    return listing(request, {item.id: item for item in request.card.pitfalls}, "pitfall", styles)
 
 
 _MARKER: Mapping[str, Column[Marker]] = MappingProxyType(
     {
-        "id": Column("id", lambda _, item: code(item.id)),
-        "pattern": Column("regular expression", lambda _, item: code(item.pattern)),
-        "where": Column("where", lambda _, item: inline(item.where)),
-        "says": Column("shows", lambda _, item: inline(item.says or "")),
-        "proof": Column("proof", lambda _, item: _proof(item.proof)),
+        "id": ("id", lambda _, item: code(item.id)),
+        "pattern": ("regular expression", lambda _, item: code(item.pattern)),
+        "where": ("where", lambda _, item: inline(item.where)),
+        "says": ("shows", lambda _, item: inline(item.says or "")),
+        "proof": ("proof", lambda _, item: _proof(item.proof)),
     }
 )
 
 
-def markers(request: BlockRequest) -> Content:
-    """Render markers as a table."""
-    request.refuse_others(("only", "except", "columns"))
-    chosen = request.selected({item.id: item for item in request.card.markers}, "marker")
-    return table(request, chosen, _MARKER, ("pattern", "where", "says"))
+def markers(request: BlockRequest) -> tuple[str, ...]:
+    """Return markers as a table."""
+    styles = {"table": (_MARKER, ("pattern", "where", "says"))}
+    return listing(request, {item.id: item for item in request.card.markers}, "marker", styles)
 
 
 def _needs(item: Command) -> str:
@@ -166,33 +143,37 @@ def _needs(item: Command) -> str:
 
 _COMMAND: Mapping[str, Column[Command]] = MappingProxyType(
     {
-        "id": Column("id", lambda _, item: code(item.id)),
-        "run": Column("command", lambda _, item: code(item.run)),
-        "expects": Column("success", lambda _, item: inline(item.expects)),
-        "needs": Column("needs", lambda _, item: inline(_needs(item))),
-        "proof": Column("proof", lambda _, item: _proof(item.proof)),
+        "id": ("id", lambda _, item: code(item.id)),
+        "run": ("command", lambda _, item: code(item.run)),
+        "expects": ("success", lambda _, item: inline(item.expects)),
+        "needs": ("needs", lambda _, item: inline(_needs(item))),
+        "proof": ("proof", lambda _, item: _proof(item.proof)),
     }
 )
 
 
-def commands(request: BlockRequest) -> Content:
-    """Render commands in code blocks or as a table."""
-    request.refuse_others(("only", "except", "style", "columns"))
-    chosen = request.selected({item.id: item for item in request.card.commands}, "command")
-    style = request.one_of("style", ("fences", "table"))
-    if style == "table":
-        return table(request, chosen, _COMMAND, ("id", "run", "expects", "needs"))
-    refuse_columns(request, style)
-    return Content("commands", fences=tuple(_fence(item) for item in chosen))
+def commands(request: BlockRequest) -> tuple[str, ...]:
+    """Return commands in code blocks or as a table."""
+    styles: Mapping[str, Layout[Command]] = {
+        "fences": _fences,
+        "table": (_COMMAND, ("id", "run", "expects", "needs")),
+    }
+    return listing(request, {item.id: item for item in request.card.commands}, "command", styles)
 
 
-def _fence(item: Command) -> CommandBlock:
+def _fences(_: BlockRequest, items: Sequence[Command]) -> tuple[str, ...]:
+    return tuple(line for item in items for line in _fence(item))[:-1]
+
+
+def _fence(item: Command) -> tuple[str, ...]:
+    """Return a sentence about a command, its code block and an empty line."""
     needs, reason = _needs(item), unproven(item.proof)
     why = "" if reason in (None, f"needs {needs}") else f": {inline(str(reason))}"
     state = "" if reason is None else f"; unproven here{why}"
     where = "on CPU" if needs == "CPU" else f"needs {inline(needs)}"
-    about = Safe(f"{code(item.id)} ({where}{state}). Success: {inline(item.expects)}")
-    return CommandBlock(about, fence_for(item.run), command_lines(item.run))
+    about = f"{code(item.id)} ({where}{state}). Success: {inline(item.expects)}"
+    ticks = fence_for(item.run)
+    return about, "", f"{ticks}bash", *command_lines(item.run), ticks, ""
 
 
 def command_lines(run: str) -> tuple[Safe, ...]:
@@ -201,7 +182,8 @@ def command_lines(run: str) -> tuple[Safe, ...]:
     Commands of several lines are not changed. `escaping.fence_for` makes sure that they cannot
     close the code block.
     """
-    lines = tuple(_seen(line) for line in run.splitlines())
+    indents = [line[: len(line) - len(line.lstrip(" "))] for line in run.splitlines()]
+    lines = [a + visible(line) for a, line in zip(indents, run.splitlines(), strict=True)]
     if len(lines) != 1 or len(lines[0]) <= WIDTH:
         return tuple(Safe(line) for line in lines)
     words = _WORDS.findall(lines[0])
@@ -209,12 +191,6 @@ def command_lines(run: str) -> tuple[Safe, ...]:
     if rest.strip() or any(word.startswith("#") for word in words):
         return (Safe(lines[0]),)
     return tuple(Safe(line) for line in _wrapped(words))
-
-
-def _seen(line: str) -> str:
-    """Return a line with its indentation, in which every character is visible."""
-    indent = line[: len(line) - len(line.lstrip(" "))]
-    return indent + visible(line)
 
 
 def _wrapped(words: list[str]) -> list[str]:
