@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ringproof.harness.anchors import AnchorResolver, Resolution
 from ringproof.harness.cards import Anchor
+from ringproof.harness.upstreams.tree import refuse_escape
 
 KERNELS = r"""// A file header.
 #include <vector>
@@ -151,6 +152,7 @@ class TextTree:
         self._files = files
 
     def read(self, path: str) -> bytes:
+        refuse_escape(path)
         if path not in self._files:
             raise FileNotFoundError(path)
         source = self._files[path]

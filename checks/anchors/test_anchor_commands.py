@@ -128,6 +128,8 @@ REFUSED = [
     (("check", "--upstream", "nobody=dir:."), "is not an upstream of these cards"),
     (("check", "--upstream", "lm=git:{git}@nope"), "no ref 'nope'"),
     (("check", "--upstream", "lm=pip:demo-upstream==9"), "not in the cache"),
+    (("check", "--upstream", "some/where=git:{git}/refs"), "no readable git repository"),
+    (("check", "--upstream", "other/name=git:{git}"), "is not an upstream of these cards"),
     (("check", "--upstream", "lm"), "is not NAME=SPEC"),
     (("check", "nobody"), "no such skill"),
     (("lock",), "needs a checkout of some/where"),

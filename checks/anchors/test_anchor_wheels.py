@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
+from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel, only_index
 from ringproof.errors import InputError
 from ringproof.harness.anchors import (
     AnchorResolver,
@@ -18,8 +18,7 @@ from ringproof.harness.anchors import (
     open_upstream,
 )
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.cached import Archive, DamagedWheel
-from ringproof.harness.upstreams.releases import fetch_release
+from ringproof.harness.upstreams.releases import Archive, DamagedWheel, fetch_release
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -28,12 +27,10 @@ FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is all pip knows."""
     folder = tmp_path / "index"
-    folder.mkdir()
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_REQUIRE_VIRTUALENV"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    for name, value in only_index(folder).items():
+        monkeypatch.setenv(name, value)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What users give by mistake: one line, and exit code 2 through the command line's `InputError`."""
+"""Packs and heads that are damaged: one line, and exit code 2 through `InputError`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from pathlib import Path
 import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.anchors.scene import MODULE, Scene, make_scene
+from checks.anchors.scene import MODULE
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.git import GitTree
 
 FILES = {f"pkg/m{number}.py": f"# {number}\n{MODULE}" for number in range(40)}
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return make_scene(tmp_path)
 
 
 def _packed(root: Path) -> Path:
@@ -81,28 +76,3 @@ def test_a_head_that_is_garbage(tmp_path: Path, head: bytes) -> None:
     with pytest.raises(InputError) as refused:
         GitTree(root, "main")
     assert "\n" not in str(refused.value)
-
-
-GIVEN = [
-    ("lm=git:{root}/empty@main", "no readable git repository"),
-    ("lm=git:{root}/file@main", "no such folder"),
-    ("lm=git:{root}/none@main", "no such folder"),
-    ("lm=git:{root}/upstream@nope", "no ref 'nope'"),
-    ("lm=git:{root}/upstream@" + "a" * 40, "no ref 'aaaa"),
-    ("lm=git:{root}/upstream@../main", "is not a branch"),
-    ("some/where=git:{root}/empty", "no readable git repository"),
-    ("lm=pip:demo-upstream==9.9", "not in the cache"),
-    ("lm=pip:demo-upstream", "names no exact release"),
-    ("lm=pip:demo-upstream==../../x", "names no exact release"),
-    ("other/name=git:{root}/upstream", "is not an upstream of these cards"),
-]
-
-
-@pytest.mark.parametrize(("given", "problem"), GIVEN)
-def test_upstreams_given_by_mistake(scene: Scene, tmp_path: Path, given: str, problem: str) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("no repository")
-    option = given.format(root=tmp_path)
-    assert problem in scene.refused("check", "--upstream", option)
-    good = ("--upstream", f"next={scene.git()}", "--upstream", f"lm={scene.git()}")
-    assert scene.run("check", *good).exit_code == 0, "the same with a good one is fine"

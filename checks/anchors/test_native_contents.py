@@ -7,6 +7,7 @@ import pytest
 from checks.anchors.native_source import TextTree, anchor, resolve
 from ringproof.harness.anchors import AnchorStatus
 from ringproof.harness.anchors.drift import DriftKind, classify
+from ringproof.harness.code.native.module import NativeModule
 
 HOLDING = [
     ("partition_kernel", ("shifted", "blockIdx.x", "__launch_bounds__", "kBlock", "T")),
@@ -37,9 +38,8 @@ LACKING = [
 
 
 def _prints(source: str) -> tuple[str, str]:
-    found = resolve("f", source=source)
-    assert found.fingerprint is not None and found.documentation is not None, found.detail
-    return found.fingerprint, found.documentation
+    found = NativeModule(source.encode()).find("f")
+    return found.fingerprint(), found.documentation()
 
 
 @pytest.mark.parametrize(("symbol", "expects"), HOLDING)

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from checks.conftest import ENGINES, EngineWheel
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
+from ringproof.harness.upstreams.wanted import WHEELS_FILE, PinnedWheel, read_wheels
 
 DIGEST = "0123456789abcdef" * 4
 LIST = Path(__file__).parent.parent.parent / "cards" / WHEELS_FILE

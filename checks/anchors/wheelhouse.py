@@ -94,3 +94,9 @@ def fill_cache(
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     wheel.with_name(f"{wheel.name}.sha256").write_text(f"{digest}\n")
     return digest
+
+
+def only_index(folder: Path) -> dict[str, str]:
+    """Make a folder and return an environment in which it is all that pip knows."""
+    folder.mkdir()
+    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}

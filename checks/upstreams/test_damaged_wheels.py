@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
-from checks.anchors.wheelhouse import fill_cache, make_wheel
+from checks.anchors.wheelhouse import fill_cache, make_wheel, only_index
 from checks.proofs.miniature import Miniature, anchor, claim, miniature, run_here
 
 
@@ -94,10 +94,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         anchors=[anchor("place")],
         claims=[claim("it", "anchor:place")],
     )
-    (tmp_path / "index").mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    for name, value in only_index(tmp_path / "index").items():
+        monkeypatch.setenv(name, value)
     return Place(made, wheel, tmp_path / "index")
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from checks.anchors.gitrepo import commit
-from checks.anchors.wheelhouse import make_wheel
+from checks.anchors.wheelhouse import make_wheel, only_index
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from checks.upstreams.http_git import served
 from ringproof.cli.upstream import listed
@@ -225,13 +225,7 @@ def test_two_runs_at_once(large: Demo, tmp_path: Path) -> None:
 
 @pytest.fixture
 def index(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a folder is all that pip knows."""
-    (tmp_path / "index").mkdir()
-    return {
-        "PIP_CONFIG_FILE": "/dev/null",
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "index"),
-    }
+    return only_index(tmp_path / "index")
 
 
 def test_wheels_come_by_hash(made: Demo, tmp_path: Path, index: dict[str, str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ringproof.garbage import no_collection
-from ringproof.harness.anchors.lock import Lock, LockedPlace, stale_upstreams
+from ringproof.harness.anchors.lock import Lock, stale_upstreams
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
 from ringproof.harness.cards.model import Anchor, Card
 from ringproof.harness.upstreams.choice import UpstreamChoice
@@ -97,26 +98,17 @@ def _blocked(item: CheckedAnchor, error: Exception) -> CheckedAnchor:
 def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
     if now.start is None:
         return None
-    place = _locked(lock, anchor)
-    if place is None:
+    entry = lock.anchors.get(anchor.id) if lock is not None else None
+    if entry is None or (entry.path, entry.symbol) != (anchor.path, anchor.symbol):
+        return NOT_LOCKED
+    place = entry.places.get(anchor.upstream)
+    if place is None or place.start is None:
         return NOT_LOCKED
     if place.fingerprint != now.fingerprint:
         return "changed"
     return "same" if (place.start, place.end) == (now.start, now.end) else "moved"
 
 
-def _locked(lock: Lock | None, anchor: Anchor) -> LockedPlace | None:
-    """Return the locked place of an anchor in its own upstream, if the anchor is unchanged."""
-    entry = lock.anchors.get(anchor.id) if lock is not None else None
-    if entry is None or (entry.path, entry.symbol) != (anchor.path, anchor.symbol):
-        return None
-    place = entry.places.get(anchor.upstream)
-    return place if place is not None and place.start is not None else None
-
-
 def counts(checked: Sequence[CheckedAnchor]) -> Mapping[str, int]:
     """Count the anchors of each status, the most frequent first."""
-    found: dict[str, int] = {}
-    for item in checked:
-        found[item.status] = found.get(item.status, 0) + 1
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    return dict(Counter(item.status for item in checked).most_common())

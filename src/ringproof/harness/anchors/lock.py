@@ -146,36 +146,35 @@ def make_lock(card: Card, choice: UpstreamChoice) -> tuple[Lock, tuple[Resolutio
         sources = _Sources(tree, _release_commit(upstream, tree, choice))
         for anchor in members:
             found = resolver.resolve(anchor)
-            source = sources.source(found.path) if found.start is not None else None
-            places[anchor.id][name] = _place(found, source)
+            is_there = found.start is not None
+            places[anchor.id][name] = LockedPlace(
+                status="found" if is_there else found.status.value,
+                path=found.path,
+                source=sources.source(found.path) if is_there else None,
+                start=found.start,
+                end=found.end,
+                fingerprint=found.fingerprint,
+                missing=len(found.missing),
+            )
             if anchor.upstream == name and not found.holds:
                 broken.append(found)
         upstreams[name] = _resolved(name, upstream, tree, sources)
-    anchors = {anchor.id: _locked(anchor, places[anchor.id]) for anchor in card.anchors}
+    anchors = {
+        anchor.id: LockedAnchor(
+            upstream=anchor.upstream,
+            path=anchor.path,
+            symbol=anchor.symbol,
+            places=places[anchor.id],
+        )
+        for anchor in card.anchors
+    }
     return Lock(upstreams=upstreams, anchors=anchors), tuple(broken)
-
-
-def _locked(anchor: Anchor, places: Mapping[str, LockedPlace]) -> LockedAnchor:
-    path, symbol = anchor.path, anchor.symbol
-    return LockedAnchor(upstream=anchor.upstream, path=path, symbol=symbol, places=places)
 
 
 def concerns(card: Card, anchor: Anchor, name: str) -> bool:
     """Return whether an upstream is the anchor's own, or one of the same repository."""
     own, other = card.upstreams[anchor.upstream], card.upstreams[name]
     return anchor.upstream == name or (own.repo is not None and own.repo == other.repo)
-
-
-def _place(found: Resolution, source: str | None) -> LockedPlace:
-    return LockedPlace(
-        status="found" if found.start is not None else found.status.value,
-        path=found.path,
-        source=source,
-        start=found.start,
-        end=found.end,
-        fingerprint=found.fingerprint,
-        missing=len(found.missing),
-    )
 
 
 def _resolved(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ringproof.harness.cards.model import Anchor
@@ -31,7 +31,6 @@ class Resolution:
         start, end: First and last line of the symbol, from 1, without decorators and ``template
             <...>``; ``None`` if it was not found.
         fingerprint: Fingerprint of the code without documentation; see `Definition`.
-        documentation: Fingerprint of the documentation.
         missing: Expectations that do not occur.
         detail: Explanation on one line; empty if the anchor holds.
     """
@@ -44,7 +43,6 @@ class Resolution:
     start: int | None = None
     end: int | None = None
     fingerprint: str | None = None
-    documentation: str | None = None
     missing: tuple[str, ...] = ()
     detail: str = ""
 
@@ -85,14 +83,14 @@ class AnchorResolver:
             found = self.find(anchor.path, anchor.symbol)
         except FileNotFoundError:
             detail = f"no file {anchor.path} in {self._tree.origin}"
-            return self._failed(anchor, AnchorStatus.MISSING_FILE, detail)
+            return self._result(anchor, AnchorStatus.MISSING_FILE, detail)
         except (UpstreamError, UnparsableError) as error:
             detail = f"{anchor.path}: {error}"
-            return self._failed(anchor, AnchorStatus.UNREADABLE_FILE, detail)
+            return self._result(anchor, AnchorStatus.UNREADABLE_FILE, detail)
         except SymbolError as error:
             ambiguous = error.ambiguous
             status = AnchorStatus.AMBIGUOUS_SYMBOL if ambiguous else AnchorStatus.MISSING_SYMBOL
-            return self._failed(anchor, status, f"{anchor.path}: {error}")
+            return self._result(anchor, status, f"{anchor.path}: {error}")
         return self._checked(anchor, found)
 
     def find(self, path: str, symbol: str) -> Definition:
@@ -127,20 +125,15 @@ class AnchorResolver:
             listed = ", ".join(repr(item) for item in missing)
             span = f"{anchor.path}:{found.start}-{found.end}"
             detail = f"{span}: `{anchor.symbol}` does not contain {listed}"
-        return Resolution(
-            anchor.id,
-            self._tree.origin,
-            anchor.path,
-            anchor.symbol,
-            AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS,
+        status = AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS
+        return replace(
+            self._result(anchor, status, detail),
             start=found.start,
             end=found.end,
             fingerprint=found.fingerprint(),
-            documentation=found.documentation(),
             missing=missing,
-            detail=detail,
         )
 
-    def _failed(self, anchor: Anchor, status: AnchorStatus, detail: str) -> Resolution:
+    def _result(self, anchor: Anchor, status: AnchorStatus, detail: str) -> Resolution:
         origin = self._tree.origin
         return Resolution(anchor.id, origin, anchor.path, anchor.symbol, status, detail=detail)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 _SHOWN = 4
 _WIDTH = 60
@@ -120,7 +120,9 @@ class Definition(ABC):
         parts = self.split(folded)
         if len(parts) == 1 and parts[0] in words.names:
             return True
-        if len(parts) > 1 and any(_contains(chain, parts) for chain in words.chains):
+        width = len(parts)
+        inside = (chain[at : at + width] for chain in words.chains for at in range(len(chain)))
+        if width > 1 and parts in inside:
             return True
         return any(folded in text for text in words.texts)
 
@@ -170,7 +172,31 @@ class Module(Protocol):
         """Return all definitions by the name that an anchor uses."""
 
 
-def numbered(name: str, several: Sequence[Definition]) -> Iterator[tuple[str, Definition]]:
+Found = TypeVar("Found", bound=Definition)
+
+
+def chosen(several: Sequence[Found], name: str, number: str, place: str) -> Found:
+    """Return the only definition of a name, or the one with a number, from 1.
+
+    Args:
+        number: Number as written; empty for none.
+        place: Where the definitions are, for messages.
+
+    Raises:
+        SymbolError: There is none, none of that number, or more than one without a number.
+    """
+    if not several:
+        raise SymbolError(f"no `{name}` in {place}")
+    lines = ", ".join(str(item.start) for item in several[:8])
+    if number and int(number) > len(several):
+        raise SymbolError(f"`{name}` is defined on lines {lines} of {place} only")
+    if not number and len(several) > 1:
+        message = f"`{name}` is defined on lines {lines} of {place}: say `{name}#1` or later"
+        raise SymbolError(message, ambiguous=True)
+    return several[int(number or 1) - 1]
+
+
+def numbered(name: str, several: Sequence[Found]) -> Iterator[tuple[str, Found]]:
     """Yield the names of definitions with the same name: ``name``, or ``name#1``, ``name#2``."""
     if len(several) == 1:
         yield name, several[0]
@@ -181,11 +207,6 @@ def numbered(name: str, several: Sequence[Definition]) -> Iterator[tuple[str, De
 def shortened(text: str) -> str:
     """Cut code to a width that leaves room on the line."""
     return text if len(text) <= _WIDTH + 1 else f"{text[:_WIDTH]}…"
-
-
-def _contains(chain: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    width = len(parts)
-    return any(chain[start : start + width] == parts for start in range(len(chain) - width + 1))
 
 
 def _dice(first: Counter[str], second: Counter[str]) -> float:

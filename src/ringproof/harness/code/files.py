@@ -80,18 +80,16 @@ class SourceLines:
         Empty for other languages and for files that this Python cannot parse.
         """
         found: dict[str, tuple[tuple[int, int], ...]] = {}
-        for node in ast.walk(self._parsed()):
+        parsed = ast.Module(body=[], type_ignores=[])
+        if self.path.endswith((".py", ".pyi")):
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                parsed = ast.parse(self.raw)
+        for node in ast.walk(parsed):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
                 place = (first, node.end_lineno or node.lineno)
                 found[node.name] = (*found.get(node.name, ()), place)
         return MappingProxyType(found)
-
-    def _parsed(self) -> ast.Module:
-        if self.path.endswith((".py", ".pyi")):
-            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                return ast.parse(self.raw)
-        return ast.Module(body=[], type_ignores=[])
 
 
 def fold(line: str) -> str:

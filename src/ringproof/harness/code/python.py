@@ -20,9 +20,9 @@ from ringproof.harness.code.definitions import (
     Definition,
     Features,
     Summary,
-    SymbolError,
     UnparsableError,
     Words,
+    chosen,
     numbered,
     shortened,
 )
@@ -156,7 +156,9 @@ class PythonModule:
         """The ``add_argument`` calls of the file by option."""
         index: dict[str, list[PythonDefinition]] = {}
         for node in ast.walk(self._root):
-            if isinstance(node, ast.Call) and _called_name(node) == "add_argument":
+            called = node.func if isinstance(node, ast.Call) else None
+            name = getattr(called, "attr", getattr(called, "id", None))
+            if isinstance(node, ast.Call) and name == "add_argument":
                 values = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
                 named = [item for item in values if isinstance(item, str) and item[:2] == "--"]
                 for option in dict.fromkeys(named):
@@ -167,10 +169,10 @@ class PythonModule:
         """See `Module.find`."""
         place = "the file"
         if symbol.startswith("--"):
-            return _chosen(self._options, symbol, place)
+            return _member(self._options, symbol, place)
         scope: ast.AST = self._root
         for part in symbol.split("."):
-            found = _chosen(self._inside(scope), part, place)
+            found = _member(self._inside(scope), part, place)
             scope, place = found.node, f"`{part.partition('#')[0]}`"
         return found
 
@@ -201,23 +203,12 @@ class PythonModule:
 
 def _numbered(members: _Members) -> Iterator[tuple[str, PythonDefinition]]:
     for name, several in members.items():
-        yield from numbered(name, several)  # type: ignore[misc] # keeps its type
+        yield from numbered(name, several)
 
 
-def _chosen(members: _Members, part: str, place: str) -> PythonDefinition:
+def _member(members: _Members, part: str, place: str) -> PythonDefinition:
     name, _, number = part.partition("#")
-    candidates = members.get(name, ())
-    if not candidates:
-        raise SymbolError(f"no `{name}` in {place}")
-    if number:
-        if int(number) > len(candidates):
-            raise SymbolError(f"`{name}` is defined {len(candidates)} time(s) in {place}")
-        return candidates[int(number) - 1]
-    if len(candidates) > 1:
-        lines = ", ".join(str(candidate.start) for candidate in candidates)
-        message = f"`{name}` is defined on lines {lines} of {place}: say `{name}#1` or later"
-        raise SymbolError(message, ambiguous=True)
-    return candidates[0]
+    return chosen(members.get(name, ()), name, number, place)
 
 
 def _definitions(scope: ast.AST) -> Iterator[tuple[str, PythonDefinition]]:
@@ -279,12 +270,6 @@ def _is_docstring(node: ast.AST) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _called_name(call: ast.Call) -> str | None:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else None
 
 
 def _folded(text: str) -> str:

@@ -79,26 +79,17 @@ class Quote:
         )
 
 
-def _verbatim(lines: Sequence[str]) -> Quote:
-    """Return a quote in which dots have no meaning. Blank lines do not count."""
-    return Quote(tuple((text,) for text in map(fold, lines) if text))
-
-
 def _elided(lines: Sequence[str]) -> Quote:
     """Return a quote in which ``...`` and ``…`` stand for omitted text."""
     items: list[Item] = []
     for text in filter(None, map(fold, lines)):
-        item = _item(text)
+        parts = tuple(part.strip() for part in _DOTS.split(text))
+        item = () if _GAP.fullmatch(text) or not parts[0] else parts
         if item or not items or items[-1]:  # one gap for several
             items.append(item)
     open_start, open_end = (bool(items) and not items[at] for at in (0, -1))
     inner = items[open_start : len(items) - (open_end and len(items) > 1)]
     return Quote(tuple(inner), open_start, open_end)
-
-
-def _item(text: str) -> Item:
-    parts = tuple(part.strip() for part in _DOTS.split(text))
-    return () if _GAP.fullmatch(text) or not parts[0] else parts
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,8 @@ def place_quote(lines: Sequence[str], source: SourceLines, start: int, end: int)
     preferred, then the shortest, then the nearest.
     """
     named = _Range(start, end)
-    plain, loose = _verbatim(lines), _elided(lines)
+    plain = Quote(tuple((text,) for text in map(fold, lines) if text))  # dots have no meaning
+    loose = _elided(lines)
     if not any(loose.items):
         return place_lines(source, start, end)
     found = [(quote, _matches(quote, source, named)) for quote in dict.fromkeys((plain, loose))]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
 from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.specs import FORMS, open_tree, split_git
-from ringproof.harness.upstreams.submodules import Submodule, SubmoduleSources
+from ringproof.harness.upstreams.submodules import SubmoduleSources
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
 
-_Named = tuple[str, RepositoryUpstream]
+if TYPE_CHECKING:
+    from ringproof.harness.upstreams.git import GitTree
 
 
 def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Mapping[str, str]:
@@ -56,41 +57,34 @@ class UpstreamChoice:
     @property
     def submodules(self) -> SubmoduleSources:
         """Git repositories that the user gave by ``OWNER/NAME``."""
-        given = {name: spec for name, spec in self.overrides.items() if "/" in name}
         return SubmoduleSources(
             {
-                name: split_git(spec[len("git:") :])[0]
-                for name, spec in given.items()
-                if spec.startswith("git:")
+                name: split_git(spec.removeprefix("git:"))[0]
+                for name, spec in self.overrides.items()
+                if "/" in name and spec.startswith("git:")
             }
         )
 
     def refuse_unknown(self, cards: Iterable[Card]) -> None:
         """Raise `InputError` for a name that neither a card nor a submodule has."""
-        known: dict[str, None] = {}
-        repositories: list[_Named] = []
-        for card in cards:
-            known.update(dict.fromkeys(card.upstreams))
-            named = card.upstreams.items()
-            repositories += [(key, up) for key, up in named if isinstance(up, RepositoryUpstream)]
-        known.update((upstream.repo, None) for _, upstream in repositories)
+        named = [pair for card in cards for pair in card.upstreams.items()]
+        repositories = [(key, up) for key, up in named if isinstance(up, RepositoryUpstream)]
+        known = {name for name, _ in named} | {upstream.repo for _, upstream in repositories}
         unknown = [name for name in self.overrides if name not in known]
         if any("/" in name for name in unknown):
-            pinned = {item.repo: None for item in self._pinned(repositories)}
-            known.update(pinned)
+            pinned = {
+                item.repo
+                for name, upstream in repositories
+                if (self.spec(name, upstream) or "").startswith("git:")
+                for item in cast("GitTree", self.open(name, upstream)).submodules()
+            }
+            known |= pinned
             folded = {name.casefold() for name in pinned}
             unknown = [name for name in unknown if name.casefold() not in folded]
         for name in unknown:
             choices = ", ".join(sorted(known)) or "none there"
             problem = "is not an upstream of these cards"
             raise InputError("--upstream", name, problem, f"choose from: {choices}")
-
-    def _pinned(self, repositories: Sequence[_Named]) -> Iterator[Submodule]:
-        """Yield the submodules of the git repositories that were given for upstreams."""
-        for name, upstream in repositories:
-            if (self.spec(name, upstream) or "").startswith("git:"):
-                tree: Any = self.open(name, upstream)
-                yield from tree.submodules()
 
     def spec(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> str | None:
         """Return the spec that the user gave for an upstream, with its ref, or ``None``."""
@@ -107,25 +101,22 @@ class UpstreamChoice:
     def open(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> UpstreamTree:
         """Open the tree of one upstream.
 
-        Raises: UpstreamUnavailable, UpstreamError: The card's default cannot be used here.
-        InputError: What the user gave cannot be used, or there is no such release.
+        Raises:
+            UpstreamUnavailable, UpstreamError: The card's default cannot be used here.
+            InputError: What the user gave cannot be used, or there is no such release.
         """
         spec = self.spec(name, upstream)
         key = upstream.model_dump_json() if spec is None else f"{upstream.repo} {spec}"
         if key not in self._opened:
+            places: dict[str, Any] = {
+                "cache": self.cache,
+                "offline": self.offline,
+                "submodules": self.submodules,
+            }
             if spec is None:
-                tree = open_upstream(
-                    upstream, cache=self.cache, offline=self.offline, submodules=self.submodules
-                )
+                self._opened[key] = open_upstream(upstream, **places)
             else:
-                tree = open_tree(
-                    spec,
-                    cache=self.cache,
-                    offline=self.offline,
-                    submodules=self.submodules,
-                    name=upstream.repo,
-                )
-            self._opened[key] = tree
+                self._opened[key] = open_tree(spec, **places, name=upstream.repo)
         return self._opened[key]
 
 

@@ -1,20 +1,20 @@
 """The repositories in the cache: where they are, which commits are whole, and opening one.
 
 The cache holds one bare repository per upstream, ``git/OWNER/NAME.git``, with commits of depth 1.
-A commit has the ref `complete_ref` once all of its files are there, and not before, so a fetch that
+A commit has a ref below `COMMITS` once all of its files are there, and not before, so a fetch that
 was killed leaves nothing that looks complete.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from ringproof.errors import InputError
 
-COMPLETE = "refs/ringproof"
-"""Prefix of the refs of complete commits, and of the newest commits of branches."""
+COMMITS, BRANCHES, NAMES = (f"refs/ringproof/{kind}" for kind in ("commits", "branches", "names"))
+"""Prefixes of refs: of complete commits, of the newest commits of branches that were fetched, and
+of the commits that cards name for a branch, tag or pull request."""
 
 NEWEST = "newest/"
 """Before the name of a branch: its newest commit, and not the one that a card names."""
@@ -33,19 +33,11 @@ def repository_folder(cache: Path, repo: str) -> Path:
     return cache / "git" / f"{repo}.git"
 
 
-def complete_ref(commit: str) -> str:
-    """Return the ref that a commit has when all of its files are there."""
-    return f"{COMPLETE}/commits/{commit}"
-
-
-def branch_ref(branch: str) -> str:
-    """Return the ref of the newest commit of a branch that was fetched."""
-    return f"{COMPLETE}/branches/{branch}"
-
-
-def name_ref(ref: str) -> str:
-    """Return the ref of the commit that cards name for a branch, tag or pull request."""
-    return f"{COMPLETE}/names/{ref}"
+def named_ref(name: str) -> str:
+    """Return the ref of a name that a card has, or of `NEWEST` and a branch."""
+    if name.startswith(NEWEST):
+        return f"{BRANCHES}/{name.removeprefix(NEWEST)}"
+    return f"{NAMES}/{name}"
 
 
 def find_commit(cache: Path, repo: str, commit: str) -> Path | None:
@@ -55,13 +47,7 @@ def find_commit(cache: Path, repo: str, commit: str) -> Path | None:
         commit: Full commit id.
     """
     folder = repository_folder(cache, repo)
-    return folder if (folder / complete_ref(commit)).is_file() else None
-
-
-def complete_commits(cache: Path, repo: str) -> Iterator[str]:
-    """Yield the commits of a repository that are complete, sorted."""
-    folder = repository_folder(cache, repo) / complete_ref("")
-    yield from sorted(file.name for file in folder.glob("[0-9a-f]*"))
+    return folder if (folder / COMMITS / commit).is_file() else None
 
 
 def fetched_spec(cache: Path, repo: str, ref: str) -> str:
@@ -75,9 +61,9 @@ def fetched_spec(cache: Path, repo: str, ref: str) -> str:
         InputError: The cache does not have it.
     """
     folder = repository_folder(cache, repo)
-    found = [commit for commit in complete_commits(cache, repo) if commit.startswith(ref)]
-    newest = ref.startswith(NEWEST)
-    named = folder / (branch_ref(ref[len(NEWEST) :]) if newest else name_ref(ref))
+    complete = sorted(file.name for file in (folder / COMMITS).glob("[0-9a-f]*"))
+    found = [commit for commit in complete if commit.startswith(ref)]
+    named = folder / named_ref(ref)
     if named.is_file():
         found = [named.read_text("ascii").strip()]
     if len(found) == 1:

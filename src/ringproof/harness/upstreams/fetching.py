@@ -21,11 +21,7 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.upstreams.fetched import (
-    complete_ref,
-    find_commit,
-    repository_folder,
-)
+from ringproof.harness.upstreams.fetched import COMMITS, find_commit, repository_folder
 from ringproof.harness.upstreams.gitprogram import GitProgram, Unreachable
 from ringproof.harness.upstreams.releases import make_folder
 from ringproof.harness.upstreams.tree import PICTURES
@@ -100,31 +96,21 @@ def _taken(handle: int) -> bool:
     return True
 
 
-def reach(repo: str, servers: Servers, lock: int) -> None:
-    """Ask the server of a repository for its newest commit.
+def newest_commit(repo: str, ref: str, servers: Servers, lock: int) -> str:
+    """Ask the server of a repository for the commit of ``HEAD``, or of a branch.
 
     Raises:
         Unreachable: It does not answer in time.
-        InputError: It has no such repository.
-    """
-    git = GitProgram(None, servers.url(repo), lock)
-    git.run("ls-remote", "--quiet", servers.url(repo), "HEAD", seconds=servers.patience, what=repo)
-
-
-def newest_commit(repo: str, branch: str, servers: Servers, lock: int) -> str:
-    """Return the newest commit of a branch.
-
-    Raises:
-        InputError: The server does not answer, or there is no such branch.
+        InputError: It has no such repository or branch.
     """
     url = servers.url(repo)
-    git = GitProgram(None, url, lock)
-    name = f"refs/heads/{branch}"
-    found = git.run("ls-remote", url, name, seconds=servers.patience, what=repo).split()
-    if not found:
-        problem = f"has no branch {branch}: {repo} at {url}"
+    name = ref if ref == "HEAD" else f"refs/heads/{ref}"
+    arguments = ("ls-remote", "--quiet", url, name)
+    found = GitProgram(None, url, lock).run(*arguments, seconds=servers.patience, what=repo).split()
+    if not found and ref != "HEAD":
+        problem = f"has no branch {ref}: {repo} at {url}"
         raise InputError("upstream", None, problem, "correct the ref in the card")
-    return found[0]
+    return found[0] if found else ""
 
 
 def fetch_commits(
@@ -159,7 +145,7 @@ def fetch_commits(
     started = [commit for commit in commits if commit not in failures]
     _fill(git, started, repo, advance)
     for commit in started:
-        git.run("update-ref", complete_ref(commit), commit)
+        git.run("update-ref", f"{COMMITS}/{commit}", commit)
     return MappingProxyType(failures)
 
 
@@ -197,10 +183,8 @@ def _started(git: GitProgram, commit: str, repo: str) -> InputError | None:
             f"+{commit}:{_STARTED}/{commit}",
             what=f"{repo} {commit[:12]}",
         )
-    except Unreachable:
-        raise
     except InputError as error:
-        if error.field == "--cache":
+        if isinstance(error, Unreachable) or error.field == "--cache":
             raise
         return error
     return None

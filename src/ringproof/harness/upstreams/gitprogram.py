@@ -44,13 +44,11 @@ class GitProgram:
         folder: The repository; ``None`` for commands that need none.
         url: Where it is fetched from.
         lock: File descriptor of the lock of the cache, which the program keeps while it runs.
-        missing_remedy: What to do when the server lacks a commit.
     """
 
     folder: Path | None
     url: str
     lock: int
-    missing_remedy: str = "correct the card, or name another server with --from NAME=URL"
 
     def run(
         self, *arguments: str, feed: str = "", seconds: float | None = None, what: str = ""
@@ -89,8 +87,8 @@ class GitProgram:
             remedy = "check the network, or name another server with --from NAME=URL"
             return Unreachable("upstream", None, f"{url} cannot be reached: {reason}", remedy)
         if _UNKNOWN.search(log):
-            problem = f"has no such commit: {name}"
-            return InputError("upstream", None, problem, self.missing_remedy)
+            remedy = "correct the card, or name another server with --from NAME=URL"
+            return InputError("upstream", None, f"has no such commit: {name}", remedy)
         remedy = "name another server with --from NAME=URL"
         return InputError("upstream", None, f"cannot be fetched: {name}: {reason}", remedy)
 

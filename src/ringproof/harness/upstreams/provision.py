@@ -10,41 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.cached import DamagedWheel
-from ringproof.harness.upstreams.fetched import NEWEST, branch_ref, find_commit, name_ref
+from ringproof.harness.proofs.progress import Progress
+from ringproof.harness.upstreams.fetched import NEWEST, find_commit, named_ref
 from ringproof.harness.upstreams.fetching import (
     Servers,
     fetch_commits,
     locked,
     name_commit,
     newest_commit,
-    reach,
 )
 from ringproof.harness.upstreams.gitprogram import Unreachable
-from ringproof.harness.upstreams.releases import INDEX_UNREACHABLE, fetch_release
+from ringproof.harness.upstreams.releases import INDEX_UNREACHABLE, DamagedWheel, fetch_release
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.wanted import Wanted, WantedCommit, damage, has_wheel
-from ringproof.harness.upstreams.wheels import PinnedWheel
+from ringproof.harness.upstreams.wanted import (
+    PinnedWheel,
+    Wanted,
+    WantedCommit,
+    damage,
+    has_wheel,
+)
 
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
 _WHEELS_AT_ONCE = 4  # most of pip's time is its own
-
-
-class Steps(Protocol):
-    """Progress of a phase; see `ringproof.harness.proofs.progress`."""
-
-    def begin(self, phase: str, total: int | None) -> None:
-        """Start a phase."""
-
-    def update(self, done: int, total: int | None, failed: int, current: str) -> None:
-        """Update the state of the phase."""
-
-    def end(self) -> None:
-        """End the phase."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ class Provision:
 
     cache: Path
     servers: Servers
-    progress: Steps
+    progress: Progress
     say: Callable[[str], None]
     wait: float = 60.0
     _down: dict[str, InputError] = field(default_factory=dict, repr=False)
@@ -106,7 +96,7 @@ class Provision:
                 if host in self._down:
                     raise self._down[host]
                 if branches:
-                    commits += self._newest(repo, wanted, lock)
+                    commits += [*self._newest(repo, wanted, lock)]
                 yield from self._commits(repo, commits, lock)
             except Unreachable as error:
                 self._down[host] = error
@@ -116,10 +106,10 @@ class Provision:
                     raise
                 yield from (Shortfall(str(item), error) for item in commits)
 
-    def _newest(self, repo: str, wanted: Wanted, lock: int) -> list[WantedCommit]:
-        named = [branch for owner, branch in wanted.branches if owner == repo]
-        commits = {name: newest_commit(repo, name, self.servers, lock) for name in named}
-        return [WantedCommit(repo, commit, f"{NEWEST}{name}") for name, commit in commits.items()]
+    def _newest(self, repo: str, wanted: Wanted, lock: int) -> Iterator[WantedCommit]:
+        for name in (name for owner, name in wanted.branches if owner == repo):
+            commit = newest_commit(repo, name, self.servers, lock)
+            yield WantedCommit(repo, commit, f"{NEWEST}{name}")
 
     def _commits(self, repo: str, commits: list[WantedCommit], lock: int) -> Iterator[Shortfall]:
         wanted = dict.fromkeys(item.commit for item in commits)
@@ -132,12 +122,10 @@ class Provision:
             if item.commit in failures:
                 yield Shortfall(str(item), failures[item.commit])
             elif _REF.fullmatch(item.ref) and refs[item.ref] == 1:
-                newest = item.ref.startswith(NEWEST)
-                name = branch_ref(item.ref[len(NEWEST) :]) if newest else name_ref(item.ref)
-                name_commit(repo, name, item.commit, self.cache, lock)
+                name_commit(repo, named_ref(item.ref), item.commit, self.cache, lock)
 
     def _fetched(self, repo: str, commits: Sequence[str], lock: int) -> dict[str, InputError]:
-        reach(repo, self.servers, lock)
+        newest_commit(repo, "HEAD", self.servers, lock)
         self.progress.begin(f"{repo}: files", None)
         try:
             failures = fetch_commits(

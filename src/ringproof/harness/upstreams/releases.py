@@ -1,26 +1,26 @@
 """Releases on the package index as upstreams: their wheels, which pip downloads into a cache.
 
 Only wheels are downloaded, because pip would run the build code of a source archive. A release
-without a wheel is read from a checkout of its repository.
+without a wheel is read from a checkout of its repository. The cache has the SHA-256 of each wheel
+beside it, as it was when it was downloaded.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.cached import (
-    Archive,
-    DamagedWheel,
-    release_folder,
-    sha256_of,
-    wheels_in,
-)
+from ringproof.files import read_bounded
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable, WheelTree
 
 # Anchors need only source text, so a wheel for another Python version is accepted.
@@ -39,6 +39,83 @@ _UNREACHABLE = re.compile(
 )
 _NO_MATCH = "No matching distribution found"
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+_MAX_RECORD = 1_000
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A wheel in the cache, and its hash."""
+
+    path: Path
+    sha256: str
+
+
+class DamagedWheel(InputError):
+    """A wheel in the cache that is not what was downloaded, and is not used.
+
+    Args:
+        path: The wheel.
+        flaw: What is wrong with it.
+        failure: Why it could not be downloaded again, if that was tried.
+    """
+
+    def __init__(self, path: Path, flaw: str, failure: str = "") -> None:
+        self.path = path
+        self.flaw = flaw
+        problem = f"the wheel {path} is damaged: {flaw}"
+        remedy = "run `ringproof upstream fetch --wheels`, or remove it to have it downloaded again"
+        if failure:
+            problem += f"; downloading it again failed: {failure}"
+            remedy = "check the network and pip's settings, or remove the wheel"
+        super().__init__("--cache", None, problem, remedy)
+
+
+def release_folder(cache: Path, package: str, version: str) -> Path:
+    """Return the folder for the wheels of one release."""
+    return cache / canonicalize_name(package) / version
+
+
+def wheels_in(folder: Path) -> Iterator[Archive | DamagedWheel]:
+    """Yield the wheels of a folder, and an error for each that is damaged."""
+    for path in sorted(folder.glob("*.whl")):
+        try:
+            yield examined(path)
+        except DamagedWheel as damage:
+            yield damage
+
+
+def examined(path: Path) -> Archive:
+    """Return a wheel of the cache with its hash.
+
+    Raises:
+        DamagedWheel: It is no zip file, or its hash is not the recorded one.
+    """
+    if not path.is_file():
+        raise DamagedWheel(path, "it is not a regular file")
+    record = path.with_name(f"{path.name}.sha256")
+    try:
+        digest = sha256_of(path)
+        known = read_bounded(record, _MAX_RECORD) if record.is_file() else b""
+    except OSError as error:
+        raise DamagedWheel(path, f"it cannot be read: {error.strerror}") from error
+    if not known:
+        raise DamagedWheel(path, "its SHA-256 is not recorded beside it")
+    if known.decode("ascii", "replace").strip() != digest:
+        raise DamagedWheel(path, "its SHA-256 is not the recorded one")
+    if not zipfile.is_zipfile(path):
+        raise DamagedWheel(path, "it is not a zip file")
+    return Archive(path, digest)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def open_release(

@@ -56,11 +56,30 @@ def open_tree(
         path, ref = split_git(rest)
         if ref is None:
             raise InputError("git", spec, "names no ref", "write git:PATH@REF")
-        return _git(path, ref, submodules, name)
+        try:
+            # Import here, since everything else works without libgit2, and loading it takes time.
+            from ringproof.harness.upstreams.git import GitTree
+        except ImportError as error:
+            remedy = "install pygit2, or use dir:"
+            raise InputError("git", path, "pygit2 cannot be loaded", remedy) from error
+        return GitTree(path, ref, submodules=submodules, name=name)
     if kind == "fetched":
-        return _fetched(spec, rest, cache, submodules)
+        match = FETCHED.fullmatch(rest)
+        if match is None:
+            remedy = "write fetched:OWNER/NAME@COMMIT"
+            raise InputError("fetched", spec, "names no commit of a repository", remedy)
+        found = fetched_spec(cache, match["repo"], match["ref"])
+        name = match["repo"]
+        return open_tree(found, cache=cache, offline=offline, submodules=submodules, name=name)
     if kind == "pip":
-        return _release(spec, rest, cache, offline)
+        match = _PIN.fullmatch(rest)
+        if match is None:
+            raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
+        try:
+            return open_release(match["package"], match["version"], cache=cache, offline=offline)
+        except (UpstreamUnavailable, UpstreamError) as error:
+            remedy = "check the network or fill the cache"
+            raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error
     if kind == "dir" and rest:
         return FolderTree(Path(rest))
     if kind == "installed" and _PACKAGE.fullmatch(rest):
@@ -109,38 +128,3 @@ def absolute_spec(spec: str) -> str:
         return spec
     path, ref = split_git(rest)
     return f"git:{path.resolve()}" + ("" if ref is None else f"@{ref}")
-
-
-def _git(
-    path: Path, ref: str, submodules: SubmoduleSources | None, name: str | None
-) -> UpstreamTree:
-    try:
-        # Import here, since everything else works without libgit2, and loading it takes time.
-        from ringproof.harness.upstreams.git import GitTree
-    except ImportError as error:
-        problem = "pygit2 cannot be loaded"
-        raise InputError("git", path, problem, "install pygit2, or use dir:") from error
-    return GitTree(path, ref, submodules=submodules, name=name)
-
-
-def _fetched(
-    spec: str, place: str, cache: Path, submodules: SubmoduleSources | None
-) -> UpstreamTree:
-    match = FETCHED.fullmatch(place)
-    if match is None:
-        remedy = "write fetched:OWNER/NAME@COMMIT"
-        raise InputError("fetched", spec, "names no commit of a repository", remedy)
-    found = fetched_spec(cache, match["repo"], match["ref"])
-    path, _, commit = found.removeprefix("git:").rpartition("@")
-    return _git(Path(path), commit, submodules, match["repo"])
-
-
-def _release(spec: str, pin: str, cache: Path, offline: bool) -> UpstreamTree:
-    match = _PIN.fullmatch(pin)
-    if match is None:
-        raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
-    try:
-        return open_release(match["package"], match["version"], cache=cache, offline=offline)
-    except (UpstreamUnavailable, UpstreamError) as error:
-        remedy = "check the network or fill the cache"
-        raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error

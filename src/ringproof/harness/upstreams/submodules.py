@@ -33,11 +33,9 @@ class SubmoduleSources:
 
     Attributes:
         paths: Clones or bare repositories by ``OWNER/NAME``, ignoring case.
-        option: Option by which the user gives them, for messages.
     """
 
     paths: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
-    option: str = "--upstream"
 
     def find(self, repo: str) -> Path | None:
         """Return the repository of that name, or ``None`` if it was not given."""
@@ -68,7 +66,7 @@ def refuse_unused(sources: SubmoduleSources, trees: Iterable[UpstreamTree]) -> N
         if name.casefold() not in known:
             problem = f"names no ref, and no submodule ({', '.join(sorted(found)) or 'none there'})"
             given = f"{name}=git:{path}"
-            raise InputError(sources.option, given, problem, "write NAME=git:PATH@REF")
+            raise InputError("--upstream", given, problem, "write NAME=git:PATH@REF")
 
 
 class MissingSubmodule(UpstreamUnavailable, InputError):
@@ -77,12 +75,12 @@ class MissingSubmodule(UpstreamUnavailable, InputError):
     It is both an `UpstreamUnavailable`, for callers that report "not here", and an `InputError`.
     """
 
-    def __init__(self, path: str, submodule: Submodule, option: str) -> None:
+    def __init__(self, path: str, submodule: Submodule) -> None:
         problem = (
             f"is in the submodule {submodule.path}, pinned at {submodule.commit} of "
             f"{submodule.repo}"
         )
-        remedy = f"give it with {option} {submodule.repo}=git:PATH"
+        remedy = f"give it with --upstream {submodule.repo}=git:PATH"
         InputError.__init__(self, path, None, problem, remedy)
 
 

@@ -1,4 +1,10 @@
-"""What cards need from upstream: commits of repositories, and wheels."""
+"""What cards and tests need from upstream: commits of repositories, and wheels.
+
+Beside the cards may lie two lists of what tests need: ``commits.txt`` with lines ``OWNER/NAME REF
+COMMIT``, and ``wheels.txt`` in pip's form of requirements with hashes, so that ``pip download
+--require-hashes`` could read it, too. A release has one hash for each of its wheels that may be
+used.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +16,30 @@ from pathlib import Path
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.cards.model import Card, PackageUpstream
-from ringproof.harness.upstreams.cached import DamagedWheel, release_folder, wheels_in
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.fetched import find_commit
-from ringproof.harness.upstreams.releases import fetch_release
+from ringproof.harness.upstreams.releases import (
+    DamagedWheel,
+    fetch_release,
+    release_folder,
+    wheels_in,
+)
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
 
-COMMITS_FILE = "commits.txt"
-"""List of commits that tests need, beside that of wheels: ``OWNER/NAME REF COMMIT``."""
+WHEELS_FILE, _COMMITS_FILE = "wheels.txt", "commits.txt"
 _MAX_BYTES = 1_000_000
 _COMMIT = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+) (\S+) ([0-9a-f]{40})")
-MOVING = ("main", "master", "dev")
+_RELEASE = re.compile(
+    r"(?P<package>[a-z0-9]([a-z0-9-]*[a-z0-9])?)==(?P<version>[0-9][0-9a-z.]*)"
+    r"(?P<hashes>(\s+--hash=sha256:[0-9a-f]{64})+)"
+)
+_MOVING = ("main", "master", "dev")
 """Refs that are branches; the others that cards name are tags, releases and pull requests."""
 
 
 @dataclass(frozen=True)
 class WantedCommit:
-    """A commit of a repository.
-
-    Attributes:
-        ref: Branch or tag from which the cards read it.
-    """
+    """A commit of a repository, and the branch or tag from which the cards read it."""
 
     repo: str
     commit: str
@@ -39,6 +47,20 @@ class WantedCommit:
 
     def __str__(self) -> str:
         return f"{self.repo} {self.ref} {self.commit[:12]}"
+
+
+@dataclass(frozen=True)
+class PinnedWheel:
+    """A release and the SHA-256 values of its wheels that may be used."""
+
+    package: str
+    version: str
+    sha256: tuple[str, ...]
+
+    @property
+    def spec(self) -> str:
+        """The release as ``pip:PACKAGE==VERSION``."""
+        return f"pip:{self.package}=={self.version}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,7 @@ class Wanted:
     @property
     def branches(self) -> tuple[tuple[str, str], ...]:
         """Repository and name of each branch that moves."""
-        named = {(item.repo, item.ref): None for item in self.commits if item.ref in MOVING}
+        named = {(item.repo, item.ref): None for item in self.commits if item.ref in _MOVING}
         return tuple(named)
 
 
@@ -76,10 +98,9 @@ def wanted_by(cards: Mapping[str, Card], pinned: Wanted) -> Wanted:
         if isinstance(upstream, PackageUpstream):
             release = (upstream.package, upstream.version)
             hashes = upstream.file_sha256 or getattr(wheels.get(release), "sha256", ())
-            wheels[release] = PinnedWheel(upstream.package, upstream.version, tuple(hashes))
+            wheels[release] = PinnedWheel(*release, tuple(hashes))
     commits.update(dict.fromkeys(pinned.commits))
-    ordered = sorted(commits, key=lambda item: item.repo)
-    return Wanted(tuple(ordered), tuple(wheels.values()))
+    return Wanted(tuple(sorted(commits, key=lambda item: item.repo)), tuple(wheels.values()))
 
 
 def pinned_beside(cards: Iterable[Path]) -> Wanted:
@@ -92,29 +113,49 @@ def pinned_beside(cards: Iterable[Path]) -> Wanted:
         InputError: A line of a list has another form.
     """
     folders = sorted({path.parent.parent for path in cards})
-    wheels = [folder / WHEELS_FILE for folder in folders]
-    commits = [folder / COMMITS_FILE for folder in folders]
+    commits = [path for folder in folders if (path := folder / _COMMITS_FILE).is_file()]
+    wheels = [path for folder in folders if (path := folder / WHEELS_FILE).is_file()]
+    remedy = "write OWNER/NAME REF COMMIT, the commit in full"
     return Wanted(
-        tuple(item for path in commits if path.is_file() for item in read_commits(path)),
-        tuple(wheel for path in wheels if path.is_file() for wheel in read_wheels(path)),
+        tuple(
+            WantedCommit(match[1], match[3], match[2])
+            for path in commits
+            for match in _matches(path, _COMMIT, "is not a commit of a repository", remedy)
+        ),
+        tuple(wheel for path in wheels for wheel in read_wheels(path)),
     )
 
 
-def read_commits(path: Path) -> Iterator[WantedCommit]:
-    """Yield the commits of a list.
+def read_wheels(path: Path) -> tuple[PinnedWheel, ...]:
+    """Return the releases of a list in the order of its lines.
 
     Raises:
-        InputError: The file cannot be read, or a line has another form.
+        InputError: The file cannot be read, or a line is not a release with hashes.
     """
+    remedy = "write PACKAGE==VERSION --hash=sha256:DIGEST"
+    found = _matches(path, _RELEASE, "is not a release with hashes", remedy)
+    return tuple(
+        PinnedWheel(
+            match["package"],
+            match["version"],
+            tuple(re.findall(r"sha256:([0-9a-f]{64})", match["hashes"])),
+        )
+        for match in found
+    )
+
+
+def _matches(
+    path: Path, form: re.Pattern[str], problem: str, remedy: str
+) -> Iterator[re.Match[str]]:
+    """Yield the entries of a list, which may have comments and continued lines."""
     data = read_input(path, _MAX_BYTES, remedy="name the folder of the skills with --skills")
-    for text in data.decode("utf-8", "replace").splitlines():
+    for text in data.decode("utf-8", "replace").replace("\\\n", " ").splitlines():
         line = text.partition("#")[0].strip()
-        match = _COMMIT.fullmatch(line)
+        match = form.fullmatch(line)
         if match is not None:
-            yield WantedCommit(match[1], match[3], match[2])
+            yield match
         elif line:
-            remedy = "write OWNER/NAME REF COMMIT, the commit in full"
-            raise InputError(str(path), line, "is not a commit of a repository", remedy)
+            raise InputError(str(path), line, problem, remedy)
 
 
 def missing(wanted: Wanted, cache: Path) -> Wanted:
@@ -145,14 +186,11 @@ def damage(cache: Path, wheel: PinnedWheel) -> DamagedWheel | None:
 
 def not_given(wanted: Wanted, cards: Mapping[str, Card], choice: UpstreamChoice) -> Wanted:
     """Return what is wanted without the commits that the user gave with ``--upstream``."""
-    given = set(_given(cards, choice))
+    given = {
+        (upstream.repo, upstream.commit)
+        for card in cards.values()
+        for name, upstream in card.upstreams.items()
+        if name in choice.overrides or upstream.repo in choice.overrides
+    }
     commits = (item for item in wanted.commits if (item.repo, item.commit) not in given)
     return Wanted(tuple(commits), wanted.wheels)
-
-
-def _given(cards: Mapping[str, Card], choice: UpstreamChoice) -> Iterator[tuple[str, str]]:
-    for card in cards.values():
-        for name, upstream in card.upstreams.items():
-            given = name in choice.overrides or upstream.repo in choice.overrides
-            if given and upstream.repo is not None and upstream.commit is not None:
-                yield upstream.repo, upstream.commit

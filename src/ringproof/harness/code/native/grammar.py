@@ -84,7 +84,7 @@ def declarations(source: bytes, masked: Masked) -> Iterator[Declared]:
     for name, begin, end in masked.macros:
         yield Declared("macro", (name,), begin, end)
     reader = _Reader(source, masked.starts)
-    pending: list[tuple[Node, _Scope]] = [(_parsed(masked.text), _Scope())]
+    pending: list[tuple[Node, _Scope]] = [(_parsed(bytes(masked.text)), _Scope())]
     while pending:
         node, scope = pending.pop()
         made = [item for child in node.children for item in reader.read(child, scope, pending)]
@@ -126,7 +126,11 @@ class _Reader:
             if body is not None:
                 pending.append((body, _Scope((*scope.names, *names)[-_MAX_NAMES:])))
         elif node.type == "enumerator":
-            yield from self._enumerator(node, scope)
+            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if name is not None:
+                names = (*scope.names, *self._names(name))
+                text = self._text(value) if value is not None else ""
+                yield Declared("enumerator", names, node.start_byte, node.end_byte, value=text)
         elif node.type in _TYPES:
             yield from self._type(node, node, scope, pending)
         elif node.type in (*_ALIASES, "concept_definition"):
@@ -146,13 +150,6 @@ class _Reader:
         if is_open and after is not None and self.source[end : after.end_byte].strip() == b";":
             end = after.end_byte
         return self.starts[at] if at >= 0 else node.start_byte, min(end, len(self.source))
-
-    def _enumerator(self, node: Node, scope: _Scope) -> Iterator[Declared]:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
-        if name is not None:
-            names = (*scope.names, *self._names(name))
-            text = self._text(value) if value is not None else ""
-            yield Declared("enumerator", names, node.start_byte, node.end_byte, value=text)
 
     def _type(
         self, node: Node, whole: Node, scope: _Scope, pending: list[tuple[Node, _Scope]]
@@ -304,12 +301,8 @@ def _unwrapped(declarator: Node) -> tuple[Node, Node | None, Node | None]:
             return node, function, value
         inside = node.child_by_field_name("declarator")
         if inside is None:
-            candidates = [child for child in node.named_children if _is_declarator(child)]
-            inside = candidates[-1] if candidates else None
+            ends = ("declarator", "identifier", "_name")
+            inside = next((c for c in reversed(node.named_children) if c.type.endswith(ends)), None)
         if inside is None:
             return node, function, value
         node = inside
-
-
-def _is_declarator(node: Node) -> bool:
-    return node.type.endswith(("declarator", "identifier", "_name"))

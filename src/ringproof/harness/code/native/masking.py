@@ -45,21 +45,6 @@ _BEFORE_BODY = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Masked:
-    """A file in a form of which the grammar can read the declarations.
-
-    Attributes:
-        text: The source with blanks.
-        starts: Offsets at which declarations begin, in order, with macros that are blanked.
-        macros: Name and range of bytes of each ``#define``.
-    """
-
-    text: bytes
-    starts: Sequence[int]
-    macros: Sequence[tuple[str, int, int]]
-
-
 @dataclass
 class _Unit:
     """A word outside of brackets, with the brackets behind it."""
@@ -207,10 +192,19 @@ class _Condition:
 
 
 @dataclass
-class _Masker:
+class Masked:
+    """A file in a form of which the grammar can read the declarations, and the state of its scan.
+
+    Attributes:
+        by_columns: Whether a brace at the start of a line ends a function.
+        text: The source with blanks.
+        starts: Offsets at which declarations begin, in order, with macros that are blanked.
+        macros: Name and range of bytes of each ``#define``.
+    """
+
     source: bytes
     by_columns: bool
-    text: bytearray
+    text: bytearray = field(init=False)
     starts: list[int] = field(default_factory=list)
     macros: list[tuple[str, int, int]] = field(default_factory=list)
     head: _Head = field(default_factory=_Head)
@@ -224,12 +218,30 @@ class _Masker:
     conditions: list[_Condition] = field(default_factory=list)
     skips: int = 0
 
-    def blank(self, start: int, end: int) -> None:
+    def __post_init__(self) -> None:
+        self.text = bytearray(self.source)
+
+    def scan(self) -> bool:
+        """Blank the file once, and return whether every brace was closed."""
+        line: list[Token] = []
+        for token in tokens(self.source):
+            if token.kind == "comment":
+                self._blank(token.start, token.end)
+            elif line or token.kind == "directive":
+                line.append(token)
+                if token.kind == "close":
+                    self._directive(line)
+                    line = []
+            else:
+                self._code(token)
+        return self._finish_file()
+
+    def _blank(self, start: int, end: int) -> None:
         self.text[start:end] = b" " * (end - start)
 
-    def directive(self, line: Sequence[Token]) -> None:
+    def _directive(self, line: Sequence[Token]) -> None:
         """Take in a whole preprocessor line, from ``#`` to its end."""
-        self.blank(line[0].start, line[-1].start)
+        self._blank(line[0].start, line[-1].start)
         word = line[1].text if len(line) > 1 else ""
         if word in ("if", "ifdef", "ifndef"):
             never = [token.text for token in line[1:-1]] == ["if", "0"]
@@ -250,13 +262,13 @@ class _Masker:
     def _state(self) -> tuple[int, ...]:
         return (len(self.scopes), self.nested, self.head.brackets, self.head.length)
 
-    def code(self, token: Token) -> None:
+    def _code(self, token: Token) -> None:
         """Take in one token outside of preprocessor lines."""
         if self.skips:
-            self.blank(token.start, token.end)
+            self._blank(token.start, token.end)
             return
         if token.kind in ("string", "char") and token.text[-1] not in "\"'":
-            self.blank(token.start, token.end)  # it is never closed
+            self._blank(token.start, token.end)  # it is never closed
             self.text[token.start] = ord("0")
         if self.nested:
             self._in_braces(token)
@@ -269,47 +281,46 @@ class _Masker:
         elif token.text == "}":
             outermost = self.by_columns and self.is_body and self._column(token) == 0
             self.nested = 0 if outermost else self.nested - 1
-            if not self.nested:
-                self._close_braces(token)
-
-    def _close_braces(self, token: Token) -> None:
-        self.blank(self.opened, token.start)
-        self._add(token)
-        if self.is_body:
-            if self.opened < token.start:
-                self.text[self.opened] = ord(";")  # `{ }` could be an initializer
-            self.ended_body = True
-            self._finish()
+            if self.nested:
+                return
+            self._blank(self.opened, token.start)
+            self._add(token)
+            if self.is_body:
+                if self.opened < token.start:
+                    self.text[self.opened] = ord(";")  # `{ }` could be an initializer
+                self.ended_body = True
+                self._finish()
 
     def _column(self, token: Token) -> int:
         return token.start - (self.source.rfind(b"\n", 0, token.start) + 1)
 
     def _between_braces(self, token: Token) -> None:
         text = token.text if token.kind == "mark" else ""
-        if self.ended_type and text not in (";", ",", "*"):
-            self._end_type(token)
+        # A type without its semicolon gets one if the next declaration is on a new line.
+        goes_on = text in (";", ",", "*")
+        if self.ended_type and not goes_on and b"\n" in self.source[self.ended_type : token.start]:
+            self.text[self.ended_type] = ord(";")
         if self.ended_body and text == ";":
-            self.blank(token.start, token.end)
+            self._blank(token.start, token.end)
         self.ended_type, self.ended_body = 0, False
         if token.kind == "word" and self._ends_before(token):
             self._finish(broken=True)
         macro = self.head.macro_before(token)
         if macro is not None:
-            self.blank(macro.start, macro.end)
+            self._blank(macro.start, macro.end)
         if text == "{":
             self._open(token)
         elif text == "}":
             self._close(token)
-        elif text == ";" or (text == "," and self._lists()):
+        elif text == ";" or (
+            text == "," and self.scopes[-1:] == ["enum"] and not self.head.brackets
+        ):
             self._add(token)
             self._finish()
         elif text in (")", "]") and not self.head.brackets:
-            self.blank(token.start, token.end)
+            self._blank(token.start, token.end)
         else:
             self._add(token)
-
-    def _lists(self) -> bool:
-        return self.scopes[-1:] == ["enum"] and not self.head.brackets
 
     def _add(self, token: Token) -> None:
         head = self.head
@@ -318,14 +329,9 @@ class _Masker:
         head.add(token)
         opened = head.closed_arguments(token)
         if opened is not None and self.source[token.end : token.end + 1] == b">":
-            self.blank(opened, token.end)  # the grammar may take `>>` for a shift
+            self._blank(opened, token.end)  # the grammar may take `>>` for a shift
         if token.text == ":" and head.length == 2 and head.first in _LABELS:
             self.head = _Head()
-
-    def _end_type(self, token: Token) -> None:
-        """Write the missing semicolon behind a type, if the next declaration is on a new line."""
-        if b"\n" in self.source[self.ended_type : token.start]:
-            self.text[self.ended_type] = ord(";")
 
     def _ends_before(self, token: Token) -> bool:
         """Return whether a declaration ended on the line before, without a semicolon."""
@@ -343,7 +349,7 @@ class _Masker:
             return
         self._count()
         if broken or head.brackets or head.length > MAX_HEAD_TOKENS:
-            self.blank(head.start, head.last.end)
+            self._blank(head.start, head.last.end)
 
     def _count(self) -> None:
         self.found += 1
@@ -367,15 +373,15 @@ class _Masker:
             self._finish()
         self.head = _Head()
         if not self.scopes:
-            self.blank(token.start, token.end)
+            self._blank(token.start, token.end)
         elif self.scopes.pop() in _TYPES:
             self.ended_type = token.end
 
-    def finish_file(self) -> bool:
+    def _finish_file(self) -> bool:
         """End the file, and return whether every brace was closed."""
         balanced = not self.nested and not self.scopes
         if self.nested:
-            self.blank(self.opened, len(self.source))
+            self._blank(self.opened, len(self.source))
             self.text += b"}"
         elif self.head.brackets:
             self._finish()
@@ -392,23 +398,8 @@ def mask(source: bytes) -> Masked:
     Raises:
         UnparsableError: There are too many scopes or declarations.
     """
-    masker, balanced = _masked(source, by_columns=False)
-    if not balanced:
-        masker, _ = _masked(source, by_columns=True)
-    return Masked(bytes(masker.text), masker.starts, masker.macros)
-
-
-def _masked(source: bytes, *, by_columns: bool) -> tuple[_Masker, bool]:
-    masker = _Masker(source, by_columns, bytearray(source))
-    line: list[Token] = []
-    for token in tokens(source):
-        if token.kind == "comment":
-            masker.blank(token.start, token.end)
-        elif line or token.kind == "directive":
-            line.append(token)
-            if token.kind == "close":
-                masker.directive(line)
-                line = []
-        else:
-            masker.code(token)
-    return masker, masker.finish_file()
+    for by_columns in (False, True):
+        masked = Masked(source, by_columns)
+        if masked.scan():
+            break
+    return masked

@@ -32,6 +32,7 @@ from ringproof.harness.code.definitions import (
     SymbolError,
     UnparsableError,
     Words,
+    chosen,
     numbered,
     shortened,
 )
@@ -50,7 +51,6 @@ from ringproof.harness.code.native.tokens import (
 NATIVE_ENDINGS = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".hpp", ".hxx", ".hh", ".h")
 _BYTE_ORDER_MARK = re.compile(rb"\A\xef\xbb\xbf")
 _REGISTERING = re.compile(r"(?:PYBIND11_\w*MODULE|TORCH_LIBRARY)\w*")
-_NUMBERED = re.compile(r"(.*?)(?:#([1-9][0-9]*))?", re.DOTALL)
 _JOINTS = frozenset(("::", ".", "->"))
 _BEHIND = re.compile(
     rb"[ \t,;]*(//[/!]<[^\n]*(?:\n[ \t]*//[/!]<[^\n]*)*|/\*[*!]<.*?\*/)", re.DOTALL
@@ -74,8 +74,9 @@ class NativeDefinition(Definition):
     def __init__(self, declared: Declared, source: bytes, starts: Sequence[int]) -> None:
         self.declared, self._source = declared, source
         begin, end = declared.begin, declared.end
-        if declared.kind != "macro":
-            begin = _proper_start(source, begin, end)
+        if declared.kind != "macro" and source.startswith((b"template", b"[["), begin):
+            head = tuple(tokens(source, begin, end))
+            begin = head[prefix_length(head)].start
         self.start = bisect.bisect_right(starts, begin) + 1
         self.end = bisect.bisect_right(starts, max(declared.begin, end - 1)) + 1
 
@@ -141,7 +142,12 @@ class NativeDefinition(Definition):
     def _signature(self) -> Mapping[str, str]:
         declared = self.declared
         if declared.members:
-            return {_member(item): _type(item) for item in declared.members}
+            return {  # overloads have the same name
+                f"{item.name[-1]}{'()' * (item.kind in _FUNCTIONS)}": (
+                    item.before if item.kind == "field" else ""
+                )
+                for item in declared.members
+            }
         if declared.kind in _VALUES:
             return {declared.name[-1]: declared.before}
         if declared.kind not in _FUNCTIONS:
@@ -204,21 +210,11 @@ class NativeModule:
 
     def find(self, symbol: str) -> NativeDefinition:
         """See `Module.find`."""
-        matched = _NUMBERED.fullmatch(symbol)
-        name = tuple((matched.group(1) if matched else symbol).split("::"))
-        number = matched.group(2) if matched else None
-        candidates = _matching(_ranked(self._by_last.get(name[-1], ())), name)
-        if not candidates:
-            raise SymbolError(f"no `{symbol}` in the file")
-        if len(candidates) == 1 and number is None:
-            return self._definition(candidates[0])
-        places = ", ".join(str(self._definition(item).start) for item in candidates[:8])
-        if number is None:
-            message = f"`{symbol}` is defined on lines {places} of the file: say `{symbol}#1`"
-            raise SymbolError(f"{message} or later", ambiguous=True)
-        if int(number) > len(candidates):
-            raise SymbolError(f"`{'::'.join(name)}` is defined on lines {places} only")
-        return self._definition(candidates[int(number) - 1])
+        written, _, number = symbol.partition("#")
+        name = tuple(written.split("::"))
+        several = _matching(_ranked(self._by_last.get(name[-1], ())), name)
+        definitions = [self._definition(item) for item in several]
+        return chosen(definitions, written, number, "the file")
 
     def catalog(self) -> Mapping[str, Definition]:
         """See `Module.catalog`. Names are fully qualified."""
@@ -233,14 +229,6 @@ class NativeModule:
 
     def _definition(self, declared: Declared) -> NativeDefinition:
         return NativeDefinition(declared, self._source, self._starts)
-
-
-def _proper_start(source: bytes, begin: int, end: int) -> int:
-    """Return the offset of the first token after ``template <...>`` and ``[[...]]``."""
-    if not source.startswith((b"template", b"[["), begin):
-        return begin
-    head = tuple(tokens(source, begin, end))
-    return head[prefix_length(head)].start
 
 
 def _registrations(source: bytes, module: Declared) -> Iterator[Declared]:
@@ -311,15 +299,6 @@ def _matching(items: Sequence[Declared], name: tuple[str, ...]) -> list[Declared
         listed = " or ".join(f"`{text}`" for text in names[:4])
         raise SymbolError(f"`{'::'.join(name)}` has several meanings: say {listed}", ambiguous=True)
     return found
-
-
-def _member(declared: Declared) -> str:
-    """Return the name of a member. Overloads have the same name."""
-    return f"{declared.name[-1]}()" if declared.kind in _FUNCTIONS else declared.name[-1]
-
-
-def _type(declared: Declared) -> str:
-    return declared.before if declared.kind == "field" else ""
 
 
 def _chains(parts: Sequence[Token]) -> list[tuple[str, ...]]:
