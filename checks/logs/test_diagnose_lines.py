@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,12 @@ from checks.logs.diagnose_run import (
     watchdog,
 )
 from checks.logs.groups_run import argument, engine, startup
+from ringproof.harness.logs.diagnosis import reading
 from ringproof.harness.logs.diagnosis.index import load_index
 from ringproof.harness.logs.diagnosis.reading import CUT
 from ringproof.harness.logs.diagnosis.report import Report, as_text, diagnose, names
-from ringproof.harness.logs.diagnosis.scan import Scan
+from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
+from ringproof.harness.logs.lines import Line, OpenLog
 
 INDEX = load_index()
 UNKNOWN = Case("", "", "mycode.BadError", "value 7 of 12 is bad", ("own_step",))
@@ -267,5 +269,47 @@ def test_gzip_is_read_and_counted(tmp_path: Path) -> None:
     report = diagnose([str(path)], index=INDEX)
     assert cause(report)[0] == "rerun-iterator"
     assert report.lines == len(traceback(KNOWN))
-    scan = Scan(io.BytesIO(b"a\nb\nc"))
-    assert (list(scan), scan.lines, scan.bytes_read) == ([], 3, 5)
+    scan = DiagnosisScan(OpenLog("-", "LOG", io.BytesIO(b"a\nb\nc")))
+    assert (list(scan), scan.lines) == ([], 3)
+
+
+def test_equal_lines_are_judged_once_and_all_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    split = reading._split
+
+    def noted(text: str) -> tuple[dict[str, str], str, str]:
+        judged.append(text)
+        return split(text)
+
+    monkeypatch.setattr(reading, "_split", noted)
+    found = read(tmp_path, traceback(UNKNOWN) * 5000).diagnosis.cause
+    assert found is not None
+    assert found.count == 5000
+    assert sorted(judged) == sorted(traceback(UNKNOWN))
+    judged.clear()
+    read(tmp_path, [f"{number}: {line}" for number in range(9) for line in traceback(UNKNOWN)])
+    assert len(judged) == 9 * len(traceback(UNKNOWN)), "the control: these lines differ"
+
+
+def test_once_weak_evidence_abounds_only_what_is_strong_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_WEAK", 100)
+    many = [f"ValueError: number {number} is odd" for number in range(100_000)]  # three blocks
+    searched: list[int] = []
+    search = DiagnosisScan.search
+
+    def counted(scan: DiagnosisScan, data: bytes, end: int) -> Iterator[Line]:
+        for line in search(scan, data, end):
+            searched.append(line.number)
+            yield line
+
+    monkeypatch.setattr(DiagnosisScan, "search", counted)
+    assert cause(read(tmp_path, [*many, *traceback(UNKNOWN)]))[0] == "mycode.BadError"
+    assert len(searched) < 40_000, "the lines of the first block, and the traceback"
+    alone = "  what():  CUDA error: an illegal memory access was encountered"
+    assert cause(read(tmp_path, [*many, alone]))[0] == "illegal-access"
+    usage = "pretrain_gpt.py: error: unrecognized arguments: --no-such-thing"
+    assert cause(read(tmp_path, [*many, usage]))[0] == "usage"

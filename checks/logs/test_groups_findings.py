@@ -65,10 +65,11 @@ def test_a_rank_without_the_levels(tmp_path: Path) -> None:
     assert report.as_expected is False
 
 
-def test_a_rank_that_moved_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("done", ["operations=- bytes=0", "operations=all_reduce:3 bytes=24"])
+def test_a_rank_that_moved_nothing(tmp_path: Path, done: str) -> None:
     moved = [*SOUND, *traffic(L0, 8, EXCHANGE, 9), *traffic(L1, 8, RING, 9)]
     idle = f"[ringproof traffic] rank=6/8 group={L1}"
-    lines = [f"{idle} operations=- bytes=0" if line.startswith(idle) else line for line in moved]
+    lines = [f"{idle} {done}" if line.startswith(idle) else line for line in moved]
     assert lines != moved
     report = read(tmp_path, lines, "hierarchical")
     assert report.findings == (f"ranks 6 moved no data on {L1}, other ranks did",)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from checks.logs.groups_run import EXCHANGE, L0, L1, RING, census, layout, read, traffic
 from ringproof.errors import InputError
 from ringproof.harness.logs.findings import Expectation
-from ringproof.harness.logs.lines import BLOCK_BYTES, PIECE_BYTES, LogScan
+from ringproof.harness.logs.lines import BLOCK_BYTES, PIECE_BYTES, OpenLog, Scan
 from ringproof.harness.logs.report import read_groups
 
 LINES = [
@@ -62,10 +62,11 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
         chunks += [NOISE * filler, f"{line}\n".encode()]
         number += filler + 1
         expected.append(number)
-    scan = LogScan(io.BytesIO(b"".join(chunks)))
+    log = OpenLog("-", "FILE", io.BytesIO(b"".join(chunks)))
+    scan = Scan(log)
     assert [line.number for line in scan] == expected
     assert scan.lines == number
-    assert scan.bytes_read == sum(map(len, chunks))
+    assert log.bytes_read == sum(map(len, chunks))
 
 
 @given(
@@ -73,7 +74,7 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
 )
 def test_counts_agree_with_python(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    scan = LogScan(io.BytesIO(data))
+    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)))
     found = [line.number for line in scan]
     lines = data.split(b"\n")
     assert scan.lines == len(lines) - (lines[-1] == b"")

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
 from ringproof.harness.logs.training import verdict
-from ringproof.harness.logs.training.comparison import SeriesComparison, compare_logs
+from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison, compare_logs
 from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.report import readings
-from ringproof.harness.logs.training.series import Precision, Series
+from ringproof.harness.logs.training.series import JUDGED, Precision, Series
 from ringproof.harness.logs.training.verdict import Kind
 
 QUIET = Training(rate=0.05)
@@ -33,6 +33,11 @@ def log(role: str, **columns: Sequence[float]) -> TrainingLog:
 def trained(role: str, training: Training) -> TrainingLog:
     _, losses, norms = zip(*training.run(), strict=True)
     return log(role, loss=losses, grad_norm=norms)
+
+
+def compared(other: Training, tolerance: float = 1e-9) -> Comparison:
+    """A quiet training beside another one."""
+    return compare_logs(trained("A", QUIET), trained("B", other), JUDGED, tolerance)
 
 
 def made(a: Sequence[float], b: Sequence[float], tolerance: float = 1e-9) -> SeriesComparison:
@@ -59,9 +64,7 @@ CURVE = [2 + 4 * math.exp(-k / 60) for k in range(200)]
     ],
 )
 def test_real_pairs(other: Training, tolerance: float, loss: Kind, norm: Kind) -> None:
-    result = compare_logs(
-        trained("A", QUIET), trained("B", other), ("loss", "grad_norm"), tolerance
-    )
+    result = compared(other, tolerance)
     assert [one.judgement.kind for one in result.series] == [loss, norm]
     if other.order and loss in (Kind.WITHIN, Kind.JUMP):
         assert result.series[0].found.differing > 10  # there was rounding to tell apart
@@ -72,38 +75,23 @@ def test_real_pairs(other: Training, tolerance: float, loss: Kind, norm: Kind) -
 def test_rounding_that_a_real_training_amplifies_is_drift(rate: float, seed: int) -> None:
     pair = (Training(rate=rate, seed=seed), Training(rate=rate, seed=seed, order=5))
     logs = trained("A", pair[0]), trained("B", pair[1])
-    result = compare_logs(*logs, ("loss", "grad_norm"), 1e-9)
+    result = compare_logs(*logs, JUDGED, 1e-9)
     assert [one.judgement.kind for one in result.series] == [Kind.DRIFT, Kind.DRIFT]
 
 
 def test_where_the_fault_is() -> None:
-    scaled = compare_logs(
-        trained("A", QUIET),
-        trained("B", Training(rate=0.05, order=5, scaled=60)),
-        ("loss", "grad_norm"),
-        1e-9,
-    )
+    scaled = compared(Training(rate=0.05, order=5, scaled=60))
     assert scaled.deciding.name == "grad_norm"
     assert [one.first.step for one in scaled.series if one.first] == [61, 60]
     assert any("backward pass" in said for said in readings(scaled))
-    swapped = compare_logs(
-        trained("A", QUIET),
-        trained("B", Training(rate=0.05, swapped=40)),
-        ("loss", "grad_norm"),
-        1e-9,
-    )
+    swapped = compared(Training(rate=0.05, swapped=40))
     assert [one.first.step for one in swapped.series if one.first] == [40, 40]
     assert any("batch" in said and "step 40" in said for said in readings(swapped))
     assert not any("backward" in said for said in readings(swapped))
 
 
 def test_a_wrong_normaliser_is_a_constant_ratio() -> None:
-    result = compare_logs(
-        trained("A", QUIET),
-        trained("B", Training(rate=0.05, order=5, normaliser=1.25)),
-        ("loss", "grad_norm"),
-        1e-9,
-    )
+    result = compared(Training(rate=0.05, order=5, normaliser=1.25))
     ratio = result.series[0].judgement.ratio
     assert ratio is not None
     assert math.isclose(ratio.ratio, 1.25, rel_tol=1e-12)

@@ -27,6 +27,7 @@ from checks.logs.parity_run import iteration_line, write_csv, write_jsonl, write
 from ringproof.cli.logs import app
 from ringproof.cli.logs_watch_plot import plot, screen
 from ringproof.errors import InputError
+from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.training.series import Columns
 from ringproof.harness.logs.watching.history import Point
 from ringproof.harness.logs.watching.reading import WATCHED, StepReader
@@ -214,7 +215,7 @@ def test_the_plot_shows_the_peak_where_it_is() -> None:
 
 @pytest.mark.parametrize("height", [12, 20, 40])
 def test_the_screen_fits_the_terminal(tmp_path: Path, height: int) -> None:
-    reader, seen = StepReader("log", "LOG", Columns(WATCHED)), Watch()
+    reader, seen = StepReader(Origin("log", "LOG"), Columns(WATCHED)), Watch()
     for number in range(1, 60):
         row = {"step": number, "loss": 9.0 if number == 40 else 1.0, "grad_norm": 1.0,
                "step_seconds": 0.1, "cp_histogram": {"1": 3, "4": 1}}  # fmt: skip

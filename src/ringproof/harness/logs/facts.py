@@ -1,7 +1,7 @@
 """What all lines of all logs say together: groups, how they were used, and what was configured.
 
 The tables grow with the number of groups and ranks, never with the length of the logs. Past their
-caps, which are far above any real run, further entries are left out and `Ledgers.overflow` is set.
+caps, which are far above any real run, further entries are left out and `Facts.overflow` is set.
 NCCL lines are joined to census lines by name and members. A traffic line names a rank and a group
 name; groups of one name share no rank, so that is enough.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ringproof.harness.logs.parsing import (
     Configuration,
@@ -137,79 +137,75 @@ class NcclGroup:
     eager: bool = False
 
 
-def _cached_parse_ranks() -> Callable[[str], tuple[int, ...]]:
-    """Return `parse_ranks` with a memory, since every member of a group prints the same list."""
-    return lru_cache(maxsize=4096)(parse_ranks)
-
-
-@dataclass
-class Ledgers:
-    """Everything read so far.
+class Facts:
+    """What the logs show, before any judgement: `read` takes their lines, then all else is asked.
 
     Attributes:
-        groups: Backend of each group of the census, by name and ranks.
-        views: For each rank that printed a census: sizes of the CP groups that hold it.
-        sent: Bytes by group name and rank; ``operations`` likewise.
-        nccl: NCCL groups by GUID; ``places`` is the number of members in all of them.
+        census_sizes: For each rank that printed a census: sizes of the CP groups that hold it.
+        worlds: Every world size that a line names.
+        damaged: Markers that are followed by no sound line.
+        overflow: Whether a table is full.
     """
 
-    groups: dict[str, dict[tuple[int, ...], str]] = field(default_factory=dict)
-    views: dict[int, dict[str, int]] = field(default_factory=dict)
-    worlds: set[int] = field(default_factory=set)
-    sent: dict[tuple[str, int], int] = field(default_factory=dict)
-    operations: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
-    nccl: dict[str, NcclGroup] = field(default_factory=dict)
-    places: int = 0
-    engine: Counter[EngineLine] = field(default_factory=Counter)
-    configuration: Configuration = field(default_factory=Configuration)
-    samples: dict[tuple[str, str], list[Evidence]] = field(default_factory=dict)
-    damaged: int = 0
-    overflow: bool = False
-    expand: Callable[[str], tuple[int, ...]] = field(default_factory=_cached_parse_ranks)
+    def __init__(self) -> None:
+        self.census_sizes: dict[int, dict[str, int]] = {}
+        self.worlds: set[int] = set()
+        self.configuration = Configuration()
+        self.damaged = 0
+        self.overflow = False
+        self._census: dict[str, dict[tuple[int, ...], str]] = {}  # name -> ranks -> backend
+        self._sent: dict[tuple[str, int], int] = {}  # bytes by group name and rank
+        self._operations: dict[tuple[str, int], Counter[str]] = {}
+        self._nccl: dict[str, NcclGroup] = {}  # by GUID
+        self._places = 0  # members of all NCCL groups
+        self._engine: Counter[EngineLine] = Counter()
+        self._samples: dict[tuple[str, str], list[Evidence]] = {}
+        # Every member of a group prints the same list of ranks.
+        self._expand = lru_cache(maxsize=4096)(parse_ranks)
 
     def read(self, file: str, number: int, text: str) -> None:
         """Take whatever one line says."""
-        for evidence in self._taken(text):
-            self._keep(replace(evidence, file=file, line=number))
+        for shown, group, shows in self._taken(text):
+            self._keep(Evidence(file, number, shown, group, shows))
 
-    def _taken(self, text: str) -> Iterator[Evidence]:
+    def _taken(self, text: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the text to show, the group, and what it shows of it."""
         for piece, shown in _marker_pieces(text):
-            census = CensusLine.parse(piece, expand=self.expand)
+            census = CensusLine.parse(piece, expand=self._expand)
             traffic = None if census else TrafficLine.parse(piece)
             if census is not None:
                 self.overflow |= not self._add_census(census)
-                yield Evidence("", 0, shown, census.group, "created")
+                yield shown, census.group, "created"
             elif traffic is not None:
                 self.overflow |= not self._add_traffic(traffic)
-                yield Evidence("", 0, shown, traffic.group, "traffic")
+                yield shown, traffic.group, "traffic"
             else:
                 self.damaged += 1
         for line in parse_nccl(text):
             self.overflow |= not self._add_nccl(line)
             if line.description and line.event is not NcclEvent.MENTION:
-                yield Evidence("", 0, text, line.description, line.event.value)
+                yield text, line.description, line.event.value
         engine = parse_engine(text)
         if engine is not None:
-            if engine in self.engine or len(self.engine) < MAX_NAMES:
-                self.engine[engine] += 1
-            yield Evidence("", 0, text, ENGINE, "configuration run")
+            if engine in self._engine or len(self._engine) < MAX_NAMES:
+                self._engine[engine] += 1
+            yield text, ENGINE, "configuration run"
         told = parse_configuration(text)
-        if told is not None:  # the later line wins, field by field
-            said = {name: value for name, value in vars(told).items() if value is not None}
-            self.configuration = replace(self.configuration, **said)
-            yield Evidence("", 0, text, CONFIGURATION, "configuration")
+        if told:  # the later line wins, field by field
+            self.configuration = replace(self.configuration, **told)
+            yield text, CONFIGURATION, "configuration"
 
     def _add_census(self, line: CensusLine) -> bool:
         """Return ``False`` where a table is full."""
         self.worlds.add(line.world_size)
-        full = len(self.views) >= MAX_RANK_ENTRIES and line.rank not in self.views
+        full = len(self.census_sizes) >= MAX_RANK_ENTRIES and line.rank not in self.census_sizes
         if not full:
-            view = self.views.setdefault(line.rank, {})
+            view = self.census_sizes.setdefault(line.rank, {})
             if line.place is not None and is_context_parallel(line.group):
                 view[line.group] = len(line.ranks)
-        if line.group not in self.groups and len(self.groups) >= MAX_NAMES:
+        if line.group not in self._census and len(self._census) >= MAX_NAMES:
             return False
-        known = self.groups.setdefault(line.group, {})
+        known = self._census.setdefault(line.group, {})
         if line.ranks not in known and len(known) >= MAX_GROUPS_PER_NAME:
             return False
         known.setdefault(line.ranks, line.backend)
@@ -218,20 +214,20 @@ class Ledgers:
     def _add_traffic(self, line: TrafficLine) -> bool:
         self.worlds.add(line.world_size)
         key = (line.group, line.rank)
-        if key not in self.sent and len(self.sent) >= MAX_RANK_ENTRIES:
+        if key not in self._sent and len(self._sent) >= MAX_RANK_ENTRIES:
             return False
-        self.sent[key] = self.sent.get(key, 0) + line.bytes_sent
-        self.operations.setdefault(key, Counter()).update(dict(line.operations))
+        self._sent[key] = self._sent.get(key, 0) + line.bytes_sent
+        self._operations.setdefault(key, Counter()).update(dict(line.operations))
         return True
 
     def _add_nccl(self, line: NcclLine) -> bool:
-        group = self.nccl.get(line.guid)
+        group = self._nccl.get(line.guid)
         known = group is not None and line.group_rank in group.members
-        if not known and self.places >= MAX_RANK_ENTRIES:
+        if not known and self._places >= MAX_RANK_ENTRIES:
             return False
         if group is None:
-            group = self.nccl[line.guid] = NcclGroup()
-        self.places += not known
+            group = self._nccl[line.guid] = NcclGroup()
+        self._places += not known
         if line.global_rank is not None or not known:
             group.members[line.group_rank] = line.global_rank
         if line.description is not None:
@@ -247,11 +243,95 @@ class Ledgers:
     def _keep(self, evidence: Evidence) -> None:
         """Keep the first lines for each group and kind, cut and made safe to print."""
         key = (evidence.group, evidence.shows)
-        if key not in self.samples and len(self.samples) >= MAX_NAMES:
+        if key not in self._samples and len(self._samples) >= MAX_NAMES:
             return
-        kept = self.samples.setdefault(key, [])
+        kept = self._samples.setdefault(key, [])
         if len(kept) < SAMPLES_PER_GROUP:
             kept.append(replace(evidence, text=_printable(evidence.text)))
+
+    @cached_property
+    def engine(self) -> tuple[tuple[EngineLine, int], ...]:
+        """Transformer Engine's choices, each with the number of lines that say so."""
+        return tuple(sorted(self._engine.items(), key=repr))
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """The first lines of each kind, those on context-parallel groups first."""
+        keys = sorted(self._samples, key=_importance)
+        return tuple(evidence for key in keys for evidence in self._samples[key])
+
+    @cached_property
+    def contradictions(self) -> tuple[str, ...]:
+        """What the lines of one NCCL group cannot all say."""
+        found = self._nccl.items()
+        return tuple(text for guid, group in found for text in _contradictions(guid, group))
+
+    @property
+    def unnamed_groups(self) -> int:
+        """Number of NCCL groups that the logs show without a description."""
+        return sum(not group.descriptions for group in self._nccl.values())
+
+    @property
+    def communicators_logged(self) -> bool:
+        """Whether the logs show NCCL communicators being built at first use (not eagerly).
+
+        Then one that is missing was never used.
+        """
+        return any(group.logged and not group.eager for group in self._nccl.values())
+
+    @cached_property
+    def traffic_names(self) -> dict[int, set[str]]:
+        """For each rank that printed traffic: names of the groups it moved data on.
+
+        A rank that only receives takes part as well: operations count, bytes need not.
+        """
+        names: dict[int, set[str]] = {}
+        for (name, rank), operations in self._operations.items():
+            moved = names.setdefault(rank, set())
+            if any(operations[kind] for kind in DATA_OPERATIONS):
+                moved.add(name)
+        return names
+
+    @cached_property
+    def communicator_names(self) -> dict[int, set[str]]:
+        """For each rank known to have built NCCL communicators at first use: of which groups."""
+        names: dict[int, set[str]] = {}
+        for group in self._nccl.values():
+            for place in () if group.eager or not group.descriptions else group.built:
+                rank = group.members.get(place)
+                if rank is not None:
+                    names.setdefault(rank, set()).update(group.descriptions)
+        return names
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Every group found, context-parallel ones first."""
+        groups = [
+            Group(name, ranks, len(ranks), backend)
+            for name, known in self._census.items()
+            for ranks, backend in known.items()
+        ]
+        named = {name for name, _ in self._sent}
+        index = {
+            (group.name, rank): group
+            for group in groups
+            if is_context_parallel(group.name) or group.name in named
+            for rank in group.ranks or ()
+        }
+        for nccl in self._nccl.values():
+            groups += _add_nccl(index, nccl)
+        strangers: dict[str, Group] = {}
+        for (name, rank), sent in self._sent.items():
+            group = index.get((name, rank)) or strangers.get(name)
+            if group is None:
+                group = strangers[name] = Group(name, None, None, None)
+                groups.append(group)
+            group.bytes_sent += sent
+            group.operations.update(self._operations[name, rank])
+            if group.moves_data:
+                group.strength = Strength.TRAFFIC
+        groups.sort(key=lambda g: (not is_context_parallel(g.name), g.name, g.ranks or ()))
+        return tuple(groups)
 
 
 def _marker_pieces(text: str) -> list[tuple[str, str]]:
@@ -273,93 +353,6 @@ def _printable(text: str) -> str:
     cut = text.strip()[: TEXT_LIMIT + 1]
     safe = "".join(character if character.isprintable() else "\N{MIDDLE DOT}" for character in cut)
     return safe if len(safe) <= TEXT_LIMIT else safe[: TEXT_LIMIT - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the logs show, before any judgement.
-
-    Attributes:
-        groups: Every group found, context-parallel ones first.
-        census_sizes: For each rank that printed a census: sizes of the CP groups that hold it.
-        traffic_names: For each rank that printed traffic: names of the groups it moved data on.
-        communicator_names: For each rank known to have built NCCL communicators at first use:
-            the names of their groups.
-        engine: Transformer Engine's choices, each with the number of lines that say so.
-        unnamed_groups: NCCL groups that the logs show without a description.
-        communicators_logged: Whether the logs show NCCL communicators being built at first use
-            (not eagerly), so that one that is missing was never used.
-    """
-
-    groups: tuple[Group, ...]
-    census_sizes: Mapping[int, Mapping[str, int]]
-    traffic_names: Mapping[int, frozenset[str]]
-    communicator_names: Mapping[int, frozenset[str]]
-    engine: tuple[tuple[EngineLine, int], ...]
-    contradictions: tuple[str, ...]
-    configuration: Configuration
-    unnamed_groups: int
-    communicators_logged: bool
-    damaged: int
-    overflow: bool
-    worlds: tuple[int, ...]
-    evidence: tuple[Evidence, ...]
-
-
-def collect(ledgers: Ledgers) -> Facts:
-    """Put the ledgers together."""
-    nccl = ledgers.nccl
-    return Facts(
-        groups=_groups(ledgers),
-        census_sizes=ledgers.views,
-        traffic_names=_traffic_names(ledgers),
-        communicator_names=_communicator_names(nccl),
-        engine=tuple(sorted(ledgers.engine.items(), key=repr)),
-        contradictions=tuple(
-            text for guid, group in nccl.items() for text in _contradictions(guid, group)
-        ),
-        configuration=ledgers.configuration,
-        unnamed_groups=sum(not group.descriptions for group in nccl.values()),
-        communicators_logged=any(group.logged and not group.eager for group in nccl.values()),
-        damaged=ledgers.damaged,
-        overflow=ledgers.overflow,
-        worlds=tuple(sorted(ledgers.worlds)),
-        evidence=tuple(
-            evidence
-            for key in sorted(ledgers.samples, key=_importance)
-            for evidence in ledgers.samples[key]
-        ),
-    )
-
-
-def _groups(ledgers: Ledgers) -> tuple[Group, ...]:
-    groups = [
-        Group(name, ranks, len(ranks), backend)
-        for name, known in ledgers.groups.items()
-        for ranks, backend in known.items()
-    ]
-    named = {name for name, _ in ledgers.sent}
-    index = {
-        (group.name, rank): group
-        for group in groups
-        if is_context_parallel(group.name) or group.name in named
-        for rank in group.ranks or ()
-    }
-    for nccl in ledgers.nccl.values():
-        groups += _add_nccl(index, nccl)
-    strangers: dict[str, Group] = {}
-    for (name, rank), sent in ledgers.sent.items():
-        group = index.get((name, rank)) or strangers.get(name)
-        if group is None:
-            group = strangers[name] = Group(name, None, None, None)
-            groups.append(group)
-        group.bytes_sent += sent
-        group.operations.update(ledgers.operations[name, rank])
-        if group.moves_data:
-            group.strength = Strength.TRAFFIC
-    return tuple(
-        sorted(groups, key=lambda g: (not is_context_parallel(g.name), g.name, g.ranks or ()))
-    )
 
 
 def _add_nccl(index: dict[tuple[str, int], Group], nccl: NcclGroup) -> Iterator[Group]:
@@ -417,28 +410,6 @@ def _contradictions(guid: str, group: NcclGroup) -> Iterator[str]:
         if rank is not None and first.setdefault(rank, place) != place:
             yield f"{name} has rank {rank} at places {first[rank]} and {place}"
             return
-
-
-def _traffic_names(ledgers: Ledgers) -> dict[int, frozenset[str]]:
-    """A rank that only receives takes part as well: operations count, bytes need not."""
-    names: dict[int, set[str]] = {}
-    for (name, rank), operations in ledgers.operations.items():
-        moved = names.setdefault(rank, set())
-        if any(operations[kind] for kind in DATA_OPERATIONS):
-            moved.add(name)
-    return {rank: frozenset(moved) for rank, moved in names.items()}
-
-
-def _communicator_names(groups: Mapping[str, NcclGroup]) -> dict[int, frozenset[str]]:
-    names: dict[int, set[str]] = {}
-    for group in groups.values():
-        if group.eager or not group.descriptions:
-            continue
-        for place in group.built:
-            rank = group.members.get(place)
-            if rank is not None:
-                names.setdefault(rank, set()).update(group.descriptions)
-    return {rank: frozenset(built) for rank, built in names.items()}
 
 
 def _importance(key: tuple[str, str]) -> tuple[int, tuple[str, str]]:

@@ -300,7 +300,7 @@ def _about_logs(facts: Facts, decision: Decision) -> Iterator[str]:
     if facts.overflow:
         yield "more groups or ranks than this reader keeps; the lists are incomplete"
     if len(facts.worlds) > 1:
-        sizes = ", ".join(map(str, facts.worlds))
+        sizes = ", ".join(map(str, sorted(facts.worlds)))
         yield f"the logs name several world sizes ({sizes}): more than one run?"
     dynamic = sorted(group.name for group in facts.groups if dynamic_size(group.name) is not None)
     if dynamic:

@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 _STARTUP_BEGIN = "using world size: "
 _DOTS = " .."
@@ -86,22 +87,27 @@ class EngineLine:
     size: int | None
 
 
-def parse_configuration(text: str) -> Configuration | None:
-    """Return what one start-up line or one line of the argument dump says, or ``None``."""
+def parse_configuration(text: str) -> dict[str, Any]:
+    """Return the fields of `Configuration` that a start-up line or an argument's line gives."""
     startup = _STARTUP.search(text) if _STARTUP_BEGIN in text else None
     if startup is not None:
         world, data, context = map(int, startup.groups()[:3])
-        return Configuration(world, data, context, _integers(startup[4]))
+        return {
+            "world_size": world,
+            "data_parallel_size": data,
+            "context_parallel_size": context,
+            "hierarchical_sizes": _integers(startup[4]),
+        }
     argument = _ARGUMENT.search(text) if _DOTS in text else None
     if argument is None:
-        return None
+        return {}
     name, value = argument[1], argument[2].rstrip()
     if name == "cp_comm_type":
         types = tuple(sorted(set(_WORD.findall(value)) - {"None"}))
-        return Configuration(comm_types=types) if types else None
+        return {"comm_types": types} if types else {}
     if name == "hierarchical_context_parallel_sizes":
-        return Configuration(hierarchical_sizes=_integers(value))
-    return Configuration(context_parallel_size=int(value)) if _INTEGER.fullmatch(value) else None
+        return {"hierarchical_sizes": _integers(value)}
+    return {name: int(value)} if _INTEGER.fullmatch(value) else {}
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ringproof.errors import InputError
 from ringproof.harness.logs.facts import (
     Facts,
     Group,
-    Ledgers,
-    collect,
     dynamic_size,
     is_context_parallel,
 )
 from ringproof.harness.logs.findings import Expectation, cautions, findings
-from ringproof.harness.logs.lines import LogScan, opened, unreadable
+from ringproof.harness.logs.lines import Scan, opened
 from ringproof.harness.logs.parsing import engine_text
 from ringproof.harness.logs.verdict import Decision, decide
 from ringproof.reference.topology.census_line import format_ranks
@@ -30,7 +25,6 @@ MAX_RANKS = 200_000
 MAX_EVIDENCE = 60
 _TEXT_EVIDENCE = 12
 _RANKS_TEXT_LIMIT = 40
-_FIELD = "FILE"
 
 
 @dataclass(frozen=True)
@@ -67,36 +61,20 @@ def read_groups(
     Raises:
         InputError: A file is missing, unreadable, not a file, or not gzip data.
     """
-    ledgers = Ledgers()
+    facts = Facts()
     counts: list[FileCount] = []
     notes: list[str] = []
     for path in dict.fromkeys(paths):
-        with opened(_FIELD, path, what="log file of a run", stdin=stdin) as stream:
-            scan = LogScan(stream)
-            notes += _read_file(path, scan, ledgers)
-        counts.append(FileCount(path, scan.bytes_read, scan.lines))
-    facts = collect(ledgers)
+        with opened("FILE", path, what="log file of a run", stdin=stdin) as log:
+            scan = Scan(log)
+            for line in scan:
+                facts.read(path, line.number, line.text)
+        counts.append(FileCount(path, log.bytes_read, scan.lines))
+        notes += log.notes()
     decision = decide(facts)
     found = findings(facts, decision, expectation)
     warnings = (*cautions(facts, decision), *notes)
     return GroupsReport(facts, decision, expectation, found, warnings, tuple(counts))
-
-
-def _read_file(path: str, scan: LogScan, ledgers: Ledgers) -> Iterator[str]:
-    """Read one file, and yield what its reader should know."""
-    try:
-        for line in scan:
-            ledgers.read(path, line.number, line.text)
-    except gzip.BadGzipFile as error:
-        raise InputError(_FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
-    except (EOFError, zlib.error) as error:
-        yield f"{path}: the compressed data is damaged ({error}); read up to there"
-    except OSError as error:
-        raise unreadable(_FIELD, path, error) from error
-    if scan.bytes_read == 0:
-        yield f"{path} is empty"
-    elif scan.looks_binary:
-        yield f"{path} looks binary or UTF-16, not like a text log"
 
 
 def as_json(report: GroupsReport) -> dict[str, Any]:

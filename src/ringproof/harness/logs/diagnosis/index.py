@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ruamel.yaml import YAML
 
 KINDS = ("exception", "device", "usage", "nan", "hang", "follow-up", "silent")
-FILE = "symptoms.yaml"
 
 
-@dataclass(frozen=True)
-class Symptom:
+class Symptom(BaseModel):
     """One entry of the index; the file says what each field means."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     kind: str
@@ -24,7 +24,7 @@ class Symptom:
     remedy: str
     error: re.Pattern[str] | None = None
     says: re.Pattern[str] | None = None
-    functions: frozenset[str] = frozenset()
+    functions: frozenset[str] = Field(frozenset(), alias="in")
     code: re.Pattern[str] | None = None
     statements: tuple[str, ...] = ()
 
@@ -69,20 +69,6 @@ class Index:
 
 def load_index() -> Index:
     """Read the index that comes with the package."""
-    text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
-    return Index(tuple(_symptoms(YAML(typ="safe", pure=True).load(text))))
-
-
-def _symptoms(entries: Sequence[dict[str, Any]]) -> Iterator[Symptom]:
-    for entry in entries:
-        patterns = {name: entry.get(name) for name in ("error", "says", "code")}
-        compiled = {name: re.compile(text) for name, text in patterns.items() if text}
-        yield Symptom(
-            entry["id"],
-            entry["kind"],
-            entry["cause"],
-            entry["remedy"],
-            functions=frozenset(entry.get("in", ())),
-            statements=tuple(entry.get("statements", ())),
-            **compiled,
-        )
+    text = files(__package__).joinpath("symptoms.yaml").read_text(encoding="utf-8")
+    entries = YAML(typ="safe", pure=True).load(text)
+    return Index(TypeAdapter(tuple[Symptom, ...]).validate_python(entries))

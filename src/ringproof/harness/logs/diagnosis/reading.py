@@ -9,12 +9,15 @@ be quoted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from ringproof.errors import printable
-from ringproof.harness.logs.diagnosis.scan import Scan, ScannedLine
+from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
+from ringproof.harness.logs.lines import Line
 from ringproof.harness.logs.parsing import parse_nccl
 
 TIMEOUT = "collective timeout"
@@ -25,6 +28,8 @@ MOST_OPEN = 4096
 MOST_WEAK = 20_000  # lines of a file that may be an exception without a traceback
 MOST_MORE = 8  # further lines of a message
 MOST_SHOWN = 300
+MOST_KNOWN = 4096  # lines whose meaning is remembered; longer ones than LONG are not
+LONG = 1000
 _STAMP = r"(?:\d{4}[-/])?(\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 _TOKEN = re.compile(
     r"\[default(?P<local>\d{1,6})\]:"
@@ -54,14 +59,14 @@ _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
 
 
+_TOLD = ("Running with config=", " ..", "using world size")
 _MARKS = (
     "Traceback (most recent", "Watchdog caught", "Root Cause (first", "(exitcode: -", "CUDA error",
     ".py: error: ",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """An error of one rank.
 
     Attributes:
@@ -106,136 +111,214 @@ class _Open:
 
 
 @dataclass
-class LogReader:
-    """Reads the errors of one file.
+class _Said:
+    """What one line says by itself; equal lines share it, since a failing run repeats them.
 
     Attributes:
+        key: What a launcher put in front of it, which tells the lines of its ranks apart.
+        body: The line without that; ``who`` and ``time`` are as in `Event`.
+    """
+
+    file: str
+    text: str
+    key: str
+    who: str
+    body: str
+    time: str
+
+    @cached_property
+    def configures(self) -> bool:
+        """Whether it may be a line of the configuration or of Transformer Engine."""
+        return any(mark in self.text for mark in _TOLD)
+
+    @cached_property
+    def matters(self) -> bool:
+        """Whether, outside of tracebacks, it is more than weak evidence."""
+        return _matters(self.text)
+
+    @cached_property
+    def frame(self) -> re.Match[str] | None:
+        """A frame of a traceback: file, line and function."""
+        return _FRAME.match(self.body)
+
+    @cached_property
+    def raised(self) -> re.Match[str] | None:
+        """An exception: its name and message."""
+        return _EXCEPTION.match(self.body)
+
+    @cached_property
+    def alone(self) -> dict[str, Any]:
+        """The fields of the event that the line shows without others; empty if it shows none."""
+        body = self.body
+        if watchdog := _WATCHDOG.search(self.text):
+            return _timeout(watchdog, self)
+        if device := _DEVICE.search(body):
+            return {"error": "CUDA error", "message": device[1]}
+        if ended := _ENDED.search(body):
+            who = f"local rank {ended[2]} of {self.file}"
+            return {"who": who, "error": f"exit code {ended[1]}"}
+        if usage := _USAGE.match(body):
+            return {"error": "usage", "message": usage[1]}
+        if self.raised and self.raised[2]:
+            return {"error": self.raised[1], "message": self.raised[2], "weak": True}
+        if _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
+            return {"error": "not a number", "message": body.strip()[:MOST_SHOWN]}
+        return {}
+
+    def event(
+        self,
+        line: Line,
+        iteration: int | None,
+        error: str = "",
+        message: str = "",
+        who: str = "",
+        **flags: Any,
+    ) -> Event:
+        """Return an error that this line shows."""
+        return Event(
+            who or self.who,
+            error,
+            message,
+            self.file,
+            line.number,
+            self.text,
+            time=self.time,
+            iteration=iteration,
+            **flags,
+        )
+
+
+class LogReader:
+    """Reads the errors of one file; iterate it once.
+
+    Args:
         name: The file, as the user named it.
     """
 
-    name: str
-    open: dict[str, _Open] = field(default_factory=dict)
-    after: set[str] = field(default_factory=set)
-    root: dict[str, int] = field(default_factory=dict)
-    root_lines: int = 0
-    linger: int = 0
-    weak: int = 0
-    names: dict[str, str] = field(default_factory=dict)
+    def __init__(self, name: str, scan: DiagnosisScan) -> None:
+        self._name = name
+        self._scan = scan
+        self._open: dict[str, _Open] = {}
+        self._after: set[str] = set()
+        self._root: dict[str, int] = {}
+        self._root_lines = self._linger = self._weak = 0
+        self._known = lru_cache(MOST_KNOWN)(self._said)
 
-    def read(self, scan: Scan) -> Iterator[tuple[ScannedLine, Event | None]]:
-        """Return each line of interest, and the errors that end there."""
+    def __iter__(self) -> Iterator[Line | Event]:
+        """Return the lines that may tell the configuration, and all errors."""
+        scan = self._scan
         for line in scan:
-            yield line, None
-            busy = self.open or self.linger > 0 or self.root_lines > 0
-            if not busy and not self._matters(line.text):
+            busy = self._open or self._linger > 0 or self._root_lines > 0
+            if not (busy or scan.weak or _matters(line.text, *_TOLD)):
                 continue
-            for event in self._line(line):
-                yield line, event
-            self.linger = LINGER if self.open else max(0, self.linger - 1)
-            scan.follow = int(self.linger > 0 or self.root_lines > 0)
-        last = ScannedLine(scan.lines, "", scan.iteration)
-        for key in list(self.open):
-            for event in self._close(key):
-                yield last, event
-
-    def _matters(self, text: str) -> bool:
-        """Whether a line outside of tracebacks can be an error; weak evidence is limited."""
-        if any(mark in text for mark in _MARKS) or _NAN.search(text):
-            return True
-        self.weak += 1
-        return self.weak <= MOST_WEAK
-
-    def _line(self, line: ScannedLine) -> Iterator[Event]:
-        tokens, body, time = _split(line.text)
-        key = " ".join(f"{name}={value}" for name, value in tokens.items())
-        who = self.names.get(key) or self._who(tokens)
-        if len(self.names) < MOST_OPEN:
-            self.names[key] = who
-        base = Event(who, "", "", self.name, line.number, line.text, time=time,
-                     iteration=line.iteration)  # fmt: skip
-        if "Traceback (most recent" in body:
+            known = len(line.data) < LONG
+            said = self._known(line.data) if known else self._said(line.data)
+            if said.configures:
+                yield line
+            if not (busy or said.matters):
+                if not scan.weak:
+                    continue
+                self._weak += 1
+                scan.weak = self._weak < MOST_WEAK
+            yield from self._line(said, line)
+            self._linger = LINGER if self._open else max(0, self._linger - 1)
+            scan.follow = int(self._linger > 0 or self._root_lines > 0)
+        for key in list(self._open):
             yield from self._close(key)
-            if len(self.open) < MOST_OPEN and _begins(body):
-                self.open[key] = _Open(replace(base, after=key in self.after))
-            self.after.discard(key)
-            return
-        if key in self.open:
-            yield from self._continue(key, body, base)
-            if key in self.open or body.startswith(" "):
-                return
-        if body.startswith(("During handling of", "The above exception was")):
-            self.after.add(key)
-        if self.root_lines > 0 or "Root Cause (first" in body:
-            yield from self._root_cause(body, base)
-        yield from _single(body, base, line.text)
 
-    def _continue(self, key: str, body: str, base: Event) -> Iterator[Event]:
+    def _said(self, data: bytes) -> _Said:
+        text = Line(0, data).text
+        tokens, body, time = _split(text)
+        key = " ".join(f"{name}={value}" for name, value in tokens.items())
+        return _Said(self._name, text, key, self._who(tokens), body, time)
+
+    def _line(self, said: _Said, line: Line) -> Sequence[Event]:
+        key, body = said.key, said.body
+        found: Sequence[Event] = ()
+        if "Traceback (most recent" in body:
+            found = self._close(key)
+            if len(self._open) < MOST_OPEN and _begins(body):
+                after = key in self._after
+                self._open[key] = _Open(said.event(line, self._scan.iteration, after=after))
+            self._after.discard(key)
+            return found
+        if key in self._open:
+            found = self._continue(said, line)
+            if key in self._open or body.startswith(" "):
+                return found
+        if body.startswith(("During handling of", "The above exception was")):
+            self._after.add(key)
+        if self._root_lines > 0 or "Root Cause (first" in body:
+            found = (*found, *self._root_cause(said, line))
+        if said.alone:
+            found = (*found, said.event(line, self._scan.iteration, **said.alone))
+        return found
+
+    def _continue(self, said: _Said, line: Line) -> Sequence[Event]:
         """Take a line of an open traceback."""
-        one = self.open[key]
+        one = self._open[said.key]
         one.seen += 1
         if one.event.error:
-            if len(one.more) < MOST_MORE and _goes_on(body, base.time):
-                one.more.append(body.strip())
-            else:
-                yield from self._close(key)
-            return
-        frame = _FRAME.match(body)
-        end = None if frame else _EXCEPTION.match(body)
-        if frame:
+            if len(one.more) >= MOST_MORE or not _goes_on(said):
+                return self._close(said.key)
+            one.more.append(said.body.strip())
+        elif frame := said.frame:
             one.frames.append(frame[3] or "")
             one.expects_code = True
             one.place, one.code = f"{frame[1]}:{frame[2]}", ""
-        elif end and (one.frames or one.seen > 1):
-            one.event = replace(
-                one.event,
-                error=end[1],
-                message=end[2] or "",
-                line=base.line,
-                text=base.text,
-                time=base.time or one.event.time,
-                iteration=base.iteration,
+        elif said.raised and (one.frames or one.seen > 1):
+            one.event = one.event._replace(
+                error=said.raised[1],
+                message=said.raised[2] or "",
+                line=line.number,
+                text=said.text,
+                time=said.time or one.event.time,
+                iteration=self._scan.iteration,
             )
-        elif one.expects_code and body[:1].isspace():
-            one.code = body.strip()[:MOST_SHOWN]
+        elif one.expects_code and said.body[:1].isspace():
+            one.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
         elif one.seen > MOST_LINES:
-            yield from self._close(key)
+            return self._close(said.key)
+        return ()
 
-    def _close(self, key: str) -> Iterator[Event]:
-        one = self.open.pop(key, None)
+    def _close(self, key: str) -> Sequence[Event]:
+        one = self._open.pop(key, None)
         if one is None or not (one.frames or one.event.error):
-            return
+            return ()
         event = one.event
         message = "\n".join((event.message, *one.more))
-        yield replace(
-            event,
-            error=event.error or CUT,
-            message=message.lstrip("\n") if event.text.rstrip().endswith(":") else message,
-            functions=tuple(dict.fromkeys(one.frames)),
-            place=one.place,
-            code=one.code,
+        return (
+            event._replace(
+                error=event.error or CUT,
+                message=message.lstrip("\n") if event.text.rstrip().endswith(":") else message,
+                functions=tuple(dict.fromkeys(one.frames)),
+                place=one.place,
+                code=one.code,
+            ),
         )
 
-    def _root_cause(self, body: str, base: Event) -> Iterator[Event]:
+    def _root_cause(self, said: _Said, line: Line) -> Sequence[Event]:
         """Take a line of torchrun's summary, which names the rank that failed first."""
-        if "Root Cause (first" in body:
-            self.root, self.root_lines = {}, 10
-            return
-        self.root_lines -= 1
-        match = _ROOT.match(body)
+        if "Root Cause (first" in said.body:
+            self._root, self._root_lines = {}, 10
+            return ()
+        self._root_lines -= 1
+        match = _ROOT.match(said.body)
         if match:
-            self.root[match[1]] = int(match[2])
-        if len(self.root) == 2:
-            self.root_lines = 0
-            yield replace(base, who=f"rank {self.root['rank']}", root=True,
-                          error=f"exit code {self.root['exitcode']}")  # fmt: skip
+            self._root[match[1]] = int(match[2])
+        if len(self._root) < 2:
+            return ()
+        self._root_lines = 0
+        who, error = f"rank {self._root['rank']}", f"exit code {self._root['exitcode']}"
+        return (said.event(line, self._scan.iteration, who=who, root=True, error=error),)
 
     def _who(self, tokens: Mapping[str, str]) -> str:
         if "rank" in tokens:
             return f"rank {tokens['rank']}"
         if "task" in tokens:
             return f"rank {tokens['task']}"
-        path = PurePath(self.name)
+        path = PurePath(self._name)
         named = _RANK_IN_NAME.findall(path.name)
         if named:
             return f"rank {int(named[-1])}"
@@ -243,8 +326,8 @@ class LogReader:
             return f"local rank {tokens['local']} of {path.name}"
         if "pid" in tokens:
             return f"{tokens['actor']} {tokens['pid']}"
-        of_torchrun = _TORCHRUN.search(self.name)
-        return f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else self.name
+        of_torchrun = _TORCHRUN.search(self._name)
+        return f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else self._name
 
 
 def shown(text: str) -> str:
@@ -277,35 +360,21 @@ def _begins(body: str) -> bool:
     return body.rstrip().endswith("Traceback (most recent call last):")
 
 
-def _goes_on(body: str, time: str) -> bool:
+def _matters(text: str, *also: str) -> bool:
+    """Whether a line outside of tracebacks is more than weak evidence, or holds other words."""
+    return any(mark in text for mark in (*_MARKS, *also)) or _NAN.search(text) is not None
+
+
+def _goes_on(said: _Said) -> bool:
     """Whether a line after an exception belongs to its message."""
     ends = ("During handling", "The above exception", "Traceback ", "[", "File ")
-    return bool(body.strip()) and not time and not body.startswith(ends)
+    return bool(said.body.strip()) and not said.time and not said.body.startswith(ends)
 
 
-def _single(body: str, base: Event, text: str) -> Iterator[Event]:
-    """Return the error that a line alone shows."""
-    watchdog, ended, device = _WATCHDOG.search(text), _ENDED.search(body), _DEVICE.search(body)
-    usage, exception = _USAGE.match(body), _EXCEPTION.match(body)
-    if watchdog:
-        yield _timeout(watchdog, base, text)
-    elif device:
-        yield replace(base, error="CUDA error", message=device[1])
-    elif ended:
-        yield replace(base, who=f"local rank {ended[2]} of {base.file}",
-                      error=f"exit code {ended[1]}")  # fmt: skip
-    elif usage:
-        yield replace(base, error="usage", message=usage[1])
-    elif exception and exception[2]:
-        yield replace(base, error=exception[1], message=exception[2], weak=True)
-    elif _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
-        yield replace(base, error="not a number", message=body.strip()[:MOST_SHOWN])
-
-
-def _timeout(match: re.Match[str], base: Event, text: str) -> Event:
-    """Return a timeout, whose message is group, sequence number and operation."""
-    group, who = "", base.who
-    for line in parse_nccl(text):
+def _timeout(match: re.Match[str], said: _Said) -> dict[str, Any]:
+    """Return the fields of a timeout, whose message is group, operation and sequence number."""
+    group, who = "", said.who
+    for line in parse_nccl(said.text):
         group = line.description or f"GUID {line.guid}"
         if line.global_rank is not None:
             who = f"rank {line.global_rank}"
@@ -314,4 +383,4 @@ def _timeout(match: re.Match[str], base: Event, text: str) -> Event:
     if match[1] and not group:
         who = f"rank {int(match[1])}"
     message = f"{group or 'unnamed group'} {match[3]} {match[2]}"
-    return replace(base, who=who, error=TIMEOUT, message=message)
+    return {"who": who, "error": TIMEOUT, "message": message}

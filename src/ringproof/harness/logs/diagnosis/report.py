@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ringproof.errors import InputError, printable
+from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, shown
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, shown
 from ringproof.harness.logs.diagnosis.recorder import (
     LARGEST_BYTES,
     Stuck,
@@ -20,14 +18,13 @@ from ringproof.harness.logs.diagnosis.recorder import (
     read_dump,
     stuck_groups,
 )
-from ringproof.harness.logs.diagnosis.scan import Scan
+from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
 from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding, Ledger
-from ringproof.harness.logs.lines import opened, unreadable
+from ringproof.harness.logs.lines import OpenLog, opened
 from ringproof.harness.logs.parsing import engine_text
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
-FIELD = "LOG"
 _HEAD_BYTES = 4096
 _MOST_NAMES = 6
 _MOST_LINES = 8
@@ -71,14 +68,16 @@ def diagnose(
     notes: list[str] = []
     lines = 0
     for path in dict.fromkeys(paths):
-        with opened(FIELD, path, what="log of a run", stdin=stdin) as stream:
-            head = _head(path, stream)
+        with opened("LOG", path, what="log of a run", stdin=stdin) as log:
+            head = log.read(_HEAD_BYTES)
+            if log.damage:
+                raise log.refused("damaged gzip data", "copy the log again")
             if is_dump(head):
-                notes += _dump(path, _rest(path, head, stream), dumps)
+                notes += _dump(log, head, dumps)
                 continue
-            scan = Scan(stream, head)
-            ledger.files.append(path)
-            notes += _read(path, scan, ledger)
+            scan = DiagnosisScan(log, head)
+            ledger.read(path, scan)
+        notes += log.notes()
         lines += scan.lines
     if ledger.full:
         notes.append("more kinds of errors than this reader keeps; the later ones are left out")
@@ -97,53 +96,14 @@ def _hang(diagnosis: Diagnosis, index: Index) -> Symptom | None:
     return index.find(TIMEOUT, diagnosis.stuck[0].group.description)
 
 
-def _dump(path: str, data: bytes, dumps: dict[int, dict[str, Any]]) -> Iterator[str]:
-    rank, dump = read_dump(path, data)
-    if rank in dumps:
-        yield f"{path}: another dump is of rank {rank}, too; the later one counts"
-    dumps[rank] = dump
-
-
-def _head(path: str, stream: BinaryIO) -> bytes:
-    try:
-        return stream.read(_HEAD_BYTES)
-    except gzip.BadGzipFile as error:
-        raise InputError(FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
-    except (EOFError, zlib.error) as error:
-        raise InputError(FIELD, path, "damaged gzip data", "copy the log again") from error
-    except OSError as error:
-        raise unreadable(FIELD, path, error) from error
-
-
-def _rest(path: str, head: bytes, stream: BinaryIO) -> bytes:
-    data = head + stream.read(LARGEST_BYTES)
+def _dump(log: OpenLog, head: bytes, dumps: dict[int, dict[str, Any]]) -> Iterator[str]:
+    data = head + log.read(LARGEST_BYTES)
     if len(data) > LARGEST_BYTES:
-        raise InputError(FIELD, path, f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
-    return data
-
-
-def _read(path: str, scan: Scan, ledger: Ledger) -> Iterator[str]:
-    """Read one log, and yield what its reader should know."""
-    reader = LogReader(path)
-    try:
-        for line, event in reader.read(scan):
-            if event is None:
-                ledger.line(path, line)
-            else:
-                ledger.add(event)
-    except gzip.BadGzipFile as error:
-        raise InputError(FIELD, path, f"not gzip data: {error}", "rename or unpack it") from error
-    except (EOFError, zlib.error) as error:
-        yield f"{path}: the compressed data is damaged ({error}); read up to there"
-    except OSError as error:
-        raise unreadable(FIELD, path, error) from error
-    ledger.again(scan.repeated)
-    if scan.iteration is not None:
-        ledger.final[path] = scan.iteration
-    if scan.bytes_read == 0:
-        yield f"{path} is empty"
-    elif scan.looks_binary:
-        yield f"{path} looks binary or UTF-16, not like a text log"
+        raise log.refused(f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
+    rank, dump = read_dump(log.path, data)
+    if rank in dumps:
+        yield f"{log.path}: another dump is of rank {rank}, too; the later one counts"
+    dumps[rank] = dump
 
 
 def names(who: set[str] | tuple[str, ...]) -> str:

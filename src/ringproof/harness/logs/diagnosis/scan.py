@@ -1,9 +1,8 @@
-"""One pass over a log of any size, which returns the few lines that can matter.
+"""One pass over a log of any size, which returns the few lines that can explain a failure.
 
-Blocks of bytes are searched for a few fixed strings. A line is decoded only if it holds one of
-them, or if the reader asked for the lines that follow one, as a traceback needs. Memory is that of
-a few blocks. Of a line that is longer than a block, or that a progress bar overwrites, only a part
-is returned.
+A line is decoded only if it holds one of a few fixed strings, or if the reader asked for the lines
+that follow one, as a traceback needs. Of a line that is longer than a block, or that a progress bar
+overwrites, only a part is returned.
 """
 
 from __future__ import annotations
@@ -11,15 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
 
-from ringproof.files import looks_binary
-from ringproof.harness.logs.lines import ANSI, BLOCK_BYTES
+from ringproof.harness.logs.lines import Line, OpenLog, Scan
 
 _ENGINE = b"Running with config="
 NEEDLES = (
-    b"rror:",
     b"Traceback (most recent",
     b"Watchdog caught",
     b"Root Cause (first",
@@ -30,6 +25,10 @@ NEEDLES = (
     _ENGINE,
 )
 """Strings that lines of interest hold; all of a run's length is searched for them."""
+WEAK_NEEDLES = (b"rror:",)
+"""What lines hold that can be an exception without its traceback, which is weak evidence."""
+ERROR_NEEDLES = (b"CUDA error", b".py: error: ")
+"""What takes their place once there were enough of them: errors that a line alone shows."""
 EARLY_NEEDLES = (
     b"using world size: ",
     b"cp_comm_type ",
@@ -38,99 +37,73 @@ EARLY_NEEDLES = (
 )
 EARLY_BYTES = 32 << 20  # arguments are printed at the start
 MOST_REPEATED = 4096
-MOST_CHARACTERS = 16 << 10
+MOST_BYTES = 16 << 10
 _ITERATION_MARK = b"elapsed time per iteration"
 _SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 _ITERATION = re.compile(rb"iteration +([0-9]{1,12})/")
 
 
-@dataclass(frozen=True)
-class ScannedLine:
-    """A line of a log.
-
-    Attributes:
-        number: Line number from 1.
-        text: The line without colours, cut to `MOST_CHARACTERS`.
-        iteration: Iteration that the last line of training progress up to it names, if any.
-    """
-
-    number: int
-    text: str
-    iteration: int | None
-
-
-class Scan:
-    """Iterates over the lines of interest of a stream, once.
+class DiagnosisScan(Scan):
+    """Iterates over the lines of interest of a log, once.
 
     Attributes:
         follow: Number of further lines to return whatever they hold; the reader sets it.
-        iteration: Iteration that the last line of training progress names.
-        lines, bytes_read: What has been read so far.
+        weak: Whether to return lines that are weak evidence alone; the reader ends that.
         repeated: Number of each line of Transformer Engine, of which only the first is returned.
     """
 
-    def __init__(self, stream: BinaryIO, head: bytes = b"") -> None:
-        self._stream = stream
-        self._head = head
+    def __init__(self, log: OpenLog, head: bytes = b"") -> None:
+        super().__init__(log, head)
         self.follow = 0
-        self.iteration: int | None = None
-        self.lines = 0
-        self.bytes_read = 0
-        self.looks_binary = False
-        self._searched = 0
+        self.weak = True
         self.repeated: Counter[bytes] = Counter()
+        self._iteration: int | None = None
+        self._data = b""
+        self._searched = self._stop = 0
 
-    def __iter__(self) -> Iterator[ScannedLine]:
-        rest = self._head
-        self.looks_binary = looks_binary(rest) if rest else False
-        self.bytes_read = len(rest)
-        while True:
-            block = self._stream.read(BLOCK_BYTES)
-            if self.bytes_read == 0:
-                self.looks_binary = looks_binary(block)
-            self.bytes_read += len(block)
-            data = rest + block if rest else block
-            cut = data.rfind(b"\n") + 1 if block else len(data)
-            if cut == 0 and len(data) >= BLOCK_BYTES:
-                cut = len(data)  # one line larger than a block: give it up in parts
-            yield from self._search(data, cut)
-            if not block:
-                return
-            rest = data[cut:]
+    @property
+    def iteration(self) -> int | None:
+        """Iteration of the last line of training progress up to the line returned last."""
+        mark = self._data.rfind(_ITERATION_MARK, self._searched, self._stop)
+        self._searched = max(self._searched, self._stop - len(_ITERATION_MARK))
+        if mark >= 0:
+            start = self._data.rfind(b"\n", 0, mark) + 1
+            match = _ITERATION.search(self._data, start, mark)
+            self._iteration = int(match[1]) if match else self._iteration
+        return self._iteration
 
-    def _search(self, data: bytes, end: int) -> Iterator[ScannedLine]:
-        """Return the lines of interest in ``data[:end]``, which begins and ends with a line."""
+    def search(self, data: bytes, end: int) -> Iterator[Line]:
+        """Yield the lines of interest in ``data[:end]``, which begins and ends with a line."""
         found = self._found(data, end)
-        position = counted = index = self._searched = 0
+        self._data, self._searched = data, 0
+        position = index = 0
         while position < end:
+            while index < len(found) and found[index] < position:
+                index += 1
             if self.follow > 0:
                 self.follow -= 1
                 start = position
+            elif index == len(found):
+                break
             else:
-                while index < len(found) and found[index] < position:
-                    index += 1
-                if index == len(found):
-                    break
                 start = max(position, data.rfind(b"\n", position, found[index]) + 1)
             feed = data.find(b"\n", start, end)
-            stop = end if feed < 0 else feed
-            self.lines += data.count(b"\n", counted, start)
-            counted = start
-            place = found[index] if index < len(found) and start <= found[index] < stop else start
-            yield ScannedLine(
-                self.lines + 1, _text(data, start, place, stop), self._before(data, stop)
-            )
+            self._stop = stop = end if feed < 0 else feed
+            line = data[start:stop]
+            if b"\r" in line or len(line) > MOST_BYTES:
+                held = index < len(found) and start <= found[index] < stop
+                line = _part(line, found[index] - start if held else 0)
+            yield Line(self.number(data, start), line)
             position = stop + 1
-        self.lines += data.count(b"\n", counted, end)
-        if end and data[end - 1] != 0x0A:
-            self.lines += 1
-        self._before(data, end)
+        self._stop = end
+        self._iteration = self.iteration
 
     def _found(self, data: bytes, end: int) -> list[int]:
         """Return a position in each line that holds a needle, in order."""
-        early = self.bytes_read <= EARLY_BYTES
+        early = self._log.bytes_read <= EARLY_BYTES
         places: list[int] = []
-        for needle in NEEDLES + EARLY_NEEDLES if early else NEEDLES:
+        errors = WEAK_NEEDLES if self.weak else ERROR_NEEDLES
+        for needle in (*NEEDLES, *errors, *(EARLY_NEEDLES if early else ())):
             place = data.find(needle, 0, end)
             while place >= 0:
                 feed = data.find(b"\n", place, end)
@@ -148,20 +121,9 @@ class Scan:
             self.repeated[tail] += 1
         return known
 
-    def _before(self, data: bytes, position: int) -> int | None:
-        """Return the iteration of the last line of progress that ends before a position."""
-        mark = data.rfind(_ITERATION_MARK, self._searched, position)
-        self._searched = max(self._searched, position - len(_ITERATION_MARK))
-        if mark >= 0:
-            start = data.rfind(b"\n", 0, mark) + 1
-            match = _ITERATION.search(data, start, mark)
-            self.iteration = int(match[1]) if match else self.iteration
-        return self.iteration
 
-
-def _text(data: bytes, start: int, place: int, stop: int) -> str:
+def _part(line: bytes, place: int) -> bytes:
     """Return the part of a line, between carriage returns, that holds a position."""
-    left = max(data.rfind(b"\r", start, place) + 1, start, place - MOST_CHARACTERS // 2)
-    right = data.find(b"\r", place, stop)
-    right = min(stop if right < 0 else right, left + MOST_CHARACTERS)
-    return ANSI.sub("", data[left:right].decode("utf-8", errors="replace"))
+    left = max(line.rfind(b"\r", 0, place) + 1, place - MOST_BYTES // 2)
+    right = line.find(b"\r", place)
+    return line[left : min(len(line) if right < 0 else right, left + MOST_BYTES)]

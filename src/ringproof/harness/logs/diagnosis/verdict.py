@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringproof.harness.logs.diagnosis.index import Index, Symptom
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event, LogReader
 from ringproof.harness.logs.diagnosis.recorder import Stuck
-from ringproof.harness.logs.diagnosis.scan import ScannedLine
+from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
+from ringproof.harness.logs.lines import Line
 from ringproof.harness.logs.parsing import (
     Configuration,
     EngineLine,
@@ -105,30 +106,34 @@ class Ledger:
     roots: set[str] = field(default_factory=set)
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     full: bool = False
-    seen: dict[tuple[object, ...], Symptom | None] = field(default_factory=dict)
+    seen: dict[tuple[object, ...], tuple[Symptom | None, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
 
-    def line(self, file: str, line: ScannedLine) -> None:
-        """Take what a line says of the configuration and of the attention that ran."""
-        engine = parse_engine(line.text) if "Running with config=" in line.text else None
-        if engine is not None:
-            self.engine[engine] += 1
-            self.engine_lines.setdefault(engine, f"{file}:{line.number}")
-        elif " .." in line.text or "using world size" in line.text:
-            self.dynamic |= _DYNAMIC.search(line.text) is not None
-            told = parse_configuration(line.text)
-            said = (
-                {key: value for key, value in vars(told).items() if value is not None}
-                if told
-                else {}
-            )
-            self.configuration = replace(self.configuration, **said)
-
-    def again(self, repeated: Mapping[bytes, int]) -> None:
-        """Count the lines of Transformer Engine that were not returned since they repeat others."""
-        for tail, count in repeated.items():
+    def read(self, path: str, scan: DiagnosisScan) -> None:
+        """Take the errors of one log, and what it says of the configuration and of attention."""
+        self.files.append(path)
+        for read in LogReader(path, scan):
+            if isinstance(read, Event):
+                self.add(read)
+            else:
+                self._line(path, read)
+        # Lines of Transformer Engine that were not returned since they repeat others.
+        for tail, count in scan.repeated.items():
             engine = parse_engine(tail.decode("utf-8", errors="replace"))
             if engine is not None:
                 self.engine[engine] += count - 1
+        if scan.iteration is not None:
+            self.final[path] = scan.iteration
+
+    def _line(self, file: str, line: Line) -> None:
+        engine = parse_engine(line.text)
+        if engine is not None:
+            self.engine[engine] += 1
+            self.engine_lines.setdefault(engine, f"{file}:{line.number}")
+        else:
+            self.dynamic |= _DYNAMIC.search(line.text) is not None
+            self.configuration = replace(self.configuration, **parse_configuration(line.text))
 
     def add(self, event: Event) -> None:
         """Take an error."""
@@ -136,10 +141,9 @@ class Ledger:
             self.roots.add(event.who)
             if not event.error.startswith("exit code -"):
                 return
-        symptom = self._symptom(event)
+        symptom, key = self._known(event)
         if symptom is None and (event.weak or _WORKER.match(event.message)):
             return
-        key = _key(symptom, event)
         before = self.unknown.pop(event.who, None)
         if event.after and before is not None and before != key:
             self._forget(before, event.who)
@@ -153,12 +157,14 @@ class Ledger:
             known = self.findings[key] = Finding(symptom, [])
         self._merge(known, event)
 
-    def _symptom(self, event: Event) -> Symptom | None:
+    def _known(self, event: Event) -> tuple[Symptom | None, tuple[str, ...]]:
+        """Return the symptom that an error is, and what errors of its kind have in common."""
         said = event.error, event.message, event.functions, event.code
         if said not in self.seen:
             if len(self.seen) >= MOST_SEEN:
                 self.seen.clear()
-            self.seen[said] = self.index.find(*said)
+            symptom = self.index.find(*said)
+            self.seen[said] = symptom, _key(symptom, event)
         return self.seen[said]
 
     def _merge(self, known: Finding, event: Event) -> None:

@@ -34,20 +34,17 @@ CSV has a header, as written by a script or exported from Weights & Biases or Te
 from __future__ import annotations
 
 import csv
-import gzip
 import itertools
 import math
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
-from ringproof.errors import InputError
-from ringproof.harness.logs.lines import opened, unreadable
+from ringproof.harness.logs.lines import OpenLog, Origin, opened
 from ringproof.harness.logs.training.series import (
     EVALUATION,
     GRAD_NORM,
@@ -80,61 +77,20 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 ITERATION = re.compile(rb"\biteration +([0-9]{1,15})/ *[0-9]{1,15} +\|")
 
 
-class Origin:
-    """Where the lines of a log come from, for messages: a path, and the argument that named it."""
-
-    def __init__(self, path: str, role: str) -> None:
-        self.path = path
-        self.role = role
-
-    def refused(self, problem: str, remedy: str) -> InputError:
-        """The error that says why this log cannot be used."""
-        return InputError(self.role, self.path, problem, remedy)
-
-
-class Source(Origin):
-    """The lines of one open log; iterate it once, then read what was noted.
-
-    Attributes:
-        notes: What the reader of the verdict should know of the bytes themselves.
-    """
-
-    def __init__(self, path: str, role: str, stream: BinaryIO, wanted: str | None) -> None:
-        super().__init__(path, role)
-        self.notes: list[str] = []
-        self._lines = self._pieces(stream)
-        self._head = self._read_head()
-        self.format = wanted or recognised(self._head)
-
-    def __iter__(self) -> Iterator[bytes]:
-        head, self._head = self._head, []
-        return itertools.chain(head, self._lines)
-
-    def _read_head(self) -> list[bytes]:
-        head: list[bytes] = []
-        size = 0
-        for line in itertools.islice(self._lines, _HEAD_LINES):
-            head.append(line)
-            size += len(line)
-            if size > _HEAD_BYTES:
-                break
-        if not head:
-            raise self.refused("empty", "name a training log")
-        if head[0].startswith(_UTF16):
-            raise self.refused("UTF-16 text", "save it as UTF-8")
-        head[0] = head[0].removeprefix(_UTF8_MARK)
-        return head
-
-    def _pieces(self, stream: BinaryIO) -> Iterator[bytes]:
-        try:
-            while line := stream.readline(PIECE_BYTES):
-                yield line
-        except gzip.BadGzipFile as error:
-            raise self.refused(f"damaged gzip data: {error}", "unpack it by hand") from error
-        except (EOFError, zlib.error) as error:
-            self.notes.append(f"the compressed data is damaged ({error}); read up to there")
-        except OSError as error:
-            raise unreadable(self.role, self.path, error) from error
+def _beginning(log: OpenLog) -> tuple[list[bytes], Iterator[bytes]]:
+    """Return the first lines of a log, by which its format is recognised, and the others."""
+    rest = iter(lambda: log.readline(PIECE_BYTES), b"")
+    head: list[bytes] = []
+    for line in itertools.islice(rest, _HEAD_LINES):
+        head.append(line)
+        if log.bytes_read > _HEAD_BYTES:
+            break
+    if not head:
+        raise log.refused("empty", "name a training log")
+    if head[0].startswith(_UTF16):
+        raise log.refused("UTF-16 text", "save it as UTF-8")
+    head[0] = head[0].removeprefix(_UTF8_MARK)
+    return head, rest
 
 
 def recognised(head: list[bytes]) -> str:
@@ -170,32 +126,26 @@ def _is_table(said: list[bytes]) -> bool:
 _STEP_KIND, _EVALUATION_KIND = "step", "evaluation"
 
 
-def read_jsonl(source: Source, columns: Columns) -> Reading:
-    """All steps of a JSON-lines log."""
-    reader = JsonReader(columns)
-    for place, line in enumerate(source, 1):
-        reader.take(place, line)
-    return reader.reading
-
-
 class JsonReader:
     """Reads JSON lines one by one into `reading`."""
 
     def __init__(self, columns: Columns) -> None:
         self.reading = Reading.of(columns)
+        self._count = 0
         self._step = _Finder(columns.names(STEP))
         self._finders = {name: _Finder(columns.names(name)) for name in columns.series}
         if EVALUATION in self._finders and EVALUATION not in columns.chosen:
             del self._finders[EVALUATION]
         self._evaluation = {EVALUATION: _Finder(columns.names(LOSS))}
 
-    def take(self, place: int, line: bytes) -> None:
-        """Read one line; ``place`` is its number, from 1."""
+    def take(self, line: bytes) -> None:
+        """Read one line."""
+        self._count += 1
         reading = self.reading
         record = _object(line)
         if record is None:
             if not line.isspace():
-                reading.damage(place)
+                reading.damage(self._count)
             return
         kind = record.get("kind", _STEP_KIND)
         if kind == _STEP_KIND:
@@ -284,25 +234,6 @@ _VALIDATION = re.compile(
 )
 _OTHER_LOSSES = re.compile(r"balanc|aux|z_loss|mtp|indexer")
 _SKIPPED, _NAN = b"number of skipped iterations", b"number of nan iterations"
-
-
-def read_megatron(source: Source, columns: Columns) -> Reading:
-    """All iterations of a Megatron log, whatever else stands in it.
-
-    Raises:
-        InputError: not one iteration line.
-    """
-    reader = MegatronReader(columns)
-    for line in source:
-        reader.take(line)
-    if not reader.reading.records:
-        raise source.refused(
-            "no training steps found: no iteration line of Megatron-LM, no JSON lines, no CSV "
-            "header",
-            "name a training log, or its --format",
-        )
-    reader.reading.notes.extend(reader.notes())
-    return reader.reading
 
 
 class _Fields(NamedTuple):
@@ -431,27 +362,11 @@ _NOT_TRAINING = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^
 _ENDINGS = MappingProxyType({LOSS: ("loss",), GRAD_NORM: ("grad_norm", "gradnorm")})
 
 
-def read_table(source: Source, columns: Columns) -> Reading:
-    """All rows of a CSV file that have a step.
-
-    Raises:
-        InputError: no header, no column for the step or any series, or two that could be it.
-    """
-    rows = _rows(source)
-    header = next(rows, None)
-    if header is None:
-        raise source.refused("empty", "name a training log")
-    reader = TableReader(source, columns, header)
-    for line, row in enumerate(rows, 2):
-        reader.take(line, row)
-    return reader.reading
-
-
 class TableReader:
     """Reads the rows of a CSV file one by one into `reading`.
 
     Raises:
-        InputError: See `read_table`.
+        InputError: No header, no column for the step or any series, or two that could be it.
     """
 
     def __init__(self, source: Origin, columns: Columns, header: list[str]) -> None:
@@ -470,16 +385,18 @@ class TableReader:
             raise _missing(source, header, columns.series[0])
         for name, place in found.items():
             self.reading.builders[name].column = header[place].strip()
+        self._count = 1  # the header
         self._step = step
         self._adding = [(self.reading.builders[name].add, place) for name, place in found.items()]
         self._width = 1 + max(step, *found.values())
 
-    def take(self, line: int, row: list[str]) -> None:
-        """Read one row; ``line`` is its number, from 1."""
+    def take(self, row: list[str]) -> None:
+        """Read one row."""
+        self._count += 1
         at = step_number(row[self._step]) if len(row) >= self._width else None
         if at is None:
             if any(row):
-                self.reading.damage(line)
+                self.reading.damage(self._count)
             return
         self.reading.records += 1
         for add, place in self._adding:
@@ -489,17 +406,19 @@ class TableReader:
                 add(at, value)
 
 
-def _rows(source: Source) -> Iterator[list[str]]:
-    lines = (line.decode("utf-8", errors="replace").replace("\0", "\ufffd") for line in source)
+def _read_table(log: OpenLog, raw: Iterable[bytes], columns: Columns) -> TableReader:
+    lines = (line.decode("utf-8", errors="replace").replace("\0", "\ufffd") for line in raw)
     first = next((line for line in lines if line.strip()), None)
     if first is None:
-        return
+        raise log.refused("empty", "name a training log")
     delimiter = max(DELIMITERS, key=first.count)
     try:
-        yield next(csv.reader([first], delimiter=delimiter))
-        yield from csv.reader(lines, delimiter=delimiter)
+        reader = TableReader(log, columns, next(csv.reader([first], delimiter=delimiter)))
+        for row in csv.reader(lines, delimiter=delimiter):
+            reader.take(row)
     except csv.Error as error:
-        raise source.refused(f"not CSV: {error}", "repair it, or give its --format") from error
+        raise log.refused(f"not CSV: {error}", "repair it, or give its --format") from error
+    return reader
 
 
 def _column(source: Origin, header: Sequence[str], columns: Columns, wanted: str) -> int | None:
@@ -573,28 +492,40 @@ def read_log(
     Raises:
         InputError: it cannot be read, or holds no step with a wanted value.
     """
-    with opened(role, path, what="training log", stdin=stdin) as stream:
-        source = Source(path, role, stream, format_name)
-        readers = {JSONL: read_jsonl, CSV: read_table, MEGATRON: read_megatron}
-        reading = readers[source.format](source, columns)
-        series = {
-            name: builder.finish() for name, builder in reading.builders.items() if len(builder)
-        }
-        if not series:
-            raise _without_series(source, reading, columns)
-        return TrainingLog(
-            path,
-            role,
-            source.format,
-            series,
-            reading.exact,
-            reading.averaged,
-            tuple(reading.seen),
-            tuple(_notes(source, reading, series)),
+    with opened(role, path, what="training log", stdin=stdin) as log:
+        head, rest = _beginning(log)
+        found = format_name or recognised(head)
+        lines = itertools.chain(head, rest)
+        reader: JsonReader | MegatronReader | TableReader
+        if found == CSV:
+            reader = _read_table(log, lines, columns)
+        else:
+            reader = JsonReader(columns) if found == JSONL else MegatronReader(columns)
+            for line in lines:
+                reader.take(line)
+    reading = reader.reading
+    if found == MEGATRON and not reading.records:
+        raise log.refused(
+            "no training steps found: no iteration line of Megatron-LM, no JSON lines, no CSV "
+            "header",
+            "name a training log, or its --format",
         )
+    series = {name: builder.finish() for name, builder in reading.builders.items() if len(builder)}
+    if not series:
+        raise _without_series(log, reading, columns)
+    return TrainingLog(
+        path,
+        role,
+        found,
+        series,
+        reading.exact,
+        reading.averaged,
+        tuple(reading.seen),
+        tuple(_notes(log, reader, series)),
+    )
 
 
-def _without_series(source: Source, reading: Reading, columns: Columns) -> Exception:
+def _without_series(source: Origin, reading: Reading, columns: Columns) -> Exception:
     wanted = " or ".join(columns.series)
     if not reading.records:
         held = ", ".join(list(reading.seen)[:12])
@@ -605,15 +536,20 @@ def _without_series(source: Source, reading: Reading, columns: Columns) -> Excep
     return source.refused(f"its steps hold no {wanted} but {held}", remedy)
 
 
-def _notes(source: Source, reading: Reading, series: Mapping[str, Series]) -> Iterator[str]:
-    yield from source.notes
+def _notes(
+    log: OpenLog, reader: JsonReader | MegatronReader | TableReader, series: Mapping[str, Series]
+) -> Iterator[str]:
+    reading = reader.reading
+    if log.damage:
+        yield log.damage
     if reading.damaged:
         lines = "line" if reading.damaged == 1 else "lines"
         yield (
             f"{reading.damaged:,} {lines} could not be read, the first is line "
             f"{reading.first_damaged:,}"
         )
-    yield from reading.notes
+    if isinstance(reader, MegatronReader):
+        yield from reader.notes()
     repeated = max(series.values(), key=lambda one: one.repeated)
     if repeated.repeated:
         changed = max(one.changed for one in series.values())

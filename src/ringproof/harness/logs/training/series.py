@@ -238,7 +238,6 @@ class Reading:
     """
 
     builders: dict[str, SeriesBuilder]
-    notes: list[str] = field(default_factory=list)
     seen: dict[str, None] = field(default_factory=dict)
     records: int = 0
     damaged: int = 0

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ringproof.errors import InputError
-from ringproof.harness.logs.lines import STDIN, unreadable
+from ringproof.harness.logs.lines import GZIP, STDIN, Origin
 
 BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 256
-_GZIP = b"\x1f\x8b"
 
 
-class Follower:
+class Follower(Origin):
     """Gives the complete lines that were appended since the last time.
 
     A log that is renamed away is read to its end, then the new file of that name from its
@@ -26,15 +25,12 @@ class Follower:
     Attributes:
         waiting: Whether the file does not exist yet.
         ended: Whether nothing can follow: the pipe was closed.
-        restarts: How often the file was replaced or written anew.
     """
 
     def __init__(self, path: str, role: str, stdin: BinaryIO | None = None) -> None:
-        self.path = path
+        super().__init__(path, role)
         self.waiting = path != STDIN
         self.ended = False
-        self.restarts = 0
-        self._role = role
         self._handle = stdin.fileno() if path == STDIN and stdin is not None else -1
         self._head = b""
         self._place = 0
@@ -78,15 +74,14 @@ class Follower:
     def _open(self) -> bool:
         try:
             if not stat.S_ISREG(Path(self.path).stat().st_mode):
-                problem = "is not a file that grows"
-                raise InputError(self._role, self.path, problem, "name a log file, or - for stdin")
+                raise self.refused("is not a file that grows", "name a log file, or - for stdin")
             self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except InputError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise unreadable(self._role, self.path, error) from error
+            raise self.unreadable(error) from error
         self.waiting = False
         return True
 
@@ -94,7 +89,6 @@ class Follower:
         if rest := self.unfinished():
             yield rest
         self._head, self._place = b"", 0
-        self.restarts += 1
         yield None
 
     def _rewritten(self) -> bool:
@@ -116,11 +110,13 @@ class Follower:
             while block := os.read(self._handle, BLOCK_BYTES):
                 if len(self._head) < _HEAD_BYTES:
                     self._head += block[: _HEAD_BYTES - len(self._head)]
-                    self._refuse_compressed()
+                if self._head.startswith(GZIP):
+                    problem = "compressed data cannot be followed"
+                    raise self.refused(problem, "unpack it, or pipe it into stdin")
                 self._place += len(block)
                 yield from self._split(block)
         except OSError as error:
-            raise unreadable(self._role, self.path, error) from error
+            raise self.unreadable(error) from error
 
     def _piped(self) -> Iterator[bytes]:
         """Read until nothing is there at the moment."""
@@ -135,8 +131,3 @@ class Follower:
         yield from lines
         if len(self._rest) > BLOCK_BYTES:  # not a line of a training log: give it up in parts
             yield self.unfinished()
-
-    def _refuse_compressed(self) -> None:
-        if self._head.startswith(_GZIP):
-            problem = "compressed data cannot be followed"
-            raise InputError(self._role, self.path, problem, "unpack it, or pipe it into stdin")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.parsing import parse_engine
 from ringproof.harness.logs.training.log import (
     CSV,
@@ -15,7 +16,6 @@ from ringproof.harness.logs.training.log import (
     ITERATION,
     JsonReader,
     MegatronReader,
-    Origin,
     TableReader,
     recognised,
 )
@@ -55,8 +55,8 @@ class StepReader:
             that say so.
     """
 
-    def __init__(self, path: str, role: str, columns: Columns) -> None:
-        self._origin = Origin(path, role)
+    def __init__(self, origin: Origin, columns: Columns) -> None:
+        self._origin = origin
         self._columns = columns
         self._json = JsonReader(columns)
         self._megatron = MegatronReader(columns)
@@ -78,7 +78,7 @@ class StepReader:
         """
         self._count += 1
         if self._table is not None:
-            self._table.take(self._count, self._row(line))
+            self._table.take(self._row(line))
             return _drained(self._table.reading)
         if b"iteration" in line and ITERATION.search(line):  # the former is far cheaper
             self._megatron.take(line)
@@ -87,7 +87,7 @@ class StepReader:
         if line.startswith(b"\0"):  # the hole where a file was emptied under its writer
             line = line.lstrip(b"\0")
         if line.startswith(b"{"):
-            self._json.take(self._count, line)
+            self._json.take(line)
             return _drained(self._json.reading, histogram=line)
         if self._count == 1 and recognised([line]) == CSV:
             self._delimiter = max(DELIMITERS, key=line.decode(errors="replace").count)
