@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.fences.trees import CODE, MemoryTree, mentions
+from checks.anchors.native_source import TextTree
+from checks.fences.trees import CODE, mentions
 from ringproof.errors import InputError
 from ringproof.harness.fences.check import SourceFiles, judge
 from ringproof.harness.fences.mentions import find_mentions
@@ -152,7 +153,7 @@ def test_junk_never_crashes(text: str) -> None:
         found = find_mentions(data, "SKILL.md")
     except InputError:
         return
-    places = SourceFiles(MemoryTree({"src/a.py": text.replace("\0", ""), "a.py": CODE}), {})
+    places = SourceFiles(TextTree({"src/a.py": text.replace("\0", ""), "a.py": CODE}), {})
     for item in found:
         judge(item, "skills/one/SKILL.md", places)
         assert [data[span.start : span.end].isdigit() for span in item.spans] == [

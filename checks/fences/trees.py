@@ -1,16 +1,16 @@
-"""A tree in memory, a small checkout with skills, and shorthands for what is found in them."""
+"""A small checkout with skills, and shorthands for what is found in them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from checks.anchors.native_source import TextTree
 from ringproof.harness.code.files import read_source
 from ringproof.harness.code.quotes import Placement, place_quote
 from ringproof.harness.fences.check import JudgedMention, check_documents
 from ringproof.harness.fences.mentions import find_mentions
-from ringproof.harness.upstreams.tree import refuse_escape
 
 CODE = "\n".join(
     [
@@ -32,26 +32,6 @@ CODE = "\n".join(
         "",
     ]
 )
-
-
-class MemoryTree:
-    """An `UpstreamTree` of texts."""
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self._files = {path: text.encode() for path, text in files.items()}
-
-    @property
-    def origin(self) -> str:
-        return "memory"
-
-    def read(self, path: str) -> bytes:
-        refuse_escape(path)
-        if path not in self._files:
-            raise FileNotFoundError(path)
-        return self._files[path]
-
-    def paths(self, under: str = "") -> Iterator[str]:
-        return (path for path in self._files if path.startswith(under))
 
 
 def place(quote: str, start: int, end: int, code: str = CODE, path: str = "a.py") -> Placement:
@@ -83,11 +63,11 @@ def checkout(root: Path, files: Mapping[str, str | bytes]) -> Path:
     return root
 
 
-def findings(path: Path, **roots: MemoryTree) -> list[JudgedMention]:
+def findings(path: Path, **roots: TextTree) -> list[JudgedMention]:
     return [item for document in check_documents(path, roots) for item in document.findings]
 
 
-def statuses(path: Path, **roots: MemoryTree) -> list[str]:
+def statuses(path: Path, **roots: TextTree) -> list[str]:
     return [item.placement.status for item in findings(path, **roots)]
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import typer
 
-from ringproof.cli.lint import command_table
 from ringproof.cli.main import app
 from ringproof.harness.lint.engine import LintReport, lint
-from ringproof.harness.lint.fenced import CommandTable
 from ringproof.harness.lint.selection import LintConfig
 
+PROGRAM = typer.main.get_command(app)
 HEAD = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"
 
 
@@ -27,12 +25,7 @@ def make_skill(root: Path, body: str = "", *, name: str = "one", head: str = HEA
 
 def report_on(*paths: Path, config: LintConfig | None = None, obey: bool = True) -> LintReport:
     """Lint with the commands of this ringproof."""
-    return lint(paths, config or LintConfig(), _commands(), obey_silences=obey)
-
-
-@functools.cache
-def _commands() -> CommandTable:
-    return command_table(typer.main.get_command(app))
+    return lint(paths, config or LintConfig(), PROGRAM, obey_silences=obey)
 
 
 def rules_of(*paths: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 
@@ -99,35 +98,6 @@ def test_the_digest_turns_with_its_sources_only(tmp_path: Path, name: str, turns
     assert (before != after) is turns
 
 
-def _reworded(repository: Miniature) -> None:
-    text = (repository.root / "skills/demo/card.yaml").read_text()
-    assert "a is so" in text
-    repository.file("skills/demo/card.yaml", text.replace("a is so", "a is certainly so"))
-
-
-def _reexpected(repository: Miniature) -> None:
-    text = (repository.root / "skills/demo/card.yaml").read_text()
-    repository.file("skills/demo/card.yaml", text.replace("make_group", "sizes"))
-
-
-def _imported(repository: Miniature) -> None:
-    repository.file("src/pack/later.py", "X = 2\n")
-
-
-def _unrelated(repository: Miniature) -> None:
-    repository.file("src/pack/unused.py", "X = 2\n")
-
-
-def _other_version(repository: Miniature) -> None:
-    (path,) = (repository.root / "evidence").glob("*/demo.json")
-    path.write_text(path.read_text().replace('"version": 2,', '"version": 0,', 1))
-
-
-def _unreadable(repository: Miniature) -> None:
-    (path,) = (repository.root / "evidence").glob("*/demo.json")
-    path.write_text("[]")
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Miniature:
     """Evidence, recorded by a run; the tests below each edit and restore the repository."""
@@ -139,27 +109,32 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Miniature:
     return repository
 
 
+CARD_FILE, RECORD = "skills/demo/card.yaml", "evidence/*/demo.json"
+
+
 @pytest.mark.parametrize(
-    ("edit", "words"),
+    ("name", "old", "new", "words"),
     [
-        pytest.param(_imported, "sources changed since: checks/test_a.py::test_a", id="imported"),
-        pytest.param(_reexpected, "sources changed since: anchor:place", id="anchor"),
-        pytest.param(_reworded, "reworded or proven otherwise: a", id="reworded"),
-        pytest.param(_other_version, "written as version 0", id="version"),
-        pytest.param(_unreadable, "not readable", id="unreadable"),
-        pytest.param(_unrelated, None, id="unrelated"),
+        ("src/pack/later.py", "1", "2", "sources changed since: checks/test_a.py::test_a"),
+        (CARD_FILE, "make_group", "sizes", "sources changed since: anchor:place"),
+        (CARD_FILE, "a is so", "a is certainly so", "reworded or proven otherwise: a"),
+        (RECORD, '"version": 2,', '"version": 0,', "written as version 0"),
+        (RECORD, "{", "[", "not readable"),
+        ("src/pack/unused.py", "", "X = 2", None),
     ],
+    ids=["imported", "anchor", "reworded", "version", "unreadable", "unrelated"],
 )
 def test_stale_evidence_is_reported_and_is_no_failure(
-    recorded: Miniature, tmp_path: Path, edit: Callable[[Miniature], None], words: str | None
+    recorded: Miniature, tmp_path: Path, name: str, old: str, new: str, words: str | None
 ) -> None:
-    contents = {path: path.read_bytes() for path in recorded.root.rglob("*") if path.is_file()}
+    (path,) = recorded.root.glob(name)
+    before = path.read_text()
+    assert old in before
     try:
-        edit(recorded)
+        path.write_text(before.replace(old, new, 1))
         done = recorded.prove("--out", str(tmp_path / "out"))
     finally:
-        for path, data in contents.items():
-            path.write_bytes(data)
+        path.write_text(before)
     assert done.returncode == 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("stale: ")]
     assert len(lines) == (words is not None)

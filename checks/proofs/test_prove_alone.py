@@ -7,13 +7,15 @@ from pathlib import Path
 from checks.proofs.miniature import anchor, claim, miniature
 from ringproof.harness.proofs.prove import NO_TESTS
 
+TESTED = claim("tested", "checks/test_a.py::test_x")
+
 
 def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
     repository.card(
         anchors=[anchor("place")],
         claims=[
-            claim("tested", "checks/test_a.py::test_x"),
+            TESTED,
             claim("both", "checks/test_a.py::test_x", "anchor:place"),
         ],
     )
@@ -30,21 +32,11 @@ def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> 
 
 def test_everything_is_required_with_require_all(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
-    repository.card(anchors=[anchor("place")], claims=[claim("tested", "checks/test_a.py::test_x")])
+    repository.card(anchors=[anchor("place")], claims=[TESTED])
     code, _, whole = repository.verdicts("--require-all")
     assert code == 1
     lines = [problem for problem in whole["problems"] if problem.startswith("demo: ")]
     assert lines == [f"demo: 1 proofs lack code: checks/test_a.py::test_x: {NO_TESTS}"]
-
-
-def test_in_a_checkout_a_test_that_does_not_exist_refutes(tmp_path: Path) -> None:
-    """The same card, beside a folder of tests."""
-    repository = miniature(tmp_path)
-    repository.file("checks/test_b.py", "def test_x(): pass\n")
-    repository.card(anchors=[anchor("place")], claims=[claim("tested", "checks/test_a.py::test_x")])
-    code, claims, _ = repository.verdicts()
-    assert code == 1
-    assert claims["tested"]["verdict"] == "refuted"
 
 
 def test_in_a_checkout_a_folder_of_tests_that_does_not_exist_refutes(tmp_path: Path) -> None:
@@ -62,7 +54,7 @@ def test_in_a_checkout_a_folder_of_tests_that_does_not_exist_refutes(tmp_path: P
 
 def test_where_nothing_could_run_the_run_fails_and_refutes_nothing(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
-    repository.card(claims=[claim("tested", "checks/test_a.py::test_x")])
+    repository.card(claims=[TESTED])
     code, claims, whole = repository.verdicts()
     assert code == 1
     assert claims["tested"]["verdict"] == "not-here"
@@ -74,7 +66,7 @@ def test_each_verdict_is_explained_where_it_is_first_seen(tmp_path: Path) -> Non
     repository = miniature(tmp_path)
     repository.card(
         anchors=[anchor("place")],
-        claims=[claim("tested", "checks/test_a.py::test_x"), claim("read", "anchor:place")],
+        claims=[TESTED, claim("read", "anchor:place")],
     )
     lines = repository.prove().stdout.splitlines()
     legend = [line for line in lines if line.endswith(": no proof could run here")]

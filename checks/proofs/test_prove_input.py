@@ -11,21 +11,7 @@ from checks.anchors.wheelhouse import fill_cache
 from checks.cards.hostile import BOMB
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
 
-
-def _wrong_type(repository: Miniature) -> None:
-    repository.card(claims={"a": 1})
-
-
-def _bomb(repository: Miniature) -> None:
-    repository.card().write_text(BOMB)
-
-
-def _no_card(repository: Miniature) -> None:
-    repository.card().unlink()
-
-
-def _escaping_node(repository: Miniature) -> None:
-    repository.card(claims=[claim("a", "checks/../../t.py::test_x")])
+ESCAPING = claim("a", "checks/../../t.py::test_x")
 
 
 def _linked_test(repository: Miniature) -> None:
@@ -38,14 +24,15 @@ def _linked_test(repository: Miniature) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        pytest.param(_wrong_type, "claims", id="wrong-type"),
-        pytest.param(_bomb, "aliases", id="yaml-bomb"),
-        pytest.param(_no_card, "has no card", id="no-card"),
-        pytest.param(_escaping_node, "leaves the repository", id="escaping-node"),
-        pytest.param(_linked_test, "outside the repository", id="linked-test"),
+        (lambda made: made.card(claims={"a": 1}), "claims"),
+        (lambda made: made.card().write_text(BOMB), "aliases"),
+        (lambda made: made.card().unlink(), "has no card"),
+        (lambda made: made.card(claims=[ESCAPING]), "leaves the repository"),
+        (_linked_test, "outside the repository"),
     ],
+    ids=["wrong-type", "yaml-bomb", "no-card", "escaping-node", "linked-test"],
 )
-def test_a_broken_card(tmp_path: Path, spoil: Callable[[Miniature], None], words: str) -> None:
+def test_a_broken_card(tmp_path: Path, spoil: Callable[[Miniature], object], words: str) -> None:
     repository = miniature(tmp_path / "repository")
     spoil(repository)
     done = repository.prove()

@@ -24,6 +24,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return (*repository.verdicts("--record", "evidence", "--jobs", "2"), repository)
 
 
+@pytest.fixture
+def fates(tmp_path: Path) -> Miniature:
+    """A repository with the tests of every fate, and no card yet."""
+    made = miniature(tmp_path)
+    made.file("checks/test_fates.py", FATES)
+    return made
+
+
 def test_every_claim_has_its_verdict(run: Run) -> None:
     _, claims, _, _ = run
     assert {name: item["verdict"] for name, item in claims.items()} == {
@@ -124,19 +132,17 @@ def test_the_report_needs_nothing_else_and_executes_nothing(run: Run) -> None:
         assert words in page.text
 
 
-def test_the_heading_counts_and_never_says_passed(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    repository.file("checks/test_fates.py", FATES)
+def test_the_heading_counts_and_never_says_passed(fates: Miniature) -> None:
     claims = [claim("fine", "checks/test_fates.py::test_pass"), claim("open", "unproven: no GPU")]
-    repository.card(claims=claims)
+    fates.card(claims=claims)
     heading = "nothing refuted; 2 statements: 1 proven, 1 unproven"
-    assert heading in repository.prove().stdout.splitlines()
-    page = repository.root / "build/prove/report.html"
+    assert heading in fates.prove().stdout.splitlines()
+    page = fates.root / "build/prove/report.html"
     assert f"<h1>ringproof: {heading}</h1>" in page.read_text()
     assert f"<title>ringproof: {heading}</title>" in page.read_text()
-    repository.card(claims=[*claims, claim("wrong", "checks/test_fates.py::test_fail")])
+    fates.card(claims=[*claims, claim("wrong", "checks/test_fates.py::test_fail")])
     heading = "failed; 3 statements: 1 proven, 1 refuted, 1 unproven"
-    assert heading in repository.prove().stdout.splitlines()
+    assert heading in fates.prove().stdout.splitlines()
     assert f"<h1>ringproof: {heading}</h1>" in page.read_text()
 
 
@@ -165,16 +171,14 @@ def test_verdicts_differ_in_more_than_their_colour(run: Run) -> None:
         assert f'<span class="verdict">{signed}</span>' in source
 
 
-def test_a_quick_run_leaves_slow_tests_out(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    repository.file("checks/test_fates.py", FATES)
-    repository.card(
+def test_a_quick_run_leaves_slow_tests_out(fates: Miniature) -> None:
+    fates.card(
         claims=[
             claim("slow", "checks/test_fates.py::test_slow"),
             claim("both", "checks/test_fates.py::test_slow", "checks/test_fates.py::test_pass"),
         ]
     )
-    code, claims, whole = repository.verdicts("--quick")
+    code, claims, whole = fates.verdicts("--quick")
     assert code == 0
     assert whole["skills"][0]["quick"] is True
     assert claims["slow"]["verdict"] == "not-here"
@@ -193,25 +197,21 @@ def test_a_quick_run_leaves_slow_tests_out(tmp_path: Path) -> None:
     ],
 )
 def test_a_card_with_no_executed_proof_fails(
-    tmp_path: Path, proof: str, arguments: list[str]
+    fates: Miniature, proof: str, arguments: list[str]
 ) -> None:
-    repository = miniature(tmp_path)
-    repository.file("checks/test_fates.py", FATES)
     anchors = [anchor("repository", upstream="lm")]
-    repository.card("idle", anchors=anchors, claims=[claim("only", proof)])
-    repository.card("busy", claims=[claim("fine", "checks/test_fates.py::test_pass")])
-    code, claims, whole = repository.verdicts(*arguments)
+    fates.card("idle", anchors=anchors, claims=[claim("only", proof)])
+    fates.card("busy", claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    code, claims, whole = fates.verdicts(*arguments)
     assert code == 1
     assert whole["problems"] == ["idle: no proof was executed"]
     assert claims["only"]["verdict"] in ("not-here", "unproven")
-    assert repository.prove(*arguments, "busy").returncode == 0
+    assert fates.prove(*arguments, "busy").returncode == 0
 
 
-def test_the_table_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    repository.file("checks/test_fates.py", FATES)
-    repository.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
-    done = repository.prove()
+def test_the_table_goes_to_stdout_and_progress_to_stderr(fates: Miniature) -> None:
+    fates.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    done = fates.prove()
     assert done.returncode == 0
     assert "fine" in done.stdout and "1 proven" in done.stdout
     assert "tests: 1/1 done" in done.stderr
@@ -231,13 +231,11 @@ def test_a_broken_conftest_is_no_verdict(tmp_path: Path) -> None:
 
 
 def test_without_pytest_nothing_is_refuted_and_the_remedy_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fates: Miniature, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = miniature(tmp_path)
-    repository.file("checks/test_fates.py", FATES)
-    repository.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
+    fates.card(claims=[claim("fine", "checks/test_fates.py::test_pass")])
     monkeypatch.setattr("ringproof.harness.proofs.suite.find_spec", lambda _: None)
-    code, claims, whole = repository.verdicts()
+    code, claims, whole = fates.verdicts()
     assert code == 1
     assert claims["fine"]["verdict"] == "not-here"
     remedy = "pytest is not installed; run: pip install 'ringproof[prove]'"

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import Result
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.anchors.scene import ANCHORS, MODULE, Scene, make_scene
+from checks.anchors.scene import ANCHORS, MODULE, Scene
 from checks.fences.trees import CODE, checkout, fence
 from checks.proofs.miniature import anchor
 from checks.reports.sarif_structure import sarif_problems
@@ -21,13 +20,6 @@ from ringproof.harness.anchors.resolve import AnchorStatus
 from ringproof.harness.reports import anchors, drift, fences
 
 CARD = "skills/demo/card.yaml"
-
-
-@pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = make_scene(tmp_path)
-    monkeypatch.chdir(made.skill.root)
-    return made
 
 
 def sarif(result: Result, *, code: int = 1) -> list[dict[str, Any]]:

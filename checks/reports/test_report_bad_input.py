@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.anchors.scene import Scene, make_scene
+from checks.anchors.scene import Scene
 from checks.cards.hostile import BOMB
 from checks.fences.trees import checkout
 from checks.proofs.miniature import anchor
@@ -20,13 +20,6 @@ from ringproof.cli.main import main
 
 FORMATS = ("text", "json", "sarif", "github")
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = make_scene(tmp_path)
-    monkeypatch.chdir(made.skill.root)
-    return made
 
 
 @pytest.fixture

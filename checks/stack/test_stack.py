@@ -32,61 +32,35 @@ SECOND = {
     **FIRST,
     CONFIG: "class Config:\n    dynamic: bool = False\n    budget: int = 1\n",
 }
-CARD: Mapping[str, Any] = {
-    "title": "demo",
-    "summary": "What it is.",
-    "validated_on": "2026-11-20",
-    "upstreams": {
-        "old": {"repo": "NVIDIA/Megatron-LM", "ref": "old", "commit": "a" * 40},
-        "new": {"repo": "NVIDIA/Megatron-LM", "ref": "new", "commit": "b" * 40},
-    },
-    "lines": [
-        {
-            "id": "hybrid",
-            "repo": "NVIDIA/Megatron-LM",
-            "says": "The old form.",
-            "trains": False,
-            "because": "nothing calls it.",
-            "probe": [
-                {"path": CONFIG, "symbol": "Config.hybrid"},
-                {"path": CONFIG, "symbol": "Config.dynamic", "absent": True},
-            ],
-            "upstreams": ["old"],
-        },
-        {
-            "id": "dynamic",
-            "repo": "NVIDIA/Megatron-LM",
-            "says": "The new form.",
-            "trains": True,
-            "probe": [{"path": CONFIG, "symbol": "Config.dynamic", "expects": ["bool"]}],
-            "upstreams": ["new"],
-        },
-        {
-            "id": "coming",
-            "repo": "NVIDIA/Megatron-LM",
-            "says": "What is announced.",
-            "trains": True,
-            "probe": [{"path": "megatron/core/groups.py"}, {"path": CONFIG, "absent": True}],
-            "unread": "not published",
-        },
-    ],
-    "anchors": [
-        {"id": "groups", "upstream": "new", "path": STATE, "symbol": "make_groups", "role": "r",
-         "expects": ["sizes"]},
-        {"id": "switch", "upstream": "new", "path": CONFIG, "symbol": "Config.dynamic",
-         "role": "r"},
-        {"id": "old-switch", "upstream": "old", "path": CONFIG, "symbol": "Config.hybrid",
-         "role": "r"},
-    ],
-    "claims": [
-        {"id": "sorted", "says": "Groups are sorted.", "proof": "anchor:groups"},
-        {"id": "switched", "says": "It is off.", "proof": "anchor:switch"},
-        {"id": "was", "says": "It was off.", "proof": "anchor:old-switch"},
-        {"id": "fast", "says": "It is fast.", "proof": "unproven: why", "lines": ["dynamic"]},
-        {"id": "trained", "says": "It trains.", "proof": "checks/t.py", "lines": ["dynamic"]},
-        {"id": "later", "says": "It will.", "proof": "unproven: not published", "lines": "coming"},
-    ],
-}  # fmt: skip
+CARD: Mapping[str, Any] = YAML(typ="safe", pure=True).load(f"""
+title: demo
+summary: What it is.
+validated_on: '2026-11-20'
+upstreams:
+  old: {{repo: NVIDIA/Megatron-LM, ref: old, commit: {"a" * 40}}}
+  new: {{repo: NVIDIA/Megatron-LM, ref: new, commit: {"b" * 40}}}
+lines:
+- {{id: hybrid, repo: NVIDIA/Megatron-LM, says: The old form., trains: false,
+   because: nothing calls it., upstreams: [old], probe: [
+   {{path: {CONFIG}, symbol: Config.hybrid}},
+   {{path: {CONFIG}, symbol: Config.dynamic, absent: true}}]}}
+- {{id: dynamic, repo: NVIDIA/Megatron-LM, says: The new form., trains: true, upstreams: [new],
+   probe: [{{path: {CONFIG}, symbol: Config.dynamic, expects: [bool]}}]}}
+- {{id: coming, repo: NVIDIA/Megatron-LM, says: What is announced., trains: true,
+   unread: not published,
+   probe: [{{path: megatron/core/groups.py}}, {{path: {CONFIG}, absent: true}}]}}
+anchors:
+- {{id: groups, upstream: new, path: {STATE}, symbol: make_groups, role: r, expects: [sizes]}}
+- {{id: switch, upstream: new, path: {CONFIG}, symbol: Config.dynamic, role: r}}
+- {{id: old-switch, upstream: old, path: {CONFIG}, symbol: Config.hybrid, role: r}}
+claims:
+- {{id: sorted, says: Groups are sorted., proof: 'anchor:groups'}}
+- {{id: switched, says: It is off., proof: 'anchor:switch'}}
+- {{id: was, says: It was off., proof: 'anchor:old-switch'}}
+- {{id: fast, says: It is fast., proof: 'unproven: why', lines: [dynamic]}}
+- {{id: trained, says: It trains., proof: checks/t.py, lines: [dynamic]}}
+- {{id: later, says: It will., proof: 'unproven: not published', lines: coming}}
+""")
 
 
 def tree(folder: Path, files: Mapping[str, str]) -> Path:
@@ -194,6 +168,16 @@ def test_other_code_is_never_said_to_hold(
     assert code == (expected == "broken")
     nearest = data["products"][0]["skills"][0]["nearest"]
     assert (nearest["upstream"], nearest["differing"]) == ("new", ["groups"])
+
+
+def test_an_anchor_that_did_not_hold_where_it_was_checked_shows_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "cards" / "demo" / "anchors.lock"
+    lock = json.loads(path.read_text())
+    lock["anchors"]["groups"]["places"]["new"]["missing"] = 1
+    path.write_text(json.dumps(lock))
+    assert standings(run("checked/new")[1])["sorted"] == "not checked"
 
 
 @pytest.mark.parametrize(

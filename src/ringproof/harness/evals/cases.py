@@ -8,17 +8,21 @@ installed skill, which would otherwise hold the answers.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import add, mul, sub, truediv
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ringproof.errors import InputError
 from ringproof.files import read_input
@@ -45,22 +49,28 @@ class _Document(_Strict):
     evals: tuple[_Eval, ...]
 
 
+def _listed(value: object) -> object:
+    """One of something may stand without a list around it."""
+    return value if isinstance(value, list) else [value]
+
+
+def _compiled(value: object) -> tuple[re.Pattern[str], ...]:
+    try:
+        return tuple(re.compile(str(text), re.IGNORECASE) for text in cast("list[Any]", value))
+    except re.error as error:
+        raise ValueError(f"{value} is not a regular expression: {error}") from error
+
+
+_Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+_Patterns = Annotated[
+    tuple[re.Pattern[str], ...], BeforeValidator(_compiled), BeforeValidator(_listed)
+]
+
+
 class _Expected(_Strict):
-    """What one assertion means for a program; see `Expectation`."""
-
-    says: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    fact: tuple[str, ...] = ()
-    rule: str = ""
-    computed: str = ""
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """One assertion about an answer.
+    """What one assertion means for a program.
 
     Attributes:
-        text: The assertion in words.
         says: Patterns of which each must be found.
         lacks: Patterns of which none may be found.
         facts: Ids of the statements of the card that make it true.
@@ -68,18 +78,26 @@ class Expectation:
         computed: The calculation by which it follows, such as ``36 * 1 * 4``.
     """
 
-    text: str
-    says: tuple[re.Pattern[str], ...]
-    lacks: tuple[re.Pattern[str], ...]
-    facts: tuple[str, ...] = ()
+    says: _Patterns = ()
+    lacks: _Patterns = ()
+    facts: _Texts = Field((), alias="fact")
     rule: str = ""
     computed: str = ""
+
+
+class Expectation(_Expected):
+    """One assertion about an answer; ``text`` is the assertion in words."""
+
+    text: str
 
     def met(self, answer: str) -> bool:
         """Whether an answer has all that it must have and nothing that it must not."""
         return all(pattern.search(answer) for pattern in self.says) and not any(
             pattern.search(answer) for pattern in self.lacks
         )
+
+
+_Expectations = dict[str, Annotated[tuple[_Expected, ...], BeforeValidator(_listed)]]
 
 
 @dataclass(frozen=True)
@@ -135,36 +153,16 @@ def _evals(path: Path) -> tuple[_Eval, ...]:
         raise _wrong(path, error) from error
 
 
-def _expectations(path: Path) -> Mapping[str, tuple[_Expected, ...]]:
+def _expectations(path: Path) -> _Expectations:
     if not path.exists():
         remedy = "write it; the skills of ringproof have one each"
         raise InputError(
             str(path), None, "is missing: nothing says what an answer must say", remedy
         )
     try:
-        form = TypeAdapter(dict[str, tuple[_Expected, ...]])
-        return form.validate_python(_tuples(read_document(path).data))
+        return TypeAdapter(_Expectations).validate_python(read_document(path).data)
     except ValidationError as error:
         raise _wrong(path, error) from error
-
-
-def _tuples(value: object) -> object:
-    """One pattern or id may stand without a list around it."""
-    if not isinstance(value, dict):
-        return value
-    listed = ("says", "lacks", "fact")
-    return {
-        case: [
-            {
-                key: [entry] if key in listed and isinstance(entry, str) else entry
-                for key, entry in item.items()
-            }
-            if isinstance(item, dict)
-            else item
-            for item in (items if isinstance(items, list) else [items])
-        ]
-        for case, items in value.items()
-    }
 
 
 def _wrong(path: Path, error: Exception) -> InputError:
@@ -172,32 +170,20 @@ def _wrong(path: Path, error: Exception) -> InputError:
     return InputError(str(path), None, problem, "correct it")
 
 
-def _case(
-    skill: str, item: _Eval, path: Path, given: Mapping[str, tuple[_Expected, ...]], beside: Path
-) -> Case:
+def _case(skill: str, item: _Eval, path: Path, given: _Expectations, beside: Path) -> Case:
     expected = given.get(item.id, ())
     if len(expected) != len(item.assertions):
         problem = f"has {len(item.assertions)} assertions and {len(expected)} expectations"
         raise InputError(str(beside), item.id, problem, "write one for each, in their order")
-    made = tuple(_expectation(*pair) for pair in zip(item.assertions, expected, strict=True))
-    if not any(one.says for one in made):
+    if not any(one.says for one in expected):
         problem = "expects nothing that an answer says, so that silence would do"
         raise InputError(str(beside), item.id, problem, "add `says` to one expectation")
+    made = tuple(
+        Expectation.model_construct(text=text, **dict(one))
+        for text, one in zip(item.assertions, expected, strict=True)
+    )
     files = {name: _file(path.parent, name) for name in item.files}
     return Case(skill, item.id, item.prompt, item.expected_output, made, files)
-
-
-def _expectation(text: str, one: _Expected) -> Expectation:
-    says, lacks = _patterns(one.says), _patterns(one.lacks)
-    return Expectation(text, says, lacks, one.fact, one.rule, one.computed)
-
-
-def _patterns(texts: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    try:
-        return tuple(re.compile(text, re.IGNORECASE) for text in texts)
-    except re.error as error:
-        problem = f"is not a regular expression: {error}"
-        raise InputError(EXPECTATIONS, ", ".join(texts), problem, "correct it") from error
 
 
 def _file(folder: Path, name: str) -> bytes:
@@ -205,36 +191,3 @@ def _file(folder: Path, name: str) -> bytes:
     if not path.is_relative_to(folder.resolve()):
         raise InputError("files", name, "is outside of the folder of evals.json", "move it there")
     return read_input(path, MAX_BYTES, field="files", remedy="correct evals.json")
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = MappingProxyType(
-    {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
-)
-
-
-def calculated(text: str) -> float:
-    """Return the value of a calculation with numbers, ``+ - * /`` and parentheses.
-
-    Raises:
-        ValueError: It is something else.
-    """
-
-    def value(node: ast.expr) -> float:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            return float(node.value)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"not a calculation: {text}")
-
-    return value(ast.parse(text, mode="eval").body)
-
-
-def texts_of(skill: Path) -> Iterator[str]:
-    """Yield the texts of a skill that an assistant reads."""
-    for path in (skill / "SKILL.md", *sorted((skill / "references").glob("*.md"))):
-        yield path.read_text(encoding="utf-8")
-
-
-def as_json(expectation: Expectation, met: bool) -> dict[str, Any]:
-    """An expectation and whether it was met, in the form of the ecosystem's ``grading.json``."""
-    return {"text": expectation.text, "passed": met}

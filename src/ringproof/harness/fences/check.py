@@ -130,7 +130,11 @@ class SourceFiles:
     def __init__(self, checkout: UpstreamTree, roots: Mapping[str, UpstreamTree]) -> None:
         named = {name.strip("/") or CHECKOUT: tree for name, tree in roots.items()}
         named.setdefault(CHECKOUT, checkout)
-        self._roots = {name: TreeFiles(tree, _is_own) for name, tree in named.items()}
+
+        def is_own(path: str) -> bool:  # and not of a package installed into the repository
+            return NOT_ENTERED.isdisjoint(path.split("/"))
+
+        self._roots = {name: TreeFiles(tree, is_own) for name, tree in named.items()}
 
     def find(self, path: str, folder: str, *, anywhere: bool) -> tuple[SourceLines, ...]:
         """Find the files that a path in a document means; several if it is ambiguous.
@@ -193,11 +197,6 @@ class SourceFiles:
                 problem = f"{module} is a submodule that is empty here"
                 remedy = f"add --upstream {module}=git:PATH@REF"
                 raise InputError("--upstream", None, problem, remedy)
-
-
-def _is_own(path: str) -> bool:
-    """Return whether a file belongs to the repository and not to a package installed into it."""
-    return NOT_ENTERED.isdisjoint(path.split("/"))
 
 
 def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | None:
@@ -265,7 +264,7 @@ def _read(path: Path) -> bytes:
     return read_input(path, MAX_DOCUMENT_BYTES, field=_FIELD, remedy=remedy)
 
 
-def as_json(findings: Sequence[JudgedMention]) -> dict[str, Any]:
+def as_json(documents: Sequence[CheckedDocument]) -> dict[str, Any]:
     """``{"anchors": [...]}``; line numbers that do not apply are ``null``."""
     return {
         "anchors": [
@@ -279,6 +278,7 @@ def as_json(findings: Sequence[JudgedMention]) -> dict[str, Any]:
                 "new_start": finding.placement.new_start,
                 "new_end": finding.placement.new_end,
             }
-            for finding in findings
+            for document in documents
+            for finding in document.findings
         ]
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from ringproof.errors import InputError, printable
 from ringproof.harness.cards.document import read_document
@@ -26,14 +25,10 @@ def check_card(skill: Skill) -> Iterator[Finding]:
         return
     try:
         refuse_link_outside(card)
-        if not (card.parent == skill.folder and _has_other_form(card)):
+        data = read_document(card).data if card.parent == skill.folder else None
+        if not (isinstance(data, dict) and "upstreams" not in data):
             load_card(card)
     except InputError as error:
         rest = _REST.fullmatch(str(error).removeprefix(printable(str(card))))
         line, said = (rest["line"], rest["said"]) if rest else (None, str(error))
         yield Finding("RP210", shown_path(card), int(line or 1), said)
-
-
-def _has_other_form(card: Path) -> bool:
-    data = read_document(card).data
-    return isinstance(data, dict) and "upstreams" not in data

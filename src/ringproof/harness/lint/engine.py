@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringproof.harness.lint.cards import check_card
-from ringproof.harness.lint.fenced import CommandTable, check_commands, check_data, check_shell
+from ringproof.harness.lint.fenced import check_commands, check_data, check_shell
 from ringproof.harness.lint.references import check_references, check_unreferenced
 from ringproof.harness.lint.rules import RULES, rule_of
 from ringproof.harness.lint.safety import (
@@ -57,14 +56,14 @@ class LintReport:
 def lint(
     paths: tuple[Path, ...],
     config: LintConfig,
-    commands: CommandTable | None = None,
+    program: Any,
     *,
     obey_silences: bool = True,
 ) -> LintReport:
     """Check the skills at and below paths, each skill once.
 
     Args:
-        commands: ringproof's own commands; RP302 is left out without them.
+        program: ringproof as a click command, for RP302.
         obey_silences: Whether comments may silence findings.
 
     Raises:
@@ -78,24 +77,17 @@ def lint(
     for folder in sorted(mains):
         skill = read_skill(*mains[folder])
         files += len(skill.texts)
-        findings += _of_skill(skill, commands)
+        findings += skill.unread
+        for check in _CHECKS:
+            findings += check(skill)
+        findings += check_commands(skill, program)
         silences += silences_of(skill) if obey_silences else ()
         slim.append(skill)
     findings += check_duplicates(slim)
     wanted = sorted({item for item in findings if config.applies(item)}, key=_order)
     left, silenced = apply_silences(wanted, silences)
-    about_silences = tuple(item for item in left if config.applies(item))
-    return LintReport(
-        tuple(sorted(about_silences, key=_order)), silenced, len(mains), files, has_skills_ref()
-    )
-
-
-def _of_skill(skill: Skill, commands: CommandTable | None) -> Iterator[Finding]:
-    yield from skill.unread
-    for check in _CHECKS:
-        yield from check(skill)
-    if commands is not None:
-        yield from check_commands(skill, commands)
+    found = sorted((item for item in left if config.applies(item)), key=_order)
+    return LintReport(tuple(found), silenced, len(mains), files, has_skills_ref())
 
 
 def _order(finding: Finding) -> tuple[str, int, str, str]:
@@ -103,12 +95,19 @@ def _order(finding: Finding) -> tuple[str, int, str, str]:
 
 
 def as_report(lint: LintReport) -> Report:
-    """The findings, the rules and one closing line with the counts."""
-    return Report(RULES, lint.findings, (_summary(lint),), lint.silenced)
+    """Return the findings, the rules and one closing line with the counts."""
+    errors = sum(rule_of(item.rule).level == "error" for item in lint.findings)
+    silenced = f", {len(lint.silenced)} silenced" if lint.silenced else ""
+    summary = (
+        f"{lint.skills} skills, {lint.files} files: {errors} errors, "
+        f"{len(lint.findings) - errors} warnings{silenced}"
+        f"{'' if lint.skills_ref else ' (without skills-ref)'}"
+    )
+    return Report(RULES, lint.findings, (summary,), lint.silenced)
 
 
 def as_json(lint: LintReport) -> dict[str, Any]:
-    """The report as data."""
+    """Return the report as data."""
     report = as_report(lint)
     return {
         "version": 1,
@@ -119,14 +118,3 @@ def as_json(lint: LintReport) -> dict[str, Any]:
         "findings": [finding_data(report, item) for item in lint.findings],
         "silenced": [finding_data(report, item) for item in lint.silenced],
     }
-
-
-def _summary(lint: LintReport) -> str:
-    errors = sum(rule_of(item.rule).level == "error" for item in lint.findings)
-    warnings = len(lint.findings) - errors
-    silenced = f", {len(lint.silenced)} silenced" if lint.silenced else ""
-    with_reference = "" if lint.skills_ref else " (without skills-ref)"
-    return (
-        f"{lint.skills} skills, {lint.files} files: {errors} errors, {warnings} warnings"
-        f"{silenced}{with_reference}"
-    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -62,7 +62,10 @@ class _Scanner:
         character = self.text[self.at]
         closer = self.stack[-1][0] if self.stack else ""
         if closer == "'":
-            self._close_or_skip("'")
+            end = self.text.find("'", self.at)
+            if end >= 0:
+                self.stack.pop()
+            self.at = end + 1 if end >= 0 else len(self.text)
         elif character == "\\":
             self._backslash(quoted=closer == '"')
         elif closer and self.text.startswith(closer, self.at):
@@ -72,13 +75,14 @@ class _Scanner:
             self._skip_heredocs()
         elif closer == '"':
             self._expansion_or_skip()
-        elif character == "#" and self._starts_word():
-            self._skip_line()
+        elif character == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;&|()"):
+            end = self.text.find("\n", self.at)
+            self.at = len(self.text) if end < 0 else end
         elif character in "'\"":
             self._push(character, 1)
         elif character == "(" and closer:
             self._push(")", 1)
-        elif character == "<" and not self._arithmetic():
+        elif character == "<" and all(inner != "))" for inner, _ in self.stack):
             self._heredoc()
         else:
             self._expansion_or_skip()
@@ -97,14 +101,6 @@ class _Scanner:
         self.stack.append((closer, self.at))
         self.at += width
 
-    def _close_or_skip(self, closer: str) -> None:
-        end = self.text.find(closer, self.at)
-        if end < 0:
-            self.at = len(self.text)
-            return
-        self.stack.pop()
-        self.at = end + 1
-
     def _backslash(self, *, quoted: bool) -> None:
         end = self.text.find("\n", self.at)
         rest = self.text[self.at : end if end >= 0 else len(self.text)]
@@ -112,16 +108,6 @@ class _Scanner:
         if not quoted and follows and _BROKEN_CONTINUATION.fullmatch(rest):
             self.problems.append((self._line(self.at), "spaces after the \\ end the command here"))
         self.at += 2
-
-    def _starts_word(self) -> bool:
-        return self.at == 0 or self.text[self.at - 1] in " \t\n;&|()"
-
-    def _skip_line(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
-
-    def _arithmetic(self) -> bool:
-        return any(closer == "))" for closer, _ in self.stack)
 
     def _heredoc(self) -> None:
         match = _HEREDOC.match(self.text, self.at)
@@ -157,35 +143,25 @@ _LITERAL = re.compile(r"--?[a-z][a-z0-9-]*")
 _WORD = re.compile(r"[a-z][a-z0-9-]*")
 
 
-@dataclass(frozen=True)
-class CommandTable:
-    """A command, its options and its subcommands.
+def check_commands(skill: Skill, program: Any) -> Iterator[Finding]:
+    """Every ringproof command in the shell fences.
 
-    Attributes:
-        options: Every spelling: ``--json``, ``-q``.
-        subcommands: By name; empty for a command that does the work itself.
+    Args:
+        program: ringproof as a click command, with its options and subcommands.
     """
-
-    options: frozenset[str] = frozenset()
-    subcommands: Mapping[str, CommandTable] = field(default_factory=lambda: MappingProxyType({}))
-
-
-def check_commands(skill: Skill, table: CommandTable) -> Iterator[Finding]:
-    """Every ringproof command in the shell fences."""
     for source, fence in skill.fences(LANGUAGES):
-        for line, problem in command_problems(fence, table):
-            yield Finding("RP302", source.shown, line, problem)
+        for line, words in _numbered_commands(fence):
+            problem = _problem(words, program)
+            if problem:
+                yield Finding("RP302", source.shown, line, problem)
 
 
-def command_problems(fence: Piece, table: CommandTable) -> Iterator[tuple[int, str]]:
-    """Line and problem of each wrong command."""
+def _numbered_commands(fence: Piece) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line and the words of each ringproof command."""
     joined = _CONTINUATION.sub(lambda match: " \x00", fence.text)  # \x00 keeps count of lines
     line = fence.line
     for row in joined.split("\n"):
-        for words in _commands(row.replace("\x00", "")):
-            problem = _problem(words, table)
-            if problem:
-                yield line, problem
+        yield from ((line, words) for words in _commands(row.replace("\x00", "")))
         line += 1 + row.count("\x00")
 
 
@@ -204,33 +180,30 @@ def _commands(row: str) -> Iterator[list[str]]:
         else:
             commands[-1].append(token)
     for words in commands:
-        start = _start(words)
-        if start is not None:
-            yield words[start:]
+        for index, word in enumerate(words[:12]):
+            before = words[:index]
+            if word.rsplit("/", 1)[-1] == "ringproof" and (
+                before[-1:] == ["-m"] or all("=" in item or item in _WRAPPERS for item in before)
+            ):
+                yield words[index + 1 :]
+                break
 
 
-def _start(words: list[str]) -> int | None:
-    for index, word in enumerate(words[:12]):
-        before = words[:index]
-        if word.rsplit("/", 1)[-1] != "ringproof":
-            continue
-        if before[-1:] == ["-m"] or all("=" in item or item in _WRAPPERS for item in before):
-            return index + 1
-    return None
-
-
-def _problem(words: list[str], table: CommandTable) -> str:
+def _problem(words: list[str], command: Any) -> str:
+    """Return what is wrong with the words after ``ringproof``; empty if nothing is."""
     name = "ringproof"
     for word in words:
         option = word.split("=", 1)[0]
         if word == "--":
             break
-        if _LITERAL.fullmatch(option) and option not in table.options and option != "--help":
+        spellings = [text for item in command.params for text in (*item.opts, *item.secondary_opts)]
+        if _LITERAL.fullmatch(option) and option not in (*spellings, "--help"):
             return f"`{name}` has no option {showable(option, 60)}"
-        if option.startswith("-") or not table.subcommands:
+        subcommands = getattr(command, "commands", {})
+        if option.startswith("-") or not subcommands:
             continue
-        if word in table.subcommands:
-            table, name = table.subcommands[word], f"{name} {word}"
+        if word in subcommands:
+            command, name = subcommands[word], f"{name} {word}"
         elif _WORD.fullmatch(word):
             return f"`{name}` has no command {showable(word, 60)!r}"
         else:

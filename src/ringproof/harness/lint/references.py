@@ -71,7 +71,7 @@ def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Itera
         yield Finding("RP209", source.shown, piece.line, message)
         return
     bases = (skill.folder / PurePosixPath(source.name).parent, skill.folder, skill.repository)
-    paths = [_join(base, target) for base in bases]
+    paths = [Path(posixpath.normpath(base / target)) for base in bases]
     inside = [path for path in paths if path.is_relative_to(skill.repository)]
     if not inside:
         message = f"{shown} leads {out_of(skill.repository, skill.folder)}"
@@ -84,10 +84,6 @@ def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Itera
     elif not any(path.is_relative_to(skill.folder) for path in found):
         message = f"{shown} leads {out_of(skill.folder, skill.folder)}"
         yield Finding("RP211", source.shown, piece.line, message)
-
-
-def _join(base: Path, target: str) -> Path:
-    return Path(posixpath.normpath(posixpath.join(base.as_posix(), target)))
 
 
 def _exists(path: Path) -> bool:

@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,8 @@ MAX_DEPTH = 16
 MAX_FILES_PER_SKILL = 5_000
 MAX_HEAD_CHARACTERS = 64_000
 MAX_HEAD_NESTING = 8
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How text of 16 or 32 bits a character begins, which is not read."""
 SKIPPED = re.compile(
     r"\.git|\.hg|\.svn|node_modules|site-packages|__pycache__|\.?venv|\.tox|\.nox"
     r"|\.mypy_cache|\.pytest_cache|\.ruff_cache|.*\.egg-info"
@@ -105,7 +108,7 @@ def parse_frontmatter(text: str) -> Frontmatter:
     if len(head["yaml"]) > MAX_HEAD_CHARACTERS:
         return Frontmatter(problem=f"longer than {MAX_HEAD_CHARACTERS:,} characters")
     try:
-        data, lines = parse_yaml(head["yaml"], max_depth=MAX_HEAD_NESTING, refuse_control=False)
+        data, lines, _ = parse_yaml(head["yaml"], max_depth=MAX_HEAD_NESTING, refuse_control=False)
     except YamlProblem as error:
         remedy = f"; {error.remedy}" if error.refused else ""
         why = showable(error.problem) + remedy
@@ -186,12 +189,15 @@ def read_skill(main: Path, repository: Path) -> Skill:
         if any(found.rule == "RP209" for found in leading):
             continue
         raw = _read(path)
-        text = None if raw is None else _decoded(raw)
+        text = None
+        if raw is not None and len(raw) <= MAX_BYTES:
+            with suppress(UnicodeDecodeError):
+                text = raw.decode("utf-8")
         if text is not None:
             is_markdown = name.lower().endswith((".md", ".mdx", ".markdown"))
             parsed = parse_markdown(text) if is_markdown else None
             texts.append(SourceFile(name, shown, text, parsed))
-        elif raw is None or not _is_binary(raw):
+        elif raw is None or raw.startswith(_WIDE) or not (b"\0" in raw and looks_binary(raw)):
             why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
             unread.append(Finding("RP208", shown, 1, why))
     empty = SourceFile(main.name, shown_path(main), "")
@@ -247,19 +253,6 @@ def _read(path: Path) -> bytes | None:
             return stream.read(MAX_BYTES + 1)
     except OSError:
         return None
-
-
-def _decoded(raw: bytes) -> str | None:
-    try:
-        return None if len(raw) > MAX_BYTES else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def _is_binary(raw: bytes) -> bool:
-    """Whether there is no text in it; text of 8 or 16 bits a character is text."""
-    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return not wide and b"\0" in raw and looks_binary(raw)
 
 
 def shown_path(path: Path) -> str:

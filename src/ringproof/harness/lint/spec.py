@@ -154,14 +154,10 @@ def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
             if name and name == other_name:
                 message = f"the name {showable(name, 80)!r} is also that of {other.main.shown}"
                 yield Finding("RP206", skill.main.shown, skill.frontmatter.line("name"), message)
-            elif _similar(words, other_words):
+            elif min(len(words), len(other_words)) >= FEWEST_WORDS and (
+                len(words & other_words) >= NEARLY_THE_SAME * len(words | other_words)
+            ):
                 message = f"the description is nearly that of {other.main.shown}; say which is when"
                 line = skill.frontmatter.line("description")
                 yield Finding("RP207", skill.main.shown, line, message)
         seen.append((skill, name, words))
-
-
-def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
-    if min(len(one), len(other)) < FEWEST_WORDS:
-        return False
-    return len(one & other) >= NEARLY_THE_SAME * len(one | other)

@@ -6,7 +6,7 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -39,7 +39,8 @@ CACHE_OPTION = "--ringproof-cache"
 OFFLINE_OPTION = "--ringproof-offline"
 """How `prove` tells pytest that tests may not download anything."""
 
-_Look = Callable[[Anchor, Proof, str], ProofResult]
+
+_Unusable = UpstreamError | UpstreamUnavailable
 
 
 class AnchorProver:
@@ -51,7 +52,7 @@ class AnchorProver:
 
     def __init__(self, choice: UpstreamChoice) -> None:
         self._choice = choice
-        self._opened: dict[tuple[str, str], _Look] = {}
+        self._opened: dict[tuple[str, str], AnchorResolver | _Unusable] = {}
 
     def prove(self, card: Card, anchor: Anchor) -> ProofResult:
         """Look up one anchor and return its result.
@@ -61,26 +62,33 @@ class AnchorProver:
                 is another version than the card names.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
-        look = self._look(anchor.upstream, card.upstreams[anchor.upstream])
-        return look(anchor, proof, anchor_digest(card, anchor))
-
-    def _look(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
-        key = (name, upstream.model_dump_json())
+        digest = anchor_digest(card, anchor)
+        upstream = card.upstreams[anchor.upstream]
+        key = (anchor.upstream, upstream.model_dump_json())
         if key not in self._opened:
-            self._opened[key] = self._open(name, upstream)
-        return self._opened[key]
+            self._opened[key] = self._open(anchor.upstream, upstream)
+        opened = self._opened[key]
+        try:
+            if isinstance(opened, _Unusable):
+                raise opened
+            return judge_anchor(proof, opened.resolve(anchor), digest)
+        except UpstreamUnavailable as error:  # or the repository of a submodule was not given
+            state, detail = ProofState.UNAVAILABLE, str(error)
+        except UpstreamError as error:
+            state, detail = ProofState.FAILED, str(error)
+        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=digest)
 
-    def _open(self, name: str, upstream: PackageUpstream | RepositoryUpstream) -> _Look:
+    def _open(
+        self, name: str, upstream: PackageUpstream | RepositoryUpstream
+    ) -> AnchorResolver | _Unusable:
         given = self._choice.spec(name, upstream)
         try:
             tree = self._choice.open(name, upstream)
-        except UpstreamUnavailable as error:
-            return _always(ProofState.UNAVAILABLE, str(error))
-        except UpstreamError as error:
-            return _always(ProofState.FAILED, str(error))
+        except (UpstreamError, UpstreamUnavailable) as error:
+            return error
         if given is not None:
             refuse_other_version(name, given, upstream, tree)
-        return _looked_up(AnchorResolver(tree))
+        return AnchorResolver(tree)
 
 
 def refuse_other_version(
@@ -98,23 +106,6 @@ def refuse_other_version(
     if commit != upstream.commit:
         problem = f"is commit {commit[:12]}, and the card speaks of {upstream.commit[:12]}"
         raise InputError("--upstream", spec, problem, "leave the ref out or use `anchors check`")
-
-
-def _looked_up(resolver: AnchorResolver) -> _Look:
-    def look(anchor: Anchor, proof: Proof, digest: str) -> ProofResult:
-        try:
-            return judge_anchor(proof, resolver.resolve(anchor), digest)
-        except UpstreamUnavailable as error:  # the repository of a submodule was not given
-            return _always(ProofState.UNAVAILABLE, str(error))(anchor, proof, digest)
-
-    return look
-
-
-def _always(state: ProofState, detail: str) -> _Look:
-    def look(anchor: Anchor, proof: Proof, digest: str) -> ProofResult:
-        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=digest)
-
-    return look
 
 
 def anchor_digest(card: Card, anchor: Anchor) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -23,89 +22,73 @@ _PACKAGES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "megatron.bridge": ("megatron-bridge", "NVIDIA-NeMo/Megatron-Bridge"),
     }
 )
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """What a definition names, and the upstream packages that it imports itself."""
-
-    names: frozenset[str]
-    packages: frozenset[str]
+_IMPORT = "import "
 
 
 class ImportedUpstreams:
     """Finds the installed upstream packages that a test uses; each file is parsed once."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, tuple[Mapping[str, _Scope], Mapping[str, str]]] = {}
+        self._files: dict[Path, Mapping[str, set[str]]] = {}
 
     def touches(self, path: Path, function: str) -> tuple[Touch, ...]:
         """Return the packages that a test function of a file executes."""
         if path not in self._files:
             self._files[path] = _read(path)
-        scopes, bound = self._files[path]
+        named = self._files[path]
         seen: set[str] = set()
-        packages: set[str] = set()
         stack = [function]
         while stack:
             name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in bound:
-                packages.add(bound[name])
-            if name in scopes:
-                packages |= scopes[name].packages
-                stack.extend(scopes[name].names)
-        return tuple(touch for name in sorted(packages) if (touch := _installed(name)) is not None)
+            if name not in seen:
+                seen.add(name)
+                stack.extend(named.get(name, ()))
+        found = (_installed(name) for name in sorted(_PACKAGES) if _IMPORT + name in seen)
+        return tuple(touch for touch in found if touch is not None)
 
 
-def _read(path: Path) -> tuple[Mapping[str, _Scope], Mapping[str, str]]:
+def _read(path: Path) -> Mapping[str, set[str]]:
+    """Return what the definition of each name in a file names; imports as `_IMPORT` and package."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return {}, {}
-    scopes: dict[str, _Scope] = {}
-    bound: dict[str, str] = {}
+        return {}
+    found: dict[str, set[str]] = {}
     for node in tree.body:
-        bound.update(_bound(node))
-        for name in _defined(node):
-            scopes[name] = _scope(node)
-        if isinstance(node, ast.ClassDef):  # methods are asked for by their own names
-            scopes.update({m.name: _scope(m) for m in node.body if isinstance(m, ast.FunctionDef)})
-    return scopes, bound
+        for name, package in _bound(node).items():
+            found.setdefault(name, set()).add(package)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            found.update(dict.fromkeys(names, _named(node)))
+        # Methods are asked for by their own names.
+        for part in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
+            if isinstance(part, ast.FunctionDef | ast.ClassDef):
+                found[part.name] = _named(part)
+    return found
 
 
-def _defined(node: ast.stmt) -> list[str]:
-    """Return the names that a statement of a module defines, other than by imports."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def _scope(node: ast.AST) -> _Scope:
-    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
-    names |= {child.arg for child in ast.walk(node) if isinstance(child, ast.arg)}
-    inner = {package for child in ast.walk(node) for package in _bound(child).values()}
-    return _Scope(frozenset(names), frozenset(inner))
+def _named(node: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name):
+            names.add(child.id)
+        elif isinstance(child, ast.arg):
+            names.add(child.arg)
+        names.update(_bound(child).values())
+    return names
 
 
 def _bound(node: ast.AST) -> dict[str, str]:
     """Return the names that an import of upstream binds, each with its package."""
-    found = {}
     if isinstance(node, ast.Import):
-        for alias in node.names:
-            package = _package(alias.name)
-            if package:
-                found[alias.asname or alias.name.split(".")[0]] = package
+        modules = [(alias.asname or alias.name.split(".")[0], alias.name) for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        for alias in node.names:
-            package = _package(f"{node.module}.{alias.name}")
-            if package:
-                found[alias.asname or alias.name] = package
-    return found
+        modules = [(one.asname or one.name, f"{node.module}.{one.name}") for one in node.names]
+    else:
+        return {}
+    found = {name: _package(module) for name, module in modules}
+    return {name: _IMPORT + package for name, package in found.items() if package}
 
 
 def _package(module: str) -> str:

@@ -6,7 +6,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,50 +32,15 @@ from ringproof.harness.proofs.evidence import (
 from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.grounds import Grounds
 from ringproof.harness.proofs.progress import Progress
-from ringproof.harness.proofs.suite import GivenUpstreams, SuiteResult, judge_tests, run_suite
+from ringproof.harness.proofs.suite import ProveRequest, SuiteResult, judge_tests, run_suite
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 from ringproof.harness.upstreams.choice import UpstreamChoice
-from ringproof.harness.upstreams.specs import absolute_spec
 
 NO_TESTS = "needs a checkout of ringproof"
 """Why tests are not here where only the skills are."""
 _REFERENCE = ("src/ringproof/reference/", "src/ringproof/harness/tape/")
 # How anchors, `given_tree`, the fixture `stage` and wheels say that upstream code is not here.
 _LACKS = re.compile(rf"needs a checkout of|needs {UPSTREAM_OPTION}|is not in the cache")
-
-
-@dataclass(frozen=True)
-class ProveRequest:
-    """Options of ``ringproof prove``.
-
-    Attributes:
-        skills: Folder of the skills. Its parent is the repository root and pytest's working
-            directory; only tests below it are run.
-        out: Folder for the output of pytest.
-        evidence: Folder of committed records, which are compared at the start.
-        jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
-        upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
-        require_all: Whether upstream code that is not here is a problem of the run.
-        short: What a card names and is not here, with the reason.
-    """
-
-    skills: Path
-    names: tuple[str, ...]
-    quick: bool
-    out: Path
-    evidence: Path
-    cache: Path
-    offline: bool
-    timeout: float
-    jobs: int = 0
-    upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    require_all: bool = False
-    short: tuple[str, ...] = ()
-
-    @property
-    def root(self) -> Path:
-        """The repository root."""
-        return self.skills.resolve().parent
 
 
 @dataclass(frozen=True)
@@ -133,7 +98,7 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     anchors = _prove_anchors(request, subjects, progress)
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
-    suite = _run_suite(request, runnable, jobs, progress)
+    suite = run_suite(request, runnable, jobs, progress)
     alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in wanted)
     results = tuple(
         _judge(subject, anchors[subject.name], suite, alone=alone) for subject in subjects
@@ -218,30 +183,6 @@ def _longest_first(
     for proof in proofs:
         seconds[proof.file] += max((times.get(proof.id, 0.0) for times in recorded), default=0.0)
     return tuple(sorted(proofs, key=lambda proof: (-seconds[proof.file], proof.file)))
-
-
-def _run_suite(
-    request: ProveRequest, proofs: Sequence[Proof], jobs: int, progress: Progress
-) -> SuiteResult:
-    try:
-        request.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be created: {error.strerror}"
-        raise InputError("--out", request.out, problem, "name a writable folder") from error
-    return run_suite(
-        proofs,
-        progress,
-        root=request.root,
-        scratch=request.out.resolve(),
-        seconds=request.timeout,
-        jobs=jobs,
-        quick=request.quick,
-        upstreams=GivenUpstreams(
-            {name: absolute_spec(spec) for name, spec in request.upstreams.items()},
-            request.cache.resolve(),
-            request.offline,
-        ),
-    )
 
 
 def _without_file(proof: Proof, *, alone: bool) -> ProofResult:

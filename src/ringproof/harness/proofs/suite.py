@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 import psutil
 
+from ringproof.errors import InputError
 from ringproof.harness.cards.proof import Proof, covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.proofs.executed import Evidence, Touch
 from ringproof.harness.proofs.progress import Progress
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Spread
+from ringproof.harness.upstreams.specs import absolute_spec
 
 _LOG_TAIL_LINES = 6
 _GRACE_SECONDS = 5.0
@@ -39,23 +41,25 @@ TEST_STATES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class TestOutcome:
     """Result of one test.
 
     Attributes:
         seconds: Time of set-up, call and tear-down together.
         detail: Reason of the skip, or end of the failure; empty if passed.
+        finished: Whether it ended; a test that did not takes the whole run with it.
     """
 
     __test__ = False
 
     id: str
-    state: ProofState
+    state: ProofState = ProofState.PASSED
     seconds: float = 0.0
     detail: str = ""
     properties: tuple[tuple[str, float | int | str], ...] = ()
     touches: tuple[Touch, ...] = ()
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,34 +90,45 @@ class SuiteResult:
 
 
 @dataclass(frozen=True)
-class GivenUpstreams:
-    """What tests may use of upstream.
+class ProveRequest:
+    """Options of ``ringproof prove``.
 
     Attributes:
-        specs: Specs of checkouts by name, with absolute paths.
-        cache: Folder of fetched repositories and wheels, as an absolute path.
-        offline: Whether tests may not download anything.
+        skills: Folder of the skills. Its parent is the repository root and pytest's working
+            directory; only tests below it are run.
+        out: Folder for the output of pytest.
+        evidence: Folder of committed records, which are compared at the start.
+        timeout: Seconds for all tests together.
+        jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
+        upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
+        require_all: Whether upstream code that is not here is a problem of the run.
+        short: What a card names and is not here, with the reason.
     """
 
-    specs: Mapping[str, str]
+    skills: Path
+    names: tuple[str, ...]
+    quick: bool
+    out: Path
+    evidence: Path
     cache: Path
     offline: bool
+    timeout: float
+    jobs: int = 0
+    upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    require_all: bool = False
+    short: tuple[str, ...] = ()
 
-    def options(self) -> Iterator[str]:
-        """Yield the options of pytest; see `recorder`."""
-        yield from (f"{UPSTREAM_OPTION}={name}={spec}" for name, spec in self.specs.items())
-        yield f"{CACHE_OPTION}={self.cache}"
+    @property
+    def root(self) -> Path:
+        """The repository root."""
+        return self.skills.resolve().parent
+
+    def upstream_options(self) -> Iterator[str]:
+        """Yield the options by which pytest learns what it may use of upstream; see `recorder`."""
+        for name, spec in self.upstreams.items():
+            yield f"{UPSTREAM_OPTION}={name}={absolute_spec(spec)}"
+        yield f"{CACHE_OPTION}={self.cache.resolve()}"
         yield from (OFFLINE_OPTION,) * self.offline
-
-
-@dataclass
-class _Running:
-    seconds: float = 0.0
-    state: ProofState = ProofState.PASSED
-    detail: str = ""
-    properties: tuple[tuple[str, float | int | str], ...] = ()
-    touches: tuple[Touch, ...] = ()
-    finished: bool = False
 
 
 @dataclass
@@ -126,7 +141,7 @@ class EventLog:
     finished: int = 0
     failed: int = 0
     current: str = ""
-    _running: dict[str, _Running] = field(default_factory=dict)
+    _tests: dict[str, TestOutcome] = field(default_factory=dict)
     _problems: dict[str, CollectProblem] = field(default_factory=dict)
     _partial: str = ""
 
@@ -152,35 +167,31 @@ class EventLog:
             self._problems[event["id"]] = CollectProblem(event["id"], failed, event["detail"])
         elif kind == "start":
             self.current = event["id"]
-            self._running[event["id"]] = _Running()
+            self._tests[event["id"]] = TestOutcome(event["id"])
         elif kind == "phase":
             self._phase(event)
         elif kind == "finish":
-            running = self._running.setdefault(event["id"], _Running())
-            running.finished = True
+            test = self._tests.setdefault(event["id"], TestOutcome(event["id"]))
+            test.finished = True
             self.finished += 1
-            self.failed += running.state is ProofState.FAILED
+            self.failed += test.state is ProofState.FAILED
         elif kind == "end":
             self.ended = True
 
-    def _phase(self, event: Mapping[str, object]) -> None:
-        running = self._running.setdefault(str(event["id"]), _Running())
-        running.seconds += float(str(event["seconds"]))
-        properties = event["properties"]
-        if isinstance(properties, list):
-            running.properties = tuple((name, value) for name, value in properties)
-        touches = event.get("touches")
-        if isinstance(touches, list):
-            running.touches = tuple(Touch(*row) for row in touches)
-        state = ProofState(str(event["outcome"]))
+    def _phase(self, event: Mapping[str, Any]) -> None:
+        test = self._tests.setdefault(event["id"], TestOutcome(event["id"]))
+        test.seconds += event["seconds"]
+        test.properties = tuple((name, value) for name, value in event["properties"])
+        test.touches = tuple(Touch(*row) for row in event.get("touches", ()))
+        state = ProofState(event["outcome"])
         if event["expected_failure"]:
             # An expected failure means that the property does not hold, so it is not a proof.
             state = ProofState.FAILED
-        if state is ProofState.PASSED or running.state is ProofState.FAILED:
+        if state is ProofState.PASSED or test.state is ProofState.FAILED:
             return
         outside = state is ProofState.FAILED and event["when"] != "call"
-        running.state = state
-        running.detail = f"in {event['when']}: " * outside + str(event["detail"])
+        test.state = state
+        test.detail = f"in {event['when']}: " * outside + event["detail"]
 
     def result(self, ended: str) -> SuiteResult:
         """Return the result of all events.
@@ -188,39 +199,20 @@ class EventLog:
         Args:
             ended: How the process ended, for tests that were running: ``timed out after 5 s``.
         """
-        tests = {
-            node_id: self._outcome(node_id, ended)
-            for node_id in (*self._running, *(self.selected or ()), *self.left_out)
-        }
-        cut = any(test.state is ProofState.NOT_RUN for test in tests.values())
-        died = not all(running.finished for running in self._running.values())
+        tests = dict(self._tests)
+        died = [test for test in tests.values() if not test.finished]
+        for test in died:
+            test.state = ProofState.FAILED
+            test.detail = f"{ended} while this test was running\n{test.detail}".strip()
+        cut = [name for name in self.selected or () if name not in tests]
+        tests |= {name: TestOutcome(name, ProofState.NOT_RUN, detail=ended) for name in cut}
+        tests |= {name: TestOutcome(name, ProofState.LEFT_OUT) for name in self.left_out}
         incomplete = ended if cut or died or self.selected is None or not self.ended else ""
         return SuiteResult(MappingProxyType(tests), tuple(self._problems.values()), incomplete)
 
-    def _outcome(self, node_id: str, ended: str) -> TestOutcome:
-        if node_id in self.left_out:
-            return TestOutcome(node_id, ProofState.LEFT_OUT)
-        running = self._running.get(node_id)
-        if running is None:
-            return TestOutcome(node_id, ProofState.NOT_RUN, detail=ended)
-        state, detail = running.state, running.detail
-        if not running.finished:
-            state = ProofState.FAILED
-            detail = f"{ended} while this test was running\n{detail}".strip()
-        seconds, properties = running.seconds, running.properties
-        return TestOutcome(node_id, state, seconds, detail, properties, running.touches)
-
 
 def run_suite(
-    proofs: Sequence[Proof],
-    progress: Progress,
-    *,
-    root: Path,
-    scratch: Path,
-    seconds: float,
-    jobs: int,
-    quick: bool,
-    upstreams: GivenUpstreams,
+    request: ProveRequest, proofs: Sequence[Proof], jobs: int, progress: Progress
 ) -> SuiteResult:
     """Run the tests, follow their events, and end all processes.
 
@@ -229,13 +221,17 @@ def run_suite(
 
     Args:
         proofs: Node ids to run, whose files exist, in the order in which to start them.
-        root: Repository root, which is the working directory.
-        scratch: Folder for the event file and the output of pytest.
-        seconds: Time limit.
         jobs: Number of parallel test processes, among which files are divided.
-        quick: Whether to leave out tests marked ``slow``.
-        upstreams: What tests may use of upstream.
+
+    Raises:
+        InputError: The folder for the output cannot be created.
     """
+    scratch = request.out.resolve()
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+        raise InputError("--out", request.out, problem, "name a writable folder") from error
     if not proofs:
         return SuiteResult({})
     if find_spec("pytest") is None:
@@ -244,23 +240,24 @@ def run_suite(
     output = scratch / "pytest.log"
     events.write_text("", "utf-8")
     ids = [proof.target for proof in proofs]
-    selection.write_text(json.dumps({"ids": ids, "quick": quick}), "utf-8")
+    selection.write_text(json.dumps({"ids": ids, "quick": request.quick}), "utf-8")
     command = [
         sys.executable,
         *("-m", "pytest", "-p", "ringproof.harness.proofs.recorder", "-p", "no:cacheprovider"),
         # One word each: pytest takes a separate path for a test and seeks its settings there.
-        *(f"--rootdir={root}", f"--ringproof-events={events}", f"--ringproof-select={selection}"),
-        *upstreams.options(),
+        *(f"--rootdir={request.root}", f"--ringproof-events={events}"),
+        f"--ringproof-select={selection}",
+        *request.upstream_options(),
         *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
         *_distributed(tuple(dict.fromkeys(proof.file for proof in proofs)), jobs),
     ]
     log = EventLog()
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + request.timeout
     progress.begin("tests", None)
     try:
         with (
             output.open("wb") as stream,
-            _contained(command, cwd=root, output=stream) as process,
+            _contained(command, cwd=request.root, output=stream) as process,
             events.open("r", encoding="utf-8") as lines,
         ):
             while _wait(process, deadline):
@@ -269,7 +266,7 @@ def run_suite(
             code = process.poll()
     finally:
         progress.end()
-    return log.result(_ending(code, seconds, output))
+    return log.result(_ending(code, request.timeout, output))
 
 
 def _distributed(files: Sequence[str], jobs: int) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
 from ringproof.harness.anchors.lock import Lock
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
@@ -55,11 +55,13 @@ class Nearest:
         upstream: Its key in the card.
         differing: Anchors whose code is not the same here.
         compared: Anchors that were compared.
+        holding: Anchors of the card that hold in it. Others are about other upstreams.
     """
 
     upstream: str
     differing: tuple[str, ...]
     compared: int
+    holding: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -94,37 +96,22 @@ def assess(
     line = recognition.line
     if line is None:
         return Assessment(skill, product, recognition, None, ())
-    found = _resolved(card, line, resolver)
-    nearest = None if lock is None else _nearest(line, lock, found)
-    there = _Checked(line, found, nearest, _there(lock, nearest))
-    points = tuple(
-        _standpoint(statement, there, verdicts.get(statement.id, "without a record"))
-        for statement in statements(card)
-        if line.id in statement.lines
-    )
-    return Assessment(skill, product, recognition, nearest, points)
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What a tree is compared with: its line, its anchors, and those of the nearest upstream."""
-
-    line: UpstreamLine
-    found: Mapping[str, Resolution]
-    nearest: Nearest | None
-    there: frozenset[str]
-
-
-def _resolved(card: Card, line: UpstreamLine, resolver: AnchorResolver) -> Mapping[str, Resolution]:
-    """Look up the anchors that belong to the line. Those in a submodule not given are left out."""
-    found = {}
+    found: dict[str, Resolution] = {}
     for anchor in card.anchors:
         if anchor.upstream in line.upstreams:
-            try:
+            with suppress(UpstreamUnavailable):  # in a submodule whose repository was not given
                 found[anchor.id] = resolver.resolve(anchor)
-            except UpstreamUnavailable:
-                continue
-    return MappingProxyType(found)
+    nearest = None if lock is None else _nearest(line, lock, found)
+    points = []
+    for statement in statements(card):
+        if line.id in statement.lines:
+            if nearest is None:
+                why = line.unread or "no checked commit or release is on this line"
+                points.append(Standpoint(statement, Standing.NOT_CHECKED, why))
+            else:
+                verdict = verdicts.get(statement.id, "without a record")
+                points.append(_standpoint(statement, found, nearest, verdict))
+    return Assessment(skill, product, recognition, nearest, tuple(points))
 
 
 def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) -> Nearest | None:
@@ -132,44 +119,36 @@ def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) ->
     candidates = []
     for name in line.upstreams:
         places = {
-            anchor: lock.anchors[anchor].places[name].fingerprint
-            for anchor in found
-            if anchor in lock.anchors and name in lock.anchors[anchor].places
+            anchor: entry.places[name]
+            for anchor, entry in lock.anchors.items()
+            if name in entry.places and entry.places[name].fingerprint is not None
         }
-        compared = [anchor for anchor, print_ in places.items() if print_ is not None]
-        differing = tuple(a for a in compared if found[a].fingerprint != places[a])
+        compared = [anchor for anchor in found if anchor in places]
+        differing = [a for a in compared if found[a].fingerprint != places[a].fingerprint]
+        holding = frozenset(anchor for anchor, place in places.items() if not place.missing)
         if compared:
-            candidates.append(Nearest(name, differing, len(compared)))
+            candidates.append(Nearest(name, tuple(differing), len(compared), holding))
     return min(candidates, key=lambda one: len(one.differing) / one.compared, default=None)
 
 
-def _there(lock: Lock | None, nearest: Nearest | None) -> frozenset[str]:
-    """The anchors that hold in the nearest upstream. Others are about other upstreams."""
-    if lock is None or nearest is None:
-        return frozenset()
-    places = {name: entry.places.get(nearest.upstream) for name, entry in lock.anchors.items()}
-    return frozenset(
-        name for name, place in places.items() if place and place.fingerprint and not place.missing
-    )
-
-
-def _standpoint(statement: Statement, checked: _Checked, verdict: str) -> Standpoint:
-    nearest = checked.nearest
-    if nearest is None:
-        why = checked.line.unread or "no checked commit or release is on this line"
-        return Standpoint(statement, Standing.NOT_CHECKED, why)
+def _standpoint(
+    statement: Statement, found: Mapping[str, Resolution], nearest: Nearest, verdict: str
+) -> Standpoint:
     named = [
-        checked.found[proof.target]
+        found[proof.target]
         for proof in statement.proofs
-        if proof.kind is ProofKind.ANCHOR and proof.target in checked.found
+        if proof.kind is ProofKind.ANCHOR and proof.target in found
     ]
-    own = [resolution for resolution in named if resolution.anchor in checked.there]
+    own = [resolution for resolution in named if resolution.anchor in nearest.holding]
     if named and not own:
         why = f"its code is not in {nearest.upstream}, the nearest that was checked"
         return Standpoint(statement, Standing.NOT_CHECKED, why)
     for resolution in own:
         if not resolution.holds:
-            return Standpoint(statement, Standing.BROKEN, _broken(resolution))
+            why = f"{resolution.symbol} in {resolution.path}: {resolution.status.value}"
+            if resolution.status is AnchorStatus.MISSING_EXPECTATION:
+                why = resolution.detail
+            return Standpoint(statement, Standing.BROKEN, why)
     if verdict != PROVEN:
         return Standpoint(statement, Standing.NOT_CHECKED, f"{verdict} where it was checked")
     return _compared(statement, own, nearest)
@@ -186,9 +165,3 @@ def _compared(statement: Statement, own: list[Resolution], nearest: Nearest) -> 
         return Standpoint(statement, Standing.HOLDS, f"{what} is that of {nearest.upstream}")
     why = f"names no code, and {len(nearest.differing)} anchors differ from {nearest.upstream}"
     return Standpoint(statement, Standing.NOT_CHECKED, why)
-
-
-def _broken(resolution: Resolution) -> str:
-    if resolution.status is AnchorStatus.MISSING_EXPECTATION:
-        return resolution.detail
-    return f"{resolution.symbol} in {resolution.path}: {resolution.status.value}"

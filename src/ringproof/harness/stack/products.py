@@ -100,15 +100,16 @@ def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
     raise InputError("PATH", name, problem, f"name a checkout, a .whl file, or {FORMS}")
 
 
-def _products(name: str, tree: UpstreamTree) -> Iterator[Product]:
-    found = False
-    for repo, signs in _SIGNS.items():
-        if any(_is_file(tree, sign) for sign in signs):
-            found = True
-            yield Product(repo, tree, _version(repo, tree), _commit(name, tree))
+def _products(name: str, tree: UpstreamTree) -> list[Product]:
+    found = [
+        Product(repo, tree, _version(repo, tree), _commit(name, tree))
+        for repo, signs in _SIGNS.items()
+        if any(_is_file(tree, sign) for sign in signs)
+    ]
     if not found:
         problem = "holds none of " + ", ".join(_SIGNS)
         raise InputError("PATH", name, problem, "name the root of a checkout or a site-packages")
+    return found
 
 
 def _is_file(tree: UpstreamTree, path: str) -> bool:
@@ -120,18 +121,14 @@ def _is_file(tree: UpstreamTree, path: str) -> bool:
 
 
 def _installed() -> Iterator[tuple[str, Product]]:
-    found = False
-    for package in _PACKAGES:
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found = True
-        for product in _products(package, InstalledTree(package)):
-            yield f"installed:{package}", product
-    if not found:
+    distributions = importlib.metadata.distributions
+    packages = [name for name in _PACKAGES if any(True for _ in distributions(name=name))]
+    if not packages:
         problem = f"none of {', '.join(_PACKAGES)} is installed in this environment"
         raise InputError("PATH", None, problem, "name a checkout or a wheel")
+    for package in packages:
+        for product in _products(package, InstalledTree(package)):
+            yield f"installed:{package}", product
 
 
 def _version(repo: str, tree: UpstreamTree) -> str:

@@ -43,13 +43,12 @@ def recognise(card: Card, repo: str, tree: UpstreamTree, resolver: AnchorResolve
         resolver: Resolver of the same tree. A probe and an anchor look up symbols alike.
     """
     lines = [line for line in card.lines if line.repo == repo]
-    unmet = {line.id: _first_unmet(line, tree, resolver) for line in lines}
+    unmet = {
+        line.id: next((why for probe in line.probe if (why := _unmet(probe, tree, resolver))), "")
+        for line in lines
+    }
     met = tuple(line for line in lines if not unmet[line.id])
     return Recognition(met, MappingProxyType({name: why for name, why in unmet.items() if why}))
-
-
-def _first_unmet(line: UpstreamLine, tree: UpstreamTree, resolver: AnchorResolver) -> str:
-    return next((why for probe in line.probe if (why := _unmet(probe, tree, resolver))), "")
 
 
 def _unmet(probe: Probe, tree: UpstreamTree, resolver: AnchorResolver) -> str:

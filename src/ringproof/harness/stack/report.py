@@ -43,17 +43,12 @@ def stack_lines(
         parts = (product.repo, product.version, commit, f"({name})")
         yield showable(" ".join(part for part in parts if part), 300)
         for assessment in assessments:
-            yield f"  {assessment.skill}: {_line(assessment)}"
+            names = " and ".join(line.id for line in assessment.recognition.lines)
+            yield f"  {assessment.skill}: {names or 'no known line'}"
             for line in _details(assessment, verbose=verbose):
                 yield f"    {showable(line, 1000)}"
     yield ""
     yield from training([one for _, _, assessments in found for one in assessments])
-
-
-def _line(one: Assessment) -> str:
-    if not one.recognition.lines:
-        return "no known line"
-    return " and ".join(line.id for line in one.recognition.lines)
 
 
 def _details(one: Assessment, *, verbose: bool) -> Iterator[str]:
