@@ -18,7 +18,7 @@ from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Traffic
-from ringproof.reference.attention.demonstration import GROUPS, demonstrate, print_traffic
+from ringproof.reference.attention.parity import GROUPS, demonstrate, print_traffic
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import parallel_context

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
-from ringproof.reference.packing.maps import local_to_global, real_rows, sequence_positions
+from ringproof.reference.packing.capacity import local_to_global
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
@@ -71,23 +71,25 @@ def rank_batch(
         tail="dummy" if tail_rows else "none",
     )
     whole = torch.full((2 + depths, packed.rows), IGNORED, dtype=torch.int64)
-    entries = torch.zeros(packed.rows, dtype=torch.int64)
+    entries, positions = torch.zeros(2, packed.rows, dtype=torch.int64)
+    real = torch.zeros(packed.rows, dtype=torch.bool)
     for entry, rows in enumerate(packed.padded_lengths):
         start = packed.cu_seqlens_padded[entry]
         entries[start : start + rows] = entry
+        positions[start : start + rows] = torch.arange(rows)  # padding counts on, as upstream's
         tokens = torch.tensor(sequences[entry] if entry < len(sequences) else [])
+        real[start : start + len(tokens)] = True
         for shift in range(min(2 + depths, len(tokens))):
             whole[shift, start : start + len(tokens) - shift] = tokens[shift:]
-    cut = (packed, group.size, group.rank, partition)
-    mine = torch.from_numpy(local_to_global(*cut))
+    mine = torch.from_numpy(local_to_global(packed, group.size, group.rank, partition))
     return PackedBatch(
         packed=packed,
         group=group,
         comm_type=comm_type,
         partition=partition,
-        positions=torch.from_numpy(sequence_positions(*cut)).to(device),
+        positions=positions[mine].to(device),
         sequences=entries[mine].to(device),
-        real=torch.from_numpy(real_rows(*cut)).to(device),
+        real=real[mine].to(device),
         tokens=whole[0, mine].clamp(min=0).to(device),
         future=whole[1:, mine].to(device),
         totals=total or totals(sequences, depths),

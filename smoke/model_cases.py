@@ -16,7 +16,8 @@ from ringproof.reference.model import mamba, moe
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.mamba import HeadShares, Mamba
-from ringproof.reference.model.stage import Stage, build_stage
+from ringproof.reference.model.parameters import ParameterKind
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import (
     TensorParallel,
     copy_to_region,
@@ -96,7 +97,7 @@ def step(rank: RankContext, *, case: ModelCase) -> Step:
         tp = TensorParallel.of(
             context.groups[TENSOR_PARALLEL], sequence_parallel=case.sequence_parallel
         )
-        stage = build_stage(
+        stage = Stage(
             case.config,
             layers=range(len(case.config.layers)),
             first=True,
@@ -225,8 +226,17 @@ def whole_gradients(
             float((part - parts[0]).abs().max()) > 1e-10 * scale for part in parts
         ):
             unequal.add(name)
-        whole[name] = kind.assemble(parts).cpu()
+        whole[name] = assembled(kind, parts).cpu()
     return whole, frozenset(unequal)
+
+
+def assembled(kind: ParameterKind, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The full tensor from the parts of all TP ranks, in their order: what ``cut`` undoes."""
+    if kind.split is None or len(parts) == 1:
+        return parts[0]
+    blocks = kind.blocks or [len(parts) * parts[0].shape[kind.split]]
+    by_rank = [part.split([size // len(parts) for size in blocks], kind.split) for part in parts]
+    return torch.cat([part for block in zip(*by_rank, strict=True) for part in block], kind.split)
 
 
 def duals(rank: RankContext, *, sequence_parallel: bool) -> dict[str, float]:

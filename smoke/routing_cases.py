@@ -18,7 +18,7 @@ from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.attention.dense import dense_attention
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.packing.maps import local_to_global
+from ringproof.reference.packing.capacity import local_to_global
 from ringproof.reference.packing.sequences import pack
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import ParallelContext, parallel_context

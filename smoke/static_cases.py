@@ -14,11 +14,11 @@ from ringproof.harness.cluster import RankContext
 from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase
-from ringproof.reference.attention.demonstration import demonstrate
 from ringproof.reference.attention.masks import RowMask, RowTable
+from ringproof.reference.attention.parity import demonstrate
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
-from ringproof.reference.model.stage import build_stage
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import batch_tensors, load, static_batch
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.capacity import row_arrays, to_capacity
@@ -130,7 +130,7 @@ def streams(
         parallel_context(layout) as context,
         dynamic_groups(context, (size,), comm_type=comm_type, ranks_per_node=2) as groups,
     ):
-        stage = build_stage(
+        stage = Stage(
             config,
             layers=range(len(config.layers)),
             first=True,

@@ -107,32 +107,3 @@ def first_difference(streams: Sequence[list[Any]]) -> str:
         if left != right:
             return f"operation {index}: {left} and {right}"[:400]
     return "" if len(one) == len(other) else f"{len(one)} and {len(other)} operations"
-
-
-class Replay(TorchDispatchMode):
-    """The least that a CUDA graph is: the same operations again, on the same memory.
-
-    Operations run when recorded. A replay runs them again on the tensors that they had, and writes
-    each result where the first one went. Python is not run again.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._operations: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._operations.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        with torch.no_grad():
-            for func, args, kwargs, result in self._operations:
-                found = func(*args, **kwargs)
-                tree_map(_write, result, found)
-
-
-def _write(into: Any, found: Any) -> None:
-    """A view, or what was written in place, is where it should be already."""
-    if isinstance(into, torch.Tensor) and into.data_ptr() != found.data_ptr():
-        into.copy_(found)

@@ -23,7 +23,7 @@ from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
 from ringproof.reference.model.config import preset
-from ringproof.reference.model.stage import build_stage
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import dynamic_groups
@@ -60,7 +60,7 @@ def attention(rank: RankContext, *, comm_type: str, lost: str = "") -> Verdict:
     )
     for segment in vars(graphed)["_segments"] if lost else ():
         kept = [one for one in segment.operations if one.function.name() != lost]
-        segment._operations = tuple(kept)
+        segment.operations = tuple(kept)
     return {f"replay {seed}": _same(graphed, function, inputs(seed)) for seed in (10, 20)}
 
 
@@ -75,7 +75,7 @@ def layer(rank: RankContext, *, tp: int, size: int, name: str, slots: int = 1) -
         tensor_parallel = TensorParallel.of(
             context.groups[TENSOR_PARALLEL], sequence_parallel=tp > 1
         )
-        module = build_stage(
+        module = Stage(
             config,
             layers=range(1),
             first=False,

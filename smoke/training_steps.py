@@ -17,7 +17,7 @@ import torch
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import preset
-from ringproof.reference.model.stage import build_stage, split_layers
+from ringproof.reference.model.stage import Stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
@@ -33,6 +33,7 @@ from ringproof.reference.training.pipeline import (
 )
 from smoke.faults import Site, injected
 from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
+from smoke.model_cases import assembled
 
 LENGTHS = (
     ((13, 1), (32, 7)),
@@ -134,7 +135,7 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
         chunks = layout.pp * run.vpp
         ranges = split_layers(len(config.layers), chunks)
         own = [
-            build_stage(
+            Stage(
                 config,
                 layers=ranges[chunk],
                 first=chunk == 0,
@@ -218,6 +219,6 @@ def assemble(run: Run, values: tuple[dict[str, Any], ...], what: str) -> dict[st
             held = parts.setdefault(name, (kind, {}))[1]
             held[run.layout.coordinate("tp", rank)] = torch.from_numpy(array)
     return {
-        name: kind.assemble([held[index] for index in sorted(held)])
+        name: assembled(kind, [held[index] for index in sorted(held)])
         for name, (kind, held) in parts.items()
     }

@@ -17,7 +17,7 @@ from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import parts_of
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import AttentionShape, ModelConfig, preset
-from ringproof.reference.model.stage import Stage, build_stage
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import load
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.sequences import Capacity
@@ -67,7 +67,7 @@ class Layer:
 
     def stage(self, device: torch.device) -> Stage:
         """The layer, without embedding or loss."""
-        return build_stage(
+        return Stage(
             self.config,
             layers=range(1),
             first=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +12,7 @@ from ringproof.reference.attention.dense import DenseResult
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.packed import prepared_calls
-from ringproof.reference.attention.steps import step_table
+from ringproof.reference.attention.steps import Step, step_table
 from ringproof.reference.packing.partition import Span
 from ringproof.reference.packing.shards import Sharding
 
@@ -55,7 +55,7 @@ def indices(shard: Sequence[Span]) -> torch.Tensor:
 def play(
     inputs: Sequence[torch.Tensor], sharding: Sharding, *, causal: bool, kernel: str = "auto"
 ) -> DenseResult:
-    """Every rank's loop, forward and backward, put together again.
+    """Every rank's loop over a step table, forward and backward, put together again.
 
     Args:
         inputs: q, k, v and the output's gradient, ``[1, T, heads, width]``, all rows.
@@ -63,8 +63,24 @@ def play(
         causal: Which mask.
         kernel: Which kernel.
     """
+
+    def steps(rank: int) -> tuple[Step, ...]:
+        table = step_table(sharding, rank, causal=causal)
+        device = inputs[0].device
+        return tuple(replace(step, calls=prepared_calls(step.tiles, device)) for step in table)
+
+    return play_steps(inputs, [indices(shard) for shard in sharding.shards], steps, kernel=kernel)
+
+
+def play_steps(
+    inputs: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor],
+    steps: Callable[[int], tuple[Step, ...]],
+    *,
+    kernel: str,
+) -> DenseResult:
+    """The loops of ranks that hold these rows and go these steps."""
     q, k, v, grad_out = inputs
-    rows = [indices(shard) for shard in sharding.shards]
     blocks = [BlockShape.pack(k[:, held], v[:, held]) for held in rows]
     gradients = [torch.zeros_like(block) for block in blocks]
     whole = DenseResult(
@@ -74,10 +90,7 @@ def play(
     )
     for rank, held in enumerate(rows):
         plan = LoopPlan(
-            tuple(
-                replace(step, calls=prepared_calls(step.tiles, q.device))
-                for step in step_table(sharding, rank, causal=causal)
-            ),
+            steps(rank),
             Board(rank, blocks, gradients),
             choose_kernel(kernel, q, v),
             scale=q.shape[-1] ** -0.5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from ringproof.errors import InputError
 from ringproof.reference.attention.dense import dense_attention
-from ringproof.reference.attention.kernels import choose_kernel
+from ringproof.reference.attention.kernels import AttentionKernel, choose_kernel
+from ringproof.reference.attention.masks import MaskedKernel
 from ringproof.reference.attention.merge import PartialSum
 from ringproof.reference.attention.names import KERNEL_NAMES
 from ringproof.reference.packing.partition import Span
@@ -27,6 +30,25 @@ def random_inputs(
     ]
 
 
+def check_against_the_oracle(
+    kernel: AttentionKernel | MaskedKernel,
+    inputs: Sequence[torch.Tensor],
+    *,
+    causal: bool,
+    scale: float,
+    masked: bool = False,
+) -> None:
+    """Output, LSE and gradients; ``masked`` kernels are causal by themselves."""
+    q, k, v, grad = inputs
+    out, lse = kernel.forward(q, k, v, causal=causal, scale=scale)
+    gradients = kernel.backward(grad, (q, k, v), out, lse, causal=causal, scale=scale)
+    dense = dense_attention(q, k, v, grad, causal=causal or masked, scale=scale)
+    expected = (dense.out, dense.lse, dense.dq, dense.dk, dense.dv)
+    for found, right in zip((out, lse, *gradients), expected, strict=True):
+        assert found.shape == right.shape
+        assert (found - right).abs().max() <= TOLERANCE
+
+
 @pytest.mark.parametrize("name", KERNEL_NAMES)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
@@ -39,20 +61,14 @@ def test_kernel_equals_the_oracle(
 ) -> None:
     batch, heads, kv_heads, width, v_width = shape
     rows = 33
-    q, k, v, grad = random_inputs(
+    inputs = random_inputs(
         (batch, rows, heads, width),
         (batch, rows, kv_heads, width),
         (batch, rows, kv_heads, v_width),
         (batch, rows, heads, v_width),
     )
-    kernel, scale = choose_kernel(name, q, v), width**-0.5
-    out, lse = kernel.forward(q, k, v, causal=causal, scale=scale)
-    gradients = kernel.backward(grad, (q, k, v), out, lse, causal=causal, scale=scale)
-    dense = dense_attention(q, k, v, grad, causal=causal)
-    expected = (dense.out, dense.lse, dense.dq, dense.dk, dense.dv)
-    for found, right in zip((out, lse, *gradients), expected, strict=True):
-        assert found.shape == right.shape
-        assert (found - right).abs().max() <= TOLERANCE
+    kernel = choose_kernel(name, inputs[0], inputs[2])
+    check_against_the_oracle(kernel, inputs, causal=causal, scale=width**-0.5)
 
 
 @pytest.mark.parametrize("name", KERNEL_NAMES)
@@ -65,13 +81,7 @@ def test_rows_need_not_be_contiguous(name: str, kv_heads: int) -> None:
     strided_q, strided_grad = q.permute(0, 3, 2, 1), grad.permute(0, 3, 2, 1)
     assert strided_q.stride(-1) != 1
     kernel = choose_kernel(name, strided_q, v)
-    out, lse = kernel.forward(strided_q, k, v, causal=True, scale=0.5)
-    inputs = (strided_q, k, v)
-    gradients = kernel.backward(strided_grad, inputs, out, lse, causal=True, scale=0.5)
-    dense = dense_attention(strided_q, k, v, strided_grad, causal=True, scale=0.5)
-    expected = (dense.out, dense.lse, dense.dq, dense.dk, dense.dv)
-    for found, right in zip((out, lse, *gradients), expected, strict=True):
-        assert (found - right).abs().max() <= TOLERANCE
+    check_against_the_oracle(kernel, (strided_q, k, v, strided_grad), causal=True, scale=0.5)
 
 
 def test_the_choice_of_a_kernel_falls_back_or_refuses_by_name() -> None:

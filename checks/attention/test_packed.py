@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.attention.players import play
-from checks.attention.test_steps import Pairs, pairs_met
+from checks.attention.test_steps import Pairs, area, pairs_met, tables_of
 from checks.packing.packs import build, packs, random_pack
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
 from ringproof.reference.attention.names import KERNEL_NAMES
@@ -36,9 +36,7 @@ def visible(packed: PackedSequences, *, causal: bool) -> Pairs:
 
 
 def tables_pairs(sharding: Sharding, *, causal: bool) -> Pairs:
-    ranks = range(len(sharding.shards))
-    tables = [step_table(sharding, rank, causal=causal) for rank in ranks]
-    return pairs_met(tables, list(sharding.shards))
+    return pairs_met(tables_of(sharding, causal=causal), sharding.shards)
 
 
 @given(st.integers(1, 7), st.data(), st.sampled_from(PARTITIONS), st.booleans())
@@ -90,13 +88,9 @@ def test_zigzag_balances_full_sequences_step_by_step(size: int) -> None:
     """Without padding, no rank waits for another: every sequence is balanced by itself."""
     packed = pack([2 * size, 8 * size, 4 * size], multiple=2 * size)
     sharding = Sharding.of_pack(packed, size, "zigzag")
-    tables = [step_table(sharding, rank, causal=True) for rank in range(size)]
+    tables = tables_of(sharding)
     for step in range(size):
-        pairs = {
-            sum(len(t.q) * len(t.kv) / (2 if t.causal else 1) for t in table[step].tiles)
-            for table in tables
-        }
-        assert len(pairs) == 1
+        assert len({sum(map(area, table[step].tiles)) for table in tables}) == 1
 
 
 def test_tiles_stay_small() -> None:
@@ -170,18 +164,6 @@ def test_sequences_shorter_than_the_chunks(lengths: list[int], size: int, causal
     inputs = random_inputs(packed, seed=1, heads=(4, 2))
     found = play(inputs, Sharding.of_pack(packed, size, "zigzag"), causal=causal)
     assert worst(found, dense(packed, inputs, causal=causal)) <= TOLERANCE
-
-
-def test_padding_gives_nothing_and_takes_nothing() -> None:
-    packed = build([(0, 8), (3, 8)], sequences=2, tail="none")
-    inputs = random_inputs(packed, seed=1, heads=(4, 2))
-    found = play(inputs, Sharding.of_pack(packed, 2, "zigzag"), causal=True)
-    padding = [*range(8), *range(11, 16)]
-    for name in ("out", "dq", "dk", "dv"):
-        assert getattr(found, name)[:, padding].eq(0).all()
-        assert getattr(found, name)[:, 8:11].ne(0).any()
-    assert found.lse[:, padding].eq(-torch.inf).all()
-    assert found.lse[:, 8:11].isfinite().all()
 
 
 def faults(packed: PackedSequences, size: int) -> dict[str, Sharding]:

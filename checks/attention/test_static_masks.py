@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.attention.players import Board, play
+from checks.attention.players import play, play_steps
 from checks.attention.test_packed import (
     TENSORS,
     TOLERANCE,
@@ -27,16 +27,14 @@ from checks.attention.test_packed import (
 from checks.packing.packs import build, packs
 from ringproof.errors import InputError
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
-from ringproof.reference.attention.blocks import BlockShape
 from ringproof.reference.attention.dense import DenseResult
 from ringproof.reference.attention.kernels import (
     AttentionKernel,
     FlashKernel,
     ReferenceKernel,
-    choose_kernel,
 )
-from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.masks import MaskedKernel, RowMask, RowTable, masked_steps
+from ringproof.reference.attention.steps import Step
 from ringproof.reference.packing.capacity import RowArrays, row_arrays, to_capacity
 from ringproof.reference.packing.partition import PARTITIONS
 from ringproof.reference.packing.sequences import Capacity, pack
@@ -56,7 +54,7 @@ def static_play(
     causal: bool = True,
     kernel: str = "reference",
 ) -> DenseResult:
-    """Every rank's loop over masked tiles, put together again.
+    """Every rank's loop over masked tiles.
 
     Args:
         inputs: q, k, v and the output's gradient, ``[1, T, heads, width]``, all rows.
@@ -65,30 +63,23 @@ def static_play(
         causal: Which mask.
         kernel: Which kernel.
     """
-    q, k, v, grad_out = inputs
-    blocks = [BlockShape.pack(k[:, held], v[:, held]) for held in places]
-    gradients = [torch.zeros_like(block) for block in blocks]
-    whole = DenseResult(
-        torch.full_like(grad_out, torch.nan),
-        torch.full(q.shape[:3], torch.nan, dtype=q.dtype),
-        *(torch.full_like(tensor, torch.nan) for tensor in (q, k, v)),
-    )
-    for rank, held in enumerate(places):
-        plan = LoopPlan(
-            masked_steps(table, rank, causal=causal),
-            Board(rank, blocks, gradients),
-            choose_kernel(kernel, q, v),
-            scale=q.shape[-1] ** -0.5,
-        )
-        local = [tensor[:, held].clone().requires_grad_() for tensor in (q, k, v)]
-        out, lse = BlockwiseAttention.apply(*local, plan)
-        out.backward(grad_out[:, held])
-        whole.out[:, held], whole.lse[:, held] = out.detach(), lse
-        whole.dq[:, held] = local[0].grad
-    for held, gradient in zip(places, gradients, strict=True):
-        shape = BlockShape.of(k[:, held], v[:, held])
-        whole.dk[:, held], whole.dv[:, held] = shape.split(gradient)
-    return whole
+
+    def steps(rank: int) -> tuple[Step, ...]:
+        return masked_steps(table, rank, causal=causal)
+
+    return play_steps(inputs, places, steps, kernel=kernel)
+
+
+def pairs_met(arrays: RowArrays, tables: Sequence[tuple[Step, ...]]) -> Counter[tuple[int, int]]:
+    """How often each query meets each key by the masks, as rows of the pack."""
+    met: Counter[tuple[int, int]] = Counter()
+    for rank, steps in enumerate(tables):
+        for step in steps:
+            for mask in (tile.mask for tile in step.tiles if tile.mask):
+                seen = (~mask.hidden()).nonzero().tolist()
+                queries, keys = arrays.places[rank], arrays.places[step.source]
+                met.update((int(queries[query]), int(keys[key])) for query, key in seen)
+    return met
 
 
 @given(st.integers(1, 5), st.data(), st.sampled_from(PARTITIONS), st.booleans())
@@ -97,15 +88,10 @@ def test_every_visible_pair_meets_once_and_no_other(
 ) -> None:
     packed = data.draw(packs(2 * size))
     arrays = row_arrays(packed, size, partition)
-    met: Counter[tuple[int, int]] = Counter()
-    for rank in range(size):
-        for step in masked_steps(table_of(arrays), rank, causal=causal):
-            (tile,) = step.tiles
-            assert tile.mask is not None
-            seen = (~tile.mask.hidden()).nonzero().tolist()
-            queries, keys = arrays.places[rank], arrays.places[step.source]
-            met.update((int(queries[query]), int(keys[key])) for query, key in seen)
-    assert met == visible(packed, causal=causal)
+    table = table_of(arrays)
+    tables = [masked_steps(table, rank, causal=causal) for rank in range(size)]
+    assert all(len(step.tiles) == 1 for steps in tables for step in steps)
+    assert pairs_met(arrays, tables) == visible(packed, causal=causal)
 
 
 @given(st.integers(1, 5), st.data())
@@ -113,16 +99,11 @@ def test_hidden_blocks_of_later_ranks_are_not_computed(size: int, data: st.DataO
     """In the contiguous partition; what is left meets each visible pair once."""
     packed = data.draw(packs(2 * size))
     arrays = row_arrays(packed, size, "contiguous")
-    met: Counter[tuple[int, int]] = Counter()
-    for rank in range(size):
-        steps = masked_steps(table_of(arrays), rank, causal=True, ordered=True)
+    table = table_of(arrays)
+    tables = [masked_steps(table, rank, causal=True, ordered=True) for rank in range(size)]
+    for rank, steps in enumerate(tables):
         assert [step.source for step in steps if step.tiles] == list(range(rank, -1, -1))
-        for step in steps:
-            for mask in (tile.mask for tile in step.tiles if tile.mask):
-                seen = (~mask.hidden()).nonzero().tolist()
-                queries, keys = arrays.places[rank], arrays.places[step.source]
-                met.update((int(queries[query]), int(keys[key])) for query, key in seen)
-    assert met == visible(packed, causal=True)
+    assert pairs_met(arrays, tables) == visible(packed, causal=True)
 
 
 @settings(deadline=None, max_examples=30)

@@ -28,6 +28,21 @@ def perceptron() -> nn.Module:
         return nn.Sequential(*layers).double()
 
 
+def captures(
+    *functions: Function, given: Callable[[], torch.Tensor] = lambda: tensor(5, 4, grad=True)
+) -> list[Capture]:
+    """Captures ``slot 0``, ``slot 1``, ... of functions of one tensor."""
+    return [
+        Capture(
+            name=f"slot {slot}",
+            function=function,
+            inputs=(given(),),
+            parameters=dict(function.named_parameters()) if isinstance(function, nn.Module) else {},
+        )
+        for slot, function in enumerate(functions)
+    ]
+
+
 def graph(
     function: Function,
     *inputs: torch.Tensor,

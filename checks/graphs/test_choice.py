@@ -25,14 +25,13 @@ def test_no_gpu(name: str, device: torch.device) -> None:
         choose_backend(name, device)
 
 
-def test_unknown() -> None:
-    with pytest.raises(InputError, match="--graph-backend: unknown"):
-        choose_backend("vulkan", CPU)
-
-
-def test_the_tape_is_for_the_cpu() -> None:
-    with pytest.raises(InputError, match="the model is on cuda"):
-        choose_backend("tape", GPU)
+@pytest.mark.parametrize(
+    ("name", "device", "said"),
+    [("vulkan", CPU, "--graph-backend: unknown"), ("tape", GPU, "the model is on cuda")],
+)
+def test_what_is_refused_anywhere(name: str, device: torch.device, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        choose_backend(name, device)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import dropout
 
-from checks.graphs.captures import equal, perceptron, results, tensor
+from checks.graphs.captures import captures, equal, perceptron, results, tensor
 from ringproof.errors import InputError
 from ringproof.harness.tape.backend import choose_backend
-from ringproof.reference.graphs.backend import Capture, CaptureBackend
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.graphs.transformer_engine import is_installed
 
@@ -31,18 +31,6 @@ def rows(seed: int = 0) -> torch.Tensor:
     return tensor(5, 4, seed=seed).to(GPU).requires_grad_()
 
 
-def captures(module: torch.nn.Module, count: int = 1) -> list[Capture]:
-    return [
-        Capture(
-            name=f"slot {slot}",
-            function=module,
-            inputs=(rows(),),
-            parameters=dict(module.named_parameters()),
-        )
-        for slot in range(count)
-    ]
-
-
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> CaptureBackend:
     return choose_backend(request.param, GPU)
@@ -51,7 +39,7 @@ def backend(request: pytest.FixtureRequest) -> CaptureBackend:
 def test_replays_equal_eager(backend: CaptureBackend) -> None:
     module = perceptron().to(GPU)
     parameters = list(module.parameters())
-    (graphed,) = backend.capture(captures(module))
+    (graphed,) = backend.capture(captures(module, given=rows))
     for seed in (1, 2):
         expected = results_on_gpu(module, seed, parameters)
         assert equal(results_on_gpu(graphed, seed, parameters), expected)
@@ -68,7 +56,7 @@ def results_on_gpu(function: Any, seed: int, parameters: list[torch.Tensor]) -> 
 
 def test_two_in_flight_in_one_pool(backend: CaptureBackend) -> None:
     module = perceptron().to(GPU)
-    graphed = backend.capture(captures(module, 2))
+    graphed = backend.capture(captures(module, module, given=rows))
     found = []
     for functions in ([module, module], graphed):
         module.zero_grad()
@@ -85,7 +73,7 @@ def test_random_numbers_go_on(backend: CaptureBackend) -> None:
         torch.cuda.manual_seed(1)
         one: Any = partial(dropout, p=0.5)
         if graphed:
-            (one,) = backend.capture([Capture(name="noise", function=one, inputs=(rows(),))])
+            (one,) = backend.capture(captures(one, given=rows))
         found.append([one(rows()).detach().clone() for _ in range(2)])
     assert equal(*found)
 
@@ -98,9 +86,8 @@ def test_what_the_tape_refuses_is_refused() -> None:
         return x * x.sum().item()
 
     stream = torch.cuda.current_stream()
-    good = captures(module)[0]
-    bad = Capture(name="reads", function=reads, inputs=(rows(),))
-    with pytest.raises(InputError, match="reads, forward: cannot be captured"):
+    good, bad = captures(module, reads, given=rows)
+    with pytest.raises(InputError, match="slot 1, forward: cannot be captured"):
         backend.capture([good, bad])
     assert torch.cuda.current_stream() == stream
     assert module(rows()).isfinite().all()
@@ -133,9 +120,9 @@ def test_numbers_are_written_as_the_tape_has_it(write: Any) -> None:
         return out
 
     backend = choose_backend("cuda", GPU)
-    capture = Capture(name="writes", function=function, inputs=(rows(),))
+    (capture,) = captures(function, given=rows)
     if write in (by_rows, by_a_mask_from_the_device):
-        with pytest.raises(InputError, match="writes, forward: cannot be captured"):
+        with pytest.raises(InputError, match="slot 0, forward: cannot be captured"):
             backend.capture([capture])
         return
     (graphed,) = backend.capture([capture])

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from checks.graphs.captures import perceptron, tensor
+from checks.graphs.captures import captures, perceptron, tensor
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.cuda import CudaBackend
 
 
@@ -109,13 +108,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
     return made
-
-
-def captures(*functions: Any) -> list[Capture]:
-    return [
-        Capture(name=f"slot {slot}", function=function, inputs=(tensor(5, 4, grad=True),))
-        for slot, function in enumerate(functions)
-    ]
 
 
 def frozen() -> torch.nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +11,11 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from checks.graphs.captures import equal, graph, tensor
+from checks.graphs.captures import captures, equal, graph, tensor
 from ringproof.errors import InputError
 from ringproof.harness.tape import memory
 from ringproof.harness.tape.backend import TapeBackend
 from ringproof.harness.tape.memory import TapePool, address_of, fill_with_poison
-from ringproof.reference.graphs.backend import Capture
 
 
 class Keeps(torch.autograd.Function):
@@ -34,13 +34,10 @@ class Keeps(torch.autograd.Function):
 @pytest.mark.parametrize("lost", [True, False])
 def test_what_is_let_go_between_two_passes_may_be_overwritten_by_the_next(lost: bool) -> None:
     """One after another in one pool, the second overwrites the first; captured together, not."""
-    captures = [
-        Capture(name=f"slot {slot}", function=Keeps.apply, inputs=(tensor(4, grad=True),))
-        for slot in range(2)
-    ]
+    both = captures(Keeps.apply, Keeps.apply, given=partial(tensor, 4, grad=True))
     backend = TapeBackend()
     pool = backend.new_pool()
-    apart = [(one,) for one in captures] if lost else [captures]
+    apart = [(one,) for one in both] if lost else [both]
     first, second = (graphed for part in apart for graphed in backend.capture(part, pool=pool))
     leaf = tensor(4, seed=3, grad=True)
     waiting = first(leaf)
@@ -79,12 +76,8 @@ def test_a_capture_that_failed_keeps_nothing_alive() -> None:
     def bad(x: torch.Tensor) -> torch.Tensor:
         return x * x.sum().item()
 
-    captures = [
-        Capture(name=one.__name__, function=one, inputs=(tensor(4, grad=True),))
-        for one in (good, bad)
-    ]
-    with pytest.raises(InputError, match=r"bad, forward: \.item\(\)") as caught:
-        TapeBackend().capture(captures, warm_up=1)
+    with pytest.raises(InputError, match=r"slot 1, forward: \.item\(\)") as caught:
+        TapeBackend().capture(captures(good, bad), warm_up=1)
     gc.collect()
     assert caught.tb is not None
     assert len(outputs) == 2

@@ -83,7 +83,7 @@ def test_a_replay_runs_what_eager_runs_at_the_same_padding(
     slot = capture_layer(layer, static_batch(batch))
     forward: Any = slot.graphed._segments[0]
     if lost:
-        forward._operations = forward.operations[1:]
+        forward.operations = forward.operations[1:]
     stream = op_stream((), lambda: run(lambda x: slot.eager(x, batch), rows(1)))
     names = [f"aten::{line[0].removeprefix('aten.')}".removesuffix(".default") for line in stream]
     found = replayed(slot)

@@ -31,20 +31,6 @@ def test_replays_draw_what_eager_would_have_drawn() -> None:
     assert not equal(expected[:2], expected[2:4])
 
 
-def test_a_registered_generator_goes_on() -> None:
-    generator = torch.Generator()
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
-
-    generator.manual_seed(3)
-    expected = several(function)
-    generator.manual_seed(3)
-    known = TapeBackend(generators=(generator,))
-    graphed = graph(function, tensor(64, grad=True), backend=known)
-    assert equal(several(graphed), expected)
-
-
 def seeded_by_the_host(x: torch.Tensor) -> torch.Tensor:
     """As kernels that take their seed as a number."""
     generator = torch.Generator().manual_seed(torch.initial_seed())
@@ -78,15 +64,6 @@ def test_a_repeated_draw_leaves_the_generator_as_it_was() -> None:
     before = generator.manual_seed(4).get_state()
     graphed(tensor(64))
     assert torch.equal(generator.get_state(), before)
-
-
-def test_a_seed_set_in_the_capture_is_refused() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(1)
-        return dropped(x)
-
-    with pytest.raises(InputError, match="state of a random generator was set before"):
-        graph(function, tensor(64))
 
 
 def test_recompute_that_sets_the_state_is_refused() -> None:

@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from checks.graphs.captures import equal, graph, perceptron, results, tensor
+from checks.graphs.captures import captures, equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
 from ringproof.harness.tape.backend import TapeBackend
-from ringproof.reference.graphs.backend import Capture
 
 THREE = tensor(3)
 READS = {
@@ -144,23 +143,15 @@ def test_a_refused_capture_leaves_eager_as_it_was() -> None:
     expected = results(module, [tensor(5, 4, grad=True)], parameters)
     before, state = [p.grad.clone() for p in parameters], torch.get_rng_state()
     module.reads = True
-    captures = [
-        Capture(
-            name=name,
-            function=one,
-            inputs=(tensor(5, 4, grad=True),),
-            parameters=dict(one.named_parameters()),
-        )
-        for name, one in (("good", good), ("bad", module))
-    ]
-    with pytest.raises(InputError, match=r"bad, forward: \.item\(\)"):
-        backend.capture(captures, pool=pool)
+    both = captures(good, module)
+    with pytest.raises(InputError, match=r"slot 1, forward: \.item\(\)"):
+        backend.capture(both, pool=pool)
     assert not [block for block in pool if block.born is not None]
     assert equal([p.grad for p in parameters], before)
     assert torch.equal(torch.get_rng_state(), state)
     module.reads = False
     assert equal(results(module, [tensor(5, 4, grad=True)], parameters), expected)
-    graphed = backend.capture(captures, pool=pool)
+    graphed = backend.capture(both, pool=pool)
     assert equal(results(graphed[1], [tensor(5, 4, grad=True)], parameters), expected)
 
 

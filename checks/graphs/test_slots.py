@@ -17,9 +17,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.graphs.captures import equal, tensor
 from checks.graphs.layer_slots import CAPACITY, PACKS, microbatch
+from checks.graphs.test_bank import options
 from ringproof.errors import InputError
 from ringproof.harness.tape.backend import TapeBackend
-from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
+from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.topology.dynamic import ContextParallelGroup
@@ -39,10 +40,6 @@ class Scaled(nn.Module):
         return (x * batch.positions.unsqueeze(1) * self.weight * self.scale).tanh()
 
 
-def part_of(module: nn.Module) -> Part:
-    return Part("scaled", module, lambda value: value, lambda value: value)
-
-
 def bank_of(
     module: nn.Module,
     group: ContextParallelGroup,
@@ -51,16 +48,9 @@ def bank_of(
     samples: Sequence[PackedBatch] = (),
     **changed: Any,
 ) -> GraphBank:
-    options: dict[str, Any] = {
-        "backend": TapeBackend(),
-        "slots": slots,
-        "warm_up": 1,
-        "shape": (CAPACITY.rows, 4),
-        "dtype": torch.float64,
-        "device": torch.device("cpu"),
-    }
     samples = samples or [microbatch(PACKS[0], group)]
-    return capture_bank([part_of(module)], samples, BankOptions(**{**options, **changed}))
+    asked = options(slots=slots, shape=(CAPACITY.rows, 4), **changed)
+    return capture_bank([Part("scaled", module)], samples, asked)
 
 
 def rows(seed: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from checks.graphs.captures import equal, perceptron, results, tensor
+from checks.graphs.captures import captures, equal, perceptron, results, tensor
 from ringproof.errors import InputError
 from ringproof.reference.graphs import transformer_engine
 from ringproof.reference.graphs.backend import Capture, GraphMemory, Replays
@@ -52,21 +52,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def captures(module: nn.Module) -> list[Capture]:
-    return [
-        Capture(
-            name=f"slot {slot}",
-            function=module,
-            inputs=(tensor(5, 4, grad=True),),
-            parameters=dict(module.named_parameters()),
-        )
-        for slot in range(2)
-    ]
-
-
 def test_what_it_is_asked_for(asked: dict[str, Any]) -> None:
     module = perceptron()
-    graphed = BACKEND.capture(captures(module), pool=None, warm_up=5)
+    graphed = BACKEND.capture(captures(module, module), pool=None, warm_up=5)
     assert asked["_order"] == [1, 2, -2, -1]
     assert (asked["pool"], asked["num_warmup_iters"]) == ("pool", 5)
     assert [len(list(one.parameters())) for one in asked["modules"]] == [6, 6]
@@ -79,15 +67,6 @@ def test_what_it_is_asked_for(asked: dict[str, Any]) -> None:
     assert graphed[0].memory == GraphMemory(0, 0, 0)
     with pytest.raises(InputError, match="slot 0: the graph was reset"):
         graphed[0](tensor(5, 4))
-
-
-def test_in_flight(asked: dict[str, Any]) -> None:
-    graphed = BACKEND.capture(captures(perceptron()))[0]
-    output = graphed(tensor(5, 4))
-    assert graphed.in_flight
-    assert isinstance(output, torch.Tensor)
-    output.sum().backward()
-    assert not graphed.in_flight
 
 
 class Two(nn.Module):
@@ -138,8 +117,7 @@ def test_gradients_are_copies(asked: dict[str, Any]) -> None:
     def passed_on(x: torch.Tensor) -> torch.Tensor:
         return Memory.apply(x)[0]
 
-    capture = Capture(name="passed on", function=passed_on, inputs=(tensor(5, 4, grad=True),))
-    (graphed,) = BACKEND.capture([capture])
+    (graphed,) = BACKEND.capture(captures(passed_on))
     leaf = tensor(5, 4, grad=True)
     output: Any = graphed(leaf)
     output.sum().backward()
@@ -188,14 +166,14 @@ def test_a_broken_capture_is_put_right(asked: dict[str, Any]) -> None:
     works = asked["package"].make_graphed_callables
     asked["package"].make_graphed_callables = breaks
     with pytest.raises(InputError, match="slot 0, slot 1: cannot be captured: operation not perm"):
-        BACKEND.capture(captures(module))
+        BACKEND.capture(captures(module, module))
     assert gc.isenabled()
     assert (asked["ended"], asked["stream"]) == (True, "main")
     assert torch.equal(torch.get_rng_state(), state)
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
         assert parameter.grad is gradient
     asked["package"].make_graphed_callables = works
-    graphed = BACKEND.capture(captures(module))[0]
+    graphed = BACKEND.capture(captures(module, module))[0]
     assert equal([graphed(tensor(5, 4))], [module(tensor(5, 4))])
 
 
@@ -204,7 +182,7 @@ def test_what_is_refused(asked: dict[str, Any]) -> None:
         BACKEND.capture(captures(perceptron()), warm_up=0)
     with torch.autocast("cpu"), pytest.raises(InputError, match="autocast: its cache"):
         BACKEND.capture(captures(perceptron()))
-    (graphed, _) = BACKEND.capture(captures(perceptron()))
+    (graphed,) = BACKEND.capture(captures(perceptron()))
     with pytest.raises(InputError, match=r"slot 0: input 0 was captured as float64 \[5, 4\]"):
         graphed(tensor(4, 4))
     assert BACKEND.capture([]) == ()

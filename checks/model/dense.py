@@ -98,15 +98,15 @@ def attention(config: ModelConfig, weights: Weights, name: str, x: torch.Tensor)
     return out.transpose(0, 1).flatten(1) @ weights[f"{name}.out.weight"].T
 
 
-def turn(x: torch.Tensor, base: float) -> torch.Tensor:
-    """Rotary embedding of ``[H, L, D]`` at positions 0, 1, ... as a product of complex numbers."""
+def turn(x: torch.Tensor, base: float, first: int = 0) -> torch.Tensor:
+    """Rotary embedding of ``[..., L, D]`` from a position on, as a product of complex numbers."""
     half = x.shape[-1] // 2
     numbers = torch.complex(x[..., :half], x[..., half:])
-    positions = torch.arange(x.shape[1], dtype=x.dtype)
+    positions = first + torch.arange(x.shape[-2] if x.dim() > 1 else 1, dtype=x.dtype)
     speeds = torch.tensor([base ** (-2 * j / x.shape[-1]) for j in range(half)], dtype=x.dtype)
     angles = torch.outer(positions, speeds)
     turned = numbers * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat((turned.real, turned.imag), -1)
+    return torch.cat((turned.real, turned.imag), -1).view(x.shape)
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

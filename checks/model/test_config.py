@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.model.config import PRESETS, LayerKind, ModelConfig, preset, required
+from ringproof.reference.model.config import PRESETS, LayerKind, preset
 
 QWEN3 = preset("qwen3-tiny")
 
@@ -76,15 +76,3 @@ def test_heads_that_do_not_group_are_refused() -> None:
         replace(QWEN3.attention, head_width=15)
     # An odd width only matters where pairs of channels are turned.
     replace(QWEN3.attention, head_width=15, rotary=False)
-
-
-def test_required() -> None:
-    assert required(QWEN3.attention, "attention") is QWEN3.attention
-    with pytest.raises(InputError, match="latent"):
-        required(QWEN3.latent, "latent")
-
-
-def test_a_configuration_is_a_value() -> None:
-    assert replace(QWEN3) == QWEN3
-    assert hash(replace(QWEN3)) == hash(QWEN3)
-    assert isinstance(QWEN3, ModelConfig)

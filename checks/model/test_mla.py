@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
 
+from checks.model.dense import turn
+from checks.model.whole_model import distance, rows
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import LatentShape, ModelConfig, preset
@@ -16,7 +18,7 @@ from ringproof.reference.model.mla import LatentAttention
 from ringproof.reference.model.parameters import Builder
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import group_of_one, random_sequences, rank_batch
+from smoke.model_batches import random_sequences, rank_batch
 
 MOONLIGHT = preset("moonlight-tiny")
 # No two widths are equal, so that none can stand for another.
@@ -27,31 +29,10 @@ UNEQUAL = replace(
 Tensors = Mapping[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module")
-def alone() -> Iterator[ContextParallelGroup]:
-    with group_of_one() as group:
-        yield group
-
-
 def latent_attention(config: ModelConfig, *, size: int = 1) -> LatentAttention:
     ranks = TensorParallel() if size == 1 else TensorParallel(object(), size)
     builder = Builder(3, torch.float64, torch.device("cpu"), ranks, registry={})
     return LatentAttention(config, builder.scope("attention"))
-
-
-def rows(count: int, *, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, MOONLIGHT.hidden, generator=generator, dtype=torch.float64)
-
-
-def turned(x: torch.Tensor, position: int, base: float) -> torch.Tensor:
-    """RoPE of one vector, as a product of complex numbers."""
-    pairs = len(x) // 2
-    angles = torch.tensor(
-        [position * base ** (-j / pairs) for j in range(pairs)], dtype=torch.float64
-    )
-    result = torch.complex(x[:pairs], x[pairs:]) * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat((result.real, result.imag))
 
 
 def naive(
@@ -74,8 +55,8 @@ def naive(
             size = (latent.pow(2).sum() / len(latent) + config.norm_epsilon).sqrt()
             latent = weights["norm.weight"] * latent / size
         expanded = (weights["expand.weight"] @ latent).view(shape.heads, -1)
-        key = turned(shared, place, base)
-        queries = [torch.cat((q[:content], turned(q[content:], place, base))) for q in query]
+        key = turn(shared, base, place)
+        queries = [torch.cat((q[:content], turn(q[content:], base, place))) for q in query]
         keys = [torch.cat((k[:content], key)) for k in expanded]
         projected.append((queries, keys, [k[content:] for k in expanded]))
     outputs = []
@@ -122,11 +103,6 @@ def compare(alone: ContextParallelGroup, config: ModelConfig, fault: str = "none
         name: distance(ours, absent if theirs is None else theirs)
         for name, (ours, theirs) in pairs.items()
     }
-
-
-def distance(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Largest absolute difference; NaN is infinite, since ``max`` passes over it."""
-    return (ours - theirs).abs().max().detach().nan_to_num(nan=torch.inf)
 
 
 @pytest.mark.parametrize("config", [MOONLIGHT, UNEQUAL], ids=["moonlight", "unequal"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 
+from checks.model.whole_model import distance, rows
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig, preset
@@ -16,26 +17,15 @@ from ringproof.reference.model.moe import MixtureOfExperts, RoutedExperts, balan
 from ringproof.reference.model.parameters import Builder
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import LENGTHS, group_of_one, random_sequences, rank_batch, totals
+from smoke.model_batches import LENGTHS, random_sequences, rank_batch, totals
 
 MOONLIGHT = preset("moonlight-tiny")
 Tensors = Mapping[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module")
-def alone() -> Iterator[ContextParallelGroup]:
-    with group_of_one() as group:
-        yield group
-
-
 def experts(config: ModelConfig = MOONLIGHT, *, score: str = "softmax") -> MixtureOfExperts:
     builder = Builder(3, torch.float64, torch.device("cpu"), TensorParallel(), registry={})
     return MixtureOfExperts(with_score(config, score), builder.scope("moe"))
-
-
-def rows(count: int, *, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, MOONLIGHT.hidden, generator=generator, dtype=torch.float64)
 
 
 def with_score(config: ModelConfig, score: str) -> ModelConfig:
@@ -120,11 +110,6 @@ def compare(batch: PackedBatch, oracle: PackedBatch, config: ModelConfig, score:
     }
     assert all(theirs is not None and theirs.abs().max() > 0 for _, theirs in pairs.values())
     return {name: distance(ours, theirs) for name, (ours, theirs) in pairs.items()}
-
-
-def distance(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Largest absolute difference; NaN is infinite, since ``max`` passes over it."""
-    return (ours - theirs).abs().max().detach().nan_to_num(nan=torch.inf)
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])

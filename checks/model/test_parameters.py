@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 import torch
 
+from checks.model.whole_model import whole
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.parameters import Builder, ParameterKind
-from ringproof.reference.model.stage import Stage, build_stage, split_layers
+from ringproof.reference.model.stage import Stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.dynamic import ContextParallelGroup
+from smoke.model_cases import assembled
 
 PRESETS = ("qwen3-tiny", "moonlight-tiny", "nemotron-h-tiny")
 
@@ -29,17 +30,8 @@ def builder(**fields: Any) -> Builder:
     return Builder(**{**settings, **fields})
 
 
-def stage(name: str, tp: TensorParallel, **options: Any) -> Stage:
-    config = preset(name)
-    settings: dict[str, Any] = {
-        "layers": range(len(config.layers)),
-        "first": True,
-        "last": True,
-        "seed": 3,
-        "dtype": torch.float64,
-        "device": torch.device("cpu"),
-    }
-    return build_stage(config, tensor_parallel=tp, **{**settings, **options})
+def stage(name: str, tp: TensorParallel | None = None, **options: Any) -> Stage:
+    return whole(preset(name), seed=3, tensor_parallel=tp or TensorParallel(), **options)
 
 
 @pytest.mark.parametrize(
@@ -54,23 +46,23 @@ def test_parts_of_all_ranks_are_the_model(
     name: str, size: int, alone: ContextParallelGroup
 ) -> None:
     """Making parameters sends nothing, so any rank of any TP can be played here."""
-    whole = stage(name, TensorParallel())
+    whole = stage(name)
     ranks = [stage(name, TensorParallel(alone.flat, size, rank)) for rank in range(size)]
     for key, parameter in whole.named_parameters():
         kind = ranks[0].kinds[key]
         parts = [rank.get_parameter(key).detach() for rank in ranks]
         held = sum(part.numel() for part in parts)
         assert held == parameter.numel() * (size if kind.split is None else 1)
-        assert torch.equal(kind.assemble(parts), parameter)
+        assert torch.equal(assembled(kind, parts), parameter)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_stages_have_the_parameters_of_the_model(name: str) -> None:
-    whole = dict(stage(name, TensorParallel()).named_parameters())
+    whole = dict(stage(name).named_parameters())
     runs = split_layers(len(preset(name).layers), 4)
     seen = set()
     for index, layers in enumerate(runs):
-        part = stage(name, TensorParallel(), layers=layers, first=index == 0, last=index == 3)
+        part = stage(name, layers=layers, first=index == 0, last=index == 3)
         for key, parameter in part.named_parameters():
             assert torch.equal(parameter, whole[key])
             seen.add(key)
@@ -82,7 +74,7 @@ def test_heads_stay_whole(alone: ContextParallelGroup) -> None:
     shape = preset("qwen3-tiny").attention
     assert shape is not None
     key, width = "layers.0.attention.qkv.weight", shape.head_width
-    full = stage("qwen3-tiny", TensorParallel()).get_parameter(key)
+    full = stage("qwen3-tiny").get_parameter(key)
     part = stage("qwen3-tiny", TensorParallel(alone.flat, 2, 1)).get_parameter(key)
     heads = [4, 5, 6, 7, 10, 11, 14, 15]
     assert torch.equal(part, torch.cat([full[h * width : (h + 1) * width] for h in heads]))
@@ -94,21 +86,6 @@ def test_cut_without_blocks_would_tear_heads_apart() -> None:
     torn, whole = ParameterKind(split=0), ParameterKind(split=0, blocks=(8, 4))
     assert torn.cut(full, 2, 0).flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert whole.cut(full, 2, 0).flatten().tolist() == [0, 1, 2, 3, 8, 9]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_assemble_undoes_cut(seed: int) -> None:
-    draw = random.Random(seed)
-    size, split = draw.choice((1, 2, 3, 4)), draw.randrange(3)
-    blocks = tuple(size * draw.randrange(1, 4) for _ in range(draw.randrange(1, 4)))
-    shape = [draw.randrange(1, 4) for _ in range(3)]
-    shape[split] = sum(blocks)
-    full = torch.randn(shape)
-    kinds = [ParameterKind(split=split, blocks=blocks), ParameterKind(split=split)]
-    for kind in kinds:
-        if kind.blocks or sum(blocks) % size == 0:
-            parts = [kind.cut(full, size, rank) for rank in range(size)]
-            assert torch.equal(kind.assemble(parts), full)
 
 
 def test_the_draw_depends_on_seed_and_name_alone() -> None:

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from checks.model.test_stage_capture import no_read_back
-from checks.model.whole_model import run, whole, worst
+from checks.graphs.captures import graph
+from checks.model.whole_model import gradients, run, whole, worst
 from ringproof.errors import InputError
 from ringproof.reference.model import stage as stage_module
 from ringproof.reference.model.batch import PackedBatch, Totals, row_segments
@@ -24,14 +24,13 @@ from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.model.static import (
     batch_tensors,
     load,
-    make_metadata,
     static_batch,
     with_metadata,
 )
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from smoke.model_batches import random_sequences, rank_batch
-from smoke.static_packs import Replay, capacity_batch, first_difference, op_stream
+from smoke.static_packs import capacity_batch, first_difference, op_stream
 
 TOLERANCE = 1e-10
 CAPACITY = Capacity(rows=112, entries=6)
@@ -112,49 +111,21 @@ def test_two_packs_are_the_same_operations(name: str, alone: ContextParallelGrou
 
 
 @pytest.mark.parametrize("name", CAPTURED)
-def test_nothing_is_read_back(name: str, alone: ContextParallelGroup) -> None:
-    for _, _, call in steps(name, alone):
-        with no_read_back():
-            call()
-
-
-@pytest.mark.parametrize("name", CAPTURED)
 def test_operations_of_one_pack_compute_another(name: str, alone: ContextParallelGroup) -> None:
-    """What a CUDA graph does: recorded with one pack, run again over the tensors of another."""
+    """What a CUDA graph does: recorded with one pack, run again over the tensors of another.
+
+    The tape refuses whatever reads a value back.
+    """
     stage, static = whole(model(name)), static_batch(batch_of(PACKS[0], alone))
-    with Replay() as recorded:
-        value = stage(static.tokens, static).value
-        value.backward()
+    parameters = dict(stage.named_parameters())
+    recorded = graph(lambda: stage(static.tokens, static).value, parameters=parameters)
     for lengths in (*PACKS[::-1], (96,)):
         load(static, batch_of(lengths, alone))
-        recorded.replay()
-        found = float(value.detach()), {n: p.grad for n, p in stage.named_parameters()}
+        stage.zero_grad()
+        value = recorded()
+        value.backward()
+        found = float(value.detach()), gradients(stage)
         assert same(found, run(whole(model(name)), eager(lengths, alone)))
-
-
-@pytest.mark.parametrize("part", ["router", "attention"])
-def test_parts_of_a_mixture_of_experts_can_be_captured(
-    part: str, alone: ContextParallelGroup
-) -> None:
-    """Router and attention; what the router's choice leads to cannot."""
-    config = model("moonlight-tiny")
-    layer = whole(config).layers["1"]
-    module = layer.moe.router if part == "router" else layer.attention
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, CAPACITY.rows, config.hidden, generator=generator, dtype=torch.float64)
-    found = []
-    for content, lengths in zip(x, PACKS, strict=True):
-        batch, rows = batch_of(lengths, alone), content.clone().requires_grad_()
-
-        def step(rows: torch.Tensor = rows, batch: PackedBatch = batch) -> None:
-            out = module(rows, batch)
-            total = out if part == "attention" else out[0].weights.square().sum() + out[1]
-            total.sum().backward()
-
-        module.zero_grad()
-        with no_read_back():
-            found.append(op_stream([rows, *batch_tensors(batch).values()], step))
-    assert first_difference(found) == ""
 
 
 # Negative controls: each puts one number of the pack back where a tensor should be.
@@ -258,15 +229,9 @@ def test_microbatches_that_are_no_replay_are_refused(alone: ContextParallelGroup
 
 def test_a_pack_of_another_size_is_refused(alone: ContextParallelGroup) -> None:
     """Its tail would be nobody's."""
-    packed, totals = pack([5, 3], multiple=4), Totals(8, (6,))
+    batch = rank_batch(random_sequences((5, 3)), alone, multiple=4)
     with pytest.raises(InputError, match="cover the tail with a dummy"):
-        make_metadata(
-            packed, totals, capacity=Capacity(rows=16, entries=2), size=1, partition="zigzag"
-        )
-    with pytest.raises(InputError, match=r"capacity\.rows: .*zigzag over 2"):
-        make_metadata(
-            packed, totals, capacity=Capacity(rows=14, entries=2), size=2, partition="zigzag"
-        )
+        with_metadata(batch, Capacity(rows=16, entries=2))
     batch = batch_of(PACKS[0], alone)
     with pytest.raises(InputError, match="metadata"):
         replace(batch, packed=pack([5], multiple=16), **dict.fromkeys(("tokens", "future")))

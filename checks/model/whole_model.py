@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.config import ModelConfig
-from ringproof.reference.model.stage import Stage, build_stage
+from ringproof.reference.model.config import ModelConfig, preset
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import TensorParallel
 
 
 def whole(config: ModelConfig, **options: Any) -> Stage:
-    """The model on one rank; options as of ``build_stage``."""
+    """The model on one rank; options as of ``Stage``."""
     settings: dict[str, Any] = {
         "layers": range(len(config.layers)),
         "first": True,
@@ -24,12 +24,25 @@ def whole(config: ModelConfig, **options: Any) -> Stage:
         "device": torch.device("cpu"),
         "tensor_parallel": TensorParallel(),
     }
-    return build_stage(config, **{**settings, **options})
+    return Stage(config, **{**settings, **options})
 
 
 def gradients(stage: Stage) -> dict[str, torch.Tensor]:
     assert all(parameter.grad is not None for parameter in stage.parameters())
     return {name: parameter.grad for name, parameter in stage.named_parameters()}
+
+
+def rows(count: int, *, seed: int = 0) -> torch.Tensor:
+    """Random rows of the residual stream of a preset; all of them have one width."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(
+        count, preset("moonlight-tiny").hidden, generator=generator, dtype=torch.float64
+    )
+
+
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Largest absolute difference; NaN is infinite, since ``max`` passes over it."""
+    return (ours - theirs).abs().max().detach().nan_to_num(nan=torch.inf)
 
 
 def worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

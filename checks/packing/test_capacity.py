@@ -11,12 +11,11 @@ from checks.packing.packs import packs
 from ringproof.errors import InputError
 from ringproof.reference.packing.capacity import (
     PADDING,
-    check_capacity,
+    local_to_global,
     padding_pack,
     row_arrays,
     to_capacity,
 )
-from ringproof.reference.packing.maps import local_to_global, real_rows, sequence_positions
 from ringproof.reference.packing.partition import PARTITIONS
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 
@@ -25,19 +24,17 @@ from ringproof.reference.packing.sequences import Capacity, PackedSequences, pac
 def test_arrays_say_what_the_maps_say(size: int, data: st.DataObject, partition: str) -> None:
     packed = data.draw(packs(2 * size))
     arrays = row_arrays(packed, size, partition)
-    for rank in range(size):
-        real = real_rows(packed, size, rank, partition)
-        places = local_to_global(packed, size, rank, partition)
-        positions = sequence_positions(packed, size, rank, partition)
-        assert (arrays.places[rank] == places).all()
-        assert ((arrays.sequences[rank] != PADDING) == real).all()
-        assert (arrays.positions[rank] == np.where(real, positions, PADDING)).all()
-    assert (arrays.places.ravel()[arrays.order] == np.arange(packed.rows)).all()
-    in_order = arrays.sequences.ravel()[arrays.order]
+    entries, positions = np.full((2, packed.rows), PADDING)
     for entry, (start, length) in enumerate(
         zip(packed.cu_seqlens_padded, packed.lengths, strict=False)
     ):
-        assert (np.flatnonzero(in_order == entry) == np.arange(start, start + length)).all()
+        entries[start : start + length], positions[start : start + length] = entry, range(length)
+    for rank in range(size):
+        places = local_to_global(packed, size, rank, partition)
+        assert (arrays.places[rank] == places).all()
+        assert (arrays.sequences[rank] == entries[places]).all()
+        assert (arrays.positions[rank] == positions[places]).all()
+    assert (arrays.places.ravel()[arrays.order] == np.arange(packed.rows)).all()
 
 
 @given(st.data(), st.integers(0, 3), st.integers(0, 3))
@@ -78,24 +75,3 @@ def test_a_hollow_pack_is_all_padding() -> None:
     packed = padding_pack(Capacity(rows=24, entries=3))
     assert (packed.tokens, packed.sequences, packed.padded_lengths) == (0, 0, (24, 0, 0))
     assert (row_arrays(packed, 2, "zigzag").sequences == PADDING).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "size", "partition", "fits"),
-    [
-        (12, 2, "zigzag", True),
-        (14, 2, "zigzag", False),
-        (14, 2, "contiguous", True),
-        (15, 2, "contiguous", False),
-        (15, 1, "zigzag", True),
-    ],
-)
-def test_a_capacity_is_cut_evenly_or_refused(
-    rows: int, size: int, partition: str, fits: bool
-) -> None:
-    capacity = Capacity(rows=rows, entries=2)
-    if fits:
-        check_capacity(capacity, size, partition)
-        return
-    with pytest.raises(InputError, match=r"capacity\.rows: .* needs a multiple of"):
-        check_capacity(capacity, size, partition)

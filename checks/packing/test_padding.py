@@ -26,31 +26,8 @@ def test_every_shard_is_whole(
     )
     shard, rest = divmod(multiple, cp * (tp if sequence_parallel else 1))
     assert rest == 0
-    assert shard % ROW_ALIGNMENTS[alignment] == 0
-    if partition == "zigzag" and cp > 1:
-        assert multiple % (2 * cp) == 0
-    # And not more than asked for: half of it, or a third, would break one of the above.
-    assert shard == ROW_ALIGNMENTS[alignment] or (shard == 2 and alignment == "none")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "multiple"),
-    [
-        ({}, 1),
-        ({"cp_size": 4}, 8),
-        ({"cp_size": 4, "partition": "contiguous"}, 4),
-        ({"cp_size": 4, "tp_size": 2}, 8),
-        ({"cp_size": 4, "tp_size": 2, "sequence_parallel": True}, 16),
-        ({"cp_size": 3, "tp_size": 2, "sequence_parallel": True}, 12),
-        ({"alignment": "fp8"}, 16),
-        ({"alignment": "mxfp8"}, 32),
-        ({"alignment": "expert-chunks"}, 128),
-        ({"tp_size": 4, "sequence_parallel": True, "alignment": "mxfp8"}, 128),
-        ({"cp_size": 2, "alignment": "blockwise-fp8"}, 256),
-    ],
-)
-def test_the_multiples_in_use(arguments: dict[str, object], multiple: int) -> None:
-    assert padding_multiple(**arguments) == multiple
+    two_chunks = partition == "zigzag" and cp > 1  # every other alignment is even
+    assert shard == (2 if two_chunks and alignment == "none" else ROW_ALIGNMENTS[alignment])
 
 
 @given(st.integers(1, 500), sizes, sizes, st.booleans(), st.sampled_from(["none", "fp8", "mxfp8"]))

@@ -31,21 +31,6 @@ def test_shards_hold_every_position_once(size: int, chunk: int, partition: str) 
     assert all(h == sorted(h) for h in held)
 
 
-@given(st.integers(1, 9), st.integers(1, 5))
-def test_zigzag_balances_the_causal_triangle(size: int, chunk: int) -> None:
-    seq_len = 2 * size * chunk
-    areas = {
-        sum(p + 1 for p in positions(rank_spans(seq_len, size, rank, "zigzag")))
-        for rank in range(size)
-    }
-    assert len(areas) == 1
-
-
-def test_contiguous_does_not_balance_it() -> None:
-    areas = [sum(p + 1 for p in positions(rank_spans(16, 4, r, "contiguous"))) for r in range(4)]
-    assert areas == sorted(set(areas))
-
-
 @given(st.integers(1, 6), st.integers(1, 4), st.sampled_from(PARTITIONS))
 def test_segments_restore_ascending_order(size: int, chunk: int, partition: str) -> None:
     shards = [rank_spans(2 * size * chunk, size, rank, partition) for rank in range(size)]

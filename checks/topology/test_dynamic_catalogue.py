@@ -101,13 +101,6 @@ def test_levels_make_up_the_group_and_the_inner_leaves_no_node(ranks: int, per_n
             assert len(outer) == outer_size
 
 
-def test_the_inner_level_is_as_large_as_a_node_allows() -> None:
-    assert level_sizes(8, 4) == (4, 2)
-    assert level_sizes(4, 8) == (4, 1)
-    assert level_sizes(6, 4) == (2, 3)  # 4 would cross a node at ranks 6 to 11
-    assert level_sizes(1, 4) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("sizes", "per_node", "message"),
     [

@@ -26,7 +26,7 @@ from checks.training.steps import (
 )
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import IGNORED
-from ringproof.reference.packing.maps import Rows, local_to_global, real_rows, sequence_positions
+from ringproof.reference.packing.capacity import Rows, row_arrays
 from ringproof.reference.training import routing
 from ringproof.reference.training.data import Tokens
 from ringproof.reference.training.routing import (
@@ -71,13 +71,14 @@ def test_metadata_are_those_of_the_packing(step: StepPlan) -> None:
     for rank, own in enumerate(batches):
         for number, batch in enumerate(own):
             place = rank - step.group_of(number, rank).first_rank
-            cut = (batch.packed, batch.group.size, place, step.partition)
-            assert batch.positions.tolist() == sequence_positions(*cut).tolist()
-            computed = torch.from_numpy(real_rows(*cut))
+            arrays = row_arrays(batch.packed, batch.group.size, step.partition)
+            computed = torch.from_numpy(arrays.sequences[place] >= 0)
+            positions = np.concatenate([np.arange(rows) for rows in batch.packed.padded_lengths])
+            assert batch.positions.tolist() == positions[arrays.places[place]].tolist()
             assert not (batch.real & ~computed).any()
             if step.computed == tuple(step.lengths):
                 assert batch.real.equal(computed)
-            assert len(local_to_global(*cut)) == batch.rows
+            assert len(computed) == batch.rows
 
 
 @given(steps, st.integers(0, 2), st.booleans(), st.booleans())

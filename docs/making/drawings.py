@@ -16,8 +16,9 @@ from types import MappingProxyType
 
 from ringproof.cli.plan_result import plan_result
 from ringproof.cli.plan_setup import PlanOptions
-from ringproof.reference.attention.steps import flat_step_table
+from ringproof.reference.attention.steps import step_table
 from ringproof.reference.packing.partition import rank_spans
+from ringproof.reference.packing.shards import Sharding
 from ringproof.reference.planning.simulate import Timeline
 from ringproof.reference.topology.hierarchy import level_groups
 
@@ -171,14 +172,9 @@ def _step_runs(partition: str) -> Iterator[tuple[int, int, int, int]]:
 
 def _meetings(partition: str) -> Iterator[tuple[tuple[int, int], int]]:
     """Positions of a query and a key, and the step in which they meet."""
-    held = [
-        [p for s in rank_spans(TOKENS, RANKS, rank, partition) for p in range(s.start, s.stop)]
-        for rank in range(RANKS)
-    ]
-    tables = [
-        flat_step_table(TOKENS, RANKS, rank, partition=partition, causal=True)
-        for rank in range(RANKS)
-    ]
+    sharding = Sharding.of_sequence(TOKENS, RANKS, partition)
+    held = [[p for s in shard for p in range(s.start, s.stop)] for shard in sharding.shards]
+    tables = [step_table(sharding, rank, causal=True) for rank in range(RANKS)]
     tiles = (
         (index, held[rank][tile.q.index], held[step.source][tile.kv.index], tile.causal)
         for rank, table in enumerate(tables)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """A value that cannot be used, said in one line.
@@ -22,6 +24,19 @@ class InputError(ValueError):
         self.remedy = remedy
         got = "" if value is None else f" (got {_short(value)})"
         super().__init__(printable(f"{field}: {problem}{got}; {remedy}"))
+
+
+def check_name(
+    field: str, value: str | None, known: Iterable[str], problem: str = "unknown name"
+) -> None:
+    """Refuse a name that is not one of those known.
+
+    Raises:
+        InputError: It is not.
+    """
+    names = tuple(known)
+    if value not in names:
+        raise InputError(field, value, problem, f"use one of {', '.join(names)}")
 
 
 def _short(value: object, limit: int = 120) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.harness.tape.calls import HostCalls
 from ringproof.harness.tape.memory import TapePool
 from ringproof.harness.tape.recorder import RandomState, Recorder, refuse_while_recording
@@ -30,8 +30,7 @@ def choose_backend(name: str, device: torch.device) -> CaptureBackend:
     """
     if name == "auto":
         name = "cuda" if device.type == "cuda" else "tape"
-    if name not in DEVICES:
-        raise InputError("--graph-backend", name, "unknown", f"use one of {', '.join(NAMES)}")
+    check_name("--graph-backend", name, NAMES, "unknown")
     if DEVICES[name] == "cuda" and not torch.cuda.is_available():
         raise InputError("--graph-backend", name, "there is no GPU here", "use tape, or auto")
     if DEVICES[name] != device.type:

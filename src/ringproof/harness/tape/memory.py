@@ -20,9 +20,7 @@ class Block:
     """One allocation.
 
     Args:
-        storage: The allocation.
         dtype: Dtype of its first use.
-        label: Name for messages.
         owned: Whether the tape keeps it alive; memory from outside is not.
         born: Pass that allocated it; ``None`` for memory from outside.
     """
@@ -50,11 +48,6 @@ class Block:
         """Whether anything beside the tape keeps it alive."""
         assert self.storage is not None
         return torch._C._storage_Use_Count(self.storage._cdata) > 1 + self.bound
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether nothing keeps it alive any more."""
-        return bool(self._weak.expired())
 
     def find(self) -> torch.UntypedStorage | None:
         """Return the allocation, if it exists and was not moved by a resize."""

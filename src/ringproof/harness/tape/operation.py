@@ -7,12 +7,14 @@ sent, came after a wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_any_only, tree_leaves, tree_map_only
 
 from ringproof.harness.tape.memory import Address, Block
 
@@ -70,8 +72,6 @@ class Operation:
     """An operation, with addresses in place of tensors.
 
     Args:
-        function: The ``OpOverload``.
-        arguments, keywords: Arguments of the call.
         results: Addresses of its new tensors, in order; ``None`` for results that are arguments.
         touch: Blocks that it reads and writes.
         frozen: State of the generator that it draws from, if that is not registered.
@@ -80,7 +80,7 @@ class Operation:
 
     function: Any
     arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    keywords: dict[str, Any]
     results: tuple[Any, ...]
     touch: Touch
     frozen: Frozen | None
@@ -90,16 +90,16 @@ class Operation:
         """Return the operation with tensors in place of (some) addresses."""
         return replace(
             self,
-            arguments=replaced(self.arguments, Address, tensor_at),
-            keywords=replaced(dict(self.keywords), Address, tensor_at),
-            results=replaced(self.results, Address, tensor_at),
+            arguments=tree_map_only(Address, tensor_at, self.arguments),
+            keywords=tree_map_only(Address, tensor_at, self.keywords),
+            results=tree_map_only(Address, tensor_at, self.results),
         )
 
-    @property
+    @cached_property
     def is_bound(self) -> bool:
         """Whether no address is left."""
         parts = (self.arguments, self.keywords, self.results)
-        return not any(isinstance(leaf, Address) for leaf in leaves(parts))
+        return not tree_any_only(Address, lambda _: True, parts)
 
     def run(self, transfers: Transfers) -> None:
         """Run it again, and copy its results to their addresses."""
@@ -113,7 +113,7 @@ class Operation:
             if work is not None:
                 transfers.start(work, self.touch)
             return
-        found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if self.function.namespace in FUNCTIONAL:
             found = [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in found]
         for place, tensor in zip(self.results, found, strict=True):
@@ -153,26 +153,4 @@ def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch
 
 def blocks(tree: Any) -> frozenset[Block]:
     """Return the blocks of all addresses in nested lists, tuples and dictionaries."""
-    return frozenset(leaf.block for leaf in leaves(tree) if isinstance(leaf, Address))
-
-
-def leaves(tree: Any) -> Iterator[Any]:
-    """Yield the leaves of nested lists, tuples and dictionaries."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, list | tuple):
-        for part in tree:
-            yield from leaves(part)
-    else:
-        yield tree
-
-
-def replaced(tree: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return the same nesting with every leaf of a kind replaced."""
-    if isinstance(tree, kind):
-        return change(tree)
-    if isinstance(tree, dict):
-        return {key: replaced(value, kind, change) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(replaced(part, kind, change) for part in tree)
-    return tree
+    return frozenset(leaf.block for leaf in tree_leaves(tree) if isinstance(leaf, Address))

@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ringproof.errors import InputError
 from ringproof.harness.tape.memory import Address, Block, TapePool, address_of
-from ringproof.harness.tape.operation import Frozen, Operation, leaves, replaced, touched
+from ringproof.harness.tape.operation import Frozen, Operation, touched
 from ringproof.harness.tape.refusals import Refusal, why_refused
 from ringproof.harness.tape.source import name_of, place, user_frame
 
@@ -42,7 +43,6 @@ class RandomState:
     seed from the host as a number draws the same numbers at every replay: ``repeat``.
 
     Args:
-        name: Name of the pass.
         registered: Generators that advance at each replay.
         repeat: Whether unregistered generators are accepted, and repeat the numbers of the capture.
     """
@@ -97,10 +97,7 @@ class Recorder(TorchDispatchMode):
     """Records operations while it is active.
 
     Args:
-        name: Name of the pass.
         pool: Blocks that are known.
-        one: Number of the pass.
-        random: The random generators.
         trained: Leaves of a forward that may require a gradient; ``None`` for a backward.
     """
 
@@ -163,14 +160,14 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         where = place()
-        arguments = replaced(args, torch.Tensor, self._address)
-        keywords = replaced(kwargs, torch.Tensor, self._address)
+        arguments = tree_map_only(torch.Tensor, self._address, args)
+        keywords = tree_map_only(torch.Tensor, self._address, kwargs)
         self._keep(touched(func, arguments, keywords, ()).writes)
         frozen = self._random.before((*args, *kwargs.values()), where) if draws(func) else None
         result = func(*args, **kwargs)
         if draws(func):
             self._random.after()
-        found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if _has_no_memory(found):
             return result
         if any(is_traceable_wrapper_subclass(tensor) for tensor in found):
@@ -262,7 +259,7 @@ def _has_no_memory(tree: Any) -> bool:
     """Return whether one of the tensors has no memory."""
     return any(
         isinstance(leaf, torch.Tensor) and (leaf.is_meta or isinstance(leaf, FakeTensor))
-        for leaf in leaves(tree)
+        for leaf in tree_leaves(tree)
     )
 
 

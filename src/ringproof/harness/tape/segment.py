@@ -37,7 +37,7 @@ class TapeSegment:
     def __init__(self, name: str, pool: TapePool, undefined: UndefinedBehaviour) -> None:
         self.name, self._pool, self._undefined = name, pool, undefined
         self.number = pool.passes
-        self._operations: tuple[Operation, ...] = ()
+        self.operations: tuple[Operation, ...] = ()
         self._outside: tuple[Block, ...] = ()
         self._bound: list[Block] = []
         self._scratch_bytes = 0
@@ -47,11 +47,6 @@ class TapeSegment:
         """Growth of the pool: memory of the pass's own, and more scratch memory."""
         own = sum(block.bytes for block in self._pool if block.born == self.number)
         return own + self._scratch_bytes
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """Operations of a replay."""
-        return self._operations
 
     def load(self, operations: Sequence[Operation]) -> None:
         """Take the operations, and keep the graph's own memory alive.
@@ -83,7 +78,7 @@ class TapeSegment:
                 self._bound.append(address.block)
             return tensors[address]
 
-        self._operations = tuple(operation.bound(tensor_at) for operation in operations)
+        self.operations = tuple(operation.bound(tensor_at) for operation in operations)
         self._storages()
 
     def _shared_places(self, operations: Sequence[Operation]) -> Mapping[Block, int]:
@@ -120,14 +115,14 @@ class TapeSegment:
             return address.tensor(storages[address.block])
 
         with torch.no_grad():
-            for operation in self._operations:
+            for operation in self.operations:
                 ready = operation if operation.is_bound else operation.bound(tensor_at)
                 self._run(ready, transfers)
             transfers.finish()
 
     def reset(self) -> None:
         """Free its memory."""
-        self._operations, self._outside, self._scratch_bytes = (), (), 0
+        self.operations, self._outside, self._scratch_bytes = (), (), 0
         while self._bound:
             self._bound.pop().bound -= 1
         self._pool.drop(frozenset({self.number}))

@@ -72,15 +72,12 @@ def context_parallel_attention(
             ``packed`` or ``table`` ``[S, H, D]`` (THD).
         k: The same with ``G`` heads; ``G`` divides ``H``.
         v: The same with ``G`` heads of width ``V``.
-        comm_type: One of :data:`COMM_TYPES`.
         group: The flat CP group; for ``a2a+p2p`` its two levels, all-to-all first. The rank
             with index ``i`` in level 0 and ``o`` in level 1 holds the rows of flat rank
             ``o * size(level 0) + i``.
         packed: The sequences in the rows of the whole group. None sees another, nor padding.
         table: The same as tensors, of all ranks' rows. ``packed`` and the partition are then not
             looked at, and the tensors only by the kernels, forward and backward.
-        options: Mask, partition, scale, kernel.
-        traffic: Counts what is sent, when given.
 
     Returns:
         ``out [B, S, H, V]`` in q's data type and the natural-log ``lse [B, S, H]`` (float32, or
@@ -92,9 +89,7 @@ def context_parallel_attention(
             serve. Raised on every rank before anything is sent.
     """
     options = options or AttentionOptions()
-    thd = packed is not None or table is not None
-    _check_tensors(q, k, v)
-    _check_shapes(q, k, v, thd=thd)
+    _check_tensors(q, k, v, thd=packed is not None or table is not None)
     cut = Cut(
         rows=q.shape[-3],
         packed=packed,
@@ -113,21 +108,18 @@ def planned_attention(
     plan: AttentionPlan,
     options: AttentionOptions,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`context_parallel_attention` by a plan that was made before.
+    """:func:`context_parallel_attention` by a plan that was made before for these rows.
 
-    Args:
-        q: As there.
-        k: As there.
-        v: As there.
-        plan: Plan for the rows of the tensors.
-        options: Scale, kernel and replication; mask and partition are those of the plan.
+    Mask and partition are those of the plan, not those of the options.
 
     Raises:
         InputError: Shapes that the plan cannot serve, or a kernel that cannot serve the tensors.
     """
-    _check_tensors(q, k, v)
-    _check_shapes(q, k, v, thd=plan.thd)
-    _check_rows(q.shape[-3], plan.cut.rows)
+    _check_tensors(q, k, v, thd=plan.thd)
+    if q.shape[-3] != plan.cut.rows:
+        remedy = "pass the tensors that it was made for"
+        problem = f"the plan is for {plan.cut.rows}"
+        raise InputError("q, k, v", f"{q.shape[-3]} rows", problem, remedy)
     check_heads(q.shape[-2], k.shape[-2], plan.exchange_size, options.kv_replication)
     if plan.cut.table is not None and options.kernel == "sdpa" and q.device.type != "cpu":
         problem = f"takes no mask from a table on {q.device.type}"
@@ -165,21 +157,12 @@ def _attend(
     return heads.to_sequence(out)[0], lse
 
 
-def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, thd: bool) -> None:
     kinds = sorted({f"{t.dtype} on {t.device}" for t in (q, k, v)})
     if len(kinds) > 1 or not q.dtype.is_floating_point:
         raise InputError(
             "q, k, v", kinds, "not of one floating type and device", "cast or move them"
         )
-
-
-def _check_rows(rows: int, planned: int) -> None:
-    if rows != planned:
-        remedy = "pass the tensors that it was made for"
-        raise InputError("q, k, v", f"{rows} rows", f"the plan is for {planned}", remedy)
-
-
-def _check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, thd: bool) -> None:
     shapes = [tuple(t.shape) for t in (q, k, v)]
     layout = ("rows", "heads", "width") if thd else ("batch", "sequence", "heads", "width")
     if any(len(shape) != len(layout) or 0 in shape for shape in shapes):

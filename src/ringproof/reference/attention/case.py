@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.heads import check_heads
-from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES, check_name
+from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
 from ringproof.reference.packing.partition import check_divisible
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.packing.shards import check_pack
@@ -25,20 +25,14 @@ class ParityCase:
 
     Args:
         world: Ranks in the flat CP group.
-        comm_type: One of :data:`COMM_TYPES`.
         hierarchical_sizes: Two levels for ``a2a+p2p``, empty otherwise.
         seq_len: Tokens in the whole sequence; with ``packed``, rows of the pack.
         batch: Sequences; with ``packed``, 1.
         packed: The sequences of a pack (THD); ``None`` measures BSHD.
-        heads: Query heads.
-        kv_heads: Key/value heads.
         head_dim: Width of queries and keys.
         v_head_dim: Width of values.
-        dtype: One of :data:`DTYPES`.
         causal: Causal mask, or full attention.
-        partition: ``zigzag`` or ``contiguous``.
         scale: Softmax scale; ``head_dim ** -0.5`` when ``None``.
-        kernel: ``auto``, ``sdpa`` or ``reference``.
         kv_replication: See :class:`AttentionOptions`.
         seed: Seed of the random inputs, which are the same on every rank and for every world.
     """
@@ -116,20 +110,11 @@ class ParityCase:
                 raise InputError(name, value, f"the pack makes it {right}", f"give {right}")
 
     def _check_levels(self) -> None:
+        name, sizes = "hierarchical_sizes", self.hierarchical_sizes
         if self.comm_type != "a2a+p2p":
-            if self.hierarchical_sizes:
-                raise InputError(
-                    "hierarchical_sizes",
-                    self.hierarchical_sizes,
-                    f"{self.comm_type} has no levels",
-                    "drop it",
-                )
+            if sizes:
+                raise InputError(name, sizes, f"{self.comm_type} has no levels", "drop it")
             return
-        check_sizes(self.hierarchical_sizes, self.world)
-        if len(self.hierarchical_sizes) != 2:
-            raise InputError(
-                "hierarchical_sizes",
-                self.hierarchical_sizes,
-                "a2a+p2p has two levels",
-                "give two sizes",
-            )
+        check_sizes(sizes, self.world)
+        if len(sizes) != 2:
+            raise InputError(name, sizes, "a2a+p2p has two levels", "give two sizes")

@@ -93,7 +93,6 @@ class Communicator:
         Args:
             send: Tensor for the rank ``distance`` places later.
             receive: Tensor from the rank ``distance`` places earlier.
-            tag: Tag of the transfer.
             distance: In ranks of the group; 1 is the neighbour.
         """
         successor = dist.get_global_rank(self.group, (self.rank + distance) % self.size)

@@ -20,9 +20,7 @@ class DenseResult:
     Args:
         out: ``[B, S, H, V]``; of a pack ``[T, H, V]``.
         lse: ``[B, S, H]``, natural log; of a pack ``[T, H]``.
-        dq: Shape of q.
-        dk: Shape of k.
-        dv: Shape of v.
+        dq, dk, dv: In the shapes of q, k and v.
     """
 
     out: torch.Tensor
@@ -48,8 +46,6 @@ def dense_attention(
         k: ``[B, S, G, D]``.
         v: ``[B, S, G, V]``.
         grad_out: ``[B, S, H, V]``.
-        causal: Hide keys that come after the query.
-        scale: Softmax scale; ``D ** -0.5`` when ``None``.
     """
     repeat = q.shape[2] // k.shape[2]
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -87,9 +83,6 @@ def dense_packed_attention(
         k: ``[T, G, D]``.
         v: ``[T, G, V]``.
         grad_out: ``[T, H, V]``.
-        packed: Boundaries of the sequences.
-        causal: Hide keys that come after the query in its sequence.
-        scale: Softmax scale; ``D ** -0.5`` when ``None``.
 
     Returns:
         All rows, without the batch dimension. Rows of padding: zero output, an LSE of minus

@@ -23,7 +23,6 @@ class HeadExchange:
     """One group's exchange between sequence shards and head shards.
 
     Args:
-        communicator: Communicator of the exchanging group.
         segments: Runs of the group's shards in ascending order of position.
         index: Sorts what the segments put together, and its inverse: ``[P * S]`` int64 each.
     """
@@ -47,7 +46,6 @@ class HeadExchange:
         """The exchange of a group whose ranks hold so many rows each; nothing is sorted by runs.
 
         Args:
-            communicator: Communicator of the exchanging group.
             rows: ``S``, of each rank.
             index: Gathered row of each row in the wanted order, and the inverse.
         """

@@ -8,13 +8,12 @@ no place here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.merge import accumulation_dtype
-from ringproof.reference.attention.names import KERNEL_NAMES, check_name
+from ringproof.reference.attention.names import KERNEL_NAMES
 
 TensorTriple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -24,10 +23,15 @@ FEWEST_ROWS = 16
 """Query rows of a block at least, however many keys there are."""
 
 
-class AttentionKernel(Protocol):
-    """What the loop asks of a kernel. Tensors are ``[B, S, H, D]``, LSE is ``[B, S, H]``."""
+class ReferenceKernel:
+    """The formula, written out; any data type, any device.
 
-    name: str
+    It takes :data:`SCORES` scores at a time, a block of query rows after the other, so its memory
+    is linear in the rows. Under a causal mask a block of rows leaves out the keys that come after
+    its last row. Every kernel has this ``forward`` and ``backward``.
+    """
+
+    name = "reference"
 
     def forward(
         self,
@@ -46,58 +50,9 @@ class AttentionKernel(Protocol):
             k: ``[B, T, G, D]``.
             v: ``[B, T, G, V]``.
             causal: Hide keys that come after the query; ``S`` and ``T`` are then equal.
-            scale: Softmax scale.
             hidden: ``[B, S or 1, T]`` bool, further keys that a query does not see. The result of
                 a row that sees none is not defined.
         """
-        ...
-
-    def backward(
-        self,
-        grad_out: torch.Tensor,
-        inputs: TensorTriple,
-        out: torch.Tensor,
-        lse: torch.Tensor,
-        *,
-        causal: bool,
-        scale: float,
-        hidden: torch.Tensor | None = None,
-    ) -> TensorTriple:
-        """Summands of dq, dk, dv from one block.
-
-        Args:
-            grad_out: ``[B, S, H, V]``.
-            inputs: q ``[B, S, H, D]``, k ``[B, T, G, D]``, v ``[B, T, G, V]`` of the block.
-            out: Global output of these rows.
-            lse: Global LSE of these rows.
-            causal: As in the forward.
-            scale: As in the forward.
-            hidden: As in the forward.
-        """
-        ...
-
-
-class ReferenceKernel:
-    """The formula, written out; any data type, any device.
-
-    It takes :data:`SCORES` scores at a time, a block of query rows after the other, so its memory
-    is linear in the rows. Under a causal mask a block of rows leaves out the keys that come after
-    its last row.
-    """
-
-    name = "reference"
-
-    def forward(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        causal: bool,
-        scale: float,
-        hidden: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`AttentionKernel`."""
         dtype = accumulation_dtype(q.dtype)
         out = torch.empty(*q.shape[:3], v.shape[-1], dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:3], dtype=dtype, device=q.device)
@@ -122,7 +77,11 @@ class ReferenceKernel:
         scale: float,
         hidden: torch.Tensor | None = None,
     ) -> TensorTriple:
-        """``dS = P * (dP - rowsum(dO * O))``, the flash attention backward (arXiv 2205.14135)."""
+        """Summands of dq, dk, dv from one block, given the global ``out`` and ``lse`` of its rows.
+
+        ``dS = P * (dP - rowsum(dO * O))``, the flash attention backward (arXiv 2205.14135).
+        ``inputs`` are q, k and v of the block.
+        """
         q, k, v = inputs
         dtype = accumulation_dtype(q.dtype)
         dq, dk, dv = (torch.zeros(t.shape, dtype=dtype, device=q.device) for t in inputs)
@@ -161,7 +120,7 @@ class FlashKernel:
         scale: float,
         hidden: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`AttentionKernel`. On a GPU the operator takes no ``hidden``."""
+        """See :class:`ReferenceKernel`. On a GPU the operator takes no ``hidden``."""
         folded = _fold(q, k, v)
         if q.device.type == "cpu":
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -184,7 +143,7 @@ class FlashKernel:
         scale: float,
         hidden: torch.Tensor | None = None,
     ) -> TensorTriple:
-        """See :class:`AttentionKernel`."""
+        """See :class:`ReferenceKernel`."""
         q, k, v = inputs
         width = common_width(q, v)
         folded = _fold(q, k, v)
@@ -206,13 +165,11 @@ class FlashKernel:
         return dq, _sum_groups(dk, k), _sum_groups(dv, v)
 
 
+AttentionKernel = ReferenceKernel | FlashKernel
+
+
 def choose_kernel(name: str, q: torch.Tensor, v: torch.Tensor) -> AttentionKernel:
     """The kernel of that name; ``auto`` is flash where it serves these tensors.
-
-    Args:
-        name: One of :data:`KERNEL_NAMES`.
-        q: ``[B, S, H, D]``.
-        v: ``[B, S, G, V]``.
 
     Raises:
         InputError: There is none, or flash attention cannot serve device, data type or width.

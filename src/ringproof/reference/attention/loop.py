@@ -31,22 +31,14 @@ class LoopPlan:
     """All that one call of the loop needs beside the tensors.
 
     Args:
-        steps: The step table of this rank.
         blocks: Delivers the blocks in the table's order.
         kernel: Local math of tiles without a mask of their own.
-        scale: Softmax scale.
     """
 
     steps: tuple[Step, ...]
     blocks: BlockExchange
     kernel: AttentionKernel
     scale: float
-
-    @property
-    def flash(self) -> FlashKernel:
-        """The kernel of prepared calls."""
-        assert isinstance(self.kernel, FlashKernel), "only flash attention has prepared calls"
-        return self.kernel
 
     def calls(self, step: Step, q: torch.Tensor) -> Sequence[Call]:
         """The kernel calls of a step: those that were prepared, if the kernel can take them."""
@@ -94,7 +86,7 @@ def _loop_forward(plan: LoopPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
             if isinstance(call, Tile):
                 total.add(call.q, *_forward_tile(plan, call, (q, key, value)))
             else:
-                total.add(call.rows, *call.forward(plan.flash, q, key, value, plan.scale))
+                total.add(call.rows, *call.forward(q, key, value, plan.scale))
     return total
 
 
@@ -123,7 +115,7 @@ def _loop_backward(
             if isinstance(call, Tile):
                 _backward_tile(plan, call, inputs, (grad_out, out, lse), sums)
                 continue
-            parts = call.backward(plan.flash, grad_out, inputs, (out, lse), plan.scale)
+            parts = call.backward(grad_out, inputs, (out, lse), plan.scale)
             indices = (call.rows, call.columns, call.columns)
             for total, part, index in zip(sums, parts, indices, strict=True):
                 total.index_add_(1, index, part.to(dtype))
@@ -138,8 +130,6 @@ def _backward_tile(
     """Add one tile's gradients to the sums.
 
     Args:
-        plan: Kernel and scale.
-        tile: Query rows and key rows of the step.
         block: q, and k and v of the block.
         given: Gradient of the output, output, LSE.
         sums: dq, and dk and dv of the block, in the accumulation type.

@@ -46,7 +46,6 @@ class RowMask:
     Args:
         queries: Sequences and positions of the query rows, ``[S]`` each.
         keys: Sequence and position of the key rows, ``[T]`` each.
-        causal: Hide keys that come after the query.
     """
 
     queries: tuple[torch.Tensor, torch.Tensor]
@@ -79,20 +78,15 @@ class MaskedKernel:
     A row that sees nothing gets a zero output, an LSE of minus infinity and zero gradients. Rows
     of padding may hold anything, and are replaced before the first product: in one, a weight of
     zero would not keep NaN out.
-
-    Args:
-        mask: Mask of the rows of the calls.
-        kernel: Does the math.
     """
 
     mask: RowMask
     kernel: AttentionKernel
-    name = "masked"
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``AttentionKernel``."""
+        """See ``ReferenceKernel``."""
         q, k, v = self._without_padding(q, k, v)
         parts = []
         for rows in row_blocks(q.shape[1], k.shape[1]):
@@ -116,7 +110,7 @@ class MaskedKernel:
         causal: bool,
         scale: float,
     ) -> TensorTriple:
-        """See ``AttentionKernel``; gradients in the accumulation type."""
+        """See ``ReferenceKernel``; gradients in the accumulation type."""
         q, k, v = self._without_padding(*inputs)
         grad_out = self.mask.of_queries(grad_out)
         lse = lse.masked_fill(lse == -torch.inf, 0)  # so that hidden scores minus it are no NaN
@@ -148,8 +142,6 @@ def masked_steps(
 
     Args:
         table: The rows of the ranks among which blocks move.
-        rank: Index among them.
-        causal: Hide keys that come after the query.
         ordered: Whether the rows of each rank come before those of the next in every pack, as in
             the contiguous partition. Under a causal mask the blocks of later ranks are then
             hidden as a whole, and their steps are empty.

@@ -25,7 +25,6 @@ def measure_attention(
     a GPU.
 
     Args:
-        shape: Whose heads and head dimensions.
         lengths: Tokens of each sequence.
         repeats: Runs per length after one that is not counted; the shortest is taken.
 
@@ -56,20 +55,13 @@ def _shortest(shape: ModelShape, length: int, repeats: int) -> float:
     k = torch.randn(1, length, shape.kv_heads, shape.head_dim, **options)
     v = torch.randn(1, length, shape.kv_heads, shape.v_head_dim, **options)
     grad = torch.randn(1, length, shape.heads, shape.v_head_dim, **options)
-    times = []
+    kernel, scale, times = FlashKernel(), q.shape[-1] ** -0.5, []
     for _ in range(repeats + 1):
         started = _now(on_gpu)
-        _forward_and_backward(q, k, v, grad)
+        out, lse = kernel.forward(q, k, v, causal=True, scale=scale)
+        kernel.backward(grad, (q, k, v), out, lse, causal=True, scale=scale)
         times.append(_now(on_gpu) - started)
     return min(times[1:])
-
-
-def _forward_and_backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad: torch.Tensor
-) -> None:
-    kernel, scale = FlashKernel(), q.shape[-1] ** -0.5
-    out, lse = kernel.forward(q, k, v, causal=True, scale=scale)
-    kernel.backward(grad, (q, k, v), out, lse, causal=True, scale=scale)
 
 
 def _now(on_gpu: bool) -> float:

@@ -56,17 +56,16 @@ class TileBatch:
     causal: bool
 
     def forward(
-        self, kernel: FlashKernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output ``[1, m, H, V]`` and LSE ``[1, m, H]`` of the rows, over this block's keys."""
-        out, lse = kernel.forward(
+        out, lse = FlashKernel().forward(
             *self._stacked(q, k, v), causal=self.causal, scale=scale, hidden=self.hidden
         )
         return self._of_rows(out), self._of_rows(lse)
 
     def backward(
         self,
-        kernel: FlashKernel,
         grad_out: torch.Tensor,
         inputs: TensorTriple,
         result: tuple[torch.Tensor, torch.Tensor],
@@ -75,7 +74,7 @@ class TileBatch:
         """Summands of dq of ``rows``, and of dk and dv of ``columns``."""
         out, lse = (self._of_places(tensor) for tensor in result)
         grad = self._of_places(grad_out.index_select(1, self.rows), self.real)
-        dq, dk, dv = kernel.backward(
+        dq, dk, dv = FlashKernel().backward(
             grad,
             self._stacked(*inputs),
             out,
@@ -115,7 +114,6 @@ class VarlenTiles:
         cu_rows: ``[n + 1]`` int32, query rows before each tile, and in total.
         cu_columns: ``[n + 1]`` int32, the same for columns.
         most: Rows and columns of the longest tile.
-        causal: Square lower-triangular masks; otherwise every row sees every column.
     """
 
     rows: torch.Tensor
@@ -126,7 +124,7 @@ class VarlenTiles:
     causal: bool
 
     def forward(
-        self, kernel: FlashKernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :class:`TileBatch`."""
         out, lse = torch.ops.aten._flash_attention_forward(
@@ -137,7 +135,6 @@ class VarlenTiles:
 
     def backward(
         self,
-        kernel: FlashKernel,
         grad_out: torch.Tensor,
         inputs: TensorTriple,
         result: tuple[torch.Tensor, torch.Tensor],

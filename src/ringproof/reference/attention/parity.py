@@ -6,8 +6,10 @@ Rows of padding hold NaN in every input: whatever touched one of them would show
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,14 +24,45 @@ from ringproof.reference.attention.dense import (
 )
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.packing.shards import Sharding
-from ringproof.reference.topology.context import ParallelContext
+from ringproof.reference.topology.catalogue import CONTEXT_PARALLEL
+from ringproof.reference.topology.census import print_census
+from ringproof.reference.topology.context import ParallelContext, parallel_context
+from ringproof.reference.topology.layout import RankLayout
 
+# The flat CP group, its levels, and a one-rank group for the single-rank comparison.
+GROUPS = (CONTEXT_PARALLEL, "TENSOR_MODEL_PARALLEL_GROUP")
 FLOAT64_TOLERANCE = 1e-10
 # In lower precision the CP result may be as far from the float64 truth as twice the same kernel
 # on one rank (two partial results may each carry the rounding of one), and, where one rank was
 # lucky, two roundings of the largest value: of a partial result and of the sum.
 LOW_PRECISION_FACTOR = 2.0
 ROUNDINGS = 2.0
+
+
+def demonstrate(
+    cases: Sequence[ParityCase], device: torch.device, *, evidence: bool = False
+) -> list[dict[str, Any]]:
+    """Measure cases of one world and level sizes. A collective over that world.
+
+    Args:
+        cases: They share ``world`` and, where they have them, ``hierarchical_sizes``.
+        evidence: Write census and traffic lines to stderr, for ``ringproof logs groups``.
+    """
+    sizes = next((case.hierarchical_sizes for case in cases if case.hierarchical_sizes), ())
+    traffic = Traffic()
+    layout = RankLayout(cp=cases[0].world)
+    with parallel_context(layout, sizes, descriptions=GROUPS) as context:
+        if evidence:
+            print_census(sys.stderr)
+        results = [measure(case, context, device, traffic=traffic) for case in cases]
+        if evidence:
+            print_traffic(traffic, context)
+    return results
+
+
+def print_traffic(traffic: Traffic, context: ParallelContext) -> None:
+    """Write one marker line per group of this rank to stderr."""
+    sys.stderr.writelines(line.format() + "\n" for line in traffic.lines(context.groups))
 
 
 def measure(
@@ -45,12 +78,9 @@ def measure(
 
     Args:
         case: Case to run; its world is the context's CP size.
-        context: This rank's groups.
-        device: Device of the tensors.
         group: Groups to give the attention instead of the right ones: how a test shows that a
             wrong group is caught.
         packed: A pack to give it instead of the right one.
-        traffic: Counts what is sent, when given.
 
     Returns:
         ``pass``, ``world``, ``layout``, ``max_abs_error`` and ``tolerance`` by tensor, and the

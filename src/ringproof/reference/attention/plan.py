@@ -15,12 +15,12 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable, masked_steps
-from ringproof.reference.attention.names import COMM_TYPES, check_name
+from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.attention.packed import prepared_calls
 from ringproof.reference.attention.steps import Step, step_table
 from ringproof.reference.packing.sequences import PackedSequences
@@ -38,7 +38,6 @@ class Cut:
         packed: The sequences in the rows of the whole group (THD).
         table: The same as tensors, of all ranks' rows (THD).
         partition: Partition of the rows over the flat CP group, ``zigzag`` or ``contiguous``.
-        causal: Hide keys that come after the query.
     """
 
     rows: int
@@ -56,7 +55,6 @@ class AttentionPlan:
         steps: The step table over the ranks among which blocks move.
         blocks: Delivers key/value blocks in the table's order.
         heads: Exchanges sequence shards for head shards; ``None`` where nothing is exchanged.
-        cut: Rows for which the plan was made.
     """
 
     steps: tuple[Step, ...]
@@ -86,11 +84,8 @@ def plan_attention(
     """Plan the attention of one rank. No collective.
 
     Args:
-        cut: The rows of the group.
-        comm_type: One of :data:`~ringproof.reference.attention.names.COMM_TYPES`.
         group: See :func:`~ringproof.reference.attention.attention.context_parallel_attention`.
         device: Device of q, k and v; the CPU when ``None``.
-        traffic: Counts what is sent, when given.
 
     Raises:
         InputError: An unknown name, wrong groups, or rows that cannot be cut evenly.

@@ -74,11 +74,16 @@ def step_table(sharding: Sharding, rank: int, *, causal: bool) -> tuple[Step, ..
     """The steps of one rank: its own block first, then those of ranks ``r-1``, ``r-2``, …
 
     That is the order in which a ring delivers blocks when each rank sends to its successor.
+    Zigzag, two ranks, eight tokens, rank 0 holding positions 0, 1, 6, 7 and rank 1 the rest:
+    the second block is seen by the later half of the query rows only.
+
+    >>> sharding = Sharding.of_sequence(8, 2, "zigzag")
+    >>> for step in step_table(sharding, 0, causal=True): print(step)
+    Step(source=0, tiles=(Tile(q=Span(start=0, stop=4), kv=Span(start=0, stop=4), causal=True),))
+    Step(source=1, tiles=(Tile(q=Span(start=2, stop=4), kv=Span(start=0, stop=4), causal=False),))
 
     Args:
         sharding: Positions held by each rank of the group, and the sequences among them.
-        rank: Index in the group.
-        causal: Hide keys that come after the query.
     """
     size = len(sharding.shards)
     held = [pieces(shard, sharding.sequences) for shard in sharding.shards]
@@ -94,21 +99,6 @@ def step_table(sharding: Sharding, rank: int, *, causal: bool) -> tuple[Step, ..
         )
         for source in sources
     )
-
-
-def flat_step_table(
-    seq_len: int, size: int, rank: int, *, partition: str, causal: bool
-) -> tuple[Step, ...]:
-    """The step table of a flat group over one sequence.
-
-    Zigzag, two ranks, eight tokens, rank 0 holding positions 0, 1, 6, 7 and rank 1 the rest:
-    the second block is seen by the later half of the query rows only.
-
-    >>> for step in flat_step_table(8, 2, 0, partition="zigzag", causal=True): print(step)
-    Step(source=0, tiles=(Tile(q=Span(start=0, stop=4), kv=Span(start=0, stop=4), causal=True),))
-    Step(source=1, tiles=(Tile(q=Span(start=2, stop=4), kv=Span(start=0, stop=4), causal=False),))
-    """
-    return step_table(Sharding.of_sequence(seq_len, size, partition), rank, causal=causal)
 
 
 def pieces(shard: tuple[Span, ...], sequences: Sequence[Span]) -> tuple[Piece, ...]:
@@ -154,9 +144,7 @@ def visible_tiles(q: Piece, kv: Piece, *, causal: bool) -> tuple[Tile, ...]:
     share a tile.
 
     Args:
-        q: The local query rows.
         kv: The block's rows; the same positions as ``q``, or none of them.
-        causal: Hide keys that come after the query.
     """
     if not q.positions or not kv.positions:
         return ()

@@ -16,6 +16,8 @@ of a pipeline do, need a pool each.
 
 from __future__ import annotations
 
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -80,7 +82,11 @@ class GraphMemory:
     private: int
 
 
-class GraphedCallable(Protocol):
+class PendingBackward:
+    """A replayed forward whose backward may follow. It exists as long as autograd can call it."""
+
+
+class GraphedCallable(ABC):
     """A captured function, called like the function itself, under autograd or without.
 
     The tensors it returns are in the graph's memory: the next replay of the same callable
@@ -88,28 +94,34 @@ class GraphedCallable(Protocol):
     They cannot be differentiated again. A result that is not used further gets a gradient of zeros,
     and each gets it in the layout of the result: where that differs without graphs, sums may run
     and round in another order.
+
+    Args:
+        name: Name of the capture.
+        inputs: The static inputs: fill them in place and pass them, and nothing is copied.
     """
 
-    @property
-    def name(self) -> str:
-        """Name of the capture."""
-
-    @property
-    def inputs(self) -> tuple[torch.Tensor, ...]:
-        """The static inputs: fill them in place and pass them, and nothing is copied."""
+    def __init__(self, name: str, inputs: tuple[torch.Tensor, ...]) -> None:
+        self.name, self.inputs = name, inputs
+        self._replays = [0, 0]
+        # Autograd holds the object, so that a result that is dropped does not wait any more.
+        self._pending: weakref.ref[PendingBackward] | None = None
 
     @property
     def replays(self) -> Replays:
         """Number of replays of each pass."""
-
-    @property
-    def memory(self) -> GraphMemory:
-        """Memory that it holds; zeros after :meth:`reset`."""
+        return Replays(*self._replays)
 
     @property
     def in_flight(self) -> bool:
         """Whether a forward has been replayed whose backward has not, and still may be."""
+        return self._pending is not None and self._pending() is not None
 
+    @property
+    @abstractmethod
+    def memory(self) -> GraphMemory:
+        """Memory that it holds; zeros after :meth:`reset`."""
+
+    @abstractmethod
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
         """Copy the arguments in, replay, and return the results.
 
@@ -121,6 +133,7 @@ class GraphedCallable(Protocol):
 
     def reset(self) -> None:
         """Free the graphs and their memory. The callable cannot be called again."""
+        self.inputs, self._pending = (), None
 
 
 class CaptureBackend(Protocol):

@@ -43,12 +43,9 @@ class BankOptions:
     """Options of a bank.
 
     Args:
-        backend: Capture backend.
         slots: Microbatches that may wait for their backwards together.
         warm_up: Runs of each part before its capture.
         shape: Shape of a part's rows, ``[r or R, h]``, the same at every CP size.
-        dtype: Dtype of the rows.
-        device: Device of the rows.
         overflow: ``error``, or ``eager``: compute without graphs what fits no graph.
     """
 
@@ -71,11 +68,7 @@ class GraphKey:
 
     Args:
         layer: Name of the captured part, as its parameters begin: ``layers.3.attention``.
-        slot: Index of the slot.
-        cp_size: Ranks of the CP group.
         group: These ranks, by their number in the world.
-        capacity: Rows and entries of the pack.
-        dtype: Dtype of the rows.
         recompute: Whether the backward runs the forward again.
     """
 
@@ -153,13 +146,9 @@ class Installed:
 
     It replaces the module's forward when it is made. Hooks of the module itself run around it, as
     around the forward; they are not in the graph.
-
-    Raises:
-        InputError: The module has graphs already.
     """
 
     def __init__(self, part: Part, places: Places) -> None:
-        check_free(part)
         self._part, self._places = part, places
         self._eager = part.module.forward
         own = part.module.__dict__
@@ -186,16 +175,6 @@ class Installed:
             module.__dict__.pop(name, None)
             if value is not _ABSENT:
                 setattr(module, name, value)
-
-
-def check_free(part: Part) -> None:
-    """Refuse a part of another bank: the two would replay for each other's microbatches.
-
-    Raises:
-        InputError: The part has graphs.
-    """
-    if isinstance(part.module.__dict__.get("forward"), Installed):
-        raise InputError("parts", part.name, "has graphs already", "reset their bank first")
 
 
 Fingerprint: TypeAlias = "dict[str, tuple[int, int, bool]]"
@@ -319,14 +298,14 @@ def capture_bank(
     Args:
         parts: Parts of one stage, in the order of its forward; may be empty.
         samples: A microbatch of fixed capacity for each CP size; it may hold padding only.
-        options: See :class:`BankOptions`.
 
     Raises:
         InputError: A part cannot be captured (the message has the line at fault), or has graphs
             already; or two samples have one size.
     """
-    for part in parts:
-        check_free(part)
+    for part in parts:  # two banks would replay for each other's microbatches
+        if isinstance(part.module.__dict__.get("forward"), Installed):
+            raise InputError("parts", part.name, "has graphs already", "reset their bank first")
     ordered = sorted(samples, key=lambda batch: -batch.group.size)
     sizes = [batch.group.size for batch in ordered]
     if not sizes or len(set(sizes)) < len(sizes):

@@ -21,13 +21,10 @@ from ringproof.reference.graphs.replay import Graphed, Segment, StaticMemory
 class Session(Protocol):
     """The part of a capture that is the backend's own: how and where a pass is recorded."""
 
-    @property
-    def generators(self) -> Sequence[torch.Generator]:
-        """The random generators whose state the capture must leave unchanged."""
-
-    @property
-    def checked(self) -> bool:
-        """Whether callables refuse silent errors; see :class:`Graphed`."""
+    generators: tuple[torch.Generator, ...]
+    """The random generators whose state the capture must leave unchanged."""
+    checked: bool
+    """Whether callables refuse silent errors; see :class:`Graphed`."""
 
     def warming_up(self) -> AbstractContextManager[object]:
         """Return a context for the warm-up of all captures."""
@@ -143,14 +140,14 @@ class _Draft:
         wanted = {id(tensor) for tensor in self.wanted} if self.gradients else set()
         tensors = (*self.capture.inputs, *self.trained)
         memory = StaticMemory(
-            inputs=self.capture.inputs,
             parameters=self.trained,
             outputs=self.outputs,
             output_gradients=self.output_gradients,
             gradients=tuple(next(found) if id(t) in wanted else None for t in tensors),
             single=self.single,
         )
-        return Graphed(self.capture.name, memory, tuple(self.segments), checked=checked)
+        name, inputs = self.capture.name, self.capture.inputs
+        return Graphed(name, inputs, memory, tuple(self.segments), checked=checked)
 
     def _run(self, recording: AbstractContextManager[Segment | None]) -> None:
         with torch.enable_grad(), recording as segment:

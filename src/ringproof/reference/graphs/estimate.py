@@ -95,10 +95,8 @@ def estimated_bytes(
     A collective over the CP group of the microbatch and TP, as a capture is.
 
     Args:
-        parts: Parts of one stage.
         batch: A microbatch of the largest CP size.
         sizes: Number of CP sizes; they overlay each other on a GPU, and not on the tape.
-        options: Options of the bank.
     """
     found = [_part_bytes(part, batch, options) for part in parts]
     if not found:

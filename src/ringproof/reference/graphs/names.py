@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 
 DEVICES = MappingProxyType({"cuda": "cuda", "transformer-engine": "cuda", "tape": "cpu"})
 """Type of device of each backend."""
@@ -27,8 +27,7 @@ def check_scope(feed_forwards: Sequence[str | None], scope: str, *, recompute: b
     Raises:
         InputError: The scope is unknown or not allowed. The message has the first such layer.
     """
-    if scope not in SCOPES:
-        raise InputError("graph_scope", scope, "unknown", f"use one of {', '.join(SCOPES)}")
+    check_name("graph_scope", scope, SCOPES, "unknown")
     if scope == "layer" and "experts" in feed_forwards:
         problem = f"layer {feed_forwards.index('experts')} has experts, whose dispatch reads back"
         raise InputError("graph_scope", scope, problem, "use attn or router")

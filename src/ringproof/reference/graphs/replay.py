@@ -11,7 +11,12 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import GraphMemory, Outputs, Replays
+from ringproof.reference.graphs.backend import (
+    GraphedCallable,
+    GraphMemory,
+    Outputs,
+    PendingBackward,
+)
 
 
 class Segment(Protocol):
@@ -30,10 +35,9 @@ class Segment(Protocol):
 
 @dataclass(frozen=True)
 class StaticMemory:
-    """The tensors of a captured callable.
+    """The tensors of a captured callable, apart from its inputs.
 
     Args:
-        inputs: Static inputs.
         parameters: Parameters that get a gradient.
         outputs: Detached results; ``None`` where the function returned that.
         output_gradients: One for each output; ``None`` where it has none.
@@ -41,7 +45,6 @@ class StaticMemory:
         single: Whether the function returned a tensor and no tuple.
     """
 
-    inputs: tuple[torch.Tensor, ...]
     parameters: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor | None, ...]
     output_gradients: tuple[torch.Tensor | None, ...]
@@ -49,35 +52,32 @@ class StaticMemory:
     single: bool
 
 
-class PendingBackward:
-    """A replayed forward whose backward may follow. It exists as long as autograd can call it."""
-
-
-class Graphed:
+class Graphed(GraphedCallable):
     """A captured callable; see ``GraphedCallable``.
 
     Args:
-        name: Name of the capture.
-        memory: Its tensors.
         segments: Forward, then backward if there is one.
         checked: Whether to refuse a backward whose forward was overwritten by a later one. A device
             would compute with the wrong activations silently.
     """
 
     def __init__(
-        self, name: str, memory: StaticMemory, segments: tuple[Segment, ...], *, checked: bool
+        self,
+        name: str,
+        inputs: tuple[torch.Tensor, ...],
+        memory: StaticMemory,
+        segments: tuple[Segment, ...],
+        *,
+        checked: bool,
     ) -> None:
-        self.name = name
+        super().__init__(name, inputs)
         self._memory: StaticMemory | None = memory
         self._segments = segments
         self._checked = checked
-        self._replays = [0, 0]
-        # Autograd holds the object, so that a result that is dropped does not wait any more.
-        self._pending: weakref.ref[PendingBackward] | None = None
 
     @property
     def static(self) -> StaticMemory:
-        """Its tensors.
+        """Its tensors, apart from the inputs.
 
         Raises:
             InputError: The callable was reset.
@@ -87,27 +87,12 @@ class Graphed:
         return self._memory
 
     @property
-    def inputs(self) -> tuple[torch.Tensor, ...]:
-        """See ``GraphedCallable``."""
-        return self.static.inputs
-
-    @property
-    def replays(self) -> Replays:
-        """See ``GraphedCallable``."""
-        return Replays(*self._replays)
-
-    @property
-    def in_flight(self) -> bool:
-        """See ``GraphedCallable``."""
-        return self._pending is not None and self._pending() is not None
-
-    @property
     def memory(self) -> GraphMemory:
         """See ``GraphedCallable``."""
         if self._memory is None:
             return GraphMemory(0, 0, 0)
         return GraphMemory(
-            inputs=bytes_of(self._memory.inputs),
+            inputs=bytes_of(self.inputs),
             gradients=bytes_of(self._memory.output_gradients),
             private=sum(segment.private_bytes for segment in self._segments),
         )
@@ -115,7 +100,7 @@ class Graphed:
     def __call__(self, *arguments: torch.Tensor) -> Outputs:
         """See ``GraphedCallable``."""
         static = self.static
-        check_arguments(self.name, static.inputs, arguments)
+        check_arguments(self.name, self.inputs, arguments)
         tensors = (*arguments, *static.parameters)
         differentiable = torch.is_grad_enabled() and len(self._segments) > 1
         follows = differentiable and any(tensor.requires_grad for tensor in tensors)
@@ -126,7 +111,8 @@ class Graphed:
         """See ``GraphedCallable``."""
         for segment in self._segments:
             segment.reset()
-        self._segments, self._memory, self._pending = (), None, None
+        self._segments, self._memory = (), None
+        super().reset()
 
     def replay_forward(
         self, arguments: Sequence[torch.Tensor], *, backward_follows: bool
@@ -134,7 +120,7 @@ class Graphed:
         """Copy the arguments in and replay."""
         pending = PendingBackward()
         self._pending = None  # from here on its memory is overwritten, also if this replay fails
-        copy_in(self.static.inputs, arguments)
+        copy_in(self.inputs, arguments)
         self._segments[0].replay()
         self._replays[0] += 1
         self._pending = weakref.ref(pending) if backward_follows else None
@@ -180,7 +166,7 @@ class _Replay(torch.autograd.Function):
         # Another graph copies the gradient that it gets. Anything else may keep it: a hook, or
         # autograd, which uses the gradient of a leaf as its ``.grad``.
         ctx.kept = tuple(not _is_replayed(t) or bool(t._backward_hooks) for t in tensors)
-        arguments = tensors[: len(static.inputs)]
+        arguments = tensors[: len(graphed.inputs)]
         ctx.pending = graphed.replay_forward(arguments, backward_follows=follows)
         outputs = tuple(None if o is None else o.detach() for o in static.outputs)
         pairs = zip(outputs, static.output_gradients, strict=True)

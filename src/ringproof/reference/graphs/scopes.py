@@ -39,7 +39,6 @@ class Part:
 
     Args:
         name: Prefix of the names of its parameters.
-        module: The module.
         flat: Converts the result of the module to that of a graph.
         restored: Converts the result of a graph to that of the module.
         recompute: Whether the graph's backward runs the forward again.

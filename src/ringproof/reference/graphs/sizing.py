@@ -132,10 +132,8 @@ def graph_capacity(
     """Return the capacity of the graphs for one plan.
 
     Args:
-        plan: Plan of a batch.
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
         slots: Largest number of microbatches that wait for their backwards together.
-        pp: Pipeline ranks.
         max_sequences: Limit of sequences of a pack; those of the fullest if ``None``.
 
     Raises:
@@ -161,7 +159,7 @@ def graph_capacity(
         groups=MappingProxyType({size: used.count(size) for size in reversed(plan.cp_sizes)}),
         microbatches=microbatches,
         slots=slots,
-        upstream_slots=upstream_slots(len(lengths), pp=pp),
+        upstream_slots=1 if pp == 1 else len(lengths),  # each may be a microbatch of its own
         tokens=int(lengths.sum()),
         packed_rows=int((-(-lengths // chunks) * chunks).sum()),
         capacity_rows=microbatches * plan.ranks * rows,
@@ -192,11 +190,6 @@ def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
         packed_rows=sum(one.packed_rows for one in found),
         capacity_rows=sum(one.capacity_rows for one in found),
     )
-
-
-def upstream_slots(sequences: int, *, pp: int) -> int:
-    """Return the slots of pull request 5618: each sequence may be a microbatch of its own."""
-    return 1 if pp == 1 else sequences
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,16 @@ import torch
 from torch import nn
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.backend import Capture, GraphMemory, Outputs, Replays
+from ringproof.reference.graphs.backend import (
+    Capture,
+    GraphedCallable,
+    GraphMemory,
+    Outputs,
+    PendingBackward,
+)
 from ringproof.reference.graphs.capture import check_captures, check_warm_up, unchanged_state
 from ringproof.reference.graphs.cuda import refused
-from ringproof.reference.graphs.replay import PendingBackward, bytes_of, check_arguments
+from ringproof.reference.graphs.replay import bytes_of, check_arguments
 
 PACKAGE = "transformer_engine.pytorch"
 OWN_COPIES = "clone_param_grads_on_return"
@@ -125,24 +131,12 @@ def _put_right_if_broken(captures: Sequence[Capture]) -> Iterator[None]:
         raise
 
 
-class TransformerEngineCallable:
+class TransformerEngineCallable(GraphedCallable):
     """A callable of Transformer Engine with its share of the pool; see ``GraphedCallable``."""
 
     def __init__(self, capture: Capture, function: Any, private_bytes: int) -> None:
-        self.name, self.inputs = capture.name, capture.inputs
+        super().__init__(capture.name, capture.inputs)
         self._function, self._private_bytes = function, private_bytes
-        self._forward = self._backward = 0
-        self._pending: weakref.ref[PendingBackward] | None = None
-
-    @property
-    def replays(self) -> Replays:
-        """See ``GraphedCallable``."""
-        return Replays(self._forward, self._backward)
-
-    @property
-    def in_flight(self) -> bool:
-        """See ``GraphedCallable``."""
-        return self._pending is not None and self._pending() is not None
 
     @property
     def memory(self) -> GraphMemory:
@@ -158,7 +152,7 @@ class TransformerEngineCallable:
         check_arguments(self.name, self.inputs, arguments)
         self._pending = None
         outputs: Outputs = self._function(*arguments)
-        self._forward += 1
+        self._replays[0] += 1
         results = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         nodes = [o.grad_fn for o in results if o is not None and o.grad_fn is not None]
         if nodes:
@@ -170,7 +164,8 @@ class TransformerEngineCallable:
         free = getattr(self._function, "reset", None)  # since 2.10
         if free is not None:
             free()
-        self._function, self._pending, self.inputs = None, None, ()
+        self._function = None
+        super().reset()
 
     def _awaited(self) -> Callable[[Any, Any], tuple[torch.Tensor | None, ...]]:
         """Return a hook of the node whose backward may follow; it exists as long as the node."""
@@ -180,7 +175,7 @@ class TransformerEngineCallable:
         def after_the_backward(
             gradients: Sequence[torch.Tensor | None], _: object, pending: PendingBackward = pending
         ) -> tuple[torch.Tensor | None, ...]:
-            self._backward += 1
+            self._replays[1] += 1
             self._pending = None
             return tuple(None if gradient is None else gradient.clone() for gradient in gradients)
 

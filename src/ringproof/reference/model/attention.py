@@ -86,7 +86,6 @@ def attend(
         q: ``[R, H, D]``.
         k: ``[R, G, D]``.
         v: ``[R, G, V]``.
-        batch: The microbatch.
         scale: Softmax scale; ``D ** -0.5`` when ``None``.
 
     Returns:

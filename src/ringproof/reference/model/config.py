@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 
 MIXERS = ("attention", "latent", "mamba")
 FEED_FORWARDS = ("swiglu", "squared-relu", "experts")
 ATTENTIONS = ("attention", "latent")
+SCORES = ("softmax", "sigmoid")  # of a router
 SHAPES = ("attention", "latent", "mamba", "experts")  # parts with a shape of their own
 
 
@@ -104,6 +105,9 @@ class ExpertsShape:
         score: Score function of the router, ``softmax`` or ``sigmoid``.
         scale: Factor of the routed experts' sum (``routed_scaling_factor``).
         auxiliary: Coefficient of the balance loss.
+
+    Raises:
+        InputError: The score is unknown, or there are more choices than experts.
     """
 
     experts: int
@@ -113,6 +117,12 @@ class ExpertsShape:
     score: str = "softmax"
     scale: float = 1.0
     auxiliary: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_name("score", self.score, SCORES)
+        if not 1 <= self.chosen <= self.experts:
+            problem = f"there are {self.experts} experts"
+            raise InputError("chosen", self.chosen, problem, "choose 1 to all of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +163,8 @@ class ModelConfig:
             raise InputError("layers", self.layers, "there is none", "give one")
         for kind in self.layers:
             for part, known in ((kind.mixer, MIXERS), (kind.feed_forward, FEED_FORWARDS)):
-                if part is not None and part not in known:
-                    raise InputError("layers", part, "unknown part", f"use {', '.join(known)}")
+                if part is not None:
+                    check_name("layers", part, known, "unknown part")
                 if part in SHAPES:
                     required(getattr(self, part), part)
         if self.mtp_depths < 0:
@@ -187,8 +197,7 @@ def preset(name: str) -> ModelConfig:
     Raises:
         InputError: The name is unknown.
     """
-    if name not in PRESETS:
-        raise InputError("preset", name, "unknown", f"use one of {', '.join(PRESETS)}")
+    check_name("preset", name, PRESETS, "unknown")
     return PRESETS[name]
 
 

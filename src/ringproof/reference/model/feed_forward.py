@@ -18,11 +18,11 @@ from ringproof.reference.model.tensor_parallel import copy_to_region, reduce_fro
 
 
 class FeedForward(nn.Module):
-    """A feed-forward of kind ``swiglu`` or ``squared-relu``, which acts on each row by itself."""
+    """SwiGLU if ``gated``, else squared ReLU. It acts on each row by itself."""
 
-    def __init__(self, config: ModelConfig, builder: Builder, kind: str) -> None:
+    def __init__(self, config: ModelConfig, builder: Builder, *, gated: bool) -> None:
         super().__init__()
-        self.gated, self.tensor_parallel = kind == "swiglu", builder.tensor_parallel
+        self.gated, self.tensor_parallel = gated, builder.tensor_parallel
         blocks = (config.feed_forward,) * (2 if self.gated else 1)
         self.up = ColumnLinear(builder.scope("up"), config.hidden, sum(blocks), blocks)
         self.down = RowLinear(builder.scope("down"), config.feed_forward, config.hidden)

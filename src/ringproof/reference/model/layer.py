@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -19,23 +21,15 @@ from ringproof.reference.model.moe import MixtureOfExperts
 from ringproof.reference.model.norm import RMSNorm
 from ringproof.reference.model.parameters import Builder
 
-# Attribute of each part, with which the names of its parameters begin.
-NAMES = MappingProxyType(
+# Attribute of each part, with which the names of its parameters begin, and how it is made.
+PARTS: Mapping[str, tuple[str, Callable[[ModelConfig, Builder], nn.Module]]] = MappingProxyType(
     {
-        "attention": "attention",
-        "latent": "attention",
-        "mamba": "mamba",
-        "swiglu": "feed_forward",
-        "squared-relu": "feed_forward",
-        "experts": "moe",
-    }
-)
-MODULES = MappingProxyType(
-    {
-        "attention": Attention,
-        "latent": LatentAttention,
-        "mamba": Mamba,
-        "experts": MixtureOfExperts,
+        "attention": ("attention", Attention),
+        "latent": ("attention", LatentAttention),
+        "mamba": ("mamba", Mamba),
+        "swiglu": ("feed_forward", partial(FeedForward, gated=True)),
+        "squared-relu": ("feed_forward", partial(FeedForward, gated=False)),
+        "experts": ("moe", MixtureOfExperts),
     }
 )
 
@@ -55,14 +49,10 @@ class Layer(nn.Module):
         self.kind = kind
         for part in (kind.mixer, kind.feed_forward):
             if part is not None:
-                name = NAMES[part]
+                name, make = PARTS[part]
                 norm = RMSNorm(builder.scope(f"{name}_norm"), config.hidden, config.norm_epsilon)
                 self.add_module(f"{name}_norm", norm)
-                scope = builder.scope(name)
-                if part in MODULES:
-                    self.add_module(name, MODULES[part](config, scope))
-                else:
-                    self.add_module(name, FeedForward(config, scope, part))
+                self.add_module(name, make(config, builder.scope(name)))
 
     def forward(
         self, x: torch.Tensor, batch: PackedBatch
@@ -85,7 +75,7 @@ class Layer(nn.Module):
 
     def _behind_norm(self, part: str, x: torch.Tensor, batch: PackedBatch) -> Any:
         """Return the result of a part: a tensor, or two of a mixture of experts."""
-        name = NAMES[part]
+        name, _ = PARTS[part]
         return self.get_submodule(name)(self.get_submodule(f"{name}_norm")(x), batch)
 
 

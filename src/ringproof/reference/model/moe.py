@@ -28,9 +28,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.functional import linear
 
-from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.config import ExpertsShape, ModelConfig, required
+from ringproof.reference.model.config import ModelConfig, required
 from ringproof.reference.model.feed_forward import swiglu
 from ringproof.reference.model.linear import ColumnLinear, RowLinear
 from ringproof.reference.model.parameters import Builder
@@ -41,14 +40,12 @@ from ringproof.reference.model.tensor_parallel import (
     scatter_rows,
 )
 
-SCORES = ("softmax", "sigmoid")
-
 
 class MixtureOfExperts(nn.Module):
     """Router, routed experts and the shared expert.
 
     Raises:
-        InputError: The model has no experts, TP does not divide their width, or see ``Router``.
+        InputError: The model has no experts, or TP does not divide their width.
     """
 
     def __init__(self, config: ModelConfig, builder: Builder) -> None:
@@ -149,14 +146,11 @@ class Router(nn.Module):
 
     Under sequence parallelism each TP rank routes its own rows, so that its gradient of the weight
     is partial; without, all of them route all rows alike.
-
-    Raises:
-        InputError: The score is unknown, or there are more choices than experts.
     """
 
     def __init__(self, config: ModelConfig, builder: Builder) -> None:
         super().__init__()
-        self.shape = _checked(config)
+        self.shape = required(config.experts, "experts")
         self.tensor_parallel = builder.tensor_parallel
         self.weight = builder.parameter(
             "weight",
@@ -191,16 +185,6 @@ class Router(nn.Module):
         return routing, loss * weight.to(loss.dtype)
 
 
-def _checked(config: ModelConfig) -> ExpertsShape:
-    shape = required(config.experts, "experts")
-    if shape.score not in SCORES:
-        raise InputError("score", shape.score, "unknown", f"use one of {', '.join(SCORES)}")
-    if not 1 <= shape.chosen <= shape.experts:
-        problem = f"there are {shape.experts} experts"
-        raise InputError("chosen", shape.chosen, problem, "choose 1 to all of them")
-    return shape
-
-
 def route(logits: torch.Tensor, *, chosen: int, scale: float, score: str) -> Routing:
     """Choose the best experts of each row.
 
@@ -215,7 +199,7 @@ def route(logits: torch.Tensor, *, chosen: int, scale: float, score: str) -> Rou
         logits: ``[r, E]``, float32 or float64.
         chosen: ``K``.
         scale: Factor of the routed experts' sum.
-        score: One of :data:`SCORES`.
+        score: ``softmax`` or ``sigmoid``.
     """
     if score == "sigmoid":
         log_scores = functional.logsigmoid(logits)

@@ -52,26 +52,12 @@ class ParameterKind:
                 raise InputError("tensor parallel size", size, problem, remedy)
         return torch.cat([block.chunk(size, self.split)[rank] for block in blocks], self.split)
 
-    def assemble(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the full tensor from the parts of all TP ranks, in their order."""
-        if self.split is None or len(parts) == 1:
-            return parts[0]
-        if self.blocks is None:
-            return torch.cat(tuple(parts), self.split)
-        shares = [size // len(parts) for size in self.blocks]
-        by_rank = [part.split(shares, dim=self.split) for part in parts]
-        return torch.cat(
-            [part for block in zip(*by_rank, strict=True) for part in block], self.split
-        )
-
 
 @dataclass(frozen=True)
 class Builder:
     """Makes the parameters of a model, and adds the kind of each to a registry.
 
     Args:
-        seed: Seed of the run.
-        dtype, device: Dtype and device of the parameters.
         tensor_parallel: Ranks over which they are divided.
         registry: Kind of each parameter by its full name.
         prefix: Prefix of the names, empty or with a dot at the end.

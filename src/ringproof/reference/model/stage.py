@@ -49,29 +49,35 @@ class StageOutput:
 
 
 class Stage(nn.Module):
-    """Consecutive layers of a model.
+    """Consecutive layers of a model, whose parameters are the same numbers in any layout.
 
     Args:
-        config: The model.
-        builder: Builder without a prefix. Its registry becomes :attr:`kinds`.
         layers: Indices of the layers in the whole model.
         first: Whether it embeds tokens.
         last: Whether it computes the loss.
+        seed, dtype, device, tensor_parallel: See :class:`Builder`.
         recompute: Whether each layer runs its forward again in the backward.
+
+    Raises:
+        InputError: TP cannot divide the model.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        builder: Builder,
         *,
         layers: range,
         first: bool,
         last: bool,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        tensor_parallel: TensorParallel,
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.config, self.tensor_parallel = config, builder.tensor_parallel
+        builder = Builder(seed, dtype, device, tensor_parallel, registry={})
+        self.config, self.tensor_parallel = config, tensor_parallel
         self.first, self.last, self.recompute = first, last, recompute
         again = config.tied or config.mtp_depths > 0  # the last stage needs the embedding, too
         if first or (last and again):
@@ -181,27 +187,6 @@ class _Attach(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         (one,) = ctx.saved_tensors
         return gradient, one
-
-
-def build_stage(
-    config: ModelConfig,
-    *,
-    layers: range,
-    first: bool,
-    last: bool,
-    seed: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    tensor_parallel: TensorParallel,
-    recompute: bool = False,
-) -> Stage:
-    """Build a stage with the same parameters in any layout; see :class:`Stage`.
-
-    Raises:
-        InputError: TP cannot divide the model.
-    """
-    builder = Builder(seed, dtype, device, tensor_parallel, registry={})
-    return Stage(config, builder, layers=layers, first=first, last=last, recompute=recompute)
 
 
 def split_layers(layer_count: int, stages: int) -> tuple[range, ...]:

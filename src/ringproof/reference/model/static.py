@@ -21,9 +21,8 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.reference.attention.masks import RowTable
 from ringproof.reference.model.batch import Metadata, PackedBatch, Totals
-from ringproof.reference.packing.capacity import check_capacity, padding_pack, row_arrays
-from ringproof.reference.packing.maps import Rows
-from ringproof.reference.packing.sequences import Capacity, PackedSequences
+from ringproof.reference.packing.capacity import padding_pack, row_arrays
+from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
 PER_ROW = ("positions", "sequences", "real", "tokens", "future")
@@ -34,57 +33,33 @@ _METADATA_TENSORS = tuple(
 )
 
 
-def make_metadata(
-    packed: PackedSequences,
-    totals: Totals,
-    *,
-    capacity: Capacity,
-    size: int,
-    partition: str,
-    device: torch.device | None = None,
-) -> Metadata:
-    """Return a pack of exactly the size of a capacity, and the totals, as tensors.
+def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
+    """Return the microbatch with metadata, so that no layer uses ``packed`` and ``totals``.
 
     Raises:
         InputError: The pack has another size, or the CP group cannot share it evenly. See
             :func:`~ringproof.reference.packing.capacity.to_capacity`.
     """
-    check_capacity(capacity, size, partition)
+    packed, device = batch.packed, batch.positions.device
     found = Capacity(rows=packed.rows, entries=len(packed.lengths))
     if found != capacity:
         wanted = f"the capacity is {capacity.rows} rows, {capacity.entries} entries"
         value = f"{found.rows} rows, {found.entries} entries"
         raise InputError("packed", value, wanted, "cover the tail with a dummy (to_capacity)")
-    rows = row_arrays(packed, size, partition)
-
-    def on_device(array: Rows) -> torch.Tensor:
-        return torch.from_numpy(array).to(device)
-
-    return Metadata(
+    rows = row_arrays(packed, batch.group.size, batch.partition)
+    sequences, positions, places, order = (
+        torch.from_numpy(array).to(device)
+        for array in (rows.sequences, rows.positions, rows.places, rows.order)
+    )
+    metadata = Metadata(
         capacity=capacity,
-        table=RowTable(on_device(rows.sequences), on_device(rows.positions)),
-        places=on_device(rows.places),
-        order=on_device(rows.order),
+        table=RowTable(sequences, positions),
+        places=places,
+        order=order,
         cu_seqlens=torch.tensor(packed.cu_seqlens, dtype=torch.int32, device=device),
         cu_seqlens_padded=torch.tensor(packed.cu_seqlens_padded, dtype=torch.int32, device=device),
-        tokens=torch.tensor(totals.tokens, dtype=torch.int64, device=device),
-        predictions=torch.tensor(totals.predictions, dtype=torch.int64, device=device),
-    )
-
-
-def with_metadata(batch: PackedBatch, capacity: Capacity) -> PackedBatch:
-    """Return the microbatch with metadata, so that no layer uses ``packed`` and ``totals``.
-
-    Raises:
-        InputError: See :func:`make_metadata`.
-    """
-    metadata = make_metadata(
-        batch.packed,
-        batch.totals,
-        capacity=capacity,
-        size=batch.group.size,
-        partition=batch.partition,
-        device=batch.positions.device,
+        tokens=torch.tensor(batch.totals.tokens, dtype=torch.int64, device=device),
+        predictions=torch.tensor(batch.totals.predictions, dtype=torch.int64, device=device),
     )
     return replace(batch, metadata=metadata)
 

@@ -62,7 +62,6 @@ def cross_entropy_sum(
     Args:
         logits: ``[R, V / TP]``, the columns of this rank: rank ``i`` holds the ``i``-th part.
         labels: ``[R]`` int64 in the whole vocabulary, or :data:`IGNORED`.
-        tp: The TP ranks.
 
     Returns:
         A 0-dim tensor, in float32 at least.

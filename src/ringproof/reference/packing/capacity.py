@@ -23,12 +23,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ringproof.errors import InputError
-from ringproof.reference.packing.maps import Rows, local_to_global
 from ringproof.reference.packing.padding import round_up
-from ringproof.reference.packing.partition import check_partition
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
+from ringproof.reference.packing.shards import pack_spans
+
+Rows = npt.NDArray[np.int64]
 
 PADDING = -1
 """Sequence and position of a row that holds no token: nothing sees it and it sees nothing."""
@@ -49,6 +51,22 @@ class RowArrays:
     positions: Rows
     places: Rows
     order: Rows
+
+
+def local_to_global(packed: PackedSequences, size: int, rank: int, partition: str) -> Rows:
+    """Row of the pack of each local row of a rank: ``[rows / size]``.
+
+    ``whole[local_to_global(...)]`` is the rank's part of ``whole``.
+
+    Raises:
+        InputError: The pack cannot be cut evenly.
+
+    >>> from ringproof.reference.packing.sequences import pack
+    >>> local_to_global(pack([7, 16], multiple=8), 2, 0, "zigzag").tolist()
+    [0, 1, 6, 7, 8, 9, 10, 11, 20, 21, 22, 23]
+    """
+    spans = pack_spans(packed, size, rank, partition)
+    return np.concatenate([np.arange(span.start, span.stop) for span in spans])
 
 
 def row_arrays(packed: PackedSequences, size: int, partition: str) -> RowArrays:
@@ -154,10 +172,6 @@ class RankCapacity:
     def fitted(self, packed: PackedSequences, size: int) -> PackedSequences | None:
         """Return the pack at capacity, or ``None`` if it does not fit and overflow is eager.
 
-        Args:
-            packed: Pack of a group.
-            size: Ranks of the group.
-
         Raises:
             InputError: It does not fit; names what is too small.
         """
@@ -175,17 +189,3 @@ class RankCapacity:
             problem = f"a pack of CP size {size} has {needed:,} {what}"
             raise InputError(name, capacity, problem, "raise it, or use --graphs-overflow eager")
         return to_capacity(packed, self.of_group(size))
-
-
-def check_capacity(capacity: Capacity, size: int, partition: str) -> None:
-    """Refuse a capacity that a CP group cannot cut evenly.
-
-    Raises:
-        InputError: An unknown partition, or rows that are not a multiple of ``2 * size`` (zigzag
-            over more than one rank) or ``size``.
-    """
-    check_partition(partition)
-    multiple = 2 * size if partition == "zigzag" and size > 1 else size
-    if capacity.rows % multiple:
-        problem = f"{partition} over {size} CP ranks needs a multiple of {multiple}"
-        raise InputError("capacity.rows", capacity.rows, problem, f"give a multiple of {multiple}")

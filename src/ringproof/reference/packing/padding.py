@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from types import MappingProxyType
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.packing.partition import check_partition
 
 # Rows that a matrix product wants together, by number format or user.
@@ -48,8 +48,6 @@ def padding_multiple(
 
     Args:
         cp_size: Ranks in the CP group that shares the sequence.
-        partition: Partition over the ranks, ``zigzag`` or ``contiguous``.
-        tp_size: Tensor parallel size.
         sequence_parallel: Whether rows are cut over the tensor parallel ranks, too.
         alignment: One of :data:`ROW_ALIGNMENTS`.
 
@@ -68,10 +66,7 @@ def padding_multiple(
         if size < 1:
             raise InputError(name, size, "a parallel size is at least 1", "give 1")
     check_partition(partition)
-    if alignment not in ROW_ALIGNMENTS:
-        raise InputError(
-            "alignment", alignment, "unknown alignment", f"use one of {', '.join(ROW_ALIGNMENTS)}"
-        )
+    check_name("alignment", alignment, ROW_ALIGNMENTS, "unknown alignment")
     chunks = 2 if partition == "zigzag" and cp_size > 1 else 1
     shards = cp_size * (tp_size if sequence_parallel else 1)
     return shards * math.lcm(chunks, ROW_ALIGNMENTS[alignment])

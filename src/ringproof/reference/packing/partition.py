@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 
 PARTITIONS = ("zigzag", "contiguous")
 
@@ -47,25 +47,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of tokens that stays together when shards are put in sequence order.
-
-    Args:
-        shard: Index of its shard.
-        rows: Its rows in that shard.
-    """
+    """A run of tokens that stays together when shards are put in sequence order."""
 
     shard: int
     rows: Span
 
 
 def check_partition(partition: str) -> None:
-    """Refuse a name that is no partition.
-
-    Raises:
-        InputError: It is not.
-    """
-    if partition not in PARTITIONS:
-        raise InputError("partition", partition, "unknown partition", f"use one of {PARTITIONS}")
+    """Refuse an unknown partition by an ``InputError``."""
+    check_name("partition", partition, PARTITIONS, "unknown partition")
 
 
 def check_divisible(seq_len: int, size: int, partition: str) -> None:
@@ -88,12 +78,6 @@ def check_divisible(seq_len: int, size: int, partition: str) -> None:
 
 def rank_spans(seq_len: int, size: int, rank: int, partition: str) -> tuple[Span, ...]:
     """Positions held by one rank, ascending, neighbours joined.
-
-    Args:
-        seq_len: Tokens in the whole sequence.
-        size: Ranks in the CP group.
-        rank: Index in the CP group.
-        partition: ``zigzag`` or ``contiguous``.
 
     Raises:
         InputError: See :func:`check_divisible`.

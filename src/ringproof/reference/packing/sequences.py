@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.reference.packing.padding import round_up
 from ringproof.reference.packing.partition import Span
 
@@ -90,7 +90,7 @@ class PackedSequences:
         self._check_tail()
 
     def _check_tail(self) -> None:
-        check_tail(self.tail)
+        check_name("tail", self.tail, TAILS, "unknown policy")
         entries = len(self.cu_seqlens) - 1
         if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
             raise InputError(
@@ -184,7 +184,7 @@ def pack(
     PackedSequences(cu_seqlens=(0, 5, 6, 23, 23, 23), cu_seqlens_padded=(0, 8, 16, 40, 64, 64),
                     max_seqlen=64, sequences=3, tail='dummy')
     """
-    check_tail(tail)
+    check_name("tail", tail, TAILS, "unknown policy")
     for name, value in (("multiple", multiple), ("total_multiple", total_multiple)):
         _check_positive(name, value)
     real = [_length(index, length) for index, length in enumerate(lengths)]
@@ -205,16 +205,6 @@ def pack(
         sequences=len(lengths),
         tail=tail,
     )
-
-
-def check_tail(tail: str) -> None:
-    """Refuse a name that is no tail policy.
-
-    Raises:
-        InputError: It is not.
-    """
-    if tail not in TAILS:
-        raise InputError("tail", tail, "unknown policy", f"use one of {', '.join(TAILS)}")
 
 
 def _length(index: int, length: SupportsIndex) -> int:

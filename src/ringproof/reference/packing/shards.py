@@ -112,12 +112,6 @@ def check_pack(packed: PackedSequences, size: int, partition: str) -> None:
 def pack_spans(packed: PackedSequences, size: int, rank: int, partition: str) -> tuple[Span, ...]:
     """Positions of a pack held by one rank, ascending, neighbours joined.
 
-    Args:
-        packed: The pack.
-        size: Ranks in the CP group.
-        rank: Index in the CP group.
-        partition: ``zigzag`` or ``contiguous``.
-
     Raises:
         InputError: See :func:`check_pack`.
     """

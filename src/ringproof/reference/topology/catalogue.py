@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.reference.topology.hierarchy import check_sizes, level_group, level_groups
+from ringproof.reference.topology.hierarchy import level_groups
 from ringproof.reference.topology.layout import RankLayout
 
 # ``group_desc`` strings of Megatron-LM's ``initialize_model_parallel`` (core_v0.16.1).
@@ -59,34 +59,9 @@ def all_groups(
     for description in descriptions:
         for ranks in layout.groups(DESCRIPTIONS[description]):
             yield PlannedGroup(description, ranks)
-            if description == CONTEXT_PARALLEL and hierarchical_sizes:
-                yield from _levels(ranks, hierarchical_sizes)
-
-
-def rank_groups(
-    layout: RankLayout,
-    rank: int,
-    hierarchical_sizes: Sequence[int] = (),
-    descriptions: Sequence[str] = tuple(DESCRIPTIONS),
-) -> tuple[PlannedGroup, ...]:
-    """The groups that hold ``rank``, at the cost of their members however large the world.
-
-    Raises:
-        InputError: The level sizes do not multiply to the context parallel size, or the rank is
-            outside the world.
-    """
-    found = [PlannedGroup(name, layout.group(DESCRIPTIONS[name], rank)) for name in descriptions]
-    if hierarchical_sizes and CONTEXT_PARALLEL in descriptions:
-        members = layout.group(("cp",), rank)
-        for level in range(len(hierarchical_sizes)):
-            ranks = level_group(
-                members, hierarchical_sizes, level=level, position=members.index(rank)
+            levels = hierarchical_sizes if description == CONTEXT_PARALLEL else ()
+            yield from (
+                PlannedGroup(hierarchical_description(level), members)
+                for level in range(len(levels))
+                for members in level_groups(ranks, levels, level=level)
             )
-            found.append(PlannedGroup(hierarchical_description(level), ranks))
-    return tuple(found)
-
-
-def _levels(members: tuple[int, ...], sizes: Sequence[int]) -> Iterator[PlannedGroup]:
-    for level in range(len(check_sizes(sizes, len(members)))):
-        for ranks in level_groups(members, sizes, level=level):
-            yield PlannedGroup(hierarchical_description(level), ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,8 +27,6 @@ class ParallelContext:
     """This rank's place in the layout and its process groups.
 
     Args:
-        layout: The rank grid.
-        rank: This rank.
         hierarchical_sizes: Level sizes, inner to outer; empty without hierarchical CP.
         groups: ``group_desc`` to the process group that holds this rank.
     """
@@ -82,26 +80,29 @@ def parallel_context(
     sizes = check_sizes(hierarchical_sizes, layout.cp) if hierarchical_sizes else ()
     if sizes and CONTEXT_PARALLEL not in descriptions:
         raise InputError("descriptions", descriptions, "levels cut the CP group", "include it")
-    groups: dict[str, dist.ProcessGroup] = {}
-    for planned in all_groups(layout, sizes, descriptions):
-        group = _create(planned, timeout)
-        if rank in planned.ranks:
-            groups[planned.description] = group
-    wait_for_connections()
-    yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
-    for group in groups.values():
-        dist.destroy_process_group(group)
+    with created_groups(all_groups(layout, sizes, descriptions), timeout) as made:
+        groups = {planned.description: group for planned, group in made.items()}
+        yield ParallelContext(layout, rank, sizes, MappingProxyType(groups))
 
 
-def wait_for_connections() -> None:
-    """Return when every rank has its groups. A collective over the world, after groups were made.
+@contextmanager
+def created_groups(
+    planned: Iterable[PlannedGroup], timeout: timedelta | None
+) -> Iterator[dict[PlannedGroup, dist.ProcessGroup]]:
+    """Create groups, of which each rank gets those that hold it; destroy them after.
 
-    Gloo connects a group's ranks when it is made, and a rank is done when its own side is. One that
-    goes on at once, and leaves, would break connections that others are still making.
+    A collective; see :func:`parallel_context`. Gloo connects a group's ranks when it is made, and a
+    rank is done when its own side is. One that went on at once, and left, would break connections
+    that others are still making.
     """
+    made = {}
+    for one in planned:
+        ranks = list(one.ranks)
+        group = dist.new_group(ranks, timeout=timeout, group_desc=one.description)
+        if dist.get_rank() in ranks:
+            made[one] = group
     if dist.get_backend() == "gloo":
         dist.barrier()
-
-
-def _create(planned: PlannedGroup, timeout: timedelta | None) -> dist.ProcessGroup:
-    return dist.new_group(list(planned.ranks), timeout=timeout, group_desc=planned.description)
+    yield made
+    for group in made.values():
+        dist.destroy_process_group(group)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import torch.distributed as dist
 
 from ringproof.errors import InputError
-from ringproof.reference.topology.context import ParallelContext, wait_for_connections
+from ringproof.reference.topology.context import ParallelContext, created_groups
 from ringproof.reference.topology.dynamic_catalogue import (
     DOMAIN,
     DOMAIN_AXES,
@@ -134,17 +134,14 @@ def dynamic_groups(
     wanted = check_group_sizes(sizes, layout.dp * layout.cp)
     domain = layout.group(DOMAIN_AXES, context.rank)
     given: Made = {domain: context.groups[DOMAIN]} if DOMAIN in context.groups else {}
-    made: Made = {}
-    for planned in tuple(all_dynamic_groups(layout, wanted, ranks_per_node=per_node)):
-        if planned.description == DOMAIN and given:
-            continue
-        group = dist.new_group(list(planned.ranks), timeout=timeout, group_desc=planned.description)
-        if context.rank in planned.ranks:
-            made[planned.ranks] = group
-    wait_for_connections()
-    yield _held({**given, **made}, domain, context.rank, wanted, per_node)
-    for group in made.values():
-        dist.destroy_process_group(group)
+    planned = [
+        group
+        for group in all_dynamic_groups(layout, wanted, ranks_per_node=per_node)
+        if not (given and group.description == DOMAIN)
+    ]
+    with created_groups(planned, timeout) as made:
+        groups = {**given, **{one.ranks: group for one, group in made.items()}}
+        yield _held(groups, domain, context.rank, wanted, per_node)
 
 
 def _held(

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 
 from ringproof.errors import InputError
 from ringproof.reference.topology.catalogue import PlannedGroup
-from ringproof.reference.topology.hierarchy import level_group, level_groups
+from ringproof.reference.topology.hierarchy import level_groups
 from ringproof.reference.topology.layout import RankLayout
 
 DOMAIN = "DATA_PARALLEL_GROUP_WITH_CP"
@@ -98,7 +98,8 @@ def rank_levels(
     members = aligned_group(domain, size, place)
     sizes = level_sizes(size, ranks_per_node)
     inner, outer = (
-        level_group(members, sizes, level=level, position=place % size) for level in (0, 1)
+        next(group for group in level_groups(members, sizes, level=level) if domain[place] in group)
+        for level in (0, 1)
     )
     return inner, outer
 
@@ -109,7 +110,6 @@ def all_dynamic_groups(
     """Every group of the world in creation order: the same on all ranks, as creation demands.
 
     Args:
-        layout: The rank grid.
         sizes: Sizes of the groups, besides the domain.
         ranks_per_node: See :func:`level_sizes`; ``None`` makes no levels.
 

@@ -48,22 +48,6 @@ def check_sizes(sizes: Sequence[int], group_size: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def level_group(
-    members: Sequence[int], sizes: Sequence[int], *, level: int, position: int
-) -> tuple[int, ...]:
-    """The level's group that holds ``members[position]``, at the cost of that group.
-
-    >>> level_group(range(8), (2, 4), level=0, position=5)
-    (4, 5)
-    >>> level_group(range(8), (2, 4), level=1, position=5)
-    (1, 3, 5, 7)
-    """
-    sizes = check_sizes(sizes, len(members))
-    stride = math.prod(sizes[:level])
-    first = position - position // stride % sizes[level] * stride
-    return tuple(members[first + step * stride] for step in range(sizes[level]))
-
-
 def level_groups(
     members: Sequence[int], sizes: Sequence[int], *, level: int
 ) -> Iterator[tuple[int, ...]]:

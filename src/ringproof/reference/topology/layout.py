@@ -24,10 +24,7 @@ class RankLayout:
     """Sizes of the parallel axes and the order in which ranks run through them.
 
     Args:
-        tp: Tensor parallel size.
-        cp: Context parallel size.
-        dp: Data parallel size.
-        pp: Pipeline parallel size.
+        tp, cp, dp, pp: Sizes of the axes.
         ep: Expert parallel size; only 1 is laid out here (upstream lays experts out in a grid
             of their own, in which context parallelism does not occur).
         order: Axis names joined by ``-``, fastest first. An axis of size 1 may be left out.

@@ -15,7 +15,7 @@ import torch
 
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.bank import GraphBank
-from ringproof.reference.model.stage import Stage, build_stage, split_layers
+from ringproof.reference.model.stage import Stage, split_layers
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.planning import Pipeline as PipelineShape
 from ringproof.reference.topology.context import ParallelContext, parallel_context
@@ -203,7 +203,7 @@ def _stages(
         sequence_parallel=options.parallel.sequence_parallel,
     )
     return tuple(
-        build_stage(
+        Stage(
             config,
             layers=ranges[chunk],
             first=chunk == 0,

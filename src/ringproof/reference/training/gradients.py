@@ -18,7 +18,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ringproof.reference.model.parameters import ParameterKind
-from ringproof.reference.topology.context import ParallelContext, wait_for_connections
+from ringproof.reference.topology.catalogue import PlannedGroup
+from ringproof.reference.topology.context import ParallelContext, created_groups
 from ringproof.reference.topology.dynamic_catalogue import DOMAIN
 
 TENSOR = "TENSOR_MODEL_PARALLEL_GROUP"
@@ -103,21 +104,16 @@ def reduction_groups(
 
     A collective over the world. After an exception the group exists until the process ends.
     """
-    layout, embedding = context.layout, None
-    for ranks in layout.groups(("pp",)) if layout.pp > 1 else ():
-        ends = [ranks[0], ranks[-1]]
-        group = dist.new_group(ends, timeout=timeout, group_desc=EMBEDDING_GROUP)
-        if context.rank in ends:
-            embedding = group
-    wait_for_connections()
-    yield ReductionGroups(
-        tensor=context.groups[TENSOR],
-        pipeline=context.groups[PIPELINE],
-        domain=context.groups[DOMAIN],
-        embedding=embedding,
-    )
-    if embedding is not None:
-        dist.destroy_process_group(embedding)
+    layout = context.layout
+    chains = layout.groups(("pp",)) if layout.pp > 1 else ()
+    ends = [PlannedGroup(EMBEDDING_GROUP, (ranks[0], ranks[-1])) for ranks in chains]
+    with created_groups(ends, timeout) as made:
+        yield ReductionGroups(
+            tensor=context.groups[TENSOR],
+            pipeline=context.groups[PIPELINE],
+            domain=context.groups[DOMAIN],
+            embedding=next(iter(made.values()), None),
+        )
 
 
 def reduce_gradients(parameters: Sequence[TrainedParameter], groups: ReductionGroups) -> None:

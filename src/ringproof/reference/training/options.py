@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from ringproof.errors import InputError
-from ringproof.reference.attention.names import COMM_TYPES, check_name
+from ringproof.errors import InputError, check_name
+from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES, check_scope
 from ringproof.reference.model.config import ModelConfig, preset
 from ringproof.reference.packing.capacity import RankCapacity

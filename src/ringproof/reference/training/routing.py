@@ -21,7 +21,7 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.model.batch import IGNORED, PackedBatch, Totals
 from ringproof.reference.model.static import with_metadata
-from ringproof.reference.packing.maps import Rows, local_to_global
+from ringproof.reference.packing.capacity import Rows, local_to_global
 from ringproof.reference.packing.sequences import PackedSequences
 from ringproof.reference.planning import Group
 from ringproof.reference.topology.census_line import field_word
