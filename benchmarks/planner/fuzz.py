@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pygit2
 
-from checks.planning.batches import Mixed, random_case
+from checks.planning.batches import REAL, Mixed, random_case
 from ringproof.files import write_atomically
 from ringproof.reference.planning import (
     AttentionOnly,
@@ -35,9 +35,6 @@ from ringproof.reference.planning import (
     violations,
 )
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.shapes import model_shape
-from ringproof.reference.planning.timing import StepCost
 
 ROOT = Path(__file__).parents[2]
 SLOW = 5.0
@@ -62,8 +59,7 @@ class Found:
 
 def models() -> tuple[Any, ...]:
     """Upstream's measure, a made-up one, and the real one."""
-    real = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
-    return AttentionOnly(), Mixed(), real
+    return AttentionOnly(), Mixed(), REAL
 
 
 def case(seed: int) -> tuple[Domain, IntArray, Goal]:

@@ -26,7 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def summary(static: Sequence[float], dynamic: Sequence[float]) -> dict[str, Any]
 def preset_prediction(setting: Setting, machine: Hardware) -> dict[str, Any]:
     """Nothing fitted; seeds beside the example's own show how much the draw matters."""
     model = StepCost(shape=DCP_EXAMPLE, machine=machine)
-    found: dict[str, Any] = {"machine": machine.as_json()}
+    found: dict[str, Any] = {"machine": asdict(machine)}
     static = [row_seconds(cases(setting, row.gpus, "static", model), model) for row in TABLE]
     for kind in kinds(setting):
         after = [row_seconds(cases(setting, row.gpus, kind, model), model) for row in TABLE]

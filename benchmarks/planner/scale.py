@@ -25,8 +25,8 @@ import numpy as np
 import pygit2
 
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
-from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.shapes import model_shape
+from ringproof.reference.planning.hardware import H100
+from ringproof.reference.planning.shapes import LLAMA3_8B
 from ringproof.reference.planning.timing import StepCost
 
 CASES = (
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--most", type=int, default=1_000_000, help="largest batch to plan")
     options = parser.parse_args()
-    full = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
+    full = StepCost(shape=LLAMA3_8B, machine=H100)
     rows = []
     for count, ranks, rounds in CASES:
         if count > options.most:

@@ -25,8 +25,8 @@ import numpy as np
 import pygit2
 
 from ringproof.reference.planning import CostModel, Domain, choose_cp_sizes, make_plan
-from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.shapes import model_shape
+from ringproof.reference.planning.hardware import H100
+from ringproof.reference.planning.shapes import LLAMA3_8B
 from ringproof.reference.planning.timing import StepCost
 
 _TRIES = 3
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200, help="number of batches")
     parser.add_argument("--most", type=int, default=1_000_000, help="largest batch to plan")
     options = parser.parse_args()
-    full = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
+    full = StepCost(shape=LLAMA3_8B, machine=H100)
     rows = [measure(seed, options.most, full, _TRIES) for seed in range(options.seeds)]
     above = [row for row in rows if row["seconds"] > row["limit"]]
     for row in above:

@@ -27,8 +27,8 @@ import pygit2
 
 from ringproof.reference.planning import AttentionOnly, Domain, Plan, choose_cp_sizes, make_plan
 from ringproof.reference.planning.costs import CostModel
-from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.shapes import model_shape
+from ringproof.reference.planning.hardware import H100
+from ringproof.reference.planning.shapes import LLAMA3_8B
 from ringproof.reference.planning.timing import StepCost
 
 PATH = "megatron/core/datasets/data_schedule_utils.py"
@@ -162,7 +162,7 @@ def main() -> None:
     packer = upstream(options.checkout, options.ref)
     model: CostModel = AttentionOnly()
     if options.cost == "full":
-        model = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
+        model = StepCost(shape=LLAMA3_8B, machine=H100)
     rows = []
     for seed in range(options.batches):
         rows.append(compare(packer, seed, model))

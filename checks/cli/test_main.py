@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 import typer
+import typer.testing
 
+from checks.house.features import features
 from ringproof.cli import main as command
+from ringproof.errors import InputError
 
 BROKEN = """
 import sys
@@ -102,3 +105,19 @@ def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (command.CLOSED_PIPE, "")
+
+
+NO_TIMES = {"--clip", "--learning-rate", "--scale", "--tol", "--weight-decay"}
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "inf", "1e300"])
+def test_a_time_is_one_that_can_be_waited_for(value: str) -> None:
+    """1e300 s was an internal error of `poll`; every option that is a time has the one check."""
+    numbers = [line.split()[2:] for line in features() if "(float" in line]
+    times = [(words, option) for *words, option, _, _, _ in numbers if option not in NO_TIMES]
+    assert {option for _, option in times} == {"--patience", "--stalled", "--timeout"}
+    for words, option in times:
+        with pytest.raises(InputError, match=f"^{option}: not a time in seconds"):
+            typer.testing.CliRunner().invoke(
+                command.app, [*words, option, value], catch_exceptions=False
+            )

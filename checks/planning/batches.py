@@ -9,10 +9,13 @@ import numpy.typing as npt
 
 from ringproof.reference.planning.calibrate import counts, make_table, rates_of
 from ringproof.reference.planning.domain import Domain, choose_cp_sizes, divisors
+from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.samples import Measurement
+from ringproof.reference.planning.shapes import LLAMA3_8B
 from ringproof.reference.planning.timing import StepCost
 
 IntArray = npt.NDArray[np.int64]
+REAL = StepCost(shape=LLAMA3_8B, machine=H100)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,12 @@ class Mixed:
 
     def group_overhead(self, size: int) -> float:
         return 500.0 * (size - 1)
+
+
+def domain(ranks: int, budget: int, **options: int | None) -> Domain:
+    """A domain with groups of every power of two."""
+    sizes = choose_cp_sizes("pow2", ranks)
+    return Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes, **options)
 
 
 def seconds(model: StepCost, length: int, size: int) -> float:

@@ -38,6 +38,14 @@ def plan(*arguments: str, data: str | bytes | None = None) -> Ran:
     return Ran(done.exit_code, done.stdout, done.stderr)
 
 
+def refused(*arguments: str) -> str:
+    """The one line that says why the arguments cannot be used."""
+    done = plan(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: ") and done.err.count("\n") == 1
+    return done.err
+
+
 def plan_json(*arguments: str) -> Any:
     """The plan of the basic batch with more options."""
     done = plan(*BASIC, *arguments, "--json", "-")

@@ -7,30 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.planning.batches import Mixed, lognormal
-from ringproof.reference.planning import (
-    AttentionOnly,
-    Domain,
-    choose_cp_sizes,
-    make_plan,
-    violations,
-)
+from checks.planning.batches import REAL, Mixed, domain, lognormal
+from ringproof.reference.planning import AttentionOnly, Domain, make_plan, violations
 from ringproof.reference.planning import bounds as bounds_module
 from ringproof.reference.planning import greedy as greedy_module
 from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import Batch, make_batch
 from ringproof.reference.planning.greedy import one_by_one
-from ringproof.reference.planning.hardware import hardware
-from ringproof.reference.planning.pack import Packing, Seats, assembled
-from ringproof.reference.planning.shapes import model_shape
+from ringproof.reference.planning.pack import Packing, assembled
 from ringproof.reference.planning.timing import StepCost
-
-REAL = StepCost(shape=model_shape("llama3-8b"), machine=hardware("h100"))
-
-
-def domain(ranks: int, budget: int) -> Domain:
-    sizes = choose_cp_sizes("pow2", ranks)
-    return Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes)
 
 
 def groups(packing: Packing, batch: Batch) -> list[tuple[int, list[int]]]:
@@ -160,8 +145,8 @@ def test_ranks_without_work_are_taken_before_groups_are_joined() -> None:
     """Four sequences on eight ranks: joined first, two would share four ranks and take longer."""
     limits = domain(8, 2048)
     batch = make_batch(np.array([1024, 1024, 896, 896]), limits, REAL)
-    seats = Seats((1, 2, 4, 8), np.zeros(4, np.int64), np.arange(4), np.arange(4))
-    packing = assembled(batch, seats, limits, even=True)
+    level, members, home = np.zeros(4, np.int64), np.arange(4), np.arange(4)
+    packing = assembled(batch, limits, (1, 2, 4, 8), level, members, home)
     assert packing.idle == 0
     assert groups(packing, batch) == [(2, [1024]), (2, [1024]), (2, [896]), (2, [896])]
 

@@ -11,9 +11,7 @@ from ringproof.errors import InputError
 from ringproof.reference.planning import Pipeline
 
 Step = tuple[str, int, int]
-"""``F`` or ``B``, microbatch, and chunk of the stage it runs on."""
-Node = tuple[int, str, int, int]
-"""A stage and one of its steps."""
+"""``F`` or ``B``, microbatch, and depth in the model: chunk times stages, plus stage."""
 
 
 def order(stage: int, stages: int, virtual: int, count: int) -> list[Step]:
@@ -22,20 +20,28 @@ def order(stage: int, stages: int, virtual: int, count: int) -> list[Step]:
     """
     table = [
         (microbatch, chunk)
-        for first in range(0, count, stages if virtual > 1 else 1)
+        for first in range(0, count, stages)
         for chunk in range(virtual)
-        for microbatch in range(first, min(first + (stages if virtual > 1 else 1), count))
+        for microbatch in range(first, min(first + stages, count))
     ]
     ahead = stages - stage - 1
     if virtual > 1:
         ahead = 2 * ahead + (virtual - 1) * stages
-    forwards = [("F", *item) for item in table]
-    backwards = [("B", microbatch, virtual - 1 - chunk) for microbatch, chunk in table]
-    steps: list[Step] = list(forwards[:ahead])
-    for index, backward in enumerate(backwards):
+    forwards: list[Step] = [("F", item, chunk * stages + stage) for item, chunk in table]
+    steps = forwards[:ahead]
+    for index, (microbatch, chunk) in enumerate(table):
         steps += forwards[ahead + index : ahead + index + 1]
-        steps.append(backward)
+        steps.append(("B", microbatch, (virtual - 1 - chunk) * stages + stage))
     return steps
+
+
+def inputs(step: Step, parts: int) -> list[Step]:
+    """What a step needs from the depth before it, or from its own forward at the model's end."""
+    kind, microbatch, depth = step
+    before = depth + (-1 if kind == "F" else 1)
+    if 0 <= before < parts:
+        return [(kind, microbatch, before)]
+    return [("F", microbatch, depth)] if kind == "B" else []
 
 
 def length(times: Sequence[float], stages: int, virtual: int) -> float:
@@ -43,32 +49,21 @@ def length(times: Sequence[float], stages: int, virtual: int) -> float:
 
     Relaxed until nothing changes, so that it knows nothing of clocks and queues.
     """
-    parts = stages * virtual
-    lists = [order(stage, stages, virtual, len(times)) for stage in range(stages)]
-    before: dict[Node, list[Node]] = {}
-    for stage, steps in enumerate(lists):
-        nodes: list[Node] = [(stage, *step) for step in steps]
-        for index, node in enumerate(nodes):
-            before[node] = [*nodes[max(0, index - 1) : index], *inputs(node, stages, parts)]
+    parts, before = stages * virtual, dict[Step, list[Step]]()
+    for stage in range(stages):
+        steps = order(stage, stages, virtual, len(times))
+        for index, step in enumerate(steps):
+            before[step] = [*steps[max(0, index - 1) : index], *inputs(step, parts)]
     end = dict.fromkeys(before, 0.0)
     while True:
         after = {
-            node: max((end[other] for other in others), default=0.0)
-            + times[node[2]] * (1 / 3 if node[1] == "F" else 2 / 3) / parts
-            for node, others in before.items()
+            step: max((end[other] for other in others), default=0.0)
+            + times[step[1]] * (1 / 3 if step[0] == "F" else 2 / 3) / parts
+            for step, others in before.items()
         }
         if after == end:
             return max(end.values())
         end = after
-
-
-def inputs(node: Node, stages: int, parts: int) -> list[Node]:
-    """What a step needs from another stage, or from its own forward at the end of the model."""
-    stage, kind, microbatch, chunk = node
-    depth = chunk * stages + stage + (-1 if kind == "F" else 1)
-    if 0 <= depth < parts:
-        return [(depth % stages, kind, microbatch, depth // stages)]
-    return [(stage, "F", microbatch, chunk)] if kind == "B" else []
 
 
 @pytest.mark.parametrize("seed", range(60))

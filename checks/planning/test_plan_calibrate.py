@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.planning.batches import predicted, seconds
+from checks.planning.batches import REAL, predicted, seconds
 from checks.planning.plan_run import plan as command
 from checks.planning.plan_run import plan_json
 from ringproof.errors import InputError
@@ -29,7 +29,6 @@ from ringproof.reference.planning.timing import StepCost
 
 TRUE = replace(H100, attention_share=0.4, linear_share=0.45, inter_bytes_per_second=20e9)
 MODEL = StepCost(shape=LLAMA3_8B, machine=TRUE)
-START = StepCost(shape=LLAMA3_8B, machine=H100)
 REST = 0.25
 DOMAIN = Domain(ranks=16, max_tokens_per_rank=8192, cp_sizes=(1, 2, 4, 8, 16))
 
@@ -61,7 +60,7 @@ def test_what_a_step_takes_is_what_the_timeline_says() -> None:
 
 
 def test_steps_tell_the_machine_and_what_no_plan_changes() -> None:
-    found = fit(parse_samples(log()), START)
+    found = fit(parse_samples(log()), REAL)
     machine = found.apply(H100)
     assert found.mean_absolute_error < 1e-3
     assert found.rest_seconds == pytest.approx(REST, rel=0.1)
@@ -70,7 +69,7 @@ def test_steps_tell_the_machine_and_what_no_plan_changes() -> None:
 
 
 def test_steps_with_noise_are_survived() -> None:
-    found = fit(parse_samples(log(24, noise=0.02)), START)
+    found = fit(parse_samples(log(24, noise=0.02)), REAL)
     assert found.apply(H100).linear_share == pytest.approx(0.45, rel=0.1)
     assert 0.005 < found.mean_absolute_error < 0.04
 
@@ -82,7 +81,7 @@ def test_another_plan_would_be_noticed() -> None:
         one["plan"], other["plan"] = other["plan"], one["plan"]
     mixed = parse_samples("\n".join(map(json.dumps, records)))
     with pytest.raises(InputError, match="times do not grow with the square of the length"):
-        fit(mixed, START)
+        fit(mixed, REAL)
 
 
 def test_a_log_is_read_as_it_is_written() -> None:
@@ -141,7 +140,7 @@ def samples(scale: float) -> str:
     lines = []
     for length in (512, 1024, 2048, 4096, 8192, 16384):
         for size in (1, 2, 4, 8, 16):
-            taken = scale * seconds(START, length, size)
+            taken = scale * seconds(REAL, length, size)
             lines.append(json.dumps({"length": length, "cp_size": size, "seconds": taken}))
     return "\n".join(lines)
 

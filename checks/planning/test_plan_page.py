@@ -99,19 +99,11 @@ def test_the_pictures_are_those_of_the_plans(small: Result) -> None:
 
 
 @pytest.mark.parametrize("objective", ["sync", "async"])
-def test_a_timeline_ends_with_the_makespan(objective: Any) -> None:
-    generator = np.random.default_rng(3)
-    lengths = generator.integers(1, 6000, 200)
+def test_a_rank_is_in_one_place_at_a_time(objective: Any) -> None:
+    lengths = np.random.default_rng(3).integers(1, 6000, 200)
     domain = Domain(ranks=12, max_tokens_per_rank=2048, cp_sizes=(1, 2, 4, 12))
     goal = Goal(objective=objective)
-    made = make_plan(lengths, domain, AttentionOnly(), goal)
-    line = timeline(made, AttentionOnly(), goal)
-    assert line.ends[-1] == pytest.approx(made.metrics.makespan, rel=1e-9)
-    static = static_plan(lengths, domain, 4, AttentionOnly(), goal)
-    packed = timeline(static, AttentionOnly(), goal).ends[-1]
-    assert packed == pytest.approx(static.metrics.makespan, rel=1e-9)
-    other = timeline(static, AttentionOnly(), Goal("async" if objective == "sync" else "sync"))
-    assert other.ends[-1] != pytest.approx(packed, rel=1e-3)
+    line = timeline(make_plan(lengths, domain, AttentionOnly(), goal), AttentionOnly(), goal)
     for block in line.blocks:
         for rank in block.group.ranks:
             beside = [
@@ -126,6 +118,7 @@ def test_a_pipeline_shows_one_stage_and_counts_waiting_as_idle() -> None:
     piped = result(BASIC[1], pp=4)
     line = timeline(piped.plan, piped.model, Goal("sync", Pipeline(4)))
     assert line.ends[-1] < piped.plan.metrics.makespan
+    assert line.idle_fraction > timeline(piped.plan, piped.model).idle_fraction + 0.1
     text = page(piped)
     assert "One pipeline stage at work" in text
     assert "One pipeline stage at work" not in page(result(BASIC[1]))

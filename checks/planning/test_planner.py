@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.planning.batches import Mixed, lognormal, random_case
+from checks.planning.batches import Mixed, domain, lognormal, random_case
 from ringproof.errors import InputError
 from ringproof.reference.planning import (
     AttentionOnly,
@@ -18,20 +16,14 @@ from ringproof.reference.planning import (
     Goal,
     Pipeline,
     Plan,
-    choose_cp_sizes,
     make_plan,
     violations,
 )
 from ringproof.reference.planning import divide as divide_module
 from ringproof.reference.planning import target as target_module
-from ringproof.reference.planning.remaining import Remaining
+from ringproof.reference.planning.divide import Remaining
 
 MODELS: tuple[CostModel, ...] = (AttentionOnly(), Mixed())
-
-
-def domain(ranks: int, budget: int, **options: int) -> Domain:
-    sizes = choose_cp_sizes("pow2", ranks)
-    return Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes, **options)
 
 
 def problems(plan: Plan, limits: Domain) -> list[str]:
@@ -262,27 +254,46 @@ def _first(plan: dict) -> dict:
 
 
 MUTATIONS = {
-    "sequence lost": lambda plan: _first(plan)["sequences"].pop(),
-    "sequence twice": lambda plan: _first(plan)["sequences"].append(_first(plan)["sequences"][0]),
-    "unknown sequence": lambda plan: _first(plan)["sequences"].append(99),
-    "rank lost": lambda plan: plan["microbatches"][0]["groups"].pop(),
-    "rank twice": lambda plan: plan["microbatches"][0]["groups"].append(_first(plan)),
-    "misaligned": lambda plan: _first(plan).update(ranks=[r + 1 for r in _first(plan)["ranks"]]),
-    "unknown size": lambda plan: plan.update(cp_sizes=[64]),
-    "over budget": lambda plan: plan.update(max_tokens_per_rank=100),
-    "hidden dummy": lambda plan: _first(plan).update(sequences=[]),
-    "false dummy": lambda plan: _first(plan).update(dummy=True),
-    "gap": lambda plan: _first(plan).update(ranks=[0, 2]),
+    "is in the plan 0 times": lambda plan: _first(plan)["sequences"].pop(),
+    "is in the plan 2 times": lambda plan: _first(plan)["sequences"].append(
+        _first(plan)["sequences"][0]
+    ),
+    "there is no sequence 99": lambda plan: _first(plan)["sequences"].append(99),
+    "in no group": lambda plan: plan["microbatches"][0]["groups"].pop(),
+    "is in groups[0] and groups[": lambda plan: plan["microbatches"][0]["groups"].append(
+        _first(plan)
+    ),
+    "starts at rank 1": lambda plan: _first(plan).update(
+        ranks=[r + 1 for r in _first(plan)["ranks"]]
+    ),
+    "is not one of the sizes": lambda plan: plan.update(cp_sizes=[64]),
+    "tokens per rank, more than 100": lambda plan: plan.update(max_tokens_per_rank=100),
+    "is empty and not declared a dummy": lambda plan: _first(plan).update(sequences=[]),
+    "is declared a dummy and has sequences": lambda plan: _first(plan).update(dummy=True),
+    "its ranks are not consecutive": lambda plan: _first(plan).update(ranks=[0, 2]),
+    "-5 is less than 1": lambda plan: plan["lengths"].__setitem__(0, -5),
+    "0 is less than 1": lambda plan: plan["lengths"].__setitem__(0, 0),
+    "has no sequences": lambda plan: plan.update(lengths=[], microbatches=[]),
+    "0 does not divide the domain": lambda plan: plan["cp_sizes"].append(0),
+    # Of that size there is no last group, so upstream could not look the others up.
+    "3 does not divide the domain of 8": lambda plan: plan["cp_sizes"].append(3),
+    "ranks 8 to 999999999999 are in no group": lambda plan: plan.update(ranks=10**12),
+    "metrics.cp_histogram": lambda plan: plan["metrics"].update(cp_histogram={"1": 64}),
+    "is below its lower bound": lambda plan: plan["metrics"].update(
+        makespan=plan["metrics"]["lower_bound"] / 2
+    ),
+    "metrics.ratio: 1.5 is not": lambda plan: plan["metrics"].update(ratio=1.5),
+    "metrics.padding_fraction": lambda plan: plan["metrics"].update(padding_fraction=-0.1),
 }
+"""Changes, by what is said of them."""
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_the_validator_sees_every_broken_plan(mutation: str) -> None:
+@pytest.mark.parametrize("said", MUTATIONS)
+def test_the_validator_sees_every_broken_plan(said: str) -> None:
     plan = legal()
     assert violations(plan) == []
-    broken = copy.deepcopy(plan)
-    MUTATIONS[mutation](broken)
-    assert violations(broken) != []
+    MUTATIONS[said](plan)
+    assert any(said in problem for problem in violations(plan))
 
 
 def test_the_validator_counts_microbatches_and_padding() -> None:

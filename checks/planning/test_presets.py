@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 
 import pytest
 
+from ringproof.cli.plan_setup import from_fields, preset
 from ringproof.errors import InputError
-from ringproof.reference.planning.hardware import H100, PRESETS, hardware, hardware_from_json
+from ringproof.reference.planning.hardware import H100, PRESETS, Hardware
 from ringproof.reference.planning.shapes import (
     DCP_EXAMPLE,
     DEEPSEEK_V3,
@@ -17,8 +18,7 @@ from ringproof.reference.planning.shapes import (
     NEMOTRON_H_8B,
     QWEN3_30B_A3B,
     SHAPES,
-    model_shape,
-    shape_from_json,
+    ModelShape,
 )
 
 # Dense bf16 TFLOP/s, NVLink GB/s and network Gb/s in one direction, as in the datasheets.
@@ -40,7 +40,6 @@ def test_presets_are_the_datasheets(machine):
     assert machine.peak_flops_per_second == pytest.approx(peak * 1e12)
     assert machine.intra_bytes_per_second == link * 1e9
     assert machine.inter_bytes_per_second == network * 1e9 / 8
-    assert hardware(machine.name) is machine
 
 
 def worst_error(machine):
@@ -79,11 +78,11 @@ def test_attention_follows_the_published_speeds():
 )
 def test_impossible_machines_are_refused(field, value):
     with pytest.raises(InputError, match=rf"hardware\.{field}"):
-        hardware_from_json({**H100.as_json(), field: value})
+        from_fields(Hardware, {**vars(H100), field: value}, "hardware")
 
 
 def test_a_whole_number_of_gpus_may_be_written_as_a_float():
-    found = hardware_from_json({**H100.as_json(), "gpus_per_node": 8.0})
+    found = from_fields(Hardware, {**vars(H100), "gpus_per_node": 8.0}, "hardware")
     assert isinstance(found.gpus_per_node, int)
     assert found.gpus_per_node == 8
 
@@ -160,20 +159,24 @@ def test_of_a_hybrid_only_four_layers_attend():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("changed", "problem"),
     [
-        ("hidden", 0),
-        ("heads", 2.0),
-        ("kv_heads", 5),
-        ("layers", True),
-        ("vocabulary", -1),
-        ("attention_layers", 33),
-        ("rope_head_dim", 129),
+        ({"hidden": 0}, "model.hidden"),
+        ({"heads": 2.0}, "model.heads"),
+        ({"kv_heads": 5}, "model.kv_heads"),
+        ({"layers": True}, "model.layers"),
+        ({"layers": 10**400}, "model.layers: is not a whole number"),
+        ({"vocabulary": -1}, "model.vocabulary"),
+        ({"attention_layers": 33}, "model.attention_layers"),
+        ({"rope_head_dim": 129}, "model.rope_head_dim"),
+        ({"recurrent_weights": -1}, "model.recurrent_weights: is not a whole"),
+        ({"gated": "yes"}, "gated is neither true nor false"),
+        ({"name": 3}, "name is not text"),
     ],
 )
-def test_impossible_shapes_are_refused(field, value):
-    with pytest.raises(InputError, match=f"model.{field}"):
-        replace(LLAMA3_8B, **{field: value})
+def test_impossible_shapes_are_refused(changed, problem):
+    with pytest.raises(InputError, match=problem):
+        from_fields(ModelShape, {**vars(LLAMA3_8B), **changed}, "model")
 
 
 def test_models_with_experts_say_so():
@@ -184,39 +187,33 @@ def test_models_with_experts_say_so():
     }
 
 
-def test_every_preset_is_found_by_its_name():
-    assert len(SHAPES) >= 7
-    assert [model_shape(shape.name) for shape in SHAPES] == list(SHAPES)
-    assert [hardware(machine.name) for machine in PRESETS] == list(PRESETS)
-    with pytest.raises(InputError, match=r"model: unknown model .* llama3-8b"):
-        model_shape("llama4")
-    with pytest.raises(InputError, match=r"hardware: unknown hardware .* a100, h100"):
-        hardware("h300")
+@pytest.mark.parametrize(
+    ("what", "presets", "known"),
+    [("model", SHAPES, "llama3-8b"), ("hardware", PRESETS, "a100, h100")],
+)
+def test_every_preset_is_found_by_its_name(what, presets, known):
+    assert len(presets) >= 5
+    assert [preset(presets, one.name, what) for one in presets] == list(presets)
+    with pytest.raises(InputError, match=rf"{what}: unknown {what} .* {known}"):
+        preset(presets, "h300", what)
 
 
 @pytest.mark.parametrize(
-    ("what", "preset", "read", "optional"),
-    [
-        ("hardware", H100, hardware_from_json, ()),
-        (
-            "model",
-            replace(QWEN3_30B_A3B, experts=0),
-            shape_from_json,
-            (
-                *("v_head_dim", "gated", "attention_layers", "ffn_layers", "q_lora_rank"),
-                *("kv_lora_rank", "rope_head_dim", "recurrent_layers", "recurrent_weights"),
-                "experts",
-            ),
-        ),
-    ],
+    ("what", "one"), [("hardware", H100), ("model", replace(QWEN3_30B_A3B, experts=0))]
 )
-def test_a_preset_of_ones_own(what, preset, read, optional):
+def test_a_preset_of_ones_own(what, one):
     """Fields without a default are needed, others are refused, and the name may be left out."""
-    data = {key: value for key, value in vars(preset).items() if key != "name"}
-    assert read(data) == replace(preset, name="custom")
-    assert read({**data, "name": preset.name}) == preset
+
+    def read(data):
+        return from_fields(type(one), data, what)
+
+    data = {key: value for key, value in vars(one).items() if key != "name"}
+    optional = {item.name for item in fields(one) if item.default is not MISSING}
+    assert len(optional) == (0 if what == "hardware" else 10)
+    assert read(data) == replace(one, name="custom")
+    assert read({**data, "name": one.name}) == one
     assert read({key: data[key] for key in data if key not in optional}) == read(data)
-    for name in set(data) - {*optional}:
+    for name in set(data) - optional:
         with pytest.raises(InputError, match=rf"{what}\.{name}: is missing"):
             read({key: value for key, value in data.items() if key != name})
     with pytest.raises(InputError, match=rf"{what}\.speed: unknown field"):
@@ -224,17 +221,3 @@ def test_a_preset_of_ones_own(what, preset, read, optional):
     for other in (5, None, [1], [["layers"]], "h100"):
         with pytest.raises(InputError, match=f"{what}: is not a JSON object"):
             read(other)
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        ({"layers": 10**400}, "model.layers: is not a whole number"),
-        ({"recurrent_weights": -1}, "model.recurrent_weights: is not a whole"),
-        ({"gated": "yes"}, "gated is neither true nor false"),
-        ({"name": 3}, "name is not text"),
-    ],
-)
-def test_a_file_that_holds_no_model_is_refused(data, problem):
-    with pytest.raises(InputError, match=problem):
-        shape_from_json({**vars(LLAMA3_8B), **data})

@@ -91,15 +91,16 @@ def test_exchanges_by_hand():
     assert one(across, 16000, 16) == pytest.approx(32 * (attention + moved) + linear, rel=1e-12)
 
 
-def test_gathering_by_hand():
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_gathering_by_hand(size):
     """Not hidden; and attention is called on chunks of half a share."""
     model = StepCost(shape=LLAMA3_8B, machine=ROUND, comm_type="all_gather")
-    attention = 3.5 * 32 * 256 * (1000**2 / 4 + 1000 * 500 * 2) / 1e12
-    moved = 3 * 3 * 250 * 4096 / 1e9
-    linear = 3 * 15_009_316_864 * 250 / 1e12
-    assert one(model, 1000, 4) == pytest.approx(32 * (attention + moved) + linear, rel=1e-12)
-    # Three hops gather k and v forward; backward they are gathered again, and gradients return.
-    assert model.group_overhead(4) == pytest.approx(32 * (3 + 2 * 3) * 1e-3)
+    attention = 3.5 * 32 * 256 * (1000**2 / size + 1000 * 500 * 2) / 1e12
+    moved = 3 * (size - 1) * 1000 / size * 4096 / 1e9
+    linear = 3 * 15_009_316_864 * 1000 / size / 1e12
+    assert one(model, 1000, size) == pytest.approx(32 * (attention + moved) + linear, rel=1e-12)
+    # So many hops gather k and v forward; backward they are gathered again, and gradients return.
+    assert model.group_overhead(size) == pytest.approx(32 * 3 * (size - 1) * 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,6 @@ def test_cost_charges_the_bytes_of_the_skill(comm_type, sizes):
     assert forward == exchange + ring
     moved = forward + exchange + 2 * ring  # the backward's ring carries the gradients, too
     assert one(model, 800, 8) == pytest.approx(32 * moved / 1e9, rel=1e-9)
-
-
-def test_cost_charges_the_bytes_that_are_gathered():
-    links = replace(ROUND, peak_flops_per_second=1e30)
-    model = StepCost(shape=LLAMA3_8B, machine=links, comm_type="all_gather")
-    for size in (2, 4, 8):
-        moved = 3 * (size - 1) * 100 * LLAMA3_8B.kv_bytes_per_token
-        assert one(model, 100 * size, size) == pytest.approx(32 * moved / 1e9, rel=1e-9)
 
 
 def models():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ringproof.budget import Estimate, Machine, Part, check_seconds
-from ringproof.cli.plan_setup import PlanOptions, as_options, read_bytes
+from ringproof.cli.plan_setup import PlanOptions, as_options, positive_numbers, read_bytes
 from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import Calibration, fit
 from ringproof.reference.planning.lengths import plain
@@ -41,7 +41,10 @@ def run(
     with as_options():
         setting = options.step_cost(comm)
         if skip is None:
-            lengths = _lengths(source)
+            lengths = positive_numbers(source, "--measure", digits=7, what="lengths")
+            if len(lengths) > _MOST_LENGTHS:
+                problem = f"over {_MOST_LENGTHS} lengths"
+                raise InputError("--measure", len(lengths), problem, "give fewer")
             if not force:
                 _check_budget(max(lengths), setting)
             found: tuple[Measurement, ...] = measured(lengths, setting)
@@ -74,14 +77,15 @@ def _lines(result: Calibration, setting: StepCost, *, measured_here: bool) -> It
     if len(result.rows) > _SHOWN:
         yield f"… {len(result.rows) - _SHOWN:,} more; --json has all"
     yield f"mean absolute error: {result.mean_absolute_error:.1%}"
-    errors = dict(result.errors)
-    for name, value in result.fitted:
-        sure = f"standard error {errors[name]:.1%}" if name in errors else "as far as it can go"
+    for name, value in result.fitted.items():
+        sure = "as far as it can go"
+        if name in result.errors:
+            sure = f"standard error {result.errors[name]:.1%}"
         yield f"fitted: {name} = {value:.4g}, {sure}"
     if result.rest_seconds:
         yield f"fitted: {1e3 * result.rest_seconds:.4g} ms of each step that no plan changes"
     yield f"kept: {', '.join(result.kept) or 'nothing'}"
-    unsure = [name for name, error in result.errors if error > _UNSURE]
+    unsure = [name for name, error in result.errors.items() if error > _UNSURE]
     if unsure:
         yield f"note: measure more, the scatter leaves open: {', '.join(unsure)}"
     if measured_here:
@@ -102,16 +106,6 @@ def _read(path: str, skip: int) -> tuple[Measurement, ...]:
     if not found:
         raise InputError(source, None, "has no measurements", "see --help for their form")
     return found
-
-
-def _lengths(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
-        remedy = "write positive numbers such as 512,1024,2048"
-        raise InputError("--measure", text, "is not a list of lengths", remedy)
-    if len(parts) > _MOST_LENGTHS:
-        raise InputError("--measure", len(parts), f"over {_MOST_LENGTHS} lengths", "give fewer")
-    return list(map(int, parts))
 
 
 def measured(lengths: Sequence[int], setting: StepCost) -> tuple[Sample, ...]:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ringproof.cli.plan_setup import PlanOptions, static_size
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import GraphCapacity
-from ringproof.reference.planning.sweep import upstream_sizes
+from ringproof.reference.planning.domain import Domain
 
 TARGETS = ("dev", "pr5618", "main")
 _THD_NEEDS = MappingProxyType({"a2a": "2.10", "all_gather": "2.18"})
@@ -23,26 +24,20 @@ _Flag = tuple[str, object]
 class Wanted:
     """What Megatron-LM is to be set to.
 
-    ``ranks`` is data parallel times context parallel; ``static_cp`` is the CP size of the baseline,
-    ``context_parallel_size`` of the run; ``longest`` is the longest sequence in tokens, and
-    ``sequences`` the size of the global batch; ``mla`` and ``moe`` say whether the model has latent
-    attention, and experts; ``graphs`` is what graphs have to hold, if any are wanted.
+    Attributes:
+        options: The model, the parallel sizes beside CP, and the limit on sequences in a group.
+        domain: The DP x CP ranks, their group sizes and their token budget.
+        longest: Tokens of the longest sequence.
+        sequences: Number of sequences in the global batch.
+        comm: Communication type.
+        graphs: What graphs have to hold, if any are wanted.
     """
 
-    ranks: int
-    cp_sizes: tuple[int, ...]
-    max_tokens_per_rank: int
-    min_cp: int
-    static_cp: int
+    options: PlanOptions
+    domain: Domain
     longest: int
     sequences: int
     comm: str
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    max_sequences: int | None = None
-    mla: bool = False
-    moe: bool = False
     graphs: GraphCapacity | None = None
 
     @property
@@ -50,33 +45,40 @@ class Wanted:
         """``thd_max_packed_sequences``, which counts a dummy."""
         if self.graphs is not None:
             return self.graphs.entries
-        return None if self.max_sequences is None else self.max_sequences + 1
+        most = self.domain.max_sequences
+        return None if most is None else most + 1
 
     @property
     def context_parallel(self) -> int:
         """``context_parallel_size``: at 1 some versions switch CP off for good."""
-        return 2 if self.static_cp == 1 and self.ranks % 2 == 0 else self.static_cp
+        size = static_size(self.options, self.domain, self.longest)
+        return 2 if size == 1 and self.domain.ranks % 2 == 0 else size
+
+    @property
+    def padding(self) -> int:
+        """Multiple of tokens to which samples are padded, which every group size divides."""
+        return 2 * self.domain.ranks * self.options.tp
 
     @property
     def sequence_length(self) -> int:
-        """The longest sequence, padded to what every group size divides."""
-        multiple = 2 * self.ranks * self.tp
-        return -(-self.longest // multiple) * multiple
+        """The longest sequence, padded."""
+        return -(-self.longest // self.padding) * self.padding
 
 
 def megatron_flags(wanted: Wanted, target: str) -> list[str]:
     """Lines of a shell, remarks and then flags, for a target that `check_target` accepts."""
     check_target(target)
-    if target == "main":
-        remarks = [*_main_remarks(wanted)]
-        flags = [*_main_flags(wanted), *_shared(wanted), *_without_graphs(), ("--eval-iters", 0)]
-    else:
-        remarks = [*(_dev_remarks(wanted) if target == "dev" else _pull_request_remarks(wanted))]
-        graphs = _graph_flags() if target == "pr5618" and wanted.graphs else _without_graphs()
-        flags = [*_dev_flags(wanted), *_shared(wanted, target), *graphs]
-    lines = [f"{name} {value}" if value is not None else name for name, value in flags]
-    ended = [f"{line} \\" for line in lines[:-1]] + lines[-1:]
-    return [*(f"# {remark}" for remark in (*remarks, *_general_remarks(wanted))), *ended]
+    special = _main_remarks(wanted) if target == "main" else _dynamic_remarks(wanted, target)
+    remarks = [f"# {remark}" for remark in (*special, *_general_remarks(wanted))]
+    flags = [name if value is None else f"{name} {value}" for name, value in _flags(wanted, target)]
+    return [*remarks, *(f"{flag} \\" for flag in flags[:-1]), flags[-1]]
+
+
+def upstream_sizes(ranks: int, smallest: int) -> tuple[int, ...]:
+    """Group sizes of Megatron-LM's dynamic CP; empty where it supports no such domain."""
+    if ranks & (ranks - 1) or smallest & (smallest - 1):
+        return ()
+    return tuple(1 << power for power in range(smallest.bit_length() - 1, ranks.bit_length()))
 
 
 def check_target(target: str) -> None:
@@ -85,44 +87,30 @@ def check_target(target: str) -> None:
         raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
 
 
-def _dev_flags(wanted: Wanted) -> Iterator[_Flag]:
-    yield "--dynamic-context-parallel", None
-    budget = wanted.graphs.rows if wanted.graphs else wanted.max_tokens_per_rank
-    yield "--max-seqlen-per-dp-cp-rank", budget
-    yield "--min-dynamic-context-parallel-size", wanted.min_cp
-    yield "--sequence-packing-scheduler", "default_dynamic_cp"
-    if wanted.entries is not None:
-        yield "--thd-max-packed-sequences", wanted.entries
-    if wanted.graphs is not None:
-        yield "--pad-packed-seq-alignment", "max"
-    if wanted.pp > 1:
-        yield "--pipeline-model-parallel-size", wanted.pp
-    if wanted.vpp > 1:
-        yield "--num-virtual-stages-per-pipeline-rank", wanted.vpp
-
-
-def _main_flags(wanted: Wanted) -> Iterator[_Flag]:
-    yield "--hybrid-context-parallel", None
-    yield "--max-seqlen-per-dp-cp-rank", wanted.max_tokens_per_rank
-
-
-def _graph_flags() -> Iterator[_Flag]:
-    yield "--cuda-graph-impl", "transformer_engine"
-    yield "--cuda-graph-modules", "attn"
-    yield "--cuda-graph-dynamic-microbatches", None
-
-
-def _without_graphs() -> Iterator[_Flag]:
-    yield "--cuda-graph-impl", "none"
-
-
-def _shared(wanted: Wanted, target: str = "main") -> Iterator[_Flag]:
+def _flags(wanted: Wanted, target: str) -> Iterator[_Flag]:
+    options, domain, graphs = wanted.options, wanted.domain, wanted.graphs
+    if target == "main":
+        yield "--hybrid-context-parallel", None
+        yield "--max-seqlen-per-dp-cp-rank", domain.max_tokens_per_rank
+    else:
+        yield "--dynamic-context-parallel", None
+        yield "--max-seqlen-per-dp-cp-rank", graphs.rows if graphs else domain.max_tokens_per_rank
+        yield "--min-dynamic-context-parallel-size", domain.cp_sizes[0]
+        yield "--sequence-packing-scheduler", "default_dynamic_cp"
+        if wanted.entries is not None:
+            yield "--thd-max-packed-sequences", wanted.entries
+        if graphs is not None:
+            yield "--pad-packed-seq-alignment", "max"
+        if options.pp > 1:
+            yield "--pipeline-model-parallel-size", options.pp
+        if options.vpp > 1:
+            yield "--num-virtual-stages-per-pipeline-rank", options.vpp
     yield "--context-parallel-size", wanted.context_parallel
     yield "--cp-comm-type", "p2p" if wanted.comm == "a2a+p2p" else wanted.comm
-    if wanted.tp > 1:
-        yield "--tensor-model-parallel-size", wanted.tp
+    if options.tp > 1:
+        yield "--tensor-model-parallel-size", options.tp
         yield "--sequence-parallel", None
-    if wanted.moe:
+    if options.cost == "full" and options.shape().experts:
         yield "--moe-token-dispatcher-type", "alltoall"
     yield "--seq-length", wanted.sequence_length
     yield "--micro-batch-size", 1
@@ -130,26 +118,37 @@ def _shared(wanted: Wanted, target: str = "main") -> Iterator[_Flag]:
     yield "--calculate-per-token-loss", None
     yield "--dataloader-type", "single"
     yield "--use-varlen-dataset" if target == "pr5618" else "--sft", None
+    if target == "pr5618" and graphs:
+        yield "--cuda-graph-impl", "transformer_engine"
+        yield "--cuda-graph-modules", "attn"
+        yield "--cuda-graph-dynamic-microbatches", None
+    else:
+        yield "--cuda-graph-impl", "none"
+    if target == "main":
+        yield "--eval-iters", 0
 
 
-def _dev_remarks(wanted: Wanted) -> Iterator[str]:
-    yield "Megatron-LM dev; --use-varlen-dataset may replace --sft"
-    multiple = 2 * wanted.ranks * wanted.tp
-    yield f"dev plans for itself, and pads every sample to a multiple of {multiple:,} tokens first"
-    if wanted.entries is not None:
+def _dynamic_remarks(wanted: Wanted, target: str) -> Iterator[str]:
+    """Of dev, or of the pull request."""
+    graphs, planner = wanted.graphs, "dev" if target == "dev" else "it"
+    if target == "dev":
+        yield "Megatron-LM dev; --use-varlen-dataset may replace --sft"
+    else:
+        yield "Megatron-LM pull request 5618 at commit 292388f6, which is not merged"
+    yield (
+        f"{planner} plans for itself, and pads every sample to a multiple of {wanted.padding:,} "
+        "tokens first"
+    )
+    if target == "dev" and wanted.entries is not None:
         yield "dev's scheduler does not heed --thd-max-packed-sequences: a fuller pack ends the run"
-    if wanted.graphs is not None:
+    if target == "dev" and graphs is not None:
         yield "wrong there: CUDA graphs (see --target pr5618); below: eager, padded as for them"
-    yield from _packed_remarks(wanted)
-
-
-def _pull_request_remarks(wanted: Wanted) -> Iterator[str]:
-    yield "Megatron-LM pull request 5618 at commit 292388f6, which is not merged"
-    multiple = 2 * wanted.ranks * wanted.tp
-    yield f"it plans for itself, and pads every sample to a multiple of {multiple:,} tokens first"
-    if wanted.graphs is not None:
-        yield from _graph_remarks(wanted.graphs, wanted.pp)
-    yield from _packed_remarks(wanted)
+    elif graphs is not None:
+        yield from _graph_remarks(graphs, wanted.options.pp)
+    if wanted.comm in _THD_NEEDS:
+        yield f"packed {wanted.comm} needs Transformer Engine {_THD_NEEDS[wanted.comm]} or later"
+    if wanted.options.vpp > 1:
+        yield "virtual stages need enough sequences: upstream's aligner fails on small batches"
 
 
 def _graph_remarks(graphs: GraphCapacity, pp: int) -> Iterator[str]:
@@ -162,49 +161,37 @@ def _graph_remarks(graphs: GraphCapacity, pp: int) -> Iterator[str]:
     yield "needs Transformer Engine 2.9, better 2.18; unproven on GPUs here"
 
 
-def _packed_remarks(wanted: Wanted) -> Iterator[str]:
-    if wanted.comm in _THD_NEEDS:
-        yield f"packed {wanted.comm} needs Transformer Engine {_THD_NEEDS[wanted.comm]} or later"
-    if wanted.vpp > 1:
-        yield "virtual stages need enough sequences: upstream's aligner fails on small batches"
-
-
 def _main_remarks(wanted: Wanted) -> Iterator[str]:
+    options, domain = wanted.options, wanted.domain
     yield "Megatron-LM 0.16.x; 0.17 to main take these flags and fail in the first step: use dev"
     yield "the loss function has to return three values; evaluation is off"
-    if wanted.min_cp > 1:
-        yield f"not there: a smallest group size ({wanted.min_cp})"
-    if wanted.max_sequences is not None:
-        yield f"not there: a most number of sequences in a pack ({wanted.max_sequences})"
-    if wanted.pp > 1:
-        stages = f"--pipeline-model-parallel-size {wanted.pp}"
-        yield f"refused there: {stages}; left out below"
+    if domain.cp_sizes[0] > 1:
+        yield f"not there: a smallest group size ({domain.cp_sizes[0]})"
+    if domain.max_sequences is not None:
+        yield f"not there: a most number of sequences in a pack ({domain.max_sequences})"
+    if options.pp > 1:
+        yield f"refused there: --pipeline-model-parallel-size {options.pp}; left out below"
     if wanted.graphs is not None:
         yield "not there: CUDA graphs with packed sequences (see --target pr5618); eager below"
-    if wanted.mla:
+    if options.cost == "full" and options.shape().kv_lora_rank:
         yield "refused there: latent attention (MLA)"
 
 
 def _general_remarks(wanted: Wanted) -> Iterator[str]:
-    sizes = [size for size in wanted.cp_sizes if size & (size - 1)]
-    if wanted.ranks & (wanted.ranks - 1):
-        yield f"not supported there: a domain of {wanted.ranks} ranks, no power of two; do not run"
-    elif sizes:
-        shown = ", ".join(map(str, sizes[:8]))
-        yield f"not there: group sizes {shown}; upstream knows powers of two only"
-    left_out = sorted({*upstream_sizes(wanted.ranks, wanted.min_cp)} - {*wanted.cp_sizes})
+    ranks, cp_sizes = wanted.domain.ranks, wanted.domain.cp_sizes
+    if ranks & (ranks - 1):
+        yield f"not supported there: a domain of {ranks} ranks, no power of two; do not run"
+    left_out = sorted({*upstream_sizes(ranks, cp_sizes[0])} - {*cp_sizes})
     if left_out:
         shown = ", ".join(map(str, left_out[:8]))
         yield f"not there: leaving out group sizes {shown}; upstream uses them, too"
-    if wanted.min_cp & (wanted.min_cp - 1):
-        yield f"accepted but wrong there: a smallest size of {wanted.min_cp}, no power of two"
+    if cp_sizes[0] & (cp_sizes[0] - 1):
+        yield f"accepted but wrong there: a smallest size of {cp_sizes[0]}, no power of two"
     if wanted.comm == "a2a+p2p":
         yield "fails there with dynamic groups: --cp-comm-type a2a+p2p; p2p below"
-    data_parallel = wanted.ranks // wanted.context_parallel
+    data_parallel = ranks // wanted.context_parallel
     if wanted.sequences % data_parallel:
         yield (
             f"refused there: {wanted.sequences} sequences are not a multiple of the "
             f"{data_parallel} data parallel ranks"
         )
-    if wanted.sequence_length > wanted.ranks * wanted.max_tokens_per_rank:
-        yield f"refused there: --seq-length {wanted.sequence_length} is over ranks times budget"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,11 +10,10 @@ from typing import Any
 
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.cli.plan_graphs import graph_lines
-from ringproof.cli.plan_result import Result, idle_fraction
+from ringproof.cli.plan_result import Baseline, Result
 from ringproof.cli.plan_text import amount
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.lengths import plain
-from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.simulate import Block, Timeline
 
 _ANCHORS = (
@@ -31,10 +31,21 @@ def page(result: Result) -> str:
     static = {size for item in result.baselines for size in item.plan.cp_sizes}
     sizes = sorted(static.union(result.plan.metrics.cp_histogram))
     colours = {size: _colour(place, len(sizes)) for place, size in enumerate(sizes)}
-    parts = [("dynamic", result.plan, result.line)]
-    parts += [(item.name, item.plan, item.line) for item in result.baselines]
-    drawings = [drawing(line, result.lengths.values, sizes) for _, _, line in parts]
-    graphs = graph_lines(result.options, result.graphs) if result.graphs else ()
+    parts = [Baseline("dynamic", "", result.plan, result.line), *result.baselines]
+    drawings = [drawing(part.line, result.lengths.values, sizes) for part in parts]
+    data = {
+        "ranks": result.plan.ranks,
+        "seconds": result.plan.metrics.unit == "seconds",
+        "together": result.options.objective == "sync",
+        "sizes": sizes,
+        "colours": [_hex(colour) for colour in colours.values()],
+        "inks": [_ink(*colour) for colour in colours.values()],
+        "panels": [
+            {"end": item.end, "until": item.until, "ends": item.ends, "blocks": item.blocks}
+            for item in drawings
+        ],
+    }
+    target = "pr5618" if result.graphs else "dev"
     return rendered(
         "plan.html",
         title=f"Dynamic CP plan: {len(result.lengths):,} sequences on {result.plan.ranks:,} ranks",
@@ -43,32 +54,14 @@ def page(result: Result) -> str:
         lead=plain(f"{result.lengths.source}; {result.setting}"),
         numbers=list(_numbers(result)),
         colours={size: _hex(colour) for size, colour in colours.items()},
-        panels=[_panel(result, *part, drawn) for part, drawn in zip(parts, drawings, strict=True)],
+        panels=[_panel(result, *pair) for pair in zip(parts, drawings, strict=True)],
         remarks="".join(f" {plain(remark)}" for remark in _remarks(result)),
         histogram=result.plan.metrics.cp_histogram,
-        graphs=list(graphs),
+        graphs=list(graph_lines(result.options, result.graphs)) if result.graphs else [],
         target="pull request 5618" if result.graphs else "dev",
-        flags="\n".join(result.flags("pr5618" if result.graphs else "dev")),
-        data=embedded(_data(result, colours, drawings)),
+        flags="\n".join(result.flags(target)),
+        data=embedded(data),
     )
-
-
-def _data(
-    result: Result, colours: dict[int, tuple[int, ...]], drawings: Sequence[Drawing]
-) -> dict[str, Any]:
-    """What the script draws."""
-    return {
-        "ranks": result.plan.ranks,
-        "seconds": result.plan.metrics.unit == "seconds",
-        "together": result.options.objective == "sync",
-        "sizes": list(colours),
-        "colours": [_hex(colour) for colour in colours.values()],
-        "inks": [_ink(*colour) for colour in colours.values()],
-        "panels": [
-            {"end": item.end, "until": item.until, "ends": item.ends, "blocks": item.blocks}
-            for item in drawings
-        ],
-    }
 
 
 def _colour(place: int, count: int) -> tuple[int, ...]:
@@ -106,7 +99,7 @@ def _numbers(result: Result) -> Iterator[tuple[str, str, str]]:
         reduced = amount(result.reduction, metrics.unit)
         yield "Gradients", reduced, f"to reduce, if nothing hides it: then {gains} times"
     yield "Microbatches", f"{len(result.plan.microbatches):,}", total
-    yield "Idle", f"{idle_fraction(result.plan, result.line):.1%}", "of the ranks' time"
+    yield "Idle", f"{result.line.idle_fraction:.1%}", "of the ranks' time"
     yield "Padding", f"{metrics.padding_fraction:.2%}", "of the tokens in groups"
     yield "Planned in", f"{1e3 * metrics.planning_seconds:.1f} ms", "reading left out"
 
@@ -115,21 +108,21 @@ def _value(value: float, unit: str) -> str:
     return amount(value, unit) if unit == "seconds" else f"{value:.4g}"
 
 
-def _panel(result: Result, name: str, plan: Plan, line: Timeline, drawn: Drawing) -> dict[str, Any]:
+def _panel(result: Result, part: Baseline, drawn: Drawing) -> dict[str, Any]:
     """What the page says of a plan, by its picture and in the table."""
+    metrics, name = part.plan.metrics, part.name
     found: dict[str, Any] = {
         "name": name,
-        "title": "Dynamic CP",
+        "title": f"{name.capitalize()}: CP {part.cp_size}, {part.dealing}",
         "folded": name not in ("dynamic", "static"),
-        "near": name == "padded" and line.ends[-1] <= _FAR * result.line.ends[-1],
-        "iteration": amount(plan.metrics.makespan, plan.metrics.unit),
-        "microbatches": f"{len(plan.microbatches):,}",
-        "idle": f"{idle_fraction(plan, line):.1%}",
-        "padding": f"{plan.metrics.padding_fraction:.1%}",
+        "near": name == "padded" and part.line.ends[-1] <= _FAR * result.line.ends[-1],
+        "iteration": amount(metrics.makespan, metrics.unit),
+        "microbatches": f"{len(part.plan.microbatches):,}",
+        "idle": f"{part.line.idle_fraction:.1%}",
+        "padding": f"{metrics.padding_fraction:.1%}",
     }
-    for baseline in result.baselines:
-        if baseline.name == name:
-            found["title"] = f"{name.capitalize()}: CP {baseline.cp_size}, {baseline.dealing}"
+    if name == "dynamic":
+        found["title"] = "Dynamic CP"
     facts = [found["iteration"], f"{found['microbatches']} microbatches"]
     facts += [f"{found['idle']} idle", f"{found['padding']} padding"]
     if drawn.ranks_per_row > 1:
@@ -215,20 +208,21 @@ def _rows(blocks: Sequence[Block], per_row: int) -> Iterator[tuple[Block, ...]]:
 def _drawn(
     together: Sequence[Block], lengths: Sequence[int], places: dict[int, int]
 ) -> tuple[Any, ...]:
-    members = [sequence for block in together for sequence in block.group.sequences]
-    ranks = sum(block.group.size for block in together)
-    first = min(block.group.first_rank for block in together)
-    after = max(block.group.first_rank + block.group.size for block in together)
-    by_size: dict[int, int] = {}
-    for block in together:
-        by_size[block.group.size] = by_size.get(block.group.size, 0) + block.group.size
+    groups = [block.group for block in together]
+    members = [sequence for group in groups for sequence in group.sequences]
+    first = min(group.first_rank for group in groups)
+    after = max(group.first_rank + group.size for group in groups)
+    by_size: Counter[int] = Counter()
+    for group in groups:
+        by_size[group.size] += group.size
+    ranks = by_size.total()
     return (
         together[0].microbatch,
         first,
         after - first,
         _short(sum(block.start * block.group.size for block in together) / ranks),
         _short(sum(block.end * block.group.size for block in together) / ranks),
-        places[max(by_size, key=lambda size: by_size[size])],
+        places[by_size.most_common(1)[0][0]],
         len(members),
         sum(lengths[member] for member in members),
         tuple((member, lengths[member]) for member in members[:_LISTED]),

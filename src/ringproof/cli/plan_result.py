@@ -80,7 +80,6 @@ class Result:
     model: CostModel
     plan: Plan
     line: Timeline
-    static_cp: int
     baselines: tuple[Baseline, ...]
     graphs: GraphCapacity | None = None
 
@@ -133,7 +132,10 @@ class Result:
 
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""
-        made = wanted(self.options, self.domain, self.lengths, graphs=self.graphs)
+        longest, comm = int(self.lengths.values.max()), self.options.comm or DEFAULT_COMM
+        made = Wanted(
+            self.options, self.domain, longest, len(self.lengths), comm, graphs=self.graphs
+        )
         return megatron_flags(made, target)
 
     def gains(self, added: float = 0.0) -> Iterator[tuple[Baseline, float]]:
@@ -142,12 +144,6 @@ class Result:
             whole = baseline.plan.metrics.makespan + added
             own = self.plan.metrics.makespan + added
             yield baseline, whole / own if own else 1.0
-
-
-def idle_fraction(plan: Plan, line: Timeline) -> float:
-    """Part of all ranks' time in which they wait, for each other or for pipeline stages."""
-    whole = plan.metrics.makespan
-    return 1 - line.busy_fraction * line.ends[-1] / whole if whole > 0 else 0.0
 
 
 def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
@@ -171,7 +167,6 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
         model,
         plan,
         timeline(plan, model, goal),
-        size,
         tuple(_baselines(lengths, domain, model, goal, size)),
         batches_capacity(options, plan, domain, model) if options.graphs else None,
     )
@@ -196,32 +191,3 @@ def _baselines(
     computed = np.full_like(values, values.max())
     line = timeline(padded, model, goal, computed=computed)
     yield Baseline("padded", "each padded to the longest", padded, line)
-
-
-def wanted(
-    options: PlanOptions,
-    domain: Domain,
-    lengths: Lengths,
-    comm: str = "",
-    graphs: GraphCapacity | None = None,
-) -> Wanted:
-    """What Megatron-LM would have to be set to."""
-    shape = options.shape()
-    longest = int(lengths.values.max())
-    return Wanted(
-        ranks=domain.ranks,
-        cp_sizes=domain.cp_sizes,
-        max_tokens_per_rank=domain.max_tokens_per_rank,
-        min_cp=domain.cp_sizes[0],
-        static_cp=static_size(options, domain, longest),
-        longest=longest,
-        sequences=len(lengths),
-        comm=comm or options.comm or DEFAULT_COMM,
-        tp=options.tp,
-        pp=options.pp,
-        vpp=options.vpp,
-        max_sequences=options.max_sequences,
-        mla=options.cost == "full" and shape.kv_lora_rank > 0,
-        moe=options.cost == "full" and shape.experts > 0,
-        graphs=graphs,
-    )

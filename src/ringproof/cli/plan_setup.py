@@ -6,11 +6,11 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ringproof.cli.lengths import read_lengths
 from ringproof.errors import InputError
@@ -18,10 +18,10 @@ from ringproof.pipes import open_input
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
-from ringproof.reference.planning.hardware import Hardware, hardware, hardware_from_json
+from ringproof.reference.planning.hardware import PRESETS, Hardware
 from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain
 from ringproof.reference.planning.planner import MAX_SEQUENCES
-from ringproof.reference.planning.shapes import ModelShape, model_shape, shape_from_json
+from ringproof.reference.planning.shapes import SHAPES, ModelShape
 from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.timing import StepCost
 
@@ -43,6 +43,7 @@ _MOST = MappingProxyType(
 _MOST_STEPS = 1 << 17
 """Steps of the shortest possible iteration, over all stages; a simulation walks through each."""
 _MAX_BYTES = 4 * 1024 * 1024
+Preset = TypeVar("Preset", ModelShape, Hardware)
 
 
 @dataclass(frozen=True)
@@ -147,18 +148,11 @@ class PlanOptions:
 
     def shape(self) -> ModelShape:
         """The model: a preset or a file."""
-        name = self.model or DEFAULT_MODEL
-        if Path(name).suffix == ".json":
-            return shape_from_json(read_json(name, "--model"))
-        return model_shape(name)
+        return preset(SHAPES, self.model or DEFAULT_MODEL, "model")
 
     def machine(self) -> Hardware:
         """The hardware: a preset or a file, with what was calibrated."""
-        name = self.hardware or DEFAULT_HARDWARE
-        if Path(name).suffix == ".json":
-            machine = hardware_from_json(read_json(name, "--hardware"))
-        else:
-            machine = hardware(name)
+        machine = preset(PRESETS, self.hardware or DEFAULT_HARDWARE, "hardware")
         if not self.calibration:
             return machine
         return calibration_from_json(read_json(self.calibration, "--calibration")).apply(machine)
@@ -172,6 +166,42 @@ class PlanOptions:
     def read(self) -> Lengths:
         """The lengths."""
         return read_lengths(self.lengths, column=self.column, stdin=sys.stdin.buffer)
+
+
+def preset(presets: Sequence[Preset], name: str, what: str) -> Preset:
+    """The preset of that name, or one from a JSON file; ``what`` is the option without its dashes.
+
+    Raises:
+        InputError: There is no such preset, or the file is not one; see `from_fields`.
+    """
+    if Path(name).suffix == ".json":
+        return from_fields(type(presets[0]), read_json(name, f"--{what}"), what)
+    for one in presets:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in presets)
+    remedy = f"use one of {known}, or a JSON file with its fields"
+    raise InputError(what, name, f"unknown {what}", remedy)
+
+
+def from_fields(kind: type[Preset], data: Any, what: str) -> Preset:
+    """Build a preset from its fields in JSON; the name may be left out, and is ``custom`` then.
+
+    Raises:
+        InputError: Not an object, or a field that is missing, unknown or out of range.
+    """
+    known = {item.name: item.default is MISSING for item in fields(kind)}
+    listed = ", ".join(name for name in known if name != "name")
+    if not isinstance(data, Mapping):
+        remedy = f"write an object with {listed}"
+        raise InputError(what, type(data).__name__, "is not a JSON object", remedy)
+    for name in data:
+        if name not in known:
+            raise InputError(f"{what}.{name}", None, "unknown field", f"use {listed}")
+    for name, needed in known.items():
+        if needed and name not in ("name", *data):
+            raise InputError(f"{what}.{name}", None, "is missing", "give it")
+    return kind(**{"name": "custom", **data})
 
 
 def sizes_that_hold(domain: Domain, longest: int) -> tuple[int, ...]:
@@ -196,6 +226,19 @@ def static_size(options: PlanOptions, domain: Domain, longest: int) -> int:
             problem = "is not a group size of the domain"
         raise InputError("--static-cp", asked, problem, f"choose from {enough}")
     return asked
+
+
+def positive_numbers(text: str, option: str, *, digits: int, what: str) -> list[int]:
+    """Numbers that are separated by commas, each with at most so many digits.
+
+    Raises:
+        InputError: Something else; ``what`` names what they are.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= digits and int(part) for part in parts):
+        remedy = "write positive numbers such as 2048,4096"
+        raise InputError(option, text or None, f"is not a list of {what}", remedy)
+    return list(map(int, parts))
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import typer
@@ -11,28 +11,72 @@ import typer
 from ringproof.budget import Machine
 from ringproof.cli.output import write_json
 from ringproof.cli.plan_budget import check_sweep
-from ringproof.cli.plan_flags import check_target, megatron_flags
+from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
 from ringproof.cli.plan_graphs import plan_capacity
-from ringproof.cli.plan_result import wanted
-from ringproof.cli.plan_setup import PlanOptions, as_options
+from ringproof.cli.plan_setup import DEFAULT_COMM, PlanOptions, as_options, positive_numbers
 from ringproof.cli.plan_text import amount
 from ringproof.cli.waiting import told_to_wait
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import GraphCapacity
-from ringproof.reference.planning.costs import CostModel
-from ringproof.reference.planning.domain import Domain, choose_cp_sizes
+from ringproof.reference.planning.domain import Domain, IntArray, choose_cp_sizes
 from ringproof.reference.planning.plan import Plan
-from ringproof.reference.planning.sweep import Outcome, Setting, recommend, sweep
+from ringproof.reference.planning.planner import make_plan
 from ringproof.reference.planning.timing import COMM_TYPES
 
+AS_GOOD = 1.01
+"""Settings within this factor of the fastest are alike: a model of time is not more exact."""
+MAX_SETTINGS = 1000
 _SHOWN = 20
 _HEADS = ("", "tokens/rank", "CP sizes", "comm", "makespan", "ratio", "microbatches", "Megatron")
 _GRAPH_HEADS = ("graph sequences", "graph rows")
 
-Chosen = tuple[Outcome | None, Outcome | None]
-"""The recommended setting, and the one recommended for Megatron-LM."""
-Graphs = Mapping[int, GraphCapacity]
-"""What graphs have to hold, by the place of the setting; empty without ``--graphs``."""
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a sweep, with CP sizes as the user wrote them.
+
+    The communication type is empty where the cost model knows none.
+    """
+
+    max_tokens_per_rank: int
+    cp_sizes: str
+    comm: str
+
+    def __str__(self) -> str:
+        comm = f", {self.comm}" if self.comm else ""
+        return f"{self.max_tokens_per_rank:,} tokens per rank, CP sizes {self.cp_sizes}{comm}"
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A setting for which there is no plan, and why."""
+
+    setting: Setting
+    problem: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The plan of a setting; of settings alike, the one with the first place is preferred.
+
+    ``graphs`` is what graphs have to hold for it, if that was asked for.
+    """
+
+    setting: Setting
+    place: int
+    domain: Domain
+    plan: Plan
+    graphs: GraphCapacity | None = None
+
+    @property
+    def upstream(self) -> bool:
+        """Whether Megatron-LM's dynamic CP can be set to it.
+
+        There, sizes are all powers of two from a smallest to the domain, itself one.
+        """
+        sizes = self.domain.cp_sizes
+        known = sizes == upstream_sizes(self.domain.ranks, sizes[0])
+        return known and self.setting.comm != "a2a+p2p"
 
 
 def run(
@@ -51,35 +95,84 @@ def run(
     check_target(target)
     options.refuse_contradictions()
     with as_options():
-        goal, settings = options.goal(), _settings(options, budgets, size_sets, comm_types)
+        options.goal()
+        settings = _settings(options, budgets, size_sets, comm_types)
         lengths = options.read()
         if not given["force"]:
             check_sweep(len(lengths.values), len(settings), Machine.here())
         with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
-            outcomes = sweep(
-                lengths.values, settings, lambda setting: _build(options, setting), goal
-            )
-    chosen = recommend(outcomes), recommend(outcomes, upstream=True)
-    graphs = _graphs(options, outcomes)
-    flags, usable = ["# no setting of this sweep is one of Megatron-LM's"], chosen[1]
-    if usable is not None and usable.domain is not None:
-        comm, sized = usable.setting.comm_type, graphs.get(usable.place)
-        flags = megatron_flags(wanted(options, usable.domain, lengths, comm, sized), target)
+            outcomes = sweep(lengths.values, settings, options)
+    best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
+    flags = ["# no setting of this sweep is one of Megatron-LM's"]
+    if usable is not None:
+        longest, comm = int(lengths.values.max()), usable.setting.comm or DEFAULT_COMM
+        made = Wanted(options, usable.domain, longest, len(lengths), comm, usable.graphs)
+        flags = megatron_flags(made, target)
     if json_path:
-        best, usable_place = (None if one is None else one.place for one in chosen)
         data = {
             "version": 1,
             "sequences": len(lengths),
             "tokens": int(lengths.values.sum()),
-            "settings": [_setting_data(one, graphs.get(one.place)) for one in outcomes],
-            "recommended": best,
-            "recommended_for_megatron": usable_place,
+            "settings": [_setting_data(one) for one in outcomes],
+            "recommended": best and best.place,
+            "recommended_for_megatron": usable and usable.place,
             "megatron_flags": flags,
         }
         write_json(data, json_path)
     if json_path != "-":
-        for line in (*_table(outcomes, chosen, graphs), "", *_recommended(*chosen), *flags):
+        for line in (*_table(outcomes, best, usable), *flags):
             typer.echo(line)
+
+
+def sweep(
+    lengths: IntArray, settings: Sequence[Setting], options: PlanOptions
+) -> tuple[Outcome | Impossible, ...]:
+    """Plan the batch at every setting; one that is impossible is kept with its reason.
+
+    Args:
+        lengths: Tokens of each sequence.
+        settings: At most `MAX_SETTINGS`, the preferred ones first.
+        options: What all settings have in common.
+
+    Raises:
+        InputError: Too many settings, or none that is possible.
+    """
+    if not 0 < len(settings) <= MAX_SETTINGS:
+        problem = f"{len(settings)} settings, not 1 to {MAX_SETTINGS}"
+        raise InputError("sweep", None, problem, "vary less at a time")
+    outcomes = [_tried(lengths, one, place, options) for place, one in enumerate(settings)]
+    first = outcomes[0]
+    if isinstance(first, Impossible) and not any(isinstance(one, Outcome) for one in outcomes):
+        problem = f"no setting is possible: {first.problem}"
+        raise InputError("sweep", None, problem, "change budgets or sizes")
+    return tuple(outcomes)
+
+
+def _tried(
+    lengths: IntArray, setting: Setting, place: int, options: PlanOptions
+) -> Outcome | Impossible:
+    if setting.comm != "a2a+p2p":
+        options = replace(options, inner_size=None)
+    try:
+        domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
+        plan = make_plan(lengths, domain, options.cost_model(setting.comm), options.goal())
+    except InputError as error:
+        return Impossible(setting, str(error))
+    graphs = plan_capacity(options, plan, domain) if options.graphs else None
+    return Outcome(setting, place, domain, plan, graphs)
+
+
+def recommend(
+    outcomes: Iterable[Outcome | Impossible], *, upstream: bool = False
+) -> Outcome | None:
+    """The fastest setting; of those as good, the one with the smallest budget (least memory).
+
+    With ``upstream``, only settings that Megatron-LM can be set to.
+    """
+    done = [one for one in outcomes if isinstance(one, Outcome) and (one.upstream or not upstream)]
+    limit = AS_GOOD * min((one.plan.metrics.makespan for one in done), default=0.0)
+    alike = [one for one in done if one.plan.metrics.makespan <= limit]
+    return min(alike, key=lambda one: (one.setting.max_tokens_per_rank, one.place), default=None)
 
 
 def _settings(
@@ -98,11 +191,12 @@ def _settings(
         raise InputError("--inner-size", options.inner_size, "is for a2a+p2p", "leave it out")
     if options.cost == "attention-only":
         types = [""]
+    tried = positive_numbers(budgets, "--max-tokens-per-rank", digits=12, what="budgets")
     return [
         Setting(budget, spec, comm)
         for comm in dict.fromkeys(types)
         for spec in dict.fromkeys(_possible(options, comm, *item) for item in sets.items())
-        for budget in _budgets(budgets)
+        for budget in dict.fromkeys(tried)
     ]
 
 
@@ -114,55 +208,31 @@ def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str
     return ",".join(str(size) for size in sizes if heads % size == 0) or spec
 
 
-def _budgets(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) < 13 and int(part) for part in parts):
-        remedy = "write positive numbers such as 2048,4096"
-        raise InputError("--max-tokens-per-rank", text or None, "is not a list of budgets", remedy)
-    return list(dict.fromkeys(map(int, parts)))
+def _setting_data(one: Outcome | Impossible) -> dict[str, Any]:
+    data = {**asdict(one.setting), "comm": one.setting.comm or None}
+    if isinstance(one, Impossible):
+        return {**data, "problem": one.problem}
+    data |= {"megatron": one.upstream, "microbatches": len(one.plan.microbatches)}
+    data["metrics"] = one.plan.metrics.as_json()
+    return data if one.graphs is None else {**data, "graphs": one.graphs.as_json()}
 
 
-def _build(options: PlanOptions, setting: Setting) -> tuple[Domain, CostModel]:
-    domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
-    if setting.comm_type != "a2a+p2p":
-        options = replace(options, inner_size=None)
-    return domain, options.cost_model(setting.comm_type)
+def _table(
+    outcomes: Sequence[Outcome | Impossible], best: Outcome | None, usable: Outcome | None
+) -> Iterator[str]:
+    """One line per setting, the fastest first; what is impossible comes last, with its reason.
 
-
-def _graphs(options: PlanOptions, outcomes: Sequence[Outcome]) -> Graphs:
-    return {
-        item.place: plan_capacity(options, item.plan, item.domain)
-        for item in outcomes
-        if options.graphs and item.plan is not None and item.domain is not None
-    }
-
-
-def _setting_data(outcome: Outcome, graphs: GraphCapacity | None) -> dict[str, Any]:
-    setting, plan = outcome.setting, outcome.plan
-    data: dict[str, Any] = {
-        "max_tokens_per_rank": setting.max_tokens_per_rank,
-        "cp_sizes": setting.cp_sizes,
-        "comm": setting.comm_type or None,
-    }
-    if plan is None:
-        return {**data, "problem": outcome.problem}
-    data |= {"megatron": outcome.upstream, "microbatches": len(plan.microbatches)}
-    data["metrics"] = plan.as_json()["metrics"]
-    return data if graphs is None else {**data, "graphs": graphs.as_json()}
-
-
-def _table(outcomes: Sequence[Outcome], chosen: Chosen, graphs: Graphs) -> Iterator[str]:
-    """One line per setting, the fastest first; what is impossible comes last, with its reason."""
-    done = sorted(
-        ((outcome.plan, outcome) for outcome in outcomes if outcome.plan is not None),
-        key=lambda item: (item[0].metrics.makespan, item[1].place),
-    )
-    chosen_places = {outcome.place for outcome in chosen if outcome is not None}
+    Then the recommendation in words.
+    """
+    done = [one for one in outcomes if isinstance(one, Outcome)]
+    done.sort(key=lambda one: one.plan.metrics.makespan)
+    chosen = [one.place for one in (best, usable) if one is not None]
     shown = [
-        _row(plan, outcome, "*" if outcome.place in chosen_places else "", graphs)
-        for rank, (plan, outcome) in enumerate(done)
-        if rank < _SHOWN or outcome.place in chosen_places
+        _row(one, "*" if one.place in chosen else "")
+        for rank, one in enumerate(done)
+        if rank < _SHOWN or one.place in chosen
     ]
+    graphs = done[0].graphs is not None
     rows = [_HEADS + (_GRAPH_HEADS if graphs else ()), *shown]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -171,41 +241,32 @@ def _table(outcomes: Sequence[Outcome], chosen: Chosen, graphs: Graphs) -> Itera
         yield "makespans are without the rows that a capacity adds: the last column"
     if len(done) > len(shown):
         yield f"… {len(done) - len(shown)} slower ones; --json has all"
-    for outcome in outcomes:
-        if outcome.plan is None:
-            yield f"impossible: {_named(outcome)}: {outcome.problem}"
+    for one in outcomes:
+        if isinstance(one, Impossible):
+            yield f"impossible: {one.setting}: {one.problem}"
+    yield ""
+    if best is not None:
+        metrics = best.plan.metrics
+        yield f"recommended: {best.setting}: {amount(metrics.makespan, metrics.unit)}"
+        if usable is not None and usable is not best:
+            slower = usable.plan.metrics.makespan / metrics.makespan
+            yield f"for Megatron-LM: {usable.setting}: {slower:.2f} times as long"
 
 
-def _row(plan: Plan, outcome: Outcome, mark: str, graphs: Graphs) -> tuple[str, ...]:
-    metrics, setting = plan.metrics, outcome.setting
+def _row(one: Outcome, mark: str) -> tuple[str, ...]:
+    metrics, setting, graphs = one.plan.metrics, one.setting, one.graphs
     row = (
         mark,
         f"{setting.max_tokens_per_rank:,}",
         setting.cp_sizes,
-        setting.comm_type or "-",
+        setting.comm or "-",
         amount(metrics.makespan, metrics.unit),
         f"{metrics.ratio:.4f}",
-        f"{len(plan.microbatches):,}",
-        "yes" if outcome.upstream else "no",
+        f"{len(one.plan.microbatches):,}",
+        "yes" if one.upstream else "no",
     )
-    if outcome.place not in graphs:
-        return row
-    found = graphs[outcome.place]
-    return (*row, f"{found.entries:,}", f"{found.times_the_rows:.2f} times")
-
-
-def _recommended(best: Outcome | None, usable: Outcome | None) -> Iterator[str]:
-    """The recommendation in words."""
-    if best is None or best.plan is None:
-        return
-    metrics = best.plan.metrics
-    yield f"recommended: {_named(best)}: {amount(metrics.makespan, metrics.unit)}"
-    if usable is not None and usable.plan is not None and usable.place != best.place:
-        slower = usable.plan.metrics.makespan / metrics.makespan
-        yield f"for Megatron-LM: {_named(usable)}: {slower:.2f} times as long"
-
-
-def _named(outcome: Outcome) -> str:
-    setting = outcome.setting
-    comm = f", {setting.comm_type}" if setting.comm_type else ""
-    return f"{setting.max_tokens_per_rank:,} tokens per rank, CP sizes {setting.cp_sizes}{comm}"
+    return (
+        row
+        if graphs is None
+        else (*row, f"{graphs.entries:,}", f"{graphs.times_the_rows:.2f} times")
+    )

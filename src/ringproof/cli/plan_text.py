@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ringproof.cli.plan_graphs import graph_lines
-from ringproof.cli.plan_result import Result, idle_fraction
+from ringproof.cli.plan_result import Result
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.simulate import Timeline
 
@@ -70,7 +70,7 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
         yield "gradients", f"{reduced} to reduce them where nothing hides it: then {gains}"
     yield (
         "idle",
-        f"{idle_fraction(result.plan, result.line):.1%} of the ranks' time, overheads included",
+        f"{result.line.idle_fraction:.1%} of the ranks' time, overheads included",
     )
     yield "padding", f"{metrics.padding_fraction:.2%} of the tokens in groups"
     yield "CP sizes", _histogram(result)

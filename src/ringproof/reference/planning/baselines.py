@@ -6,6 +6,7 @@ validated alike.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,12 +135,10 @@ def best_static_plan(
     dealings: tuple[Dealing, ...] = ("given", "sorted")
     goal = goal or Goal()
     values = check_lengths(lengths, _fixed(domain, min(cp_sizes)))
-    tried = [
-        (_static(values, domain, size, model, goal, dealing)[1], size, dealing)
-        for size in cp_sizes
-        for dealing in dealings
-    ]
-    _, size, dealing = min(tried, key=lambda item: item[0])
+    size, dealing = min(
+        itertools.product(cp_sizes, dealings),
+        key=lambda pair: _static(values, domain, pair[0], model, goal, pair[1])[1],
+    )
     return size, dealing, static_plan(values, domain, size, model, goal, dealing=dealing)
 
 

@@ -11,7 +11,7 @@ starts, and the best is taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -144,15 +144,11 @@ _RESIDUAL = 1e-3
 def independent(matrix: FloatArray) -> tuple[int, ...]:
     """Columns, from the left, that are no linear combination of those taken before."""
     taken: list[int] = []
-    basis: list[FloatArray] = []
     for index, column in enumerate(matrix.T):
-        norm = float(np.linalg.norm(column))
-        rest = column.copy()
-        for direction in basis:
-            rest = rest - direction * float(direction @ rest)
-        if norm > 0 and float(np.linalg.norm(rest)) > _RESIDUAL * norm:
+        basis = np.linalg.qr(matrix[:, taken])[0]
+        rest = column - basis @ (basis.T @ column)
+        if float(np.linalg.norm(rest)) > _RESIDUAL * float(np.linalg.norm(column)):
             taken.append(index)
-            basis.append(rest / float(np.linalg.norm(rest)))
     return tuple(taken)
 
 
@@ -208,8 +204,8 @@ class Calibration:
     """
 
     peak_flops_per_second: float
-    fitted: tuple[tuple[str, float], ...]
-    errors: tuple[tuple[str, float], ...]
+    fitted: Mapping[str, float]
+    errors: Mapping[str, float]
     kept: tuple[str, ...]
     rest_seconds: float
     rows: tuple[Row, ...]
@@ -229,7 +225,7 @@ class Calibration:
             problem = f"was fitted to a peak of {self.peak_flops_per_second:g} FLOP/s"
             remedy = "give the hardware it was fitted for, or fit it anew"
             raise InputError("calibration", machine.peak_flops_per_second, problem, remedy)
-        values: dict[str, Any] = dict(self.fitted)
+        values: Mapping[str, Any] = self.fitted
         return replace(machine, name=f"{machine.name}-calibrated", **values)
 
     def as_json(self) -> dict[str, Any]:
@@ -255,26 +251,26 @@ def calibration_from_json(data: Any) -> Calibration:
     Raises:
         InputError: Something else.
     """
+    refused = InputError("calibration", None, "is not a calibration of version 1", "fit it anew")
     rows = []
     try:
         for item in data["samples"]:
             measurement = measurement_from_json(item, "samples")
             if measurement is None:
-                raise InputError("samples", None, "is not a measurement", "correct it")
+                raise refused
             rows.append(Row(measurement, float(item["predicted_seconds"])))
         fitted, errors = (
-            tuple((str(name), float(value)) for name, value in data[key].items())
+            {str(name): float(value) for name, value in data[key].items()}
             for key in ("fitted", "errors")
         )
         kept = tuple(str(name) for name in data["kept"])
         peak, rest = float(data["peak_flops_per_second"]), float(data["rest_seconds"])
-        version = data["version"]
+        if data["version"] != 1 or not rows or {*kept, *fitted} != set(UNKNOWNS):
+            raise refused
     except InputError:
         raise
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        raise InputError("calibration", None, "is not a calibration", "fit it anew") from None
-    if version != 1 or not rows or {*kept, *dict(fitted)} != set(UNKNOWNS):
-        raise InputError("calibration", version, "is not a calibration of version 1", "fit it anew")
+        raise refused from None
     return Calibration(peak, fitted, errors, kept, rest, tuple(rows))
 
 
@@ -317,14 +313,14 @@ def fit(samples: Sequence[Measurement], model: StepCost) -> Calibration:
     ]
     best = _without_doubtful(task, min(tries, key=lambda item: item.squares))
     fitted = machine_of(_bounded(best.rates, best.found, task.start), machine)
-    names = tuple(UNKNOWNS[index] for index in best.found if index != REST)
+    names = [UNKNOWNS[index] for index in best.found if index != REST]
     rates = np.append(rates_of(fitted)[:REST], best.rates[REST])
     errors = _errors(task, replace(best, rates=rates))
     predictions = counts(task.table, model, rates) @ rates
     return Calibration(
         machine.peak_flops_per_second,
-        tuple((name, float(getattr(fitted, name))) for name in names),
-        tuple((UNKNOWNS[index], error) for index, error in errors.items() if index != REST),
+        {name: float(getattr(fitted, name)) for name in names},
+        {UNKNOWNS[index]: error for index, error in errors.items() if index != REST},
         tuple(name for name in UNKNOWNS if name not in names),
         float(rates[REST]),
         tuple(map(Row, samples, predictions.tolist())),

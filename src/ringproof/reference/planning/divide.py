@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ringproof.reference.planning.bounds import least_tokens, least_work
 from ringproof.reference.planning.costs import Batch
@@ -18,24 +17,23 @@ from ringproof.reference.planning.pack import (
     WEIGHT_OF_UNUSED,
     Order,
     Packing,
-    Seats,
     assembled,
     dearest,
     pack,
     repeated,
     usable_chains,
 )
-from ringproof.reference.planning.remaining import Remaining
 from ringproof.reference.planning.target import Target, Targets
 
 _MOST_SPARE = 16_384
 """Later sequences that may fill holes; of more, every second, third, ... is considered."""
-
 _WEIGHT_OF_MISSING = 10.0
 """How much worse it is to miss a part of an equal share than to take that part longer: what is left
 over may end as one microbatch more."""
 
 
+_FIRST_LOOK = 256
+"""Sequences that are looked at first in what remains; twice as many each time that was too few."""
 _AS_GOOD, _AS_FULL = 1.0005, 0.001
 """A microbatch packed like an earlier one may take longer than that one by this factor, in
 proportion to its work, and miss this part of its share more."""
@@ -64,11 +62,6 @@ class _Best:
     part: float
     rating: float
     final: bool
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is missing."""
-        return self.part >= FULL_ENOUGH
 
 
 def divide(
@@ -105,6 +98,80 @@ def divide(
         packings.append(best.packing)
         remaining.remove(best.packing.members)
     return tuple(packings)
+
+
+class Remaining:
+    """The sequences that no microbatch has yet, as places in the batch's order.
+
+    Nothing here but `all` takes time in proportion to what remains, so that a batch of many
+    microbatches does not take time in proportion to the square of its sequences.
+
+    Args:
+        tokens: Tokens of each sequence, in the order of the batch.
+    """
+
+    def __init__(self, tokens: IntArray) -> None:
+        self._tokens = tokens
+        self._there = np.ones(len(tokens), bool)
+        self._head = 0
+        self._count = len(tokens)
+        self._look = _FIRST_LOOK
+        self.tokens = int(tokens.sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def all(self) -> IntArray:
+        """All that remain."""
+        return self._head + np.flatnonzero(self._there[self._head :])
+
+    def remove(self, members: IntArray) -> None:
+        """Take sequences out."""
+        self._there[members] = False
+        self._count -= len(members)
+        self.tokens -= int(self._tokens[members].sum())
+        if self._count:
+            while not self._there[self._head]:
+                here = self._there[self._head : self._head + self._look]
+                self._head += int(here.argmax()) if here.any() else len(here)
+
+    def worth(self, tokens: int, budget: int) -> IntArray:
+        """The first sequences, up to the one that reaches ``tokens``, within ``budget``."""
+        while True:
+            end = self._head + self._look
+            found = self._head + np.flatnonzero(self._there[self._head : end])
+            cumulative = np.cumsum(self._tokens[found])
+            if int(cumulative[-1]) >= tokens or end >= len(self._there):
+                break
+            self._look *= 2
+        stop = int(np.searchsorted(cumulative, tokens)) + 1  # with the one that crosses the line
+        stop = min(stop, int(np.searchsorted(cumulative, budget, side="right")))
+        return found[: max(1, stop)]
+
+    def after(self, place: int, skipped: int, most: int) -> IntArray:
+        """Later sequences than one place, without the first few: all, or every n-th."""
+        start, look = place + 1, self._look
+        while skipped and start < len(self._there):
+            here = np.flatnonzero(self._there[start : start + look])
+            if len(here) > skipped:
+                start, skipped = start + int(here[skipped]), 0
+            else:
+                start, skipped = start + look, skipped - len(here)
+        step = max(1, -(-(len(self._there) - start) // most))
+        start += len(self) % step  # others each time, so that none is passed over for good
+        return start + step * np.flatnonzero(self._there[start::step])
+
+    def following(self, places: IntArray) -> IntArray | None:
+        """For each place, one that remains at or after it, all different; ``None`` without one."""
+        found: list[int] = []
+        for place in np.sort(places).tolist():
+            start = max(place, found[-1] + 1 if found else 0)
+            here = self._there[start : start + _FIRST_LOOK]
+            step = int(here.argmax()) if len(here) else 0
+            if not len(here) or not here[step]:
+                return None
+            found.append(start + step)
+        return np.array(found, np.int64)
 
 
 @dataclass(frozen=True)
@@ -248,21 +315,18 @@ def split_to_multiple(
 
 
 def _halves(packing: Packing, batch: Batch, domain: Domain) -> list[Packing]:
-    """Every other group by time, or of a single group every other sequence."""
+    """Every other group by time, or of a single group every other sequence, then widened."""
     if len(packing.groups) > 1:
         place = np.empty(len(packing.groups), np.int64)
         place[np.argsort(-packing.groups.time, kind="stable")] = np.arange(len(packing.groups))
         second = (place % 2 == 1)[packing.home]
     else:
         second = np.arange(len(packing.members)) % 2 == 1
-    return [_part(packing, keep, batch, domain) for keep in (~second, second)]
-
-
-def _part(packing: Packing, keep: npt.NDArray[np.bool_], batch: Batch, domain: Domain) -> Packing:
-    """A microbatch of some of the sequences, their groups as they were, then widened."""
-    members = packing.members[keep]
-    old, home = np.unique(packing.home[keep], return_inverse=True)
-    by_length = np.argsort(members, kind="stable")
-    members, home = members[by_length], home[by_length]
-    seats = Seats(packing.sizes, packing.groups.level[old], members, home)
-    return assembled(batch, seats, domain, even=False)
+    halves = []
+    for keep in (~second, second):
+        members = packing.members[keep]
+        old, home = np.unique(packing.home[keep], return_inverse=True)
+        by_length, level = np.argsort(members, kind="stable"), packing.groups.level[old]
+        members, home = members[by_length], home[by_length]
+        halves.append(assembled(batch, domain, packing.sizes, level, members, home, even=False))
+    return halves

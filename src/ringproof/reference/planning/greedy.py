@@ -30,7 +30,6 @@ from ringproof.reference.planning.pack import (
     MOST_CHAINS,
     WEIGHT_OF_UNUSED,
     Packing,
-    Seats,
     assembled,
     usable_chains,
 )
@@ -51,9 +50,9 @@ class _Table:
         sizes: The chain.
         kind: Kind of each sequence; the other entries are by kind, longest first.
         first: First sequence of each kind, then the number of sequences.
-        ticks, weights, tokens: By size and kind; ``weights`` is what the rule compares, ticks or
-            squared lengths.
-        ticks_overhead, overhead: By size, of ``ticks`` and of ``weights``.
+        weights, tokens: By size and kind; ``weights`` is what the rule compares, ticks or squared
+            lengths.
+        overhead: Weight of a group whatever is in it, by size.
         lowest: The smallest size (an index) that holds a sequence.
         work, least: The least rank-ticks and rank-tokens of a sequence, over all sizes.
         budget, places: Tokens per rank and sequences that a group may hold.
@@ -63,8 +62,6 @@ class _Table:
     sizes: tuple[int, ...]
     kind: list[int]
     first: list[int]
-    ticks: list[list[int]]
-    ticks_overhead: list[int]
     weights: list[list[int]]
     tokens: list[list[int]]
     overhead: list[int]
@@ -156,10 +153,6 @@ class _Level:
         while heavy and heavy[0][0] <= below:
             heappush(self.ready, heappop(heavy)[1])
 
-    def take(self) -> _Group:
-        """Take out the first group that is ready, or else the lightest that has room."""
-        return self.groups[heappop(self.ready) if self.ready else heappop(self.heavy)[1]]
-
 
 @dataclass(slots=True)
 class _Filling:
@@ -189,22 +182,6 @@ class _Filling:
     def count(self) -> int:
         """Number of sequences in it."""
         return len(self.members)
-
-    @property
-    def ticks(self) -> int:
-        """Time of the longest group, whatever the rule compares."""
-        table = self.table
-        return max(
-            table.ticks_overhead[level.index]
-            + sum(table.ticks[level.index][table.kind[item]] for item in group.members)
-            for level in self.levels
-            for group in level.groups
-        )
-
-    def look(self, lowest: int) -> None:
-        """Look at smaller sizes, too."""
-        self.looked_at[:0] = self.levels[lowest : self.lowest]
-        self.lowest = lowest
 
 
 @dataclass(frozen=True)
@@ -380,7 +357,7 @@ def one_by_one(
         if best.free:  # groups will grow, and take less time
             freed += best.work
         else:
-            spent += best.ticks
+            spent += packings[-1].ticks
         if spent + (queue.work + freed) / domain.ranks >= limit:
             return ()
     return tuple(packings)
@@ -388,19 +365,17 @@ def one_by_one(
 
 def _table(batch: Batch, domain: Domain, chain: tuple[int, ...], as_upstream: bool) -> _Table:
     rows = [batch.sizes.index(size) for size in chain]
-    ticks, ticks_overhead = batch.ticks[rows].tolist(), batch.overhead[rows].tolist()
-    weights, overhead = ticks, ticks_overhead
     first = np.searchsorted(batch.kind, np.arange(batch.ticks.shape[1] + 1)).tolist()
     if as_upstream:  # squared length over size, times the largest size: whole numbers
         squares = [length * length for length in batch.lengths[first[:-1]].tolist()]
         weights = [[square * (chain[-1] // size) for square in squares] for size in chain]
         overhead = [0] * len(chain)
+    else:
+        weights, overhead = batch.ticks[rows].tolist(), batch.overhead[rows].tolist()
     return _Table(
         chain,
         batch.kind.tolist(),
         first,
-        ticks,
-        ticks_overhead,
         weights,
         batch.tokens[rows].tolist(),
         overhead,
@@ -484,8 +459,10 @@ def _add(now: _Filling, item: int, group: _Group) -> None:
 def _somewhere(now: _Filling, kind: int, limit: int) -> _Group | None:
     """Take out or open a group for a sequence, see the module; ``None`` where it fits nowhere."""
     table, heaviest, free = now.table, now.heaviest, now.free
-    if table.lowest[kind] != now.lowest:
-        now.look(table.lowest[kind])
+    lowest = table.lowest[kind]
+    if lowest != now.lowest:  # smaller sizes are looked at, too
+        now.looked_at[:0] = now.levels[lowest : now.lowest]
+        now.lowest = lowest
     best: _Level | None = None
     least, opened = limit + 1, False
     for level in now.looked_at:
@@ -494,7 +471,7 @@ def _somewhere(now: _Filling, kind: int, limit: int) -> _Group | None:
         if level.groups:
             level.allow(table.budget - level.tokens[kind], below)
             if level.ready:
-                return level.take()
+                return level.groups[heappop(level.ready)]
             if level.heavy and level.heavy[0][0] + weight < least:
                 best, opened, least = level, False, level.heavy[0][0] + weight
         if free >= level.size:
@@ -504,7 +481,7 @@ def _somewhere(now: _Filling, kind: int, limit: int) -> _Group | None:
                 best, opened, least = level, True, level.overhead + weight
     if best is None:
         return None
-    return _open(now, best) if opened else best.take()
+    return _open(now, best) if opened else best.groups[heappop(best.heavy)[1]]
 
 
 def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Packing:
@@ -514,5 +491,4 @@ def _packed(filling: _Filling, batch: Batch, domain: Domain, even: bool) -> Pack
     by_length = np.argsort(members, kind="stable")
     members, home = members[by_length], home[by_length]
     level = np.array([group.level for group in groups])
-    seats = Seats(filling.table.sizes, level, members, home)
-    return assembled(batch, seats, domain, even=even)
+    return assembled(batch, domain, filling.table.sizes, level, members, home, even=even)

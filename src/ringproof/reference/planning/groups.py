@@ -43,11 +43,6 @@ class Groups:
         """Ticks per group at its own size."""
         return self.ticks[self.level, np.arange(len(self.level))]
 
-    @property
-    def filled(self) -> IntArray:
-        """Tokens per rank and group at its own size."""
-        return self.tokens[self.level, np.arange(len(self.level))]
-
     def only(self, keep: npt.NDArray[np.bool_]) -> Groups:
         """Some of the groups."""
         return Groups(
@@ -76,12 +71,6 @@ class Open:
 
     def __len__(self) -> int:
         return len(self.level)
-
-
-def empty_groups(level: IntArray, overhead: IntArray) -> Open:
-    """Groups with nothing in them."""
-    nothing = np.zeros(len(level), np.int64)
-    return Open(level, overhead[level], nothing, nothing)
 
 
 def deal(

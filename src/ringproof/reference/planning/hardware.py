@@ -26,11 +26,9 @@ Shares of the peak are estimates, to be replaced by calibration:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.presets import from_fields, named
 
 GIGABIT_BYTES = 1e9 / 8
 _LEAST, _MOST = 1e-30, 1e30
@@ -81,10 +79,6 @@ class Hardware:
             raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
         object.__setattr__(self, "gpus_per_node", int(self.gpus_per_node))  # 8.0 in JSON
 
-    def as_json(self) -> dict[str, Any]:
-        """All fields, as `hardware_from_json` reads them."""
-        return asdict(self)
-
 
 def _check_number(name: str, value: object) -> None:
     zero = name.endswith(("half_rows", "latency_seconds", "launch_seconds"))
@@ -133,21 +127,3 @@ B200 = replace(
 # 64 of the 72 GPUs of a domain: jobs take a power of two, and leave the rest of the rack out.
 GB200 = replace(B200, name="gb200", peak_flops_per_second=2500e12, gpus_per_node=64)
 PRESETS = (A100, H100, H200, B200, GB200)
-
-
-def hardware(name: str) -> Hardware:
-    """The preset of that name.
-
-    Raises:
-        InputError: There is none.
-    """
-    return named(PRESETS, name, "hardware", "a file with every field for custom")
-
-
-def hardware_from_json(data: Any) -> Hardware:
-    """Hardware from all its fields; the name may be left out.
-
-    Raises:
-        InputError: Not an object, or a field that is missing, unknown or out of range.
-    """
-    return from_fields(Hardware, data, "hardware")

@@ -17,7 +17,7 @@ import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray, chains
-from ringproof.reference.planning.groups import Groups, Open, deal, empty_groups, merge, widen
+from ringproof.reference.planning.groups import Groups, Open, deal, merge, widen
 from ringproof.reference.planning.target import Target, Targets
 
 FULL_ENOUGH = 0.998
@@ -60,23 +60,6 @@ class Packing:
     def ticks(self) -> int:
         """Time until the last group is done."""
         return int(self.groups.time.max())
-
-
-@dataclass(frozen=True)
-class Seats:
-    """Sequences and their groups, none of them empty.
-
-    Attributes:
-        sizes: The chain of group sizes that ``level`` counts in.
-        level: Per group, the index of its size.
-        members: Places in the batch's order of the sequences.
-        home: For each of them, its group.
-    """
-
-    sizes: tuple[int, ...]
-    level: IntArray
-    members: IntArray
-    home: IntArray
 
 
 @dataclass(frozen=True)
@@ -137,7 +120,8 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
     """
     items, domain = order.items, order.domain
     target, level = _open(targets, items, aim, domain, len(items) + len(order.spare))
-    groups = empty_groups(level, items.overhead)
+    nothing = np.zeros(len(level), np.int64)
+    groups = Open(level, items.overhead[level], nothing, nothing)
     queue = np.arange(len(items))
     placed: list[tuple[IntArray, IntArray]] = []
     for factor in (*_LIMITS, None):
@@ -148,17 +132,16 @@ def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -
         placed += pairs
         if not len(queue):
             break
-    members = [items.members[chosen] for chosen, _ in placed]
+    chosen = [items.members[places] for places, _ in placed]
     if len(order.spare):
         price = 0 if strict else dearest(items, order.spare, domain)
         groups, pairs = _fill(groups, order, max(target.ticks, price))
-        members += [order.spare.members[chosen] for chosen, _ in pairs]
+        chosen += [order.spare.members[places] for places, _ in pairs]
         placed += pairs
-    home = np.concatenate([group for _, group in placed])
-    number = np.cumsum(groups.count > 0) - 1
-    taken = level[groups.count > 0]
-    seats = Seats(items.sizes, taken, np.concatenate(members), number[home])
-    return assembled(order.batch, seats, domain, even=True)
+    used = groups.count > 0
+    number = np.cumsum(used) - 1
+    members, home = np.concatenate(chosen), number[np.concatenate([group for _, group in placed])]
+    return assembled(order.batch, domain, items.sizes, level[used], members, home)
 
 
 def _open(
@@ -231,38 +214,52 @@ def dearest(items: Items, spare: Items, domain: Domain) -> int:
 def repeated(batch: Batch, members: IntArray, old: Packing) -> Packing:
     """The packing of other sequences in the same groups, each in the place of another."""
     level = old.groups.level
-    groups = _summed(batch, Seats(old.sizes, level, members, old.home), int(level.max()) + 1)
+    groups = _summed(batch, old.sizes[: int(level.max()) + 1], level, members, old.home)
     return Packing(groups, old.sizes, members, old.home, old.idle)
 
 
-def assembled(batch: Batch, seats: Seats, domain: Domain, *, even: bool) -> Packing:
-    """The microbatch of sequences whose groups are known, grown into idle ranks and evened out.
+def assembled(
+    batch: Batch,
+    domain: Domain,
+    sizes: tuple[int, ...],
+    level: IntArray,
+    members: IntArray,
+    home: IntArray,
+    *,
+    even: bool = True,
+) -> Packing:
+    """The microbatch of sequences whose groups are known, none of them empty.
 
-    With ``even``, groups are joined so that all end together.
+    The groups grow into idle ranks and, with ``even``, are joined so that all end together.
+
+    Args:
+        batch: The sequences of the global batch.
+        domain: Ranks and limits.
+        sizes: The chain of group sizes that ``level`` counts in.
+        level: Per group, the index of its size.
+        members: Places of the microbatch's sequences in the batch's order.
+        home: For each of them, its group.
+        even: Whether groups are joined.
     """
-    groups, sizes = _summed(batch, seats, len(seats.sizes)), np.array(seats.sizes)
-    groups, home = (
-        widen(groups, seats.sizes, domain.ranks - int(sizes[seats.level].sum())),
-        seats.home,
-    )
+    ranks = np.array(sizes)
+    groups = _summed(batch, sizes, level, members, home)
+    groups = widen(groups, sizes, domain.ranks - int(ranks[level].sum()))
     if even:
-        groups, moved = merge(groups, seats.sizes, domain)
+        groups, moved = merge(groups, sizes, domain)
         home = moved[home]
-    idle = domain.ranks - int(sizes[groups.level].sum())
-    return Packing(groups, seats.sizes, seats.members, home, idle)
+    return Packing(groups, sizes, members, home, domain.ranks - int(ranks[groups.level].sum()))
 
 
-def _summed(batch: Batch, seats: Seats, end: int) -> Groups:
-    """The groups of sequences, with sums for sizes (indices) below ``end``.
-
-    Groups never shrink: the sums for sizes below the smallest one in use stay zero.
-    """
-    start, home = int(seats.level.min()), seats.home
+def _summed(
+    batch: Batch, sizes: tuple[int, ...], level: IntArray, members: IntArray, home: IntArray
+) -> Groups:
+    """The groups of sequences; for sizes below the smallest one in use the sums stay zero."""
+    start = int(level.min())
     by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
-    items = batch.items(seats.members[by_group], seats.sizes[start:end])
+    items = batch.items(members[by_group], sizes[start:])
     starts = np.cumsum(count) - count
-    ticks, tokens = (np.zeros((len(seats.sizes), len(count)), np.int64) for _ in range(2))
-    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:end])
-    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:end])
-    overhead = batch.overhead[[batch.sizes.index(size) for size in seats.sizes]]
-    return Groups(seats.level, ticks + overhead[:, None], tokens, count, overhead)
+    ticks, tokens = (np.zeros((len(sizes), len(count)), np.int64) for _ in range(2))
+    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:])
+    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:])
+    overhead = batch.overhead[[batch.sizes.index(size) for size in sizes]]
+    return Groups(level, ticks + overhead[:, None], tokens, count, overhead)

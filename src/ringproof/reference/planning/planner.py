@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
 from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
-from ringproof.reference.planning.pack import Packing, Seats, assembled, first_fit
+from ringproof.reference.planning.pack import Packing, assembled, first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
@@ -100,7 +100,8 @@ def make_plan(
     values = check_lengths(lengths, domain)
     batch = make_batch(values, domain, model)
     bound = lower_bound(batch, domain, goal)
-    best = _search(batch, domain, goal, bound)
+    search = _Search(batch, domain, goal, bound)
+    best = search.small() if len(batch) * domain.ranks <= _SMALL else search.large()
     if goal.objective == "async":
         offsets, _ = laid_out(best.packings, batch, domain.ranks)
     else:
@@ -160,93 +161,111 @@ class _Search:
 
     @property
     def best(self) -> _Candidate:
-        """The best one."""
-        return _best(self.found)
+        """The best of those that waste fewest ranks, and none that is longer than their first.
+
+        A later one has to be shorter by enough for the microbatches that it has more.
+        """
+        idle = min(candidate.idle for candidate in self.found)
+        first, *others = (candidate for candidate in self.found if candidate.idle == idle)
+        best = first
+        for one in others:
+            more = len(one.packings) / len(best.packings) - 1
+            shorter = one.makespan * (1 + _EARNED * more) < best.makespan
+            best = one if shorter and one.makespan <= first.makespan else best
+        return best
 
     def good(self, factor: float) -> bool:
         """Whether the best one is within that factor of the bound and leaves no rank idle."""
-        return bool(self.found) and _good(self.found, factor * self.bound)
+        return self.best.makespan <= factor * self.bound and not self.best.idle
 
     def add(self, packings: tuple[Packing, ...]) -> None:
-        """Add a plan."""
+        """Add a plan, with its iteration."""
         packings = split_to_multiple(packings, self.batch, self.domain)
-        self.found.append(_rated(packings, self.batch, self.domain, self.goal))
+        if self.goal.objective == "async":
+            makespan = float(laid_out(packings, self.batch, self.domain.ranks)[1].max())
+        else:
+            overhead = self.batch.microbatch_overhead
+            times = [float(packing.ticks + overhead) for packing in packings]
+            makespan = self.goal.pipeline.seconds(times)
+        self.found.append(_Candidate(makespan, packings))
 
     def deal(self, effort: int) -> None:
         """Deal the sequences one by one."""
         self.add(one_by_one(self.batch, self.domain, effort=effort + _EFFORT))
 
+    def deal_as_upstream(self, *, quick: bool) -> None:
+        """Deal one by one, by upstream's rule and by our own; if quick, upstream's only if shorter,
+        and groups are not joined."""
+        batch, domain = self.batch, self.domain
+        own, limit = one_by_one(batch, domain, even=not quick), None
+        if quick:
+            limit = sum(packing.ticks + batch.microbatch_overhead for packing in own)
+        upstream = one_by_one(batch, domain, as_upstream=True, even=not quick, limit=limit)
+        for packings in (upstream, own) if upstream else (own,):
+            self.add(packings)
+
     def divide(self, wanted: int) -> bool:
         """Divide the batch into so many microbatches; whether the result is as good as it gets."""
         multiple = self.domain.microbatch_multiple
+        rounded = -(-wanted // multiple) * multiple
         # Running ahead and pipelines gain from microbatches with all lengths.
         first = self.goal.plain or len(self.batch) > _MANY
         for spread in (False,) if first else (False, True):
-            rounded = -(-wanted // multiple) * multiple
             self.add(divide(self.batch, self.domain, rounded, spread=spread))
             if self.good(_PERFECT):
                 return True
         return False
 
-    def undivided(self) -> bool:
-        """Where communication is free, use groups of all ranks; whether nothing is shorter."""
+    def undivided(self) -> _Candidate | None:
+        """Where communication is free, the plan with groups of all ranks if nothing is shorter."""
         if not self.free:
-            return False
+            return None
         self.add(_undivided(self.batch, self.domain))
-        return _good(self.found[-1:], _PERFECT * self.bound)
+        found = self.found[-1]
+        return found if found.makespan <= _PERFECT * self.bound and not found.idle else None
 
     def fill(self) -> None:
         """Fill microbatches one after the other; budgets may stay unused where that is faster."""
         self.add(divide(self.batch, self.domain, self.fewest, full=True))
 
+    def small(self) -> _Candidate:
+        """The first plan of a small batch that is good enough, or else the best."""
+        count, plain = len(self.batch), self.goal.plain
+        quick = plain and _FEW < count <= _QUICK
+        self.deal_as_upstream(quick=quick)
+        if self.good(_CLOSE if plain and not self.free else _PERFECT):
+            return self.best
+        divided = not quick or self.best.idle
+        if divided and self.divide(len(self.best.packings)):
+            return self.best
+        if found := self.undivided():
+            return found
+        if count <= _FEW:
+            self.fill()
+        return self.best
 
-def _search(batch: Batch, domain: Domain, goal: Goal, bound: float) -> _Candidate:
-    """The best of several ways to divide the batch; the first that is good enough."""
-    search = _Search(batch, domain, goal, bound)
-    if len(batch) * domain.ranks <= _SMALL:
-        return _search_small(search)
-    return _search_large(search)
-
-
-def _search_small(search: _Search) -> _Candidate:
-    batch, domain, goal = search.batch, search.domain, search.goal
-    quick = goal.plain and _FEW < len(batch) <= _QUICK
-    for packings in _quickly(batch, domain) if quick else _dealt(batch, domain):
-        search.add(packings)
-    if search.good(_CLOSE if goal.plain and not search.free else _PERFECT):
-        return search.best
-    divided = not quick or search.best.idle
-    if divided and search.divide(len(search.best.packings)):
-        return search.best
-    if search.undivided():
-        return search.found[-1]
-    if len(batch) <= _FEW:
-        search.fill()
-    return search.best
-
-
-def _search_large(search: _Search) -> _Candidate:
-    batch, count = search.batch, len(search.batch)
-    able = batch.ticks.size <= _TABLE
-    tail, short = long_tail(batch, search.domain), count <= search.fewest * _SHORT
-    dealt = able and search.goal.plain and (tail or short)
-    if dealt:
-        search.deal(2 * count if tail else count)
-        enough = _CLOSE if short else _EXACT
-        if count > _MANY:
-            helps = tail and count > _PLENTY and search.good(_NEAR)
-            enough = _CLOSE if helps else math.inf if tail else _NEAR
-        if search.good(min(enough, _PERFECT) if search.free else enough):
-            return search.best
-    if search.divide(search.fewest):
-        return search.best
-    if search.undivided():
-        return search.found[-1]
-    if (count <= _CHEAP or count > _HUGE or not able) and not search.good(_NEAR):
-        search.fill()
-    if able and not dealt and not search.good(_NEAR):
-        search.deal(count)
-    return search.best
+    def large(self) -> _Candidate:
+        """The first plan of a large batch that is good enough, or else the best."""
+        count, able = len(self.batch), self.batch.ticks.size <= _TABLE
+        tail, short = long_tail(self.batch, self.domain), count <= self.fewest * _SHORT
+        dealt = able and self.goal.plain and (tail or short)
+        if dealt:
+            self.deal(2 * count if tail else count)
+            enough = _CLOSE if short else _EXACT
+            if count > _MANY:
+                helps = tail and count > _PLENTY and self.good(_NEAR)
+                enough = _CLOSE if helps else math.inf if tail else _NEAR
+            if self.good(min(enough, _PERFECT) if self.free else enough):
+                return self.best
+        if self.divide(self.fewest):
+            return self.best
+        if found := self.undivided():
+            return found
+        if (count <= _CHEAP or count > _HUGE or not able) and not self.good(_NEAR):
+            self.fill()
+        if able and not dealt and not self.good(_NEAR):
+            self.deal(count)
+        return self.best
 
 
 def long_tail(batch: Batch, domain: Domain) -> bool:
@@ -272,55 +291,9 @@ def communication_is_free(batch: Batch, domain: Domain) -> bool:
 
 def _undivided(batch: Batch, domain: Domain) -> tuple[Packing, ...]:
     """One group of all ranks in each microbatch."""
+    sizes, level = (domain.ranks,), np.zeros(1, np.int64)
     found = []
     for members in first_fit(batch.tokens[-1, batch.kind], domain):
-        home, level = np.zeros(len(members), np.int64), np.zeros(1, np.int64)
-        seats = Seats((domain.ranks,), level, np.array(members), home)
-        found.append(assembled(batch, seats, domain, even=False))
+        home = np.zeros(len(members), np.int64)
+        found.append(assembled(batch, domain, sizes, level, np.array(members), home, even=False))
     return tuple(found)
-
-
-def _dealt(batch: Batch, domain: Domain) -> Iterator[tuple[Packing, ...]]:
-    """Deal one by one, by upstream's rule and by our own."""
-    yield one_by_one(batch, domain, as_upstream=True)
-    yield one_by_one(batch, domain)
-
-
-def _quickly(batch: Batch, domain: Domain) -> Iterator[tuple[Packing, ...]]:
-    """Deal one by one; before that plan comes that of upstream's rule, where it is shorter."""
-    own = one_by_one(batch, domain, even=False)
-    limit = sum(packing.ticks + batch.microbatch_overhead for packing in own)
-    upstream = one_by_one(batch, domain, as_upstream=True, even=False, limit=limit)
-    if upstream:
-        yield upstream
-    yield own
-
-
-def _good(found: Sequence[_Candidate], makespan: float) -> bool:
-    best = _best(found)
-    return best.makespan <= makespan and not best.idle
-
-
-def _best(found: Sequence[_Candidate]) -> _Candidate:
-    """The best of those that waste fewest ranks, and none that is longer than their first."""
-    idle = min(candidate.idle for candidate in found)
-    first, *others = (candidate for candidate in found if candidate.idle == idle)
-    best = first
-    for candidate in others:
-        if candidate.makespan <= first.makespan and _better(candidate, best):
-            best = candidate
-    return best
-
-
-def _better(one: _Candidate, other: _Candidate) -> bool:
-    """Whether it is shorter, by enough for the microbatches that it has more."""
-    more = len(one.packings) / len(other.packings) - 1
-    return one.makespan * (1 + _EARNED * more) < other.makespan
-
-
-def _rated(packings: tuple[Packing, ...], batch: Batch, domain: Domain, goal: Goal) -> _Candidate:
-    if goal.objective == "async":
-        _, clocks = laid_out(packings, batch, domain.ranks)
-        return _Candidate(float(clocks.max()), packings)
-    times = [float(packing.ticks + batch.microbatch_overhead) for packing in packings]
-    return _Candidate(goal.pipeline.seconds(times), packings)

@@ -20,26 +20,17 @@ named in the table) and, for the hybrid and the example, NVIDIA's recipes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.presets import from_fields, named
 
 ITEM_BYTES = 2
 """bf16."""
-GATED_MATRICES, PLAIN_MATRICES = 3, 2
-MAY_BE_ZERO = frozenset(
-    {
-        *("vocabulary", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "attention_layers"),
-        *("ffn_layers", "recurrent_layers", "recurrent_weights", "experts"),
-    }
-)
 _MOST = 10**15
 _NO_TEXT = "name is not text, or gated is neither true nor false"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelShape:
     """A model, as far as its time per token depends on it.
 
@@ -79,6 +70,7 @@ class ModelShape:
     head_dim: int
     ffn: int
     vocabulary: int
+    _: KW_ONLY
     v_head_dim: int = 0
     gated: bool = True
     attention_layers: int = 0
@@ -97,7 +89,8 @@ class ModelShape:
                 object.__setattr__(self, name, getattr(self, other))
         for item in fields(self):
             if item.name not in ("name", "gated"):
-                _check_count(item.name, getattr(self, item.name))
+                least = 0 if item.default == 0 or item.name == "vocabulary" else 1
+                _check_count(item.name, getattr(self, item.name), least)
         if not isinstance(self.name, str) or not isinstance(self.gated, bool):
             raise InputError("model", self.name, _NO_TEXT, "correct it")
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
@@ -130,7 +123,7 @@ class ModelShape:
     @property
     def layer_weights(self) -> int:
         """Weights that a token meets in all layers."""
-        matrices = GATED_MATRICES if self.gated else PLAIN_MATRICES
+        matrices = 3 if self.gated else 2
         return (
             self.attention_layers * self.attention_weights
             + self.ffn_layers * matrices * self.hidden * self.ffn
@@ -164,89 +157,37 @@ class ModelShape:
         return self.heads * self.v_head_dim * ITEM_BYTES
 
 
-def _check_count(name: str, value: object) -> None:
-    least = 0 if name in MAY_BE_ZERO else 1
+def _check_count(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
         problem = f"is not a whole number from {least} to {_MOST:.0e}"
         raise InputError(f"model.{name}", value, problem, "correct it")
 
 
-LLAMA3_8B = ModelShape(
-    name="llama3-8b",
-    parameters=8_030_261_248,
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    ffn=14336,
-    vocabulary=128256,
-)
-LLAMA3_70B = ModelShape(
-    name="llama3-70b",
-    parameters=70_553_706_496,
-    layers=80,
-    hidden=8192,
-    heads=64,
-    kv_heads=8,
-    head_dim=128,
-    ffn=28672,
-    vocabulary=128256,
-)
+# name, parameters, layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary
+LLAMA3_8B = ModelShape("llama3-8b", 8_030_261_248, 32, 4096, 32, 8, 128, 14336, 128256)
+LLAMA3_70B = ModelShape("llama3-70b", 70_553_706_496, 80, 8192, 64, 8, 128, 28672, 128256)
 QWEN3_30B_A3B = ModelShape(
-    name="qwen3-30b-a3b",
-    parameters=30_532_122_624,
-    layers=48,
-    hidden=2048,
-    heads=32,
-    kv_heads=4,
-    head_dim=128,
-    ffn=8 * 768,
-    vocabulary=151936,
+    *("qwen3-30b-a3b", 30_532_122_624, 48, 2048, 32, 4, 128, 8 * 768, 151936),
     experts=128,
 )
 DEEPSEEK_V3 = ModelShape(
-    name="deepseek-v3",
-    parameters=671_026_419_200,
-    layers=61,
-    hidden=7168,
-    heads=128,
-    kv_heads=128,
-    head_dim=128 + 64,
+    *("deepseek-v3", 671_026_419_200, 61, 7168, 128, 128, 128 + 64, (8 + 1) * 2048, 129280),
     v_head_dim=128,
-    ffn=(8 + 1) * 2048,
-    vocabulary=129280,
     q_lora_rank=1536,
     kv_lora_rank=512,
     rope_head_dim=64,
     experts=256,
 )
 MOONLIGHT_16B_A3B = ModelShape(
-    name="moonlight-16b-a3b",
-    parameters=15_960_111_936,
-    layers=27,
-    hidden=2048,
-    heads=16,
-    kv_heads=16,
-    head_dim=128 + 64,
+    *("moonlight-16b-a3b", 15_960_111_936, 27, 2048, 16, 16, 128 + 64, (6 + 2) * 1408, 163840),
     v_head_dim=128,
-    ffn=(6 + 2) * 1408,
-    vocabulary=163840,
     kv_lora_rank=512,
     rope_head_dim=64,
     experts=64,
 )
 # In: gate, input, B, C (8 groups of state 128) and 128 time steps; out: 128 heads of 64.
 NEMOTRON_H_8B = ModelShape(
-    name="nemotron-h-8b",
-    parameters=8_100_852_736,
-    layers=52,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
-    ffn=21504,
-    vocabulary=131072,
+    *("nemotron-h-8b", 8_100_852_736, 52, 4096, 32, 8, 128, 21504, 131072),
     gated=False,
     attention_layers=4,
     ffn_layers=24,
@@ -254,16 +195,7 @@ NEMOTRON_H_8B = ModelShape(
     recurrent_weights=4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096,
 )
 DCP_EXAMPLE = ModelShape(
-    name="dcp-example",
-    parameters=889_516_032,
-    layers=12,
-    hidden=2048,
-    heads=16,
-    kv_heads=16,
-    head_dim=128,
-    ffn=8192,
-    vocabulary=131072,
-    gated=False,
+    *("dcp-example", 889_516_032, 12, 2048, 16, 16, 128, 8192, 131072), gated=False
 )
 SHAPES = (
     LLAMA3_8B,
@@ -274,21 +206,3 @@ SHAPES = (
     NEMOTRON_H_8B,
     DCP_EXAMPLE,
 )
-
-
-def model_shape(name: str) -> ModelShape:
-    """The preset of that name.
-
-    Raises:
-        InputError: There is none.
-    """
-    return named(SHAPES, name, "model", "a JSON file with the fields of a model")
-
-
-def shape_from_json(data: Any) -> ModelShape:
-    """A model from the fields of `ModelShape`; those with a default may be left out.
-
-    Raises:
-        InputError: Not an object, or a field that is missing, unknown or out of range.
-    """
-    return from_fields(ModelShape, data, "model")

@@ -111,12 +111,10 @@ class Timeline:
     makespan: float
 
     @property
-    def busy_fraction(self) -> float:
-        """Part of all ranks' time until the end in which they compute; the rest is idle."""
-        if not self.ends or self.ends[-1] <= 0:
-            return 1.0
+    def idle_fraction(self) -> float:
+        """Part of all ranks' time in which they wait, for each other or for pipeline stages."""
         busy = sum(block.group.size * (block.end - block.start) for block in self.blocks)
-        return busy / (self.ranks * self.ends[-1])
+        return 1 - busy / (self.ranks * self.makespan) if self.makespan > 0 else 0.0
 
 
 def timeline(
@@ -150,16 +148,16 @@ def simulate(
         model: The cost model.
         goal: The objective and the pipeline.
     """
-    times = _GroupTimes(lengths, model)
     stages, overhead = goal.pipeline.stages, float(model.microbatch_overhead)
     together = goal.objective == "sync"  # then all ranks have the same clock
     clocks = np.zeros(1 if together else ranks)
+    costs: dict[int, tuple[FloatArray, float]] = {}
     blocks: list[Block] = []
     ends: list[float] = []
     longest: list[float] = []
     for number, microbatch in enumerate(microbatches):
         groups = [group for group in microbatch.groups if not group.dummy]
-        spent = times.of(groups)
+        spent = _group_times(groups, costs, lengths, model)
         longest.append(overhead + max(spent, default=0.0))
         begin = float(clocks[0])
         for group, time in zip(groups, spent, strict=True):
@@ -179,49 +177,43 @@ def simulate(
     return Timeline(ranks, tuple(blocks), tuple(ends), makespan)
 
 
-class _GroupTimes:
-    """Times of groups; what a size costs is computed once.
-
-    Args:
-        lengths: Tokens of each sequence, as the ranks compute them.
-        model: The cost model.
-    """
-
-    def __init__(self, lengths: IntArray, model: CostModel) -> None:
-        self._lengths, self._model = lengths, model
-        self._costs: dict[int, FloatArray] = {}
-        self._overhead: dict[int, float] = {}
-
-    def of(self, groups: Sequence[Group]) -> list[float]:
-        """The time of each group, in the cost model's unit; none is a dummy."""
-        found = np.zeros(len(groups))
-        sizes = np.array([group.size for group in groups])
-        for size in np.unique(sizes).tolist():
-            places = np.flatnonzero(sizes == size)
-            if size not in self._costs:
-                self._costs[size] = self._model.cost(self._lengths, size)
-                self._overhead[size] = self._model.group_overhead(size)
-            members = [groups[place].sequences for place in places.tolist()]
-            counts = np.fromiter(map(len, members), np.int64, len(members))
-            flat = np.fromiter(chain.from_iterable(members), np.int64, int(counts.sum()))
-            sums = np.add.reduceat(self._costs[size][flat], np.cumsum(counts) - counts)
-            found[places] = sums + self._overhead[size]
-        times: list[float] = found.tolist()
-        return times
+def _group_times(
+    groups: Sequence[Group],
+    costs: dict[int, tuple[FloatArray, float]],
+    lengths: IntArray,
+    model: CostModel,
+) -> list[float]:
+    """Time of each group, none of them a dummy; ``costs`` keeps what each size costs."""
+    found = np.zeros(len(groups))
+    sizes = np.array([group.size for group in groups])
+    for size in np.unique(sizes).tolist():
+        places = np.flatnonzero(sizes == size)
+        if size not in costs:
+            costs[size] = model.cost(lengths, size), model.group_overhead(size)
+        cost, overhead = costs[size]
+        members = [groups[place].sequences for place in places.tolist()]
+        counts = np.fromiter(map(len, members), np.int64, len(members))
+        flat = np.fromiter(chain.from_iterable(members), np.int64, int(counts.sum()))
+        sums = np.add.reduceat(cost[flat], np.cumsum(counts) - counts)
+        found[places] = sums + overhead
+    times: list[float] = found.tolist()
+    return times
 
 
-_Step = tuple[bool, int, int]
-"""A step of one stage: whether it is a forward, its microbatch, and the chunk of the stage."""
+_Step = tuple[int, int]
+"""A microbatch, and a place on its way: forward through the depths of the model, and back again."""
 
 
 def _order(pipeline: Pipeline, stage: int, count: int) -> list[_Step]:
     """The steps of one stage, in the order in which they run."""
     stages, virtual = pipeline.stages, pipeline.virtual
-    forwards = []
+    forwards, backwards = [], []
     for first in range(0, count, stages):  # runs of `stages` microbatches
         run = range(first, min(first + stages, count))
-        forwards += [(True, microbatch, chunk) for chunk in range(virtual) for microbatch in run]
-    backwards = [(False, microbatch, virtual - 1 - chunk) for _, microbatch, chunk in forwards]
+        for chunk in range(virtual):  # forward from the first chunk on, backward from the last
+            forwards += [(microbatch, chunk * stages + stage) for microbatch in run]
+            back = (virtual + chunk + 1) * stages - stage - 1
+            backwards += [(microbatch, back) for microbatch in run]
     warmup = stages - stage - 1
     if virtual > 1:
         warmup = 2 * warmup + (virtual - 1) * stages
@@ -233,35 +225,23 @@ def _order(pipeline: Pipeline, stage: int, count: int) -> list[_Step]:
 def _simulate_stages(pipeline: Pipeline, microbatches: Sequence[float]) -> float:
     """Run the next steps of every stage as far as their inputs are there, until all are done."""
     stages, parts = pipeline.stages, pipeline.stages * pipeline.virtual
-    ends: dict[_Step, float] = {}  # by forward or not, microbatch, and depth in the model
+    ends: dict[_Step, float] = {}
     clocks = [0.0] * stages
     queues = [deque(_order(pipeline, stage, len(microbatches))) for stage in range(stages)]
     able = deque(range(stages))
     while able:  # a stage runs until it waits; its steps may be the inputs of its neighbours
         stage, before = able.popleft(), len(ends)
         while queues[stage]:
-            forward, microbatch, chunk = queues[stage][0]
-            step = (forward, microbatch, chunk * stages + stage)
-            ready = _ready(ends, step, parts - 1)
+            microbatch, place = queues[stage][0]
+            ready = ends.get((microbatch, place - 1)) if place else 0.0
             if ready is None:
                 break
-            queues[stage].popleft()
-            share = FORWARD_SHARE if forward else 1 - FORWARD_SHARE
-            ends[step] = max(clocks[stage], ready) + microbatches[microbatch] * share / parts
-            clocks[stage] = ends[step]
+            share = FORWARD_SHARE if place < parts else 1 - FORWARD_SHARE
+            clocks[stage] = max(clocks[stage], ready) + microbatches[microbatch] * share / parts
+            ends[queues[stage].popleft()] = clocks[stage]
         if len(ends) > before:
             neighbours = {(stage - 1) % stages, (stage + 1) % stages}
             able += [other for other in neighbours if other not in able]
     if any(queues):
         raise AssertionError("the stages wait for each other: the order of the steps is wrong")
     return max(clocks)
-
-
-def _ready(ends: dict[_Step, float], step: _Step, last: int) -> float | None:
-    """When the input of a step is there; ``None`` while it is not."""
-    forward, microbatch, depth = step
-    if forward:
-        return 0.0 if depth == 0 else ends.get((True, microbatch, depth - 1))
-    if depth == last:
-        return ends.get((True, microbatch, depth))
-    return ends.get((False, microbatch, depth + 1))
