@@ -17,7 +17,7 @@ from typer import testing
 from ringproof.cli.cache import default_cache
 from ringproof.harness.upstreams.releases import open_release
 from ringproof.harness.upstreams.tree import UpstreamUnavailable, WheelTree
-from ringproof.harness.upstreams.wheels import WHEELS_FILE, PinnedWheel, read_wheels
+from ringproof.harness.upstreams.wanted import WHEELS_FILE, PinnedWheel, read_wheels
 from ringproof.rehearsal.sources import ENGINE_PARTS, unpacked
 
 if TYPE_CHECKING:

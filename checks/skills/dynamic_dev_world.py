@@ -10,7 +10,6 @@ import signal
 import time
 import types
 import warnings
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from checks.skills import dynamic_batches as batches
-from checks.skills.core_cases import layout
+from checks.skills.core_cases import layout, said
 from checks.skills.shared import Group
 
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
@@ -63,15 +62,6 @@ def outcome(batch: batches.Batch, limit: float = LIMIT) -> dict[str, Any]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return {**found, "seconds": time.process_time() - started}
-
-
-def said(action: Callable[[], Any]) -> str:
-    """What an action raises, or nothing."""
-    try:
-        action()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def configs() -> dict[str, str]:

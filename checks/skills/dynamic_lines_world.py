@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from checks.skills.core_cases import layout
+from checks.skills.core_cases import layout, said
 from checks.skills.dynamic_batches import Batch
-from checks.skills.dynamic_dev_world import SMALL, outcome, said
-from checks.skills.shared import REPOSITORY
+from checks.skills.dynamic_dev_world import SMALL, outcome
+from checks.skills.shared import REPOSITORY, blocks
 
 DOMAINS = (4, 6, 8, 12, 16, 24)
 BATCHES = 6
@@ -105,4 +105,4 @@ def own_loop(snippet: str) -> dict[str, Any]:
 def count_sizes() -> None:
     """Run the snippet of SKILL.md that counts CP sizes, before upstream's program."""
     text = (REPOSITORY / "skills/dynamic-context-parallel/SKILL.md").read_text(encoding="utf-8")
-    exec(text.split("```python\n")[1].split("```")[0], {})
+    exec(blocks(text, "python")[0], {})

@@ -8,7 +8,6 @@ capture.
 from __future__ import annotations
 
 import importlib
-import re
 import types
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from checks.skills.core_cases import said
+from checks.skills.shared import blocks
 from ringproof.rehearsal.rank.handing import hand_over
 
 SKILL = Path(__file__).resolve().parents[2] / "skills" / "dynamic-cp-cuda-graphs" / "SKILL.md"
@@ -23,8 +23,8 @@ SKILL = Path(__file__).resolve().parents[2] / "skills" / "dynamic-cp-cuda-graphs
 
 def snippet() -> str:
     """The snippet of SKILL.md that counts replays."""
-    fences = re.findall(r"```python\n(.*?)```", SKILL.read_text(encoding="utf-8"), re.DOTALL)
-    return str(next(fence for fence in fences if "Counter()" in fence))
+    fences = blocks(SKILL.read_text(encoding="utf-8"), "python")
+    return next(fence for fence in fences if "Counter()" in fence)
 
 
 def watch() -> None:

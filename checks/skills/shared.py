@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ringproof.harness.cards import Card
+from ringproof.harness.cards import Card, load_card
 from ringproof.harness.proofs.executed import Touch, note
 from ringproof.rehearsal.program import Upstream
 
@@ -45,6 +45,11 @@ class Group:
 def body_of(text: str) -> str:
     """The text of a skill below its frontmatter."""
     return text.split("\n---\n", 1)[1]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language in a text."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def check_markers(card: Card, printed: dict[str, str], near_misses: Sequence[str]) -> None:
@@ -81,6 +86,13 @@ def measure(module: str, upstream: Upstream | None = None) -> dict[str, Any]:
     lines = done.stdout.strip().splitlines()
     assert lines, f"{module} printed nothing:\n{done.stderr[-3000:]}"
     return dict(json.loads(lines[-1]))
+
+
+def check_release(card: Path, record_property: Callable[[str, object], None]) -> None:
+    """Assert that the installed megatron-core is the one that a card names."""
+    installed = metadata.version("megatron-core")
+    record_property("megatron_core", installed)
+    assert installed == load_card(card).upstreams["megatron-core"].version
 
 
 def parse_package(root: Path) -> Iterator[tuple[Path, ast.Module]]:

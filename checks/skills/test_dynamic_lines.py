@@ -6,15 +6,11 @@ here: its commit could not be had, and the card says so.
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
-from typer.testing import CliRunner
 
 from checks.skills import test_dynamic_training as training
-from checks.skills.shared import REPOSITORY
-from ringproof.cli.main import app
+from checks.skills.commands import rehearsed
+from checks.skills.shared import REPOSITORY, blocks
 from ringproof.rehearsal.program import Program
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
@@ -50,14 +46,10 @@ def test_partition_modes_of_dev(found):
     assert said["dsv4 in zigzag"] == f"ValueError: {message}"
 
 
-def snippets(name):
-    text = (SKILL / name).read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
 @pytest.fixture(scope="module")
 def looped(stage, dev_upstream):
-    (loop,) = (code for code in snippets("references/enabling.md") if "wrap_data" in code)
+    text = (SKILL / "references" / "enabling.md").read_text(encoding="utf-8")
+    (loop,) = (code for code in blocks(text, "python") if "wrap_data" in code)
     return stage.call(f"{WORLD}:own_loop", 2, loop, upstream=dev_upstream)
 
 
@@ -75,23 +67,11 @@ def test_only_the_first_tensor_parallel_rank_has_an_iterator(looped):
 @pytest.mark.slow
 def test_the_command_of_the_skill_starts_and_agrees(text, card, dev_upstream, tmp_path):
     """As it stands in SKILL.md, with eight ranks; its losses are those of one rank."""
-    (command,) = (
-        block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "torchrun" in block
-    )
-    assert "..." not in command
-    (tmp_path / "train.sh").write_text(command, encoding="utf-8")
-    there = ("--megatron", str(dev_upstream.megatron), "--te", str(dev_upstream.engine))
-    files = ("--json", str(tmp_path / "out.json"), "--keep", str(tmp_path / "kept"))
-    done = CliRunner().invoke(app, ["rehearse", str(tmp_path / "train.sh"), *there, *files])
-    assert done.exit_code == 0, done.output[-3000:]
-    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert found["passed"]
-    assert found["launch"]["ranks"] == 8
-    assert "CP sizes of the groups in microbatches: 2 (" in done.output
-    log = "".join(file.read_text() for file in (tmp_path / "kept").rglob("program/rank-*.log"))
-    patterns = {marker.id: marker.pattern for marker in card.markers}
-    for name in ("startup-warning", "arguments-dynamic"):
-        assert re.search(patterns[name], log), name
+    (command,) = (block for block in blocks(text, "bash") if "torchrun" in block)
+    shown = rehearsed(command, dev_upstream, tmp_path)
+    assert shown.data["launch"]["ranks"] == 8
+    assert "CP sizes of the groups in microbatches: 2 (" in shown.printed
+    shown.check_markers(card, "startup-warning", "arguments-dynamic")
 
 
 def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):

@@ -8,7 +8,7 @@ import re
 import sys
 from types import ModuleType, SimpleNamespace
 
-from checks.skills.shared import REPOSITORY, body_of, check_markers
+from checks.skills.shared import REPOSITORY, blocks, body_of, check_markers
 from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.report import as_json, read_groups
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
@@ -83,7 +83,7 @@ def test_each_marker_matches_its_line_and_nothing_near(card):
 
 def test_the_snippet_prints_its_marker(text, card, capsys, monkeypatch):
     """Upstream's function is a stand-in here; `test_dynamic_lines.py` has the real one."""
-    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (snippet,) = blocks(text, "python")
     schedule = ModuleType("megatron.core.datasets.data_schedule")
     name = "get_batch_on_this_rank_for_sequence_packing"
     group = SimpleNamespace(group_desc=GROUP)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,8 +28,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 
-from checks.skills.shared import REPOSITORY, Group, output_calls, parse_package
-from ringproof.harness.cards import load_card
+from checks.skills.shared import REPOSITORY, Group, check_release, output_calls, parse_package
 
 CARD = REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml"
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
@@ -47,9 +45,7 @@ def hand_over(stage, request):
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):
-    installed = metadata.version("megatron-core")
-    record_property("megatron_core", installed)
-    assert installed == load_card(CARD).upstreams["megatron-core"].version
+    check_release(CARD, record_property)
 
 
 @pytest.mark.parametrize(

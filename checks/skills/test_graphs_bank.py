@@ -12,7 +12,7 @@ from smoke.model_batches import group_of_one
 def break_slot(bank, number):
     """Leave the last operation out of each forward of a slot."""
     for graph in bank._slots[number].graphs.values():
-        graph._segments[0]._operations = graph._segments[0].operations[:-1]
+        graph._segments[0].operations = graph._segments[0].operations[:-1]
 
 
 def replayed_slots(bank):

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from checks.rehearsal.test_graphs_training import BANK, DYNAMIC, GRAPHS, MODEL, PACKED, ROPE, SCRIPT
-from checks.skills.shared import REPOSITORY
-from ringproof.cli.main import app
+from checks.skills.commands import rehearsed
+from checks.skills.shared import REPOSITORY, blocks
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome
@@ -298,18 +297,10 @@ def test_a_step_with_too_many_microbatches_is_refused(stage, graph_line):
 
 def test_the_command_starts_and_agrees(stage, graph_line, text, tmp_path):
     """As SKILL.md writes it, in small: it starts, takes the path asked for, captures and agrees."""
-    (command,) = re.findall(r"```bash\n(CUDA_DEVICE_MAX_CONNECTIONS.*?)```", text, re.DOTALL)
-    assert "..." not in command
-    upstream = graph_line(BANKS[0])
-    (tmp_path / "train.sh").write_text(command)
-    there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
-    files = ("--json", str(tmp_path / "out.json"), "--keep", str(tmp_path / "kept"))
-    arguments = ["rehearse", str(tmp_path / "train.sh"), *there, *files]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output[-3000:]
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["passed"] and found["launch"]["ranks"] == 8
-    (report,) = [json.loads(file.read_text()) for file in tmp_path.rglob("program/rank-0.json")]
+    (command,) = (block for block in blocks(text, "bash") if block.startswith("CUDA_DEVICE_MAX"))
+    shown = rehearsed(command, graph_line(BANKS[0]), tmp_path)
+    assert shown.data["launch"]["ranks"] == 8
+    (report,) = [json.loads(file.read_text()) for file in shown.folder.rglob("program/rank-0.json")]
     assert len(report["graphs"]) == 2 * 2 * 4, "forward and backward, two layers, four sizes"
 
 

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from checks.skills.shared import REPOSITORY, check_markers
+from checks.skills.shared import REPOSITORY, blocks, check_markers
 from ringproof.harness.cards import load_card
 
 SKILL = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs"
@@ -84,8 +84,7 @@ def test_each_marker_matches_its_line_and_nothing_near(card):
 
 
 def snippet_of(text):
-    fences = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return next(fence for fence in fences if "replays = Counter()" in fence)
+    return next(fence for fence in blocks(text, "python") if "replays = Counter()" in fence)
 
 
 class BankLayer:

@@ -7,7 +7,6 @@ Nothing skips: a missing megatron-core is a failure.
 from __future__ import annotations
 
 import ast
-from importlib import metadata
 from pathlib import Path
 
 import megatron.core
@@ -16,8 +15,7 @@ import torch.distributed as dist
 from megatron.core.transformer import TransformerConfig, cuda_graphs
 from megatron.core.transformer.enums import CudaGraphScope
 
-from checks.skills.shared import REPOSITORY, mentions, output_calls, parse_package
-from ringproof.harness.cards import load_card
+from checks.skills.shared import REPOSITORY, check_release, mentions, output_calls, parse_package
 
 CARD = REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
@@ -34,9 +32,7 @@ def package():
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):
-    installed = metadata.version("megatron-core")
-    record_property("megatron_core", installed)
-    assert installed == load_card(CARD).upstreams["megatron-core"].version
+    check_release(CARD, record_property)
 
 
 # --- what the configuration says ---

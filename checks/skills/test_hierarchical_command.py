@@ -6,23 +6,16 @@ training program in the rehearsal, without GPUs.
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from checks.skills.shared import REPOSITORY
-from ringproof.cli.main import app
+from checks.skills.commands import rehearsed
+from checks.skills.shared import REPOSITORY, blocks
 from ringproof.harness.cards import Card
 from ringproof.rehearsal.fixtures import Stage
 
 SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +59,8 @@ def test_the_command_of_the_skill_trains_over_two_levels(
     With the engine's log switched on, the log has the card's lines of what was asked for and ran.
     """
     (command,) = (block for block in blocks(text, "bash") if "torchrun" in block)
-    assert "..." not in command
     upstream = stage.upstream(f"NVIDIA/Megatron-LM@{card.upstreams[line].commit}")
-    (tmp_path / "train.sh").write_text(f"NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 {command}")
-    there = ("--megatron", str(upstream.megatron), "--te", str(upstream.engine))
-    files = ("--json", str(tmp_path / "out.json"), "--keep", str(tmp_path / "kept"))
-    done = CliRunner().invoke(app, ["rehearse", str(tmp_path / "train.sh"), *there, *files])
-    assert done.exit_code == 0, done.output[-3000:]
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["passed"]
-    assert found["launch"]["ranks"] == 4
-    assert "a2a+p2p over 2 x 2 ranks" in done.output
-    log = "".join(file.read_text() for file in (tmp_path / "kept").rglob("launch/**/rank-*.log"))
-    patterns = {marker.id: marker.pattern for marker in card.markers}
-    for name in ("startup-line", "te-config"):
-        assert re.search(patterns[name], log), name
+    shown = rehearsed(f"NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 {command}", upstream, tmp_path)
+    assert shown.data["launch"]["ranks"] == 4
+    assert "a2a+p2p over 2 x 2 ranks" in shown.printed
+    shown.check_markers(card, "startup-line", "te-config")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-from importlib import metadata
 from pathlib import Path
 
 import megatron.core
@@ -21,7 +20,15 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from checks.skills.shared import REPOSITORY, Group, literals, mentions, output_calls, parse_package
+from checks.skills.shared import (
+    REPOSITORY,
+    Group,
+    check_release,
+    literals,
+    mentions,
+    output_calls,
+    parse_package,
+)
 from ringproof.harness.cards import load_card
 from ringproof.rehearsal.fixtures import CALLING
 from ringproof.rehearsal.program import Program
@@ -59,9 +66,7 @@ def package():
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):
-    installed = metadata.version("megatron-core")
-    record_property("megatron_core", installed)
-    assert installed == load_card(CARD).upstreams["megatron-core"].version
+    check_release(CARD, record_property)
 
 
 @pytest.mark.parametrize(

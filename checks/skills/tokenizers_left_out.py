@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import types
 
 
 def use() -> None:
-    """Let 0.16.1 import ``six`` and ``regex``, and watch its training loop."""
+    """Let 0.16.1 import ``six`` and ``regex``, and watch its training loop.
+
+    Where they are installed they are used: transformers, if it is there too, calls ``regex``.
+    """
     for name in ("six", "regex"):
-        sys.modules.setdefault(name, types.ModuleType(name))
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = types.ModuleType(name)
     importlib.import_module("megatron.training.training")  # before the script, to be watched

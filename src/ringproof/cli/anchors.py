@@ -206,7 +206,7 @@ def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozens
 def _given_repositories(entries: list[str]) -> SubmoduleSources:
     """The repositories of submodules: the versions themselves are given by --from and --to."""
     specs = parse_overrides(entries)
-    sources = given_submodules(specs, "--upstream")
+    sources = given_submodules(specs)
     for name in sorted(specs.keys() - sources.paths.keys()):
         remedy = "give OWNER/NAME=git:PATH, or choose anchors with --only NAME"
         raise InputError("--upstream", name, "is no repository of a submodule", remedy)

@@ -19,14 +19,8 @@ from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.cards.schema import schema_text
-from ringproof.harness.importing import (
-    as_json,
-    as_text,
-    convert,
-    open_roots,
-    refuse_overlap,
-    write,
-)
+from ringproof.harness.importing.importer import as_json, as_text, convert, refuse_overlap, write
+from ringproof.harness.importing.roots import open_roots
 from ringproof.harness.upstreams.choice import parse_overrides
 
 app = typer.Typer(

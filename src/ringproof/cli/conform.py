@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +11,9 @@ from rich.console import Console
 
 from ringproof.budget import Machine
 from ringproof.cli.cache import default_cache
-from ringproof.cli.options import ForceOption
+from ringproof.cli.options import ForceOption, JsonOption, OfflineOption
 from ringproof.cli.output import write_json
+from ringproof.cli.rehearse import EngineOption
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,12 +25,6 @@ EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-
 MegatronOption = Annotated[
     str, typer.Option(help="A checkout, git:PATH@REF or pip:megatron-core==VERSION.")
 ]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--te", help="Wheel, checkout or pip:transformer-engine==VERSION (default: the newest)."
-    ),
-]
 CaseOption = Annotated[list[str] | None, typer.Option("--case", help="Run only this case.")]
 GroupOption = Annotated[list[str] | None, typer.Option("--group", help="Run only this group.")]
 IterationsOption = Annotated[int, typer.Option(min=1, help="Training steps of each case.")]
@@ -41,14 +34,12 @@ AgainstOption = Annotated[
 KeepOption = Annotated[str, typer.Option(help="Folder for logs and reports (default: none kept).")]
 NameOption = Annotated[str, typer.Option(help="Name of this Megatron in the table and the JSON.")]
 ListOption = Annotated[bool, typer.Option("--list", help="Print the cases and exit.")]
-JsonOption = Annotated[str, typer.Option("--json", help="Write the record here; - is stdout.")]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Use the cache only.")]
 
 
 def conform(
     *,
     megatron: MegatronOption = "",
-    engine: EngineOption = "",
+    te: EngineOption = None,
     case: CaseOption = None,
     group: GroupOption = None,
     iterations: IterationsOption = 5,
@@ -75,19 +66,20 @@ def conform(
     if not megatron:
         raise InputError("--megatron", None, "is missing", "name a checkout, or git:PATH@REF")
     other = _known(against) if against else None
-    if not force:
-        from ringproof.rehearsal.rehearsing import estimate
+    from ringproof.rehearsal.rehearsing import estimate, made_folder
 
+    if not force:
         largest = max(wanted, key=lambda one: one.ranks)
         estimate(largest.ranks, largest.id, "--case").check(Machine.here())
     from ringproof.rehearsal.conform.running import run_matrix
     from ringproof.rehearsal.sources import open_upstream
 
     cache = default_cache()
-    upstream = open_upstream(megatron, engine or None, cache=cache, offline=offline)
-    with _folder(keep) as folder:
+    upstream = open_upstream(megatron, te, cache=cache, offline=offline)
+    with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as folder:
+        kept = made_folder(Path(keep).absolute()) if keep else Path(folder)
         record = run_matrix(
-            upstream, wanted, folder, iterations=iterations, name=name,
+            upstream, wanted, kept, iterations=iterations, name=name,
             progress=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if json_path:
@@ -113,19 +105,3 @@ def _known(name: str) -> Known:
             return one
     names = "; ".join(one.short for one in shipped())
     raise InputError("--against", name, "is not a known upstream", f"take one of: {names}")
-
-
-@contextlib.contextmanager
-def _folder(path: str) -> Iterator[Path]:
-    """A folder that the user named, or one that is removed afterwards."""
-    if path:
-        folder = Path(path).absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            problem = f"cannot be made ({error.strerror})"
-            raise InputError("--keep", path, problem, "choose another folder") from error
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="ringproof-conform-") as made:
-        yield Path(made)

@@ -122,7 +122,8 @@ def doctor(
             typer.echo(text)
         for text in () if ran is None else rehearsed_lines(ran):
             typer.echo(text)
-    if _bad(pairs, fixed=fix or bool(to)) or (ran is not None and not ran.good):
+    final = [after if fix or to else before for before, after in pairs]
+    if all(one.bad for one in final) or (ran is not None and not ran.good):
         raise typer.Exit(1)
 
 
@@ -145,11 +146,6 @@ def _rehearsed(
     cache, offline = source
     products = find_products(tuple(upstream), cache=cache, offline=offline)
     return rehearsed(examination, products, cache=cache, offline=offline, skills=skills)
-
-
-def _bad(pairs: Sequence[tuple[Examination, Examination]], *, fixed: bool) -> bool:
-    """Whether the run should not be started on any of the lines that were examined."""
-    return all((after if fixed else before).bad for before, after in pairs)
 
 
 def _stacks(

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ringproof.cli.options import JsonOption, KnowingFolderOption
+from ringproof.cli.options import JsonOption, KnowingFolderOption, checked_seconds
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import Case, as_json, load_cases
+from ringproof.harness.evals.cases import Case, load_cases
 from ringproof.harness.evals.running import Answer, Arm, ask_all, mean_scores
 from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.reports.printable import showable
@@ -83,7 +83,9 @@ def run(
         bool, typer.Option("--without", help="Ask everything a second time without the skill.")
     ] = False,
     repeat: Annotated[int, typer.Option(min=1, help="Number of times to ask everything.")] = 1,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Longest time of an answer, in s.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(callback=checked_seconds, help="Longest time of an answer, in s.")
+    ] = 600,
     folder: KnowingFolderOption = Path("skills"),
     json_path: JsonOption = "",
 ) -> None:
@@ -146,8 +148,8 @@ def _data(answers: Sequence[Answer]) -> dict[str, Any]:
             "score": answer.score,
             "seconds": round(answer.seconds, 3),
             "expectations": [
-                as_json(*pair)
-                for pair in zip(answer.arm.case.expectations, answer.met, strict=True)
+                {"text": one.text, "passed": met}  # as in the ecosystem's grading.json
+                for one, met in zip(answer.arm.case.expectations, answer.met, strict=True)
             ],
             "answer": answer.text,
             "errors": answer.errors,

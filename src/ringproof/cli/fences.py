@@ -62,39 +62,31 @@ def fences(
     """
     outputs = Outputs(output, json_path, sarif_path)
     specs = parse_overrides(upstream or [])
-    sources = given_submodules(specs, "--upstream")
-    roots = open_roots(path, specs, sources, cache=cache_folder(cache), offline=offline)
+    sources = given_submodules(specs)
+    roots = _open_roots(path, specs, sources, cache=cache_folder(cache), offline=offline)
     raise typer.Exit(check_fences(path, roots, fix=fix, outputs=outputs))
 
 
 def check_fences(
     path: Path, roots: Mapping[str, UpstreamTree], *, fix: bool, outputs: Outputs
 ) -> int:
-    """Judge the mentions of code in skills, report them, and mend those that moved if asked.
+    """Report the mentions of code that are not exact, and mend those that moved if asked.
 
     Args:
-        path: A repository, a folder of skills, a skill or a Markdown file.
-        roots: Path prefix to the tree that stands there (``3rdparty/Megatron-LM``); ``.`` replaces
-            the repository that the skills lie in.
-        fix: Rewrite the line numbers of what moved, in place.
-        outputs: Where the findings go.
+        path, roots: See `check_documents`.
 
     Returns:
-        0 if everything was exact when read, 1 otherwise, also when ``fix`` mended it.
-
-    Raises:
-        InputError: The input cannot be used, or a file cannot be written.
+        The exit code: 0 if everything was exact when it was read, otherwise 1.
     """
     documents = check_documents(path, roots)
-    findings = [finding for document in documents for finding in document.findings]
     report = fences_report(documents)
-    outputs.publish(report, as_json(findings))
+    outputs.publish(report, as_json(documents))
     if fix:
         typer.echo(f"{mend(documents)} files rewritten", err=True)
     return int(report.failed)
 
 
-def open_roots(
+def _open_roots(
     path: Path,
     specs: Mapping[str, str],
     sources: SubmoduleSources,
@@ -102,15 +94,10 @@ def open_roots(
     cache: Path,
     offline: bool,
 ) -> Mapping[str, UpstreamTree]:
-    """The trees of the roots that a user gives, and of submodules of the documents' repository.
+    """Open the roots that a user gives, and those for submodules of the documents' repository.
 
-    Args:
-        path: Where the documents are.
-        specs: By path prefix. A name in ``sources`` is no prefix: it stands for the submodules of
-            that repository, read at the commits that the roots, or the checkout's HEAD, pin.
-
-    Raises:
-        InputError: One cannot be opened.
+    A name in ``sources`` is no path prefix: it stands for the submodules of that repository, read
+    at the commits that the roots, or the checkout's HEAD, pin.
     """
     roots = {
         name: open_tree(spec, cache=cache, offline=offline, submodules=sources)

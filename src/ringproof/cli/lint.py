@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +12,6 @@ from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.harness.lint.engine import as_json, as_report
 from ringproof.harness.lint.engine import lint as run_rules
-from ringproof.harness.lint.fenced import CommandTable
 from ringproof.harness.lint.selection import LintConfig, check_prefix, read_config
 
 
@@ -57,8 +55,8 @@ def lint(
     """
     outputs = Outputs(output, json_path, sarif_path)
     rules = _rules(config, tuple(select or ()), tuple(ignore or ()))
-    table = command_table(ctx.find_root().command)
-    report = run_rules(tuple(paths), rules, table, obey_silences=not no_silence)
+    program = ctx.find_root().command
+    report = run_rules(tuple(paths), rules, program, obey_silences=not no_silence)
     outputs.publish(as_report(report), as_json(report))
     if report.findings:
         raise typer.Exit(1)
@@ -77,16 +75,3 @@ def _rules(config: Path | None, select: tuple[str, ...], ignore: tuple[str, ...]
                 raise InputError(option, prefix, str(error), remedy) from error
     update = {"select": select or base.select, "ignore": base.ignore + ignore}
     return base.model_copy(update=update)
-
-
-def command_table(command: Any) -> CommandTable:
-    """The options and subcommands of a click command, which typer makes from our functions."""
-    options = [
-        spelling
-        for parameter in command.params
-        if parameter.param_type_name == "option"
-        for spelling in (*parameter.opts, *parameter.secondary_opts)
-    ]
-    inner = getattr(command, "commands", {})
-    table = {name: command_table(subcommand) for name, subcommand in inner.items()}
-    return CommandTable(frozenset(options), MappingProxyType(table))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Annotated, BinaryIO
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -19,7 +20,7 @@ from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
 from ringproof.harness.logs.training.comparison import Comparison, compare_logs
 from ringproof.harness.logs.training.log import FORMATS, read_log
-from ringproof.harness.logs.training.series import Columns, parse_columns
+from ringproof.harness.logs.training.series import parse_columns
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",
@@ -53,12 +54,7 @@ def groups(
             help="Expected level sizes of hierarchical CP, inner first, such as 2,4.",
         ),
     ] = None,
-    json_path: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="PATH", help="Write the report as JSON to this file; - is stdout."
-        ),
-    ] = None,
+    json_path: JsonOption = "",
     require_traffic: Annotated[
         bool,
         typer.Option(
@@ -74,11 +70,7 @@ def groups(
     """Say whether hierarchical, flat or no context parallelism was active in a run."""
     expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
     report = read_groups(files, expectation, stdin=_stdin())
-    if json_path is not None:
-        write_json(as_json(report), json_path)
-    if json_path != STDIN:
-        for line in as_text(report):
-            typer.echo(line)
+    _show(as_json(report), as_text(report), json_path)
     if report.as_expected is False:
         raise typer.Exit(1)
 
@@ -100,13 +92,17 @@ def diagnose(
     Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
     """
     report = diagnosis_report.diagnose(files, stdin=_stdin())
-    if json_path:
-        write_json(diagnosis_report.as_json(report), json_path)
-    if json_path != STDIN:
-        for line in diagnosis_report.as_text(report):
-            typer.echo(line)
+    _show(diagnosis_report.as_json(report), diagnosis_report.as_text(report), json_path)
     if report.diagnosis.found:
         raise typer.Exit(1)
+
+
+def _show(data: dict[str, Any], lines: Iterator[str], json_path: str) -> None:
+    if json_path:
+        write_json(data, json_path)
+    if json_path != STDIN:
+        for line in lines:
+            typer.echo(line)
 
 
 @app.command(
@@ -157,48 +153,39 @@ def parity(
 
     Exit code 1: some step is beyond the tolerance; 2: the logs cannot be compared.
     """
-    _refuse(tol, format_name, {"--json": json_path or None, "--html": html, "--png": png})
-    result = _compared(a, b, parse_columns(series, columns), tol, format_name)
-    if json_path:
-        write_json(parity_report.as_json(result), json_path)
-    if html is not None or png is not None:
-        _draw(result, html, png)
-    if STDIN not in (json_path, html):
-        from rich.console import Console
-
-        parity_report.print_comparison(result, Console())
-    if not result.within:
-        raise typer.Exit(1)
-
-
-def _compared(a: str, b: str, columns: Columns, tol: float, format_name: str | None) -> Comparison:
-    if a == b == STDIN:
-        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
-    one, other = (
-        read_log(path, role, columns, format_name=format_name, stdin=_stdin())
-        for path, role in ((a, "A"), (b, "B"))
-    )
-    return compare_logs(one, other, columns.series, tol)
-
-
-def _draw(result: Comparison, html: str | None, png: str | None) -> None:
-    from ringproof.cli.logs_plots import page, write_picture
-    from ringproof.cli.page import write_page
-
-    if html is not None:
-        write_page(page(result), html)
-    if png is not None:
-        write_picture(result, png)
-
-
-def _refuse(tol: float, format_name: str | None, places: dict[str, str | None]) -> None:
     if not (math.isfinite(tol) and tol >= 0):
         raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
     if format_name is not None and format_name not in FORMATS:
         remedy = f"one of {', '.join(FORMATS)}"
         raise InputError("--log-format", format_name, "no such format", remedy)
-    if places["--png"] == STDIN:
+    if png == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
+    wanted = parse_columns(series, columns)
+    if a == b == STDIN:
+        raise InputError("A, B", STDIN, "both are stdin", "name a file for one of them")
+    one, other = (
+        read_log(path, role, wanted, format_name=format_name, stdin=_stdin())
+        for path, role in ((a, "A"), (b, "B"))
+    )
+    _write_parity(compare_logs(one, other, wanted.series, tol), json_path, html, png)
+
+
+def _write_parity(result: Comparison, json_path: str, html: str | None, png: str | None) -> None:
+    from rich.console import Console
+
+    from ringproof.cli.logs_plots import page, write_picture
+    from ringproof.cli.page import write_page
+
+    if json_path:
+        write_json(parity_report.as_json(result), json_path)
+    if html is not None:
+        write_page(page(result), html)
+    if png is not None:
+        write_picture(result, png)
+    if STDIN not in (json_path, html):
+        parity_report.print_comparison(result, Console())
+    if not result.within:
+        raise typer.Exit(1)
 
 
 app.command(epilog=logs_watch.EXAMPLE)(logs_watch.watch)

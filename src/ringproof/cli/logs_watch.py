@@ -7,13 +7,12 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ringproof.cli.logs_watch_plot import finding_line, histogram_text, screen, step_line
-from ringproof.cli.options import JsonOption
+from ringproof.cli.options import JsonOption, checked_seconds
 from ringproof.cli.output import write_json
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
@@ -27,6 +26,15 @@ EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 10
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5
 """Pause between two looks at the files; least time between two displays; between two pages."""
 _ROLE = "LOG"
+
+
+_Html = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help=f"Write the curves as an HTML page to this file, every {WRITE_SECONDS} seconds.",
+    ),
+]
 
 
 def watch(
@@ -46,12 +54,18 @@ def watch(
     ] = None,
     stalled: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Say so when no new step came for this long."),
+        typer.Option(
+            metavar="SECONDS",
+            callback=checked_seconds,
+            help="Say so when no new step came for this long.",
+        ),
     ] = 300.0,
     timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="End with exit code 1 when no new step came for this long."
+            metavar="SECONDS",
+            callback=checked_seconds,
+            help="End with exit code 1 when no new step came for this long.",
         ),
     ] = None,
     columns: Annotated[
@@ -61,25 +75,18 @@ def watch(
         ),
     ] = None,
     json_path: JsonOption = "",
-    html: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH",
-            help=f"Write the curves as an HTML page to this file, every {WRITE_SECONDS} seconds.",
-        ),
-    ] = "",
+    html: _Html = "",
 ) -> None:
     """Follow loss, grad norm, iteration time and CP sizes of a run, and say what is conspicuous.
 
     Exit code 1: the loss is not a number or infinite, or --timeout has passed.
     """
-    _refuse(files, once, until_step, {"--stalled": stalled, "--timeout": timeout})
+    _refuse(files, once, until_step, timeout)
     wanted = parse_columns(",".join(WATCHED), columns)
-    run = _Run(files, wanted, _Outputs(json_path, html))
-    limits = _Limits(once, until_step, stalled, timeout)
+    run = _Run(files, wanted, json_path, html)
     with contextlib.closing(run), _display(files, STDIN in (json_path, html)) as display:
         try:
-            in_time = run.follow(display, limits)
+            in_time = run.follow(display, once, until_step, stalled, timeout)
         except Interrupted as signal:
             if json_path or html:
                 signal.kept = "what it writes has the last step"
@@ -92,47 +99,16 @@ def watch(
 
 
 def _refuse(
-    files: Sequence[str], once: bool, until_step: int | None, seconds: dict[str, float | None]
+    files: Sequence[str], once: bool, until_step: int | None, timeout: float | None
 ) -> None:
-    for option, value in seconds.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise InputError(option, value, "not a time in seconds", "give a number above 0")
     if until_step is not None and until_step < 1:
         raise InputError("--until-step", until_step, "not a step", "give a number from 1")
     twice = next((path for path in files if files.count(path) > 1), None)
     if twice is not None:
         raise InputError(_ROLE, twice, "is named twice", "name each log once")
-    if once and (until_step is not None or seconds["--timeout"] is not None):
+    if once and (until_step is not None or timeout is not None):
         remedy = "leave out --until-step and --timeout"
         raise InputError("--once", None, "does not wait for anything", remedy)
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """When to end: see the options of these names."""
-
-    once: bool
-    until_step: int | None
-    stalled: float
-    timeout: float | None
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """Where the state and the page are written; empty for nowhere."""
-
-    json: str
-    html: str
-
-    def write(self, state: State, names: Sequence[str], *, last: bool) -> None:
-        """Write both; standard output only gets the last."""
-        if self.json and (last or self.json != STDIN):
-            write_json(state.as_json(), self.json)
-        if self.html and (last or self.html != STDIN):
-            from ringproof.cli.logs_watch_page import page
-            from ringproof.cli.page import write_page
-
-            write_page(page(state, names, None if last else WRITE_SECONDS), self.html)
 
 
 class _Lines:
@@ -207,14 +183,14 @@ def _display(names: Sequence[str], silent: bool) -> Iterator[_Display]:
 class _Run:
     """The logs of a run, and what they showed so far."""
 
-    def __init__(self, files: Sequence[str], columns: Columns, outputs: _Outputs) -> None:
+    def __init__(self, files: Sequence[str], columns: Columns, json_path: str, html: str) -> None:
         stdin = sys.stdin.buffer if sys.stdin else None
         self._names = list(files)
         self._columns = columns
         self._followers = [Follower(path, _ROLE, stdin) for path in files]
-        self._readers = [StepReader(path, _ROLE, columns) for path in files]
+        self._readers = [StepReader(follower, columns) for follower in self._followers]
         self._watch = Watch()
-        self._outputs = outputs
+        self._json, self._html = json_path, html
         self._written = self._seen = time.monotonic()
 
     @property
@@ -232,11 +208,24 @@ class _Run:
             follower.close()
 
     def write(self, *, last: bool) -> None:
-        """Write the page and the state."""
-        self._outputs.write(self.state, self._names, last=last)
+        """Write the state and the page; standard output only gets the last."""
+        if self._json and (last or self._json != STDIN):
+            write_json(self.state.as_json(), self._json)
+        if self._html and (last or self._html != STDIN):
+            from ringproof.cli.logs_watch_page import page
+            from ringproof.cli.page import write_page
+
+            write_page(page(self.state, self._names, None if last else WRITE_SECONDS), self._html)
         self._written = time.monotonic()
 
-    def follow(self, display: _Display, limits: _Limits) -> bool:
+    def follow(
+        self,
+        display: _Display,
+        once: bool,
+        until_step: int | None,
+        stalled: float,
+        timeout: float | None,
+    ) -> bool:
         """Read until one of the limits; return whether that was not the timeout.
 
         Raises:
@@ -244,18 +233,18 @@ class _Run:
         """
         waited = False
         while True:
-            if self._poll(display, limits.until_step):
+            if self._poll(display, until_step):
                 return True
-            if limits.once or all(follower.ended for follower in self._followers):
-                self._end(display, limits.once)
+            if once or all(follower.ended for follower in self._followers):
+                self._end(display, once)
                 return True
             if not waited:
                 self._say_what_is_missing(display)
             waited = True
             silent = time.monotonic() - self._seen
-            if silent >= min(limits.stalled, limits.timeout or math.inf):
+            if silent >= min(stalled, timeout or math.inf):
                 self._tell(display, self._watch.silent(silent))
-            if limits.timeout is not None and silent >= limits.timeout:
+            if timeout is not None and silent >= timeout:
                 return False
             time.sleep(POLL_SECONDS)
 
@@ -285,7 +274,7 @@ class _Run:
             for line in follower.lines():
                 if line is None:
                     display.say(f"{follower.path}: the file was replaced or emptied")
-                    self._readers[place] = StepReader(follower.path, _ROLE, self._columns)
+                    self._readers[place] = StepReader(follower, self._columns)
                     continue
                 for step in self._readers[place].take(line):
                     yield follower.path, step

@@ -12,7 +12,7 @@ import typer
 
 from ringproof.budget import Estimate, Machine, Part
 from ringproof.cli.field_names import integers, named_by_option
-from ringproof.cli.options import ForceOption
+from ringproof.cli.options import ForceOption, checked_seconds
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
@@ -136,7 +136,8 @@ def attention(  # noqa: PLR0917 - one parameter per option
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Seconds after which a case counts as hung.")
+        float,
+        typer.Option(callback=checked_seconds, help="Seconds after which a case counts as hung."),
     ] = 120.0,
     rank_log: Annotated[
         str, typer.Option(help="Write the log of the ranks to this file; - is stderr.")
@@ -268,7 +269,7 @@ def _measure(
 
 
 def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str, Any]:
-    from ringproof.reference.attention.demonstration import demonstrate  # imports torch
+    from ringproof.reference.attention.parity import demonstrate  # imports torch
 
     return demonstrate([case], rank.device, evidence=evidence)[0]
 

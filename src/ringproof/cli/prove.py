@@ -18,6 +18,7 @@ from ringproof.cli.options import (
     SkillsArgument,
     UpstreamOption,
     cache_folder,
+    checked_seconds,
 )
 from ringproof.cli.output import write_json
 from ringproof.cli.upstream import bring_missing
@@ -25,9 +26,10 @@ from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.progress import make_progress
-from ringproof.harness.proofs.prove import ProveRequest, ProveResult
+from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import print_result, render_report
+from ringproof.harness.proofs.suite import ProveRequest
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.shipped import workplace
 
@@ -69,7 +71,10 @@ def prove(
     require_all: _RequireAll = False,
     upstream: UpstreamOption = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which all tests together are ended.")
+        float,
+        typer.Option(
+            callback=checked_seconds, help="Seconds after which all tests together are ended."
+        ),
     ] = 3600,
     jobs: _Jobs = 0,
 ) -> None:

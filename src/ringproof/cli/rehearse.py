@@ -14,7 +14,15 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli.options import ForceOption, KnowingFolderOption, cache_folder
+from ringproof.cli.options import (
+    CacheOption,
+    ForceOption,
+    JsonOption,
+    KnowingFolderOption,
+    OfflineOption,
+    cache_folder,
+    checked_seconds,
+)
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
@@ -61,17 +69,11 @@ AgainstOption = Annotated[
         help="Rehearse a variant too: another checkout, or one option changed.",
     ),
 ]
-JsonOption = Annotated[
-    str, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - is stdout.")
-]
 HtmlOption = Annotated[
     str, typer.Option(metavar="PATH", help="Write the result as one page; - is stdout.")
 ]
 KeepOption = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Folder for logs; else build/rehearsal/NAME.")
-]
-CacheOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="For downloads; else ~/.cache/ringproof.")
 ]
 
 
@@ -88,10 +90,12 @@ def rehearse(
     dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
     keep: KeepOption = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Longest time of a run in seconds.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(callback=checked_seconds, help="Longest time of a run in seconds.")
+    ] = 600,
     skills: KnowingFolderOption = Path("skills"),
     cache: CacheOption = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    offline: OfflineOption = False,
     force: ForceOption = False,
 ) -> None:
     """Run a training launch in small on this machine's CPU, with upstream's own code.

@@ -74,7 +74,8 @@ def show(
     find_cards(folder, (skill,))
     place = (folder / skill / file).resolve()
     if not place.is_relative_to((folder / skill).resolve()) or not place.is_file():
-        files = sorted(p.relative_to(folder / skill).as_posix() for p in _files(folder / skill))
+        there = (path for path in (folder / skill).rglob("*") if path.is_file())
+        files = sorted(path.relative_to(folder / skill).as_posix() for path in there)
         raise InputError("FILE", file, "is not in the skill", f"choose from: {', '.join(files)}")
     typer.echo(_text(place), nl=False)
 
@@ -125,10 +126,6 @@ def _places(agents: Sequence[str]) -> list[str]:
 def _installed(plan: Installation) -> dict[str, str]:
     result = {"new": "installed", "changed": "replaced", "same": "is there already"}[plan.state]
     return {"name": plan.source.name, "path": str(plan.target), "result": result}
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def _text(path: Path) -> str:

@@ -22,6 +22,7 @@ from ringproof.cli.options import (
     KnowingFolderOption,
     OfflineOption,
     cache_folder,
+    checked_seconds,
 )
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import rank_progress, require_packages
@@ -61,7 +62,7 @@ DeviceOption = Annotated[
     str, typer.Option(help="cuda, or cpu with stand-ins for GPUs and kernels.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=1, help="Longest time of one program in seconds.")
+    float, typer.Option(callback=checked_seconds, help="Longest time of one program in seconds.")
 ]
 OutOption = Annotated[
     Path | None,
@@ -140,6 +141,7 @@ def megatron(
 
     Exit code 0: they do; 1: they do not; 2: bad input.
     """
+    from ringproof.rehearsal.smoke import judging
     from ringproof.rehearsal.smoke.commands import Job, lines
     from ringproof.rehearsal.smoke.pair import Size
 
@@ -158,7 +160,8 @@ def megatron(
     limit = None if force else Machine.here()
     held = nullcontext() if out else held_folder(setting.folder, "--out")
     with held:
-        verdict = _judged(pair, setting) if judge else _run(pair, setting, timeout, limit)
+        problems = () if judge else _run(pair, setting, timeout, limit)
+        verdict = judging.judge(pair, setting, problems)
     _report(verdict, setting, json_path, record)
     if not verdict.passed:
         raise typer.Exit(1)
@@ -245,16 +248,9 @@ def _setting(
     return Setting(upstream, device == "cpu", folder)
 
 
-def _judged(pair: Pair, setting: Setting) -> Verdict:
-    """Judge the logs that are there."""
-    from ringproof.rehearsal.smoke.judging import judge
-
-    return judge(pair, setting)
-
-
-def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) -> Verdict:
-    """Run both programs on this machine, and judge their logs."""
-    from ringproof.rehearsal.smoke import judging, running
+def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) -> tuple[str, ...]:
+    """Run both programs on this machine; return why one did not run through."""
+    from ringproof.rehearsal.smoke import running
 
     if pair.size.nodes > 1:
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
@@ -266,8 +262,7 @@ def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) 
         running.estimate(pair.size).check(machine)
     with rank_progress(Console(stderr=True)) as progress:
         running.clear(pair, setting)
-        problems = running.run_pair(pair, setting, timeout=timeout, progress=progress)
-    return judging.judge(pair, setting, tuple(problems))
+        return tuple(running.run_pair(pair, setting, timeout=timeout, progress=progress))
 
 
 def _report(verdict: Verdict, setting: Setting, json_path: str, record: Path | None) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from ringproof.budget import Machine
 from ringproof.cli.field_names import named_by_option
-from ringproof.cli.options import ForceOption
+from ringproof.cli.options import ForceOption, checked_seconds
 from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
@@ -178,7 +178,11 @@ def train(  # noqa: PLR0917 - one parameter per option
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without output after which a run counts as hung.")
+        float,
+        typer.Option(
+            callback=checked_seconds,
+            help="Seconds without output after which a run counts as hung.",
+        ),
     ] = 120.0,
     log: Annotated[
         str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,17 +16,18 @@ from ringproof.cli.options import (
     JsonOption,
     SkillsArgument,
     cache_folder,
+    checked_seconds,
 )
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.proofs.progress import make_progress
-from ringproof.harness.proofs.prove import ProveRequest
-from ringproof.harness.upstreams.cached import DamagedWheel
+from ringproof.harness.proofs.suite import ProveRequest
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.fetched import find_commit
 from ringproof.harness.upstreams.fetching import Servers
 from ringproof.harness.upstreams.provision import Provision, Shortfall
+from ringproof.harness.upstreams.releases import DamagedWheel
 from ringproof.harness.upstreams.wanted import (
     Wanted,
     damage,
@@ -41,7 +42,7 @@ app = typer.Typer(
     help="Bring the upstream code that cards name to this machine.", no_args_is_help=True
 )
 
-PROVE_PATIENCE = 5.0
+_PROVE_PATIENCE = 5.0
 """Seconds that `prove` waits for a server that does not answer."""
 _SHOWN = 4
 """Names of missing versions that a line has before it counts the others."""
@@ -57,23 +58,15 @@ _Servers = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Needs:
-    """The cards of the chosen skills by name, and all that they need."""
-
-    cards: Mapping[str, Card]
-    wanted: Wanted
-
-
-def needs(folder: Path, skills: Sequence[str]) -> Needs:
-    """Return what the cards of skills need; without names, those of all skills.
+def _needs(folder: Path, skills: Sequence[str]) -> tuple[Mapping[str, Card], Wanted]:
+    """Return the cards of skills, or of all without names, and all that they need.
 
     Raises:
         InputError: A skill is unknown, or its card or the list of wheels is invalid.
     """
     paths = find_cards(folder, tuple(skills))
     cards = {name: load_card(path) for name, path in paths.items()}
-    return Needs(cards, wanted_by(cards, pinned_beside(paths.values())))
+    return cards, wanted_by(cards, pinned_beside(paths.values()))
 
 
 @app.command()
@@ -95,7 +88,10 @@ def fetch(
     ] = False,
     cache: CacheOption = None,
     patience: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait for a server that does not answer.")
+        float,
+        typer.Option(
+            callback=checked_seconds, help="Seconds to wait for a server that does not answer."
+        ),
     ] = 30,
 ) -> None:
     """Fetch the commits that cards name, with all their files, and the wheels, by hash.
@@ -104,23 +100,24 @@ def fetch(
     find these commits without --upstream. Needs git 2.29 or newer for repositories.
     Exit code 2: something could not be fetched. Example: ringproof upstream fetch
     """
-    wanted = needs(folder, skills or ()).wanted
+    _, wanted = _needs(folder, skills or ())
     if wheels:
         wanted = Wanted((), wanted.wheels)
     provision = Provision(
         cache_folder(cache),
-        Servers(parse_servers(servers or [], wanted), patience),
+        Servers(_parse_servers(servers or [], wanted), patience),
         make_progress(Console(stderr=True)),
         typer.echo,
     )
     short = provision.bring(wanted, branches=branches)
     if short:
-        *others, last = by_reason(short)
+        *others, last = _by_reason(short)
         for line in others:
             typer.echo(f"not fetched: {line}", err=True)
         error = short[-1].error
         raise InputError("upstream", None, f"not fetched: {last}", error.remedy)
-    typer.echo(f"all there: {_counted(wanted)}, in {cache_folder(cache)}")
+    commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
+    typer.echo(f"all there: {len(commits)} commits and {number} wheels, in {cache_folder(cache)}")
 
 
 @app.command("list")
@@ -135,7 +132,7 @@ def list_command(
 
     Example: ringproof upstream list dynamic-context-parallel
     """
-    wanted, place = needs(folder, skills or ()).wanted, cache_folder(cache)
+    (_, wanted), place = _needs(folder, skills or ()), cache_folder(cache)
     rows = [
         {
             "name": item.repo,
@@ -169,16 +166,18 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
         InputError: A skill is unknown, its card or the list of wheels is invalid, or a wheel in the
             cache is damaged and cannot be downloaded again.
     """
-    found, cache = needs(request.skills, request.names), request.cache
+    (cards, needed), cache = _needs(request.skills, request.names), request.cache
     choice = UpstreamChoice(request.upstreams, cache, request.offline)
-    wanted = missing(not_given(found.wanted, found.cards, choice), cache)
+    wanted = missing(not_given(needed, cards, choice), cache)
     if request.offline:
         for damaged in filter(None, (damage(cache, wheel) for wheel in wanted.wheels)):
             raise damaged
         names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
         return (f"{listed(names)}: not in the cache",) if names else ()
-    servers = Servers({}, PROVE_PATIENCE)
-    provision = Provision(cache, servers, make_progress(console), _notice, wait=PROVE_PATIENCE)
+    servers = Servers({}, _PROVE_PATIENCE)
+    provision = Provision(
+        cache, servers, make_progress(console), partial(typer.echo, err=True), wait=_PROVE_PATIENCE
+    )
     try:
         short = provision.bring(wanted)
     except InputError as error:  # no git, a full disk, or another run that fetches
@@ -186,19 +185,11 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
     for item in short:
         if isinstance(item.error, DamagedWheel):
             raise item.error
-    return by_reason(short)
+    return _by_reason(short)
 
 
-def _notice(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
-    """Parse ``NAME=URL`` entries.
-
-    Raises:
-        InputError: An entry has another form, or no card names the repository.
-    """
+def _parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
+    """Parse ``NAME=URL`` entries; raise `InputError` for another form or an unknown name."""
     known = sorted({item.repo for item in wanted.commits})
     found: dict[str, str] = {}
     for entry in entries:
@@ -212,7 +203,7 @@ def parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
     return found
 
 
-def by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
+def _by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
     """Return one line for each reason why something is missing, with the first of what is."""
     found: dict[str, list[str]] = {}
     for item in short:
@@ -224,8 +215,3 @@ def listed(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _counted(wanted: Wanted) -> str:
-    commits = {item.commit for item in wanted.commits}
-    return f"{len(commits)} commits and {len(wanted.wheels)} wheels"
