@@ -9,7 +9,7 @@ import pytest
 
 from checks.anchors.wheelhouse import make_wheel
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.cached import sha256_of
+from ringproof.harness.upstreams.releases import sha256_of
 from ringproof.rehearsal.sources import open_engine, open_megatron
 
 

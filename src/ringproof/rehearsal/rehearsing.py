@@ -196,7 +196,7 @@ def _variants(
     """Run the attempts of one upstream on one server."""
     launch = attempts[0].launch
     script = find_script(launch, upstream)
-    log = _made(attempts[0].folder) / "server.log"
+    log = made_folder(attempts[0].folder) / "server.log"
     environment = {k: v for k, v in launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
     progress("import", f"{upstream.megatron_name} and Transformer Engine {upstream.engine_version}")
     server = Server(upstream, script, environment=environment, dtype=request.dtype, log=log)
@@ -310,7 +310,7 @@ class _Runs:
             )  # fmt: skip
             self._done[key] = self._server.run(
                 program,
-                _made(folder),
+                made_folder(folder),
                 limit_seconds=self._request.timeout,
                 progress=lambda line: self._progress(phase, line),
             )
@@ -323,7 +323,7 @@ def estimate(ranks: int, value: object, option: str = "--max-ranks") -> Estimate
     return Estimate(ranks, (held,), option, value)
 
 
-def _made(folder: Path) -> Path:
+def made_folder(folder: Path) -> Path:
     """Return a folder, made where it is missing.
 
     Raises:

@@ -16,8 +16,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.cached import examined, sha256_of
-from ringproof.harness.upstreams.releases import download_wheels, make_folder
+from ringproof.harness.upstreams.releases import download_wheels, examined, make_folder, sha256_of
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.tree import (
     PICTURES,

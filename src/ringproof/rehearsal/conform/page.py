@@ -7,7 +7,6 @@ the tables, which is here, and the explanations.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from ringproof.rehearsal.conform.result import (
     CaseResult,
     Record,
     Status,
-    collect,
     column_name,
     place_in_table,
     read,
+    shipped_text,
 )
 from ringproof.rehearsal.verdict.agreement import MEASURED_ITERATIONS, TOLERANCES
 
@@ -273,7 +272,7 @@ def main() -> None:
     """Write both files from the records."""
     found = records(RECORDS)
     PAGE.write_text(page(found), encoding="utf-8")
-    KNOWN.write_text(json.dumps(collect(found), indent=0) + "\n", encoding="utf-8")
+    KNOWN.write_text(shipped_text(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,17 +51,8 @@ MEANINGS = MappingProxyType(
 
 #: What a table says in a cell.
 LABELS = MappingProxyType(
-    {
-        Status.AGREES: "agrees",
-        Status.DIFFERS: "differs",
-        Status.OTHER_PATH: "other path",
-        Status.RACES: "races",
-        Status.STARTS: "starts",
-        Status.REFUSED: "refused",
-        Status.NOT_OFFERED: "-",
-        Status.CANNOT_RUN: "no stand-in",
-        Status.HUNG: "hangs",
-    }
+    {status: status.value for status in Status}
+    | {Status.NOT_OFFERED: "-", Status.CANNOT_RUN: "no stand-in", Status.HUNG: "hangs"}
 )
 #: Verdicts for which ``ringproof conform`` fails.
 WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.RACES, Status.HUNG)
@@ -182,17 +173,14 @@ def place_in_table(record: Record) -> tuple[int, str]:
     return (start[0] if start else len(ORDER), record.name)
 
 
-def collect(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Return what is shipped of records."""
-    return [
-        {
-            "name": record.name,
-            "engine": record.engine,
-            "iterations": record.iterations,
-            "cases": {case.id: _kept(case) for case in record.cases},
-        }
-        for record in records
-    ]
+def shipped_text(records: Iterable[Record]) -> str:
+    """Return the JSON that is shipped of records, with one case on each line."""
+    parts = []
+    for record in records:
+        head = {"name": record.name, "engine": record.engine, "iterations": record.iterations}
+        cases = (f"{json.dumps(case.id)}: {json.dumps(_kept(case))}" for case in record.cases)
+        parts.append(f'{json.dumps(head)[:-1]}, "cases": {{\n' + ",\n".join(cases) + "\n}}")
+    return "[\n" + ",\n".join(parts) + "\n]\n"
 
 
 def _kept(case: CaseResult) -> list[Any]:

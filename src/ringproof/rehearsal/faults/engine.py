@@ -82,15 +82,6 @@ def group_kept(original: Any, module: Any, cp_group: Any, *arguments: Any, **nam
         original(module, cp_group, *arguments, **named)
 
 
-@planted(f"{MODULE}.forward")
-def padding_attended(original: Any, *arguments: Any, **named: Any) -> Any:
-    """Packed sequences are attended with their padding: padded lengths count as lengths."""
-    for side in ("q", "kv"):
-        if named.get(f"cu_seqlens_{side}_padded") is not None:
-            named[f"cu_seqlens_{side}"] = named[f"cu_seqlens_{side}_padded"]
-    return original(*arguments, **named)
-
-
 def stale_lengths() -> None:
     """Attention uses the lengths of the packed batch before, as far as they fit."""
 

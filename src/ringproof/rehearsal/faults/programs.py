@@ -72,17 +72,10 @@ TRAININGS = MappingProxyType({
     "cp2-dp2": Training(4, (*MODEL, "--context-parallel-size", "2"), "one"),
     "hierarchical": Training(4, (*MODEL, *HIERARCHICAL), "one"),
     "packed": Training(1, (*MODEL, *PACKED, *STATIC, "256")),
-    "packed-cp2": Training(2, (*MODEL, *PACKED, *STATIC, "128", "--context-parallel-size", "2"),
-                           "packed"),
     "dynamic": Training(4, (*MODEL, *PACKED, *DYNAMIC, "64"), "packed"),
     "dynamic-2": Training(2, (*MODEL, *PACKED, *DYNAMIC, "128"), "packed"),
-    "dynamic-static-2": Training(
-        4, (*MODEL, *PACKED, *DYNAMIC, "64", "--context-parallel-size", "2"), "packed"
-    ),
     "dynamic-tp": Training(4, (*MODEL, *PACKED, *DYNAMIC, "128", *TP), "packed"),
     "dynamic-pp": Training(4, (*MODEL, *PACKED, *DYNAMIC, "128", *PP), "packed"),
-    "packed-moe": Training(1, (*MODEL, *PACKED, *STATIC, "256", *MOE)),
-    "dynamic-moe": Training(2, (*MODEL, *PACKED, *DYNAMIC, "128", *MOE), "packed-moe"),
     "packed-mtp": Training(1, (*MODEL, *PACKED, *STATIC, "256", *MTP)),
     "tied": Training(1, MODEL[:-1]),
     "tied-pp": Training(2, (*MODEL[:-1], *PP), "tied"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards, load_card
 from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.verdict import ParallelKind
+from ringproof.harness.upstreams.tree import FolderTree
 from ringproof.rehearsal.launch.flags import Flags
+from ringproof.rehearsal.launch.options import options_of
 from ringproof.rehearsal.launch.reading import Launch, read_command
 from ringproof.rehearsal.small.layout import DYNAMIC
 from ringproof.rehearsal.small.reference import BUDGET, SCHEDULER
@@ -29,8 +30,6 @@ SPOKEN = MappingProxyType(
     {"NVTE_DEBUG": "1", "NVTE_DEBUG_LEVEL": "2", "TORCH_CPP_LOG_LEVEL": "INFO"}
 )
 """Variables with which Transformer Engine logs each attention call and PyTorch its groups."""
-OPTION = re.compile(r"""["'](--[a-z][\w-]*)["']|^ {4}([a-z]\w*)\s*:""", re.MULTILINE)
-PARSERS = ("megatron/training/**/*.py", "megatron/core/**/*config*.py")
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def make_pair(
         remedy = f"one of {', '.join(FEATURES)}"
         raise InputError("--feature", feature, "there is no such feature", remedy)
     _check_size(size)
-    options, option = known_options(megatron), FEATURES[feature].option
+    options, option = options_of(FolderTree(megatron)), FEATURES[feature].option
     if option not in options:
         remedy = f"name a checkout of {FEATURES[feature].found}"
         raise InputError("--repo", option, "this option is not in the checkout", remedy)
@@ -141,19 +140,6 @@ def make_pair(
     on = Half("on", flags.words, environment, expected[0], marker)
     off = Half("off", _without(feature, flags).words, environment, expected[1])
     return Pair(feature, size, dtype, on, off)
-
-
-def known_options(megatron: Path) -> frozenset[str]:
-    """Return what may be an option of a checkout, read from its text without importing it.
-
-    Upstream derives options from the fields of its configuration classes, so these count, too.
-    """
-    found = set()
-    for pattern in PARSERS:
-        for path in megatron.glob(pattern):
-            for option, field in OPTION.findall(path.read_text(errors="replace")):
-                found.add(option or "--" + field.replace("_", "-"))
-    return frozenset(found)
 
 
 def _check_size(size: Size) -> None:

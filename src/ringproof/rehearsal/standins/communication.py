@@ -198,14 +198,11 @@ def _use_gloo() -> None:
 
     _put("barrier", without_devices)
     _put("_make_nccl_premul_sum", ScaledSum)
-    if not hasattr(dist, "ProcessGroupNCCL"):  # its options are dropped above
-        dist.ProcessGroupNCCL = SimpleNamespace(Options=_options)
+    if not hasattr(dist, "ProcessGroupNCCL"):  # its options are dropped below
+        dist.ProcessGroupNCCL = SimpleNamespace(
+            Options=lambda **given: SimpleNamespace(config=SimpleNamespace(), **given)
+        )
     dist.is_nccl_available = distributed_c10d.is_nccl_available = lambda: True
-
-
-def _options(**given: object) -> SimpleNamespace:
-    """The stand-in of NCCL's options: holds whatever is written to it."""
-    return SimpleNamespace(config=SimpleNamespace(), **given)
 
 
 def _on_gloo(function: Callable[..., Any]) -> Callable[..., Any]:

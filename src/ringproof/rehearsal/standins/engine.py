@@ -109,7 +109,9 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
         dtype: Dtype besides bfloat16 in which fused attention is allowed to run.
         wrap: Put around each kernel's stand-in.
     """
-    sys.meta_path.insert(0, CompilerFinder([n for n in COMPILED if not _installed(n)]))
+    sys.meta_path.insert(
+        0, CompilerFinder([n for n in COMPILED if importlib.util.find_spec(n) is None])
+    )
     fused = (root / PACKAGE / "pytorch" / "cpp_extensions" / "fused_attn.py").read_text()
     sys.modules[extension.NAME] = extension.build(
         has_short_backend=extension.SHORT_BACKEND in fused, wrap=wrap
@@ -127,10 +129,6 @@ def install(root: Path, version: str, dtype: torch.dtype, wrap: extension.Wrap) 
         constants = importlib.import_module(f"{PACKAGE}.pytorch.constants")
         constants.TE_DType.setdefault(torch.float64, kernels.FLOAT64)
     _replace_kernels(dtype, wrap)
-
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
 
 
 def _replace_kernels(dtype: torch.dtype, wrap: extension.Wrap) -> None:

@@ -125,7 +125,9 @@ def _starts(variant: Variant) -> Iterator[str]:
         text = f"yes: {len(outcome.losses)} iterations in {outcome.seconds:.1f} s"
         yield _row("Starts", f"{text}, {size(outcome.memory_bytes)} of memory")
         return
-    yield _row("Starts", f"no: {_shortened(refusal.message)}")
+    message = refusal.message
+    shown = message if len(message) <= MOST_TEXT else f"{message[:MOST_TEXT]} ..."
+    yield _row("Starts", f"no: {shown}")
     yield from _refusal(refusal)
 
 
@@ -195,7 +197,3 @@ def _ranks(number: int) -> str:
 
 def _row(label: str, text: str) -> str:
     return f"{label:<{LABEL}}  {text}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ringproof.errors import InputError
 from ringproof.harness.tape.calls import HostCalls
 from ringproof.harness.tape.memory import Address, Block, address_of
-from ringproof.harness.tape.operation import Frozen, Operation, Touch, blocks, leaves, replaced
+from ringproof.harness.tape.operation import Frozen, Operation, Touch, blocks
 from ringproof.harness.tape.recorder import RandomState, Recorder
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.harness.tape.source import name_of, place
@@ -81,12 +82,12 @@ class DeviceRecorder(Recorder):
 
     def _run_kernel(self, kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         where = place()
-        arguments = replaced(args, torch.Tensor, self._address)
-        keywords = replaced(kwargs, torch.Tensor, self._address)
+        arguments = tree_map_only(torch.Tensor, self._address, args)
+        keywords = tree_map_only(torch.Tensor, self._address, kwargs)
         given = blocks((arguments, keywords))
         self._keep(given)
         result = _computed(kernel, args, kwargs)
-        found = [leaf for leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
+        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         results = tuple(self._new_address(tensor, kernel, where) for tensor in found)
         touch = Touch(given, given | blocks(results))
         self.operations.append(Operation(kernel, arguments, keywords, results, touch, None, where))
@@ -144,7 +145,7 @@ def _without_lengths(tree: Any) -> Any:
     def zero(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_floating_point() else torch.zeros_like(tensor)
 
-    return replaced(tree, torch.Tensor, zero)
+    return tree_map_only(torch.Tensor, zero, tree)
 
 
 @contextlib.contextmanager
