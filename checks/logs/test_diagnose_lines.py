@@ -24,8 +24,7 @@ from ringproof.harness.logs.diagnosis import reading
 from ringproof.harness.logs.diagnosis.index import load_index
 from ringproof.harness.logs.diagnosis.reading import CUT
 from ringproof.harness.logs.diagnosis.report import Report, as_text, diagnose, names
-from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
-from ringproof.harness.logs.lines import Line, OpenLog
+from ringproof.harness.logs.lines import Line, OpenLog, Scan
 
 INDEX = load_index()
 UNKNOWN = Case("", "", "mycode.BadError", "value 7 of 12 is bad", ("own_step",))
@@ -269,7 +268,7 @@ def test_gzip_is_read_and_counted(tmp_path: Path) -> None:
     report = diagnose([str(path)], index=INDEX)
     assert cause(report)[0] == "rerun-iterator"
     assert report.lines == len(traceback(KNOWN))
-    scan = DiagnosisScan(OpenLog("-", "LOG", io.BytesIO(b"a\nb\nc")))
+    scan = reading.LogReader(OpenLog("-", "LOG", io.BytesIO(b"a\nb\nc")))
     assert (list(scan), scan.lines) == ([], 3)
 
 
@@ -299,14 +298,14 @@ def test_once_weak_evidence_abounds_only_what_is_strong_is_looked_for(
     monkeypatch.setattr(reading, "MOST_WEAK", 100)
     many = [f"ValueError: number {number} is odd" for number in range(100_000)]  # three blocks
     searched: list[int] = []
-    search = DiagnosisScan.search
+    search = Scan.search
 
-    def counted(scan: DiagnosisScan, data: bytes, end: int) -> Iterator[Line]:
+    def counted(scan: Scan, data: bytes, end: int) -> Iterator[Line]:
         for line in search(scan, data, end):
             searched.append(line.number)
             yield line
 
-    monkeypatch.setattr(DiagnosisScan, "search", counted)
+    monkeypatch.setattr(Scan, "search", counted)
     assert cause(read(tmp_path, [*many, *traceback(UNKNOWN)]))[0] == "mycode.BadError"
     assert len(searched) < 40_000, "the lines of the first block, and the traceback"
     alone = "  what():  CUDA error: an illegal memory access was encountered"

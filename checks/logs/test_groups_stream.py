@@ -17,6 +17,7 @@ from checks.logs.groups_run import EXCHANGE, L0, L1, RING, census, layout, read,
 from ringproof.errors import InputError
 from ringproof.harness.logs.findings import Expectation
 from ringproof.harness.logs.lines import BLOCK_BYTES, PIECE_BYTES, OpenLog, Scan
+from ringproof.harness.logs.parsing import NEEDLES
 from ringproof.harness.logs.report import read_groups
 
 LINES = [
@@ -63,7 +64,7 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
         number += filler + 1
         expected.append(number)
     log = OpenLog("-", "FILE", io.BytesIO(b"".join(chunks)))
-    scan = Scan(log)
+    scan = Scan(log, NEEDLES)
     assert [line.number for line in scan] == expected
     assert scan.lines == number
     assert log.bytes_read == sum(map(len, chunks))
@@ -74,7 +75,7 @@ def test_line_numbers_over_block_borders(tmp_path: Path) -> None:
 )
 def test_counts_agree_with_python(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)))
+    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)), NEEDLES)
     found = [line.number for line in scan]
     lines = data.split(b"\n")
     assert scan.lines == len(lines) - (lines[-1] == b"")

@@ -2,8 +2,8 @@
 
 A block of bytes is searched for a few fixed strings before anything is decoded; only a line that
 holds one of them becomes text. A line is what stands between line feeds or carriage returns, so
-that progress bars and CRLF need no care. A line longer than `PIECE_BYTES` is read in pieces of that
-length: a marker across a seam is lost, memory is not.
+that progress bars and CRLF need no care. Of a line longer than `PIECE_BYTES` only what surrounds
+each of the strings, as far as that, is read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,6 @@ STDIN = "-"
 GZIP = b"\x1f\x8b"
 BLOCK_BYTES = 1 << 20
 PIECE_BYTES = 64 << 10
-
-# One per kind of evidence; each parser states what it needs beyond its needle.
-NEEDLES = (
-    b"ringproof census",  # without the bracket: colours may stand in between
-    b"ringproof traffic",
-    b"] [PG ",  # the end of a C++ log header and the prefix
-    b"Running with config=",
-    b"using world size: ",
-    b"cp_comm_type ",
-    b"context_parallel_size",
-)
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
@@ -159,13 +148,21 @@ class Line(NamedTuple):
 
 
 class Scan:
-    """One pass over a log for the lines that hold one of `NEEDLES`; iterate it once.
+    """One pass over a log for the lines that hold one of some strings; iterate it once.
 
     Args:
+        needles: The strings.
         head: Bytes of the log that were read already.
+
+    Attributes:
+        follow: Whether to return also the next line, whatever it holds; the reader sets it.
+        data, stop: The block that is searched, and where in it the line returned last ends.
     """
 
-    def __init__(self, log: OpenLog, head: bytes = b"") -> None:
+    def __init__(self, log: OpenLog, needles: tuple[bytes, ...], head: bytes = b"") -> None:
+        self.needles = needles
+        self.follow = False
+        self.data, self.stop = b"", 0
         self._log = log
         self._head = head
         self._feeds = self._counted = 0
@@ -186,47 +183,62 @@ class Scan:
                 end = len(data)  # one line larger than a block: give it up in parts
             self._counted = 0
             yield from self.search(data, end)
-            self.number(data, end)
+            self._number(data, end)
             if end:
                 self._open_line = data[end - 1] != 0x0A
             if not block:
                 return
             rest = data[end:]
 
-    def number(self, data: bytes, place: int) -> int:
+    def search(self, data: bytes, end: int) -> Iterator[Line]:
+        """Yield the lines of interest in ``data[:end]``, in their order."""
+        places = [*self.places(data, end), end]
+        self.data = data
+        index = position = line = 0
+        while True:
+            while places[index] < position:
+                index += 1
+            found = places[index]
+            # Where the needle that comes next is beyond the next line.
+            if self.follow and line < end and (found == end or data.find(b"\n", line, found) >= 0):
+                found = line
+            if found == end:
+                break
+            self.stop, line = _line_end(data, found, end)
+            start = max(position, found - PIECE_BYTES)
+            start = max(start, data.rfind(b"\n", start, found) + 1)
+            start = max(start, data.rfind(b"\r", start, found) + 1)
+            yield Line(self._number(data, start), data[start : self.stop])
+            position = min(self.stop + 1, end)
+        self.stop = end
+
+    def places(self, data: bytes, end: int) -> list[int]:
+        """Return where in ``data[:end]`` the needles are, each once in a line, in order."""
+        found: list[int] = []
+        for needle in self.needles:
+            place = data.find(needle, 0, end)
+            while place >= 0:
+                stop, _ = _line_end(data, place, end)
+                if self.is_new(needle, place, stop, data):
+                    found.append(place)
+                place = data.find(needle, stop, end)
+        return sorted(found)
+
+    def is_new(self, needle: bytes, start: int, stop: int, data: bytes) -> bool:
+        """Whether a needle and the rest of its line are of interest; a subclass may say no."""
+        return True
+
+    def _number(self, data: bytes, place: int) -> int:
         """Return the number of the line at a place of a block; places only go up."""
         self._feeds += data.count(b"\n", self._counted, place)
         self._counted = place
         return self._feeds + 1
 
-    def search(self, data: bytes, end: int) -> Iterator[Line]:
-        """Yield the lines of interest in ``data[:end]``, in their order."""
-        for start, stop in sorted(_spans(data, end)):
-            yield Line(self.number(data, start), data[start:stop])
 
-
-def _spans(data: bytes, end: int) -> set[tuple[int, int]]:
-    """Return start and stop of every line or piece in ``data[:end]`` that holds a needle."""
-    spans: set[tuple[int, int]] = set()
-    for needle in NEEDLES:
-        line_start = searched = 0
-        found = data.find(needle, 0, end)
-        while found >= 0:
-            # Only what lies between two finds: a block without line feeds would cost its square.
-            line_start = data.rfind(b"\n", searched, found) + 1 or line_start
-            searched = found
-            start, stop = _span(data, line_start, found, end)
-            spans.add((start, stop))
-            found = data.find(needle, max(stop, found + 1), end)
-    return spans
-
-
-def _span(data: bytes, line_start: int, found: int, end: int) -> tuple[int, int]:
-    """Return the line, or the piece of a long line, in which position ``found`` lies."""
-    piece = line_start + (found - line_start) // PIECE_BYTES * PIECE_BYTES
-    limit = min(end, piece + PIECE_BYTES)
-    feed = data.find(b"\n", found, limit)
+def _line_end(data: bytes, place: int, end: int) -> tuple[int, int]:
+    """Return where the line around a place ends, and where the next one begins."""
+    limit = min(end, place + PIECE_BYTES)
+    feed = data.find(b"\n", place, limit)
     stop = limit if feed < 0 else feed
-    carriage = data.find(b"\r", found, stop)
-    start = max(piece, data.rfind(b"\r", piece, found) + 1)
-    return start, stop if carriage < 0 else carriage
+    carriage = data.find(b"\r", place, stop)
+    return stop if carriage < 0 else carriage, stop + (feed >= 0)

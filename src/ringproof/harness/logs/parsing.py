@@ -33,6 +33,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+# One per kind of evidence; each parser states what it needs beyond its needle.
+NEEDLES = (
+    b"ringproof census",  # without the bracket: colours may stand in between
+    b"ringproof traffic",
+    b"] [PG ",  # the end of a C++ log header and the prefix
+    b"Running with config=",
+    b"using world size: ",
+    b"cp_comm_type ",
+    b"context_parallel_size",
+)
+
 _STARTUP_BEGIN = "using world size: "
 _DOTS = " .."
 _STARTUP = re.compile(

@@ -15,7 +15,7 @@ from ringproof.harness.logs.facts import (
 )
 from ringproof.harness.logs.findings import Expectation, cautions, findings
 from ringproof.harness.logs.lines import Scan, opened
-from ringproof.harness.logs.parsing import engine_text
+from ringproof.harness.logs.parsing import NEEDLES, engine_text
 from ringproof.harness.logs.verdict import Decision, decide
 from ringproof.reference.topology.census_line import format_ranks
 
@@ -66,7 +66,7 @@ def read_groups(
     notes: list[str] = []
     for path in dict.fromkeys(paths):
         with opened("FILE", path, what="log file of a run", stdin=stdin) as log:
-            scan = Scan(log)
+            scan = Scan(log, NEEDLES)
             for line in scan:
                 facts.read(path, line.number, line.text)
         counts.append(FileCount(path, log.bytes_read, scan.lines))

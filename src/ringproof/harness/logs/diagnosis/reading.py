@@ -1,14 +1,16 @@
 """Errors in the lines of a log: exceptions with their tracebacks, timeouts, ended processes, NaN.
 
-Lines of several ranks may stand mixed in one file. What launchers and torch put in front of each
-line (``[rank3]:``, ``[default3]:``, ``3:`` of srun, ``(Actor pid=7)`` of Ray) tells them apart.
-An exception counts if it ends a traceback; one without its traceback is weak evidence, since it may
-be quoted.
+One pass over a log of any size returns the few lines that can explain a failure: those that hold
+one of a few fixed strings, and those that follow one, as a traceback needs. Lines of several ranks
+may stand mixed in one file. What launchers and torch put in front of each line (``[rank3]:``,
+``[default3]:``, ``3:`` of srun, ``(Actor pid=7)`` of Ray) tells them apart. An exception counts if
+it ends a traceback; one without its traceback is weak evidence, since it may be quoted.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,9 +18,35 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ringproof.errors import printable
-from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
-from ringproof.harness.logs.lines import Line
+from ringproof.harness.logs.lines import Line, OpenLog, Scan
 from ringproof.harness.logs.parsing import parse_nccl
+
+_ENGINE = b"Running with config="
+ALWAYS = (
+    b"Traceback (most recent",
+    b"Watchdog caught",
+    b"Root Cause (first",
+    b"(exitcode: -",
+    b": nan",
+    b": NaN",
+    b": NAN",
+    _ENGINE,
+)
+"""Strings that lines of interest hold; all of a log is searched for them."""
+WEAK = (b"rror:",)
+"""What lines hold that can be an exception without its traceback, which is weak evidence."""
+STRONG = (b"CUDA error", b".py: error: ")
+"""What takes their place once there were enough of them: errors that a line alone shows."""
+EARLY = (
+    b"using world size: ",
+    b"cp_comm_type ",
+    b"context_parallel_",
+    b"_context_parallel .",
+)
+EARLY_BYTES = 32 << 20  # arguments are printed at the start
+_ITERATION_MARK = b"elapsed time per iteration"
+_ITERATION = re.compile(rb"iteration +([0-9]{1,12})/")
+_SKIPPED = re.compile(rb"nan iterations: +[1-9]")
 
 TIMEOUT = "collective timeout"
 CUT = "traceback without its end"
@@ -188,41 +216,80 @@ class _Said:
         )
 
 
-class LogReader:
-    """Reads the errors of one file; iterate it once.
+class LogReader(Scan):
+    """Reads the errors of one log; iterate over `errors` once.
 
     Args:
-        name: The file, as the user named it.
+        head: Bytes of the log that were read already.
+
+    Attributes:
+        repeated: Number of each line of Transformer Engine, of which only the first is read.
     """
 
-    def __init__(self, name: str, scan: DiagnosisScan) -> None:
-        self._name = name
-        self._scan = scan
+    def __init__(self, log: OpenLog, head: bytes = b"") -> None:
+        super().__init__(log, ALWAYS + WEAK + EARLY, head)
+        self.repeated: Counter[bytes] = Counter()
+        self._name = log.path
+        self._iteration: int | None = None
+        self._searched = 0
         self._open: dict[str, _Open] = {}
         self._after: set[str] = set()
         self._root: dict[str, int] = {}
         self._root_lines = self._linger = self._weak = 0
         self._known = lru_cache(MOST_KNOWN)(self._said)
 
-    def __iter__(self) -> Iterator[Line | Event]:
-        """Return the lines that may tell the configuration, and all errors."""
-        scan = self._scan
-        for line in scan:
+    @property
+    def iteration(self) -> int | None:
+        """Iteration of the last line of training progress up to the line returned last."""
+        mark = self.data.rfind(_ITERATION_MARK, self._searched, self.stop)
+        self._searched = max(self._searched, self.stop - len(_ITERATION_MARK))
+        if mark >= 0:
+            start = self.data.rfind(b"\n", 0, mark) + 1
+            match = _ITERATION.search(self.data, start, mark)
+            self._iteration = int(match[1]) if match else self._iteration
+        return self._iteration
+
+    def search(self, data: bytes, end: int) -> Iterator[Line]:
+        """Yield the lines of interest in ``data[:end]``, which begins and ends with a line."""
+        errors = WEAK if self._weak < MOST_WEAK else STRONG
+        early = EARLY if self._log.bytes_read <= EARLY_BYTES else ()
+        self.needles = ALWAYS + errors + early
+        self._searched = 0
+        yield from super().search(data, end)
+        self._iteration = self.iteration
+
+    def places(self, data: bytes, end: int) -> list[int]:
+        """Return where in ``data[:end]`` the needles and counts of NaN are, in order."""
+        skipped = [match.start() for match in _SKIPPED.finditer(data, 0, end)]
+        return sorted(skipped + super().places(data, end))
+
+    def is_new(self, needle: bytes, start: int, stop: int, data: bytes) -> bool:
+        """Count a line of Transformer Engine, and say whether it is the first of its kind."""
+        if needle is not _ENGINE:
+            return True
+        tail = data[start:stop]
+        new = tail not in self.repeated
+        if not new or len(self.repeated) < MOST_KNOWN:
+            self.repeated[tail] += 1
+        return new
+
+    def errors(self) -> Iterator[Line | Event]:
+        """Yield the lines that may tell the configuration, and all errors."""
+        for line in self:
             busy = self._open or self._linger > 0 or self._root_lines > 0
-            if not (busy or scan.weak or _matters(line.text, *_TOLD)):
+            weak = self._weak < MOST_WEAK
+            if not (busy or weak or _matters(line.text, *_TOLD)):
                 continue
-            known = len(line.data) < LONG
-            said = self._known(line.data) if known else self._said(line.data)
+            said = (self._known if len(line.data) < LONG else self._said)(line.data)
             if said.configures:
                 yield line
             if not (busy or said.matters):
-                if not scan.weak:
-                    continue
                 self._weak += 1
-                scan.weak = self._weak < MOST_WEAK
-            yield from self._line(said, line)
+                if not weak:
+                    continue
+            yield from self._errors(said, line)
             self._linger = LINGER if self._open else max(0, self._linger - 1)
-            scan.follow = int(self._linger > 0 or self._root_lines > 0)
+            self.follow = self._linger > 0 or self._root_lines > 0
         for key in list(self._open):
             yield from self._close(key)
 
@@ -232,14 +299,14 @@ class LogReader:
         key = " ".join(f"{name}={value}" for name, value in tokens.items())
         return _Said(self._name, text, key, self._who(tokens), body, time)
 
-    def _line(self, said: _Said, line: Line) -> Sequence[Event]:
+    def _errors(self, said: _Said, line: Line) -> Sequence[Event]:
         key, body = said.key, said.body
         found: Sequence[Event] = ()
         if "Traceback (most recent" in body:
             found = self._close(key)
             if len(self._open) < MOST_OPEN and _begins(body):
                 after = key in self._after
-                self._open[key] = _Open(said.event(line, self._scan.iteration, after=after))
+                self._open[key] = _Open(said.event(line, self.iteration, after=after))
             self._after.discard(key)
             return found
         if key in self._open:
@@ -251,7 +318,7 @@ class LogReader:
         if self._root_lines > 0 or "Root Cause (first" in body:
             found = (*found, *self._root_cause(said, line))
         if said.alone:
-            found = (*found, said.event(line, self._scan.iteration, **said.alone))
+            found = (*found, said.event(line, self.iteration, **said.alone))
         return found
 
     def _continue(self, said: _Said, line: Line) -> Sequence[Event]:
@@ -273,7 +340,7 @@ class LogReader:
                 line=line.number,
                 text=said.text,
                 time=said.time or one.event.time,
-                iteration=self._scan.iteration,
+                iteration=self.iteration,
             )
         elif one.expects_code and said.body[:1].isspace():
             one.code = said.body.strip()[:MOST_SHOWN]
@@ -311,7 +378,7 @@ class LogReader:
             return ()
         self._root_lines = 0
         who, error = f"rank {self._root['rank']}", f"exit code {self._root['exitcode']}"
-        return (said.event(line, self._scan.iteration, who=who, root=True, error=error),)
+        return (said.event(line, self.iteration, who=who, root=True, error=error),)
 
     def _who(self, tokens: Mapping[str, str]) -> str:
         if "rank" in tokens:

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, shown
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, shown
 from ringproof.harness.logs.diagnosis.recorder import (
     LARGEST_BYTES,
     Stuck,
@@ -18,7 +18,6 @@ from ringproof.harness.logs.diagnosis.recorder import (
     read_dump,
     stuck_groups,
 )
-from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
 from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding, Ledger
 from ringproof.harness.logs.lines import OpenLog, opened
 from ringproof.harness.logs.parsing import engine_text
@@ -75,10 +74,10 @@ def diagnose(
             if is_dump(head):
                 notes += _dump(log, head, dumps)
                 continue
-            scan = DiagnosisScan(log, head)
-            ledger.read(path, scan)
+            reader = LogReader(log, head)
+            ledger.read(reader, path)
         notes += log.notes()
-        lines += scan.lines
+        lines += reader.lines
     if ledger.full:
         notes.append("more kinds of errors than this reader keeps; the later ones are left out")
     diagnosis = ledger.judge(stuck_groups(groups_of(dumps), sorted(dumps)))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from ringproof.harness.logs.diagnosis.index import Index, Symptom
 from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event, LogReader
 from ringproof.harness.logs.diagnosis.recorder import Stuck
-from ringproof.harness.logs.diagnosis.scan import DiagnosisScan
 from ringproof.harness.logs.lines import Line
 from ringproof.harness.logs.parsing import (
     Configuration,
@@ -110,21 +109,21 @@ class Ledger:
         default_factory=dict
     )
 
-    def read(self, path: str, scan: DiagnosisScan) -> None:
+    def read(self, log: LogReader, path: str) -> None:
         """Take the errors of one log, and what it says of the configuration and of attention."""
         self.files.append(path)
-        for read in LogReader(path, scan):
+        for read in log.errors():
             if isinstance(read, Event):
                 self.add(read)
             else:
                 self._line(path, read)
         # Lines of Transformer Engine that were not returned since they repeat others.
-        for tail, count in scan.repeated.items():
+        for tail, count in log.repeated.items():
             engine = parse_engine(tail.decode("utf-8", errors="replace"))
             if engine is not None:
                 self.engine[engine] += count - 1
-        if scan.iteration is not None:
-            self.final[path] = scan.iteration
+        if log.iteration is not None:
+            self.final[path] = log.iteration
 
     def _line(self, file: str, line: Line) -> None:
         engine = parse_engine(line.text)
