@@ -21,8 +21,8 @@ from typing import Any
 
 from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, drop
-from ringproof.harness.logs.training.series import Precision
-from ringproof.harness.logs.training.verdict import Common, differences, judge
+from ringproof.harness.logs.training.series import Series
+from ringproof.harness.logs.training.verdict import compare_series
 from smoke.faults import FAULTS, Fault
 from smoke.training_matrix import TOLERANCE
 from smoke.trials import Laboratory, Observed
@@ -88,20 +88,18 @@ def quantity(seen: Observed, place: int) -> dict[str, Any] | None:
     if seen.trace is None or not seen.trace.steps:
         return None
     ours, wanted = (
-        array("d", [values[place] for values in steps])
+        Series("", "", array("q", range(1, 1 + len(steps))), array("d", [v[place] for v in steps]))
         for steps in (seen.trace.steps, seen.wanted.steps)
     )
-    common = Common(array("q", range(1, 1 + len(ours))), ours, wanted, 0, 0)
-    exact = Precision()
-    found = differences(common, TOLERANCE, exact, exact)
-    if found.first_beyond is None:
+    found = compare_series(ours, wanted, TOLERANCE)
+    if found.first is None:
         return None
     relative = [value if math.isfinite(value) else None for value in found.relative]
     return {
-        "first": common.steps[found.first_beyond],
-        "there": relative[found.first_beyond],
+        "first": found.first.step,
+        "there": relative[found.places[0]],
         "largest": None if None in relative else max(found.relative),
-        "kind": judge(common, found, exact, exact).kind.value,
+        "kind": found.judgement.kind.value,
     }
 
 

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
 from ringproof.harness.logs.training import verdict
-from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison, compare_logs
 from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.report import readings
 from ringproof.harness.logs.training.series import JUDGED, Precision, Series
-from ringproof.harness.logs.training.verdict import Kind
+from ringproof.harness.logs.training.verdict import (
+    Comparison,
+    Kind,
+    SeriesComparison,
+    compare_logs,
+)
 
 QUIET = Training(rate=0.05)
 
@@ -67,7 +71,7 @@ def test_real_pairs(other: Training, tolerance: float, loss: Kind, norm: Kind) -
     result = compared(other, tolerance)
     assert [one.judgement.kind for one in result.series] == [loss, norm]
     if other.order and loss in (Kind.WITHIN, Kind.JUMP):
-        assert result.series[0].found.differing > 10  # there was rounding to tell apart
+        assert result.series[0].differing > 10  # there was rounding to tell apart
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -178,7 +182,7 @@ def test_a_divergence_that_heals() -> None:
     b[50:53] = [value * 1.1 for value in b[50:53]]
     found = made(CURVE, b)
     assert found.judgement.kind is Kind.JUMP
-    assert (found.found.beyond, found.healed) == (3, 147)
+    assert (len(found.places), found.healed) == (3, 147)
     assert found.last is not None
     assert found.last.step == 53
     assert not found.within
@@ -319,8 +323,8 @@ def test_any_two_series_get_a_verdict(a: list[float], b: list[float], tolerance:
     mirrored = made(b, a, tolerance)
     assert found.within == mirrored.within
     assert found.judgement.kind is mirrored.judgement.kind
-    assert found.found.beyond == mirrored.found.beyond
-    assert (found.first is None) == (found.found.beyond == 0)
+    assert len(found.places) == len(mirrored.places)
+    assert (found.first is None) == (not found.places)
     finite = [
         (one, other)
         for one, other in zip(a, b, strict=False)

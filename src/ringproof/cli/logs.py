@@ -18,9 +18,9 @@ from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
-from ringproof.harness.logs.training.comparison import Comparison, compare_logs
 from ringproof.harness.logs.training.log import FORMATS, read_log
 from ringproof.harness.logs.training.series import parse_columns
+from ringproof.harness.logs.training.verdict import Comparison, compare_logs
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",

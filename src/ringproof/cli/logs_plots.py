@@ -15,8 +15,8 @@ from typing import Any
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison
 from ringproof.harness.logs.training.report import COLUMNS, described, headline, remarks, rows
+from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison
 from ringproof.harness.reports.printable import showable
 
 BUCKETS = 240
@@ -61,21 +61,19 @@ class Curves:
 
 def curves(one: SeriesComparison) -> Curves:
     """Return few enough points to draw, and still every peak."""
-    common, relative, first = one.common, one.found.relative, one.found.first_beyond
-    count = len(common.steps)
+    columns = one.a_values, one.b_values, one.relative
+    count = len(one.steps)
     kept = set(range(count)) if count <= 4 * BUCKETS else {0, count - 1}
-    if first is not None:
-        kept |= {first, max(0, first - 1)}
+    if one.places:
+        kept |= {one.places[0], max(0, one.places[0] - 1)}
     for bucket in range(BUCKETS if len(kept) < count else 0):
         places = range(bucket * count // BUCKETS, (bucket + 1) * count // BUCKETS)
-        for column in (common.a, common.b, relative):
+        for column in columns:
             known = [place for place in places if not math.isnan(column[place])]
             kept.update(sorted(known, key=column.__getitem__)[:: max(1, len(known) - 1)])
     order = sorted(kept)
-    a, b, apart = (
-        tuple(column[place] for place in order) for column in (common.a, common.b, relative)
-    )
-    steps = tuple(common.steps[place] for place in order)
+    a, b, apart = (tuple(column[place] for place in order) for column in columns)
+    steps = tuple(one.steps[place] for place in order)
     divergence = None if one.first is None else one.first.step
     return Curves(one.name, steps, a, b, apart, len(order) == count, divergence)
 
@@ -86,7 +84,7 @@ def page(result: Comparison) -> str:
     panels = []
     for one, curve in zip(result.series, drawn, strict=True):
         at = f" at step {one.first.step:,}" if one.first else ""
-        said = f"{one.judgement.kind.value}{at}, {len(one.common.steps):,} common steps"
+        said = f"{one.judgement.kind.value}{at}, {len(one.steps):,} common steps"
         panels.append({"said": said, "curve": curve, **_picture(curve, result.tolerance)})
     return rendered(
         "parity.html",

@@ -11,9 +11,9 @@ from typing import Any
 from ringproof import __version__
 from ringproof.errors import InputError
 from ringproof.harness.logs.report import GroupsReport, as_text, read_groups
-from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison, compare_logs
 from ringproof.harness.logs.training.log import read_log
 from ringproof.harness.logs.training.series import parse_columns
+from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison, compare_logs
 from ringproof.harness.proofs.environment import Environment
 from ringproof.rehearsal.smoke.commands import Setting
 from ringproof.rehearsal.smoke.pair import Half, Pair
@@ -133,7 +133,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         if one.groups is not None:
             yield from (f"  {line}" for line in as_text(one.groups) if not _is_evidence(line))
     for series in verdict.losses:
-        steps = len(series.common.steps)
+        steps = len(series.steps)
         allowed = f"{_tolerance(verdict.pair, series.name):g} allowed"
         hidden = f"print can hide {series.resolution[1]:.1e}"
         yield (
@@ -197,8 +197,8 @@ def _program(shown: Shown) -> dict[str, Any]:
 def _series(pair: Pair, series: SeriesComparison) -> dict[str, Any]:
     return {
         "name": series.name,
-        "on": list(series.common.a),
-        "off": list(series.common.b),
+        "on": list(series.a_values),
+        "off": list(series.b_values),
         "largest_difference": _largest(series),
         "tolerance": _tolerance(pair, series.name),
         "hidden_by_print": series.resolution[1],

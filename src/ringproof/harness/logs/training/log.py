@@ -37,23 +37,21 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
-from ringproof.harness.logs.lines import OpenLog, Origin, opened
+from ringproof.harness.logs.lines import Origin, opened
 from ringproof.harness.logs.training.series import (
     EVALUATION,
     GRAD_NORM,
     LOSS,
     STEP,
     Columns,
-    Reading,
     Series,
-    SeriesBuilder,
     number,
     plain,
     printed_precision,
@@ -75,22 +73,6 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 # What begins a line of Megatron-LM's training_log (megatron/training/training.py) and of
 # Megatron-Bridge's (training/utils/train_utils.py); the same in all releases read.
 ITERATION = re.compile(rb"\biteration +([0-9]{1,15})/ *[0-9]{1,15} +\|")
-
-
-def _beginning(log: OpenLog) -> tuple[list[bytes], Iterator[bytes]]:
-    """Return the first lines of a log, by which its format is recognised, and the others."""
-    rest = iter(lambda: log.readline(PIECE_BYTES), b"")
-    head: list[bytes] = []
-    for line in itertools.islice(rest, _HEAD_LINES):
-        head.append(line)
-        if log.bytes_read > _HEAD_BYTES:
-            break
-    if not head:
-        raise log.refused("empty", "name a training log")
-    if head[0].startswith(_UTF16):
-        raise log.refused("UTF-16 text", "save it as UTF-8")
-    head[0] = head[0].removeprefix(_UTF8_MARK)
-    return head, rest
 
 
 def recognised(head: list[bytes]) -> str:
@@ -123,108 +105,123 @@ def _is_table(said: list[bytes]) -> bool:
     )
 
 
-_STEP_KIND, _EVALUATION_KIND = "step", "evaluation"
+class Reader:
+    """Reads the lines of a training log one by one.
 
+    Attributes:
+        series: What was read so far, by name.
+        seen: Names of quantities in the file, for messages.
+        records: Lines that held a step; ``damaged`` those that should have and could not be read.
+        exact: Whether values were written with all their digits, by contract.
+        averaged: Whether a loss is the mean over the steps since the line before.
+    """
 
-class JsonReader:
-    """Reads JSON lines one by one into `reading`."""
+    averaged = False
 
     def __init__(self, columns: Columns) -> None:
-        self.reading = Reading.of(columns)
-        self._count = 0
-        self._step = _Finder(columns.names(STEP))
-        self._finders = {name: _Finder(columns.names(name)) for name in columns.series}
-        if EVALUATION in self._finders and EVALUATION not in columns.chosen:
-            del self._finders[EVALUATION]
-        self._evaluation = {EVALUATION: _Finder(columns.names(LOSS))}
+        self.columns = columns
+        self.series = {name: Series(name, name) for name in columns.series}
+        self.seen: dict[str, None] = {}
+        self.records = self.damaged = 0
+        self.exact = False
+        self._lines = self._first_damaged = 0
+
+    def take(self, line: bytes) -> None:
+        """Read the next line."""
+        raise NotImplementedError
+
+    def see(self, names: Iterable[str]) -> None:
+        """Remember names, a bounded number of them."""
+        if len(self.seen) < 1000:
+            self.seen.update(dict.fromkeys(names))
+
+    def damage(self) -> None:
+        """Count the line read last as broken."""
+        self.damaged += 1
+        self._first_damaged = self._first_damaged or self._lines
+
+    def notes(self) -> Iterator[str]:
+        """What the reader of a verdict should know of the lines, once all are read."""
+        if self.damaged:
+            lines = "line" if self.damaged == 1 else "lines"
+            yield (
+                f"{self.damaged:,} {lines} could not be read, the first is line "
+                f"{self._first_damaged:,}"
+            )
+
+
+_Path = tuple[str, ...]
+"""Keys that lead from a JSON object into nested ones."""
+
+
+class JsonReader(Reader):
+    """Reads JSON lines."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(columns)
+        self._places: dict[tuple[str, tuple[_Path, ...]], dict[str, _Path]] = {}
 
     def take(self, line: bytes) -> None:
         """Read one line."""
-        self._count += 1
-        reading = self.reading
-        record = _object(line)
-        if record is None:
+        self._lines += 1
+        try:
+            record = from_json(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
             if not line.isspace():
-                reading.damage(self._count)
+                self.damage()
             return
-        kind = record.get("kind", _STEP_KIND)
-        if kind == _STEP_KIND:
-            _take(record, reading, self._step, self._finders)
-        elif kind == "run":
-            reading.exact = True
-        elif kind == _EVALUATION_KIND and EVALUATION in reading.builders:
-            _take(record, reading, self._step, self._evaluation)
+        kind = record.get("kind", "step")
+        if kind == "run":
+            self.exact = True
+        elif kind == "step" or (kind == EVALUATION and EVALUATION in self.series):
+            self._record(kind, record)
+
+    def _record(self, kind: str, record: dict[str, Any]) -> None:
+        paths = tuple(_paths(record))
+        places = self._places.get((kind, paths))
+        if places is None:
+            places = self._places[kind, paths] = self._located(kind, paths)
+        step = step_number(_value(record, places.get(STEP, ())))
+        if step is None:
+            return
+        self.records += 1
+        for name, path in places.items():
+            found = _value(record, path)
+            value = found if type(found) is float else number(found)
+            if name != STEP and value is not None:
+                self.series[name].add(step, value)
+                self.series[name].column = ".".join(path)
+
+    def _located(self, kind: str, paths: tuple[_Path, ...]) -> dict[str, _Path]:
+        """Return where the step and each series stand in records with these keys."""
+        if kind == EVALUATION:
+            wanted = {STEP: STEP, EVALUATION: LOSS}
+        else:
+            wanted = {name: name for name in (STEP, *self.series)}
+            if EVALUATION not in self.columns.chosen:
+                wanted.pop(EVALUATION, None)
+        if len(self._places) > 1000:
+            self._places.clear()
+        named = {".".join(path): path for path in paths}
+        self.see(name for name in named if name != "kind")
+        found = {name: self.columns.find(key, named) for name, key in wanted.items()}
+        return {name: named[key] for name, key in found.items() if key is not None}
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = from_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+def _paths(record: dict[str, Any]) -> Iterator[_Path]:
+    for name, value in record.items():
+        yield (name,)
+        if isinstance(value, dict) and name != "cp_histogram":
+            yield from ((name, *path) for path in _paths(value))
 
 
-def _take(
-    record: dict[str, Any], reading: Reading, step: _Finder, finders: dict[str, _Finder]
-) -> None:
-    if reading.records < 100:
-        reading.see(_names(record))
-    place = step_number(step.value(record))
-    if place is None:
-        return
-    reading.records += 1
-    for name, finder in finders.items():
-        found = finder.value(record)
-        value = found if type(found) is float else number(found)
-        if value is not None:
-            reading.builders[name].add(place, value)
-            reading.builders[name].column = finder.column
-
-
-class _Finder:
-    """Where one quantity stands in the records: found once, then looked up."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._path: tuple[str, ...] = ()
-        self.column = names[0]
-
-    def value(self, record: dict[str, Any]) -> Any:
-        """The value; ``False``, which is no number, where the record has none."""
-        if not self._path:
-            self._path = self._located(record)
-            self.column = ".".join(self._path) or self.column
-        if len(self._path) == 1:
-            return record.get(self._path[0], False)
-        return _followed(record, self._path) if self._path else False
-
-    def _located(self, record: dict[str, Any]) -> tuple[str, ...]:
-        spelled = {plain(name): name for name in reversed(record)}
-        for name in self._names:
-            key = name if name in record else spelled.get(plain(name))
-            path = (key,) if key is not None else tuple(name.split("."))
-            if _followed(record, path) is not False:
-                return path
-        return ()
-
-
-def _followed(record: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = record
+def _value(record: Any, path: _Path) -> Any:
+    """Return the value at the end of a path; ``False``, which is not a number, for no path."""
     for key in path:
-        if not isinstance(value, dict):
-            return False
-        value = value.get(key, False)
-    return value
-
-
-def _names(record: dict[str, Any]) -> list[str]:
-    inner = [
-        f"{name}.{below}"
-        for name, value in record.items()
-        if isinstance(value, dict) and name != "cp_histogram"
-        for below in value
-    ]
-    return [name for name in record if name != "kind"] + inner
+        record = record[key]
+    return record if path else False
 
 
 _COLOUR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -263,18 +260,18 @@ def _iterations(line: bytes) -> Iterator[_Fields]:
         yield _Fields(int(head[1]), line[head.end() - 1 : stop])
 
 
-class MegatronReader:
-    """Reads the lines of a Megatron log one by one into `reading`.
+class MegatronReader(Reader):
+    """Reads the lines of a Megatron log.
 
     Attributes:
         without_loss: Steps whose lines are whole and have no loss, while no line had one.
     """
 
+    averaged = True
+
     def __init__(self, columns: Columns) -> None:
-        self.reading = self._reading = Reading.of(columns)
-        self.reading.averaged = True
+        super().__init__(columns)
         self.without_loss: list[int] = []
-        self._columns = columns
         self._keys: dict[str, bytes] = {}
         self._skips: list[int] = []
         self._nans: list[int] = []
@@ -286,13 +283,13 @@ class MegatronReader:
         clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
         for fields in _iterations(clean):
             self._iteration(fields)
-        if EVALUATION in self._reading.builders and (found := _VALIDATION.search(clean)):
-            self._evaluation(int(found[1]), found[2])
+        if EVALUATION in self.series and (found := _VALIDATION.search(clean)):
+            self._value(self.series[EVALUATION], int(found[1]), found[2])
 
     def _iteration(self, fields: _Fields) -> None:
-        if self._reading.records < 100:
-            self._reading.see(_text(name) for name in fields.names())
-        self._reading.records += 1
+        if self.records < 100:
+            self.see(_text(name) for name in fields.names())
+        self.records += 1
         skipped, nans = fields.get(_SKIPPED), fields.get(_NAN)
         if skipped is not None and skipped.strip() != b"0":
             self._skips.append(fields.step)
@@ -300,55 +297,51 @@ class MegatronReader:
             self._nans.append(fields.step)
         # The last field is there, so nothing was cut off, and no skipped step explains a gap.
         whole = nans is not None and skipped is not None and skipped.strip() == b"0"
-        for name, builder in self._reading.builders.items():
+        for name, series in self.series.items():
             if name != EVALUATION:
-                self._add(name, builder, fields, whole)
+                self._add(name, series, fields, whole)
 
-    def _add(self, name: str, builder: SeriesBuilder, fields: _Fields, whole: bool) -> None:
-        key = self._keys.get(name) or self._key(name, builder, fields)
+    def _add(self, name: str, series: Series, fields: _Fields, whole: bool) -> None:
+        key = self._keys.get(name) or self._key(name, series, fields)
         text = fields.get(key) if key is not None else None
-        value = None if text is None else number(text)
-        if text is not None and value is not None:
-            if not builder.precision.rounded:
-                builder.precision = printed_precision(_text(text))
-            if whole or name != LOSS or value != 0:
-                builder.add(fields.step, value)
-        elif name == LOSS and whole:
+        if text is not None and (whole or name != LOSS or number(text) != 0):
+            self._value(series, fields.step, text)
+        elif text is None and name == LOSS and whole:
             if key is None:
                 self.without_loss.append(fields.step)
             else:
-                builder.add(fields.step, math.nan)
+                series.add(fields.step, math.nan)
 
-    def _key(self, name: str, builder: SeriesBuilder, fields: _Fields) -> bytes | None:
+    def _value(self, series: Series, step: int, text: bytes) -> None:
+        value = number(text)
+        if value is not None:
+            series.add(step, value)
+            if not series.precision.rounded:
+                series.precision = printed_precision(_text(text))
+
+    def _key(self, name: str, series: Series, fields: _Fields) -> bytes | None:
         """The field that holds a series, remembered once it is known."""
         spelled = {plain(_text(field)): field for field in fields.names()}
-        names = [plain(item) for item in self._columns.names(name)]
-        if name == LOSS and name not in self._columns.chosen:
+        names = [plain(item) for item in self.columns.names(name)]
+        if name == LOSS and name not in self.columns.chosen:
             names.sort(key=lambda item: item != "lm_loss")
             names += [s for s in spelled if s.endswith("loss") and not _OTHER_LOSSES.search(s)]
         key = next((spelled[item] for item in names if item in spelled), None)
         if key is None:
             return None
         self._keys[name] = key
-        builder.column = _text(key)
+        series.column = _text(key)
         if name == LOSS:
             for step in self.without_loss:
-                builder.add(step, math.nan)
+                series.add(step, math.nan)
         return key
-
-    def _evaluation(self, step: int, text: bytes) -> None:
-        value = number(text)
-        if value is not None:
-            builder = self._reading.builders[EVALUATION]
-            builder.add(step, value)
-            builder.precision = printed_precision(_text(text))
 
     def notes(self) -> Iterator[str]:
         """What the counters of skipped iterations told."""
         for kind, steps in (("skipped", self._skips), ("nan", self._nans)):
             if steps:
                 yield f"{len(steps)} lines count {kind} iterations, the first at step {steps[0]}"
-        if GRAD_NORM in self._reading.builders and GRAD_NORM not in self._keys:
+        if GRAD_NORM in self.series and GRAD_NORM not in self._keys:
             yield "no grad norm in its lines (a norm is logged only where gradients are clipped)"
 
 
@@ -362,101 +355,103 @@ _NOT_TRAINING = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^
 _ENDINGS = MappingProxyType({LOSS: ("loss",), GRAD_NORM: ("grad_norm", "gradnorm")})
 
 
-class TableReader:
-    """Reads the rows of a CSV file one by one into `reading`.
+class TableReader(Reader):
+    """Reads the lines of a CSV file, of which the first that is not blank is the header.
 
     Raises:
         InputError: No header, no column for the step or any series, or two that could be it.
     """
 
-    def __init__(self, source: Origin, columns: Columns, header: list[str]) -> None:
+    def __init__(self, columns: Columns, source: Origin) -> None:
+        super().__init__(columns)
+        self._source = source
+        self._header: list[str] = []
+        self._delimiter = ","
+        self._step = self._width = 0
+        self._adding: list[tuple[Series, int]] = []
+
+    def take(self, line: bytes) -> None:
+        """Read the header or one row."""
+        text = line.decode("utf-8-sig", errors="replace").replace("\0", "\ufffd")
+        if not text.strip():
+            return
+        self._lines += 1
+        if not self._header:
+            self._delimiter = max(DELIMITERS, key=text.count)
+        try:
+            row = next(csv.reader([text], delimiter=self._delimiter))
+        except csv.Error as error:
+            raise self._source.refused(
+                f"not CSV: {error}", "repair it, or give its --format"
+            ) from error
+        if not self._header:
+            self._begin(row)
+            return
+        step = step_number(row[self._step]) if len(row) >= self._width else None
+        if step is None:
+            if any(row):
+                self.damage()
+            return
+        self.records += 1
+        for series, place in self._adding:
+            value = number(row[place]) if row[place] else None  # NaN is written out
+            if value is not None:
+                series.add(step, value)
+
+    def _begin(self, header: list[str]) -> None:
+        """Read the header: find the columns of the step and of the series."""
         if all(number(cell) is not None for cell in header):
             remedy = "name the columns in its first line"
-            raise source.refused("a CSV file without a header", remedy)
-        self.reading = Reading.of(columns)
-        self.reading.see(header)
-        step = _column(source, header, columns, STEP)
+            raise self._source.refused("a CSV file without a header", remedy)
+        self._header = header
+        self.see(header)
+        step = self._column(STEP)
         if step is None:
-            raise _missing(source, header, STEP)
-        places = {name: _column(source, header, columns, name) for name in columns.series}
-        places = _value_alone(header, places)
+            raise self._missing(STEP)
+        places = {name: self._column(name) for name in self.series}
+        spelled = [plain(name) for name in header]
+        if LOSS in places and "value" in spelled and set(places.values()) == {None}:
+            places[LOSS] = spelled.index("value")  # so TensorBoard exports one quantity
         found = {name: place for name, place in places.items() if place is not None}
         if not found:
-            raise _missing(source, header, columns.series[0])
+            raise self._missing(self.columns.series[0])
         for name, place in found.items():
-            self.reading.builders[name].column = header[place].strip()
-        self._count = 1  # the header
+            self.series[name].column = header[place].strip()
         self._step = step
-        self._adding = [(self.reading.builders[name].add, place) for name, place in found.items()]
+        self._adding = [(self.series[name], place) for name, place in found.items()]
         self._width = 1 + max(step, *found.values())
 
-    def take(self, row: list[str]) -> None:
-        """Read one row."""
-        self._count += 1
-        at = step_number(row[self._step]) if len(row) >= self._width else None
-        if at is None:
-            if any(row):
-                self.reading.damage(self._count)
-            return
-        self.reading.records += 1
-        for add, place in self._adding:
-            cell = row[place]
-            value = number(cell) if cell else None  # an empty cell is no value, NaN is written
-            if value is not None:
-                add(at, value)
+    def _column(self, wanted: str) -> int | None:
+        """The place of a column: by the user's or usual names, or by how its name ends."""
+        named = self.columns.find(wanted, self._header)
+        if named is not None:
+            return self._header.index(named)
+        if wanted in self.columns.chosen:
+            raise self._missing(wanted)
+        endings = _ENDINGS.get(wanted, ())
+        likely = [
+            place
+            for place, name in enumerate(map(plain, self._header))
+            if name.endswith(endings) and not _NOT_TRAINING.search(name)
+        ]
+        if len(likely) > 1:
+            names = [self._header[place].strip() for place in likely[:3]]
+            remedy = f"choose with --columns '{wanted}={names[0]}'"
+            raise self._source.refused(f"{wanted} could be {' or '.join(names)}", remedy)
+        return likely[0] if likely else None
+
+    def _missing(self, wanted: str) -> Exception:
+        held = ", ".join(name.strip() for name in self._header[:8])
+        more = ", ..." if len(self._header) > 8 else ""
+        problem = f"no column for {wanted} among {held}{more}"
+        return self._source.refused(problem, f"name it: --columns '{wanted}=COLUMN'")
 
 
-def _read_table(log: OpenLog, raw: Iterable[bytes], columns: Columns) -> TableReader:
-    lines = (line.decode("utf-8", errors="replace").replace("\0", "\ufffd") for line in raw)
-    first = next((line for line in lines if line.strip()), None)
-    if first is None:
-        raise log.refused("empty", "name a training log")
-    delimiter = max(DELIMITERS, key=first.count)
-    try:
-        reader = TableReader(log, columns, next(csv.reader([first], delimiter=delimiter)))
-        for row in csv.reader(lines, delimiter=delimiter):
-            reader.take(row)
-    except csv.Error as error:
-        raise log.refused(f"not CSV: {error}", "repair it, or give its --format") from error
-    return reader
-
-
-def _column(source: Origin, header: Sequence[str], columns: Columns, wanted: str) -> int | None:
-    """The place of a column: by the user's names, by usual names, or by how its name ends."""
-    spelled = [plain(name) for name in header]
-    names = [plain(name) for name in columns.names(wanted)]
-    for name in names:
-        if name in spelled:
-            return spelled.index(name)
-    if wanted in columns.chosen:
-        raise _missing(source, header, wanted)
-    endings = _ENDINGS.get(wanted)
-    likely = [
-        place
-        for place, name in enumerate(spelled)
-        if endings is not None and name.endswith(endings) and not _NOT_TRAINING.search(name)
-    ]
-    if len(likely) > 1:
-        named = " or ".join(header[place].strip() for place in likely[:3])
-        remedy = f"choose with --columns '{wanted}={header[likely[0]].strip()}'"
-        raise source.refused(f"{wanted} could be {named}", remedy)
-    return likely[0] if likely else None
-
-
-def _value_alone(header: Sequence[str], places: dict[str, int | None]) -> dict[str, int | None]:
-    """TensorBoard exports one quantity as ``Value``: taken for the loss unless told otherwise."""
-    spelled = [plain(name) for name in header]
-    if "value" in spelled and LOSS in places and all(place is None for place in places.values()):
-        return {**places, LOSS: spelled.index("value")}
-    return places
-
-
-def _missing(source: Origin, header: Sequence[str], wanted: str) -> Exception:
-    held = ", ".join(name.strip() for name in header[:8])
-    more = ", ..." if len(header) > 8 else ""
-    return source.refused(
-        f"no column for {wanted} among {held}{more}", f"name it: --columns '{wanted}=COLUMN'"
-    )
+def reader_of(format_name: str, columns: Columns, source: Origin) -> Reader:
+    """Return the reader of a format."""
+    if format_name == CSV:
+        return TableReader(columns, source)
+    return JsonReader(columns) if format_name == JSONL else MegatronReader(columns)
 
 
 @dataclass(frozen=True)
@@ -493,68 +488,52 @@ def read_log(
         InputError: it cannot be read, or holds no step with a wanted value.
     """
     with opened(role, path, what="training log", stdin=stdin) as log:
-        head, rest = _beginning(log)
+        lines = iter(lambda: log.readline(PIECE_BYTES), b"")
+        head: list[bytes] = []
+        for line in itertools.islice(lines, _HEAD_LINES):
+            head.append(line)
+            if log.bytes_read > _HEAD_BYTES:
+                break
+        if not head:
+            raise log.refused("empty", "name a training log")
+        if head[0].startswith(_UTF16):
+            raise log.refused("UTF-16 text", "save it as UTF-8")
+        head[0] = head[0].removeprefix(_UTF8_MARK)
         found = format_name or recognised(head)
-        lines = itertools.chain(head, rest)
-        reader: JsonReader | MegatronReader | TableReader
-        if found == CSV:
-            reader = _read_table(log, lines, columns)
-        else:
-            reader = JsonReader(columns) if found == JSONL else MegatronReader(columns)
-            for line in lines:
-                reader.take(line)
-    reading = reader.reading
-    if found == MEGATRON and not reading.records:
-        raise log.refused(
-            "no training steps found: no iteration line of Megatron-LM, no JSON lines, no CSV "
-            "header",
-            "name a training log, or its --format",
-        )
-    series = {name: builder.finish() for name, builder in reading.builders.items() if len(builder)}
+        reader = reader_of(found, columns, log)
+        for line in itertools.chain(head, lines):
+            reader.take(line)
+    series = {name: one for name, one in reader.series.items() if len(one)}
     if not series:
-        raise _without_series(log, reading, columns)
-    return TrainingLog(
-        path,
-        role,
-        found,
-        series,
-        reading.exact,
-        reading.averaged,
-        tuple(reading.seen),
-        tuple(_notes(log, reader, series)),
-    )
+        raise _without_series(log, found, reader)
+    for one in series.values():
+        one.settle()
+    notes = (*([log.damage] if log.damage else []), *reader.notes(), *_restarts(series.values()))
+    names = tuple(reader.seen)
+    return TrainingLog(path, role, found, series, reader.exact, reader.averaged, names, notes)
 
 
-def _without_series(source: Origin, reading: Reading, columns: Columns) -> Exception:
-    wanted = " or ".join(columns.series)
-    if not reading.records:
-        held = ", ".join(list(reading.seen)[:12])
-        problem = f"no training steps found among {held}" if held else "no training steps found"
-        return source.refused(problem, "name a training log, or its step with --columns step=NAME")
-    held = ", ".join(list(reading.seen)[:12]) or "nothing"
-    remedy = f"name the quantity: --columns '{columns.series[0]}=NAME'"
-    return source.refused(f"its steps hold no {wanted} but {held}", remedy)
+def _without_series(source: Origin, format_name: str, reader: Reader) -> Exception:
+    held = ", ".join(list(reader.seen)[:12])
+    if reader.records:
+        wanted = reader.columns.series
+        remedy = f"name the quantity: --columns '{wanted[0]}=NAME'"
+        problem = f"its steps hold no {' or '.join(wanted)} but {held or 'nothing'}"
+        return source.refused(problem, remedy)
+    problem = "no training steps found"
+    if format_name == MEGATRON:
+        problem += ": no iteration line of Megatron-LM, no JSON lines, no CSV header"
+        return source.refused(problem, "name a training log, or its --format")
+    problem += f" among {held}" if held else ""
+    return source.refused(problem, "name a training log, or its step with --columns step=NAME")
 
 
-def _notes(
-    log: OpenLog, reader: JsonReader | MegatronReader | TableReader, series: Mapping[str, Series]
-) -> Iterator[str]:
-    reading = reader.reading
-    if log.damage:
-        yield log.damage
-    if reading.damaged:
-        lines = "line" if reading.damaged == 1 else "lines"
-        yield (
-            f"{reading.damaged:,} {lines} could not be read, the first is line "
-            f"{reading.first_damaged:,}"
-        )
-    if isinstance(reader, MegatronReader):
-        yield from reader.notes()
-    repeated = max(series.values(), key=lambda one: one.repeated)
-    if repeated.repeated:
-        changed = max(one.changed for one in series.values())
+def _restarts(series: Iterable[Series]) -> Iterator[str]:
+    most = max(series, key=lambda one: one.repeated)
+    if most.repeated:
+        changed = max(one.changed for one in series)
         others = f"{changed:,} with another value" if changed else "all with the same values"
         yield (
-            f"{repeated.repeated:,} steps stand more than once from step "
-            f"{repeated.first_repeated:,} on ({others}): the later one counts"
+            f"{most.repeated:,} steps stand more than once from step {most.first_repeated:,} on "
+            f"({others}): the later one counts"
         )

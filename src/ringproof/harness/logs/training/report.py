@@ -10,10 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ringproof.harness.logs.training.comparison import Comparison, SeriesComparison
 from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.series import EXACT_DIGITS, GRAD_NORM, LOSS
-from ringproof.harness.logs.training.verdict import FLOAT32_LEVEL, Kind
+from ringproof.harness.logs.training.verdict import (
+    FLOAT32_LEVEL,
+    Comparison,
+    Kind,
+    SeriesComparison,
+)
 from ringproof.harness.reports.printable import showable
 
 COLUMNS = ("series", "verdict", "difference", "step", "A", "B", "relative")
@@ -39,7 +43,7 @@ def headline(result: Comparison) -> str:
     """The verdict in one line: ``jump in grad_norm at step 37, beyond 1e-09``."""
     decides = result.deciding
     kind = decides.judgement.kind.value
-    steps = f"{len(decides.common.steps):,} common steps"
+    steps = f"{len(decides.steps):,} common steps"
     if result.within:
         return f"{_agreement(result)} over {steps}"
     if decides.first is None:
@@ -154,7 +158,7 @@ def _of_series(one: SeriesComparison) -> Iterator[str]:
         )
     if one.healed and one.last is not None and judgement.period is None:
         yield (
-            f"{one.name}: beyond the tolerance at {one.found.beyond:,} steps, the last is "
+            f"{one.name}: beyond the tolerance at {len(one.places):,} steps, the last is "
             f"{one.last.step:,}; within it at the {one.healed:,} after that"
         )
 
@@ -219,18 +223,18 @@ def cautions(result: Comparison) -> Iterator[str]:
     yield from _intervals(result)
     for one in result.series:
         yield from _resolved(one, result)
-        if one.found.undefined:
-            yield f"{one.name}: {one.found.undefined:,} steps are not finite in both: not compared"
+        if one.undefined:
+            yield f"{one.name}: {one.undefined:,} steps are not finite in both: not compared"
 
 
 def _lengths(one: SeriesComparison) -> Iterator[str]:
     alone = [
-        f"{count:,} of {role}"
-        for role, count in (("A", one.common.only_a), ("B", one.common.only_b))
-        if count
+        f"{count - len(one.steps):,} of {role}"
+        for role, count in (("A", len(one.a)), ("B", len(one.b)))
+        if count > len(one.steps)
     ]
     if alone:
-        steps = one.common.steps
+        steps = one.steps
         yield (
             f"compared at {len(steps):,} common steps, {steps[0]:,} to {steps[-1]:,}; "
             f"{' and '.join(alone)} have no counterpart"
@@ -261,9 +265,9 @@ def _resolved(one: SeriesComparison, result: Comparison) -> Iterator[str]:
         span = f"{low:.0e}" if high < 1.5 * low else f"{low:.0e} to {high:.0e}"
         printed = f"the log resolves {span} of the {one.name}, not {result.tolerance:g}"
         yield f"{printed}: equal means equal as printed; use JSON lines"
-        if one.found.rounding and one.a.precision.rounded and one.b.precision.rounded:
+        if one.rounding and one.a.precision.rounded and one.b.precision.rounded:
             yield (
-                f"{one.name}: {one.found.rounding:,} steps differ by no more than one unit in the "
+                f"{one.name}: {one.rounding:,} steps differ by no more than one unit in the "
                 "last printed place, which can be rounding"
             )
     elif not high:
@@ -317,13 +321,13 @@ def _series(one: SeriesComparison) -> dict[str, Any]:
     return {
         "verdict": judgement.kind.value,
         "within": one.within,
-        "common_steps": len(one.common.steps),
-        "first_step": one.common.steps[0],
-        "last_step": one.common.steps[-1],
-        "only_a": one.common.only_a,
-        "only_b": one.common.only_b,
-        "steps_beyond": one.found.beyond,
-        "steps_not_finite_in_both": one.found.undefined,
+        "common_steps": len(one.steps),
+        "first_step": one.steps[0],
+        "last_step": one.steps[-1],
+        "only_a": len(one.a) - len(one.steps),
+        "only_b": len(one.b) - len(one.steps),
+        "steps_beyond": len(one.places),
+        "steps_not_finite_in_both": one.undefined,
         **{name: point and asdict(point) for name, point in points.items()},
         "largest_before": judgement.largest_before,
         "noise_level": judgement.level,

@@ -15,6 +15,9 @@ from ringproof.errors import InputError
 
 STEP, LOSS, GRAD_NORM, EVALUATION = "step", "loss", "grad_norm", "evaluation"
 JUDGED = (LOSS, GRAD_NORM)
+EXACT_DIGITS = 15
+"""A decimal number with this many significant digits names one float64, near enough."""
+MAX_STEP = 1 << 60
 
 # In the order in which they are tried. Spelling is compared as :func:`plain` has it.
 USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -29,6 +32,11 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tflops_per_gpu": ("throughput per GPU (TFLOP/s/GPU)", "tflops", "tflops_per_gpu"),
     }
 )
+
+
+def plain(name: str) -> str:
+    """A name without the differences between loggers: ``lm loss``, ``LM-Loss`` -> ``lm_loss``."""
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,13 @@ class Columns:
         """The names in the file that may hold ``wanted``, best first."""
         return self.chosen.get(wanted) or USUAL_NAMES.get(wanted, (wanted,))
 
-
-def plain(name: str) -> str:
-    """A name without the differences between loggers: ``lm loss``, ``LM-Loss`` -> ``lm_loss``."""
-    return name.strip().lower().replace(" ", "_").replace("-", "_")
+    def find(self, wanted: str, present: Iterable[str]) -> str | None:
+        """The name that holds ``wanted`` among those of a file, whatever its spelling."""
+        spelled: dict[str, str] = {}
+        for name in present:
+            spelled.setdefault(plain(name), name)
+        known = (spelled.get(plain(name)) for name in self.names(wanted))
+        return next((name for name in known if name is not None), None)
 
 
 def parse_columns(series: str | None, columns: str | None) -> Columns:
@@ -74,10 +85,6 @@ def parse_columns(series: str | None, columns: str | None) -> Columns:
             raise InputError("--columns", part, "names no series that is compared", remedy)
         chosen[name] = names
     return Columns(wanted, MappingProxyType(chosen))
-
-
-EXACT_DIGITS = 15
-"""A decimal number with this many significant digits names one float64, near enough."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +115,24 @@ class Precision:
         return 10.0 ** (math.floor(math.log10(abs(value))) - self.significant + 1)
 
 
-@dataclass(frozen=True)
+def printed_precision(text: str) -> Precision:
+    """The precision of a number as printed.
+
+    >>> printed_precision("1.234567E+00"), printed_precision("0.123")
+    (Precision(decimals=None, significant=7), Precision(decimals=3, significant=None))
+    """
+    mantissa, exponent, _ = text.strip().lower().partition("e")
+    whole, _, fraction = mantissa.lstrip("+-").partition(".")
+    if not (whole + fraction).isdigit():
+        return Precision()
+    if exponent:
+        return Precision(significant=len(whole) + len(fraction))
+    return Precision(decimals=len(fraction))
+
+
+@dataclass
 class Series:
-    """One quantity of one run, each step once, in ascending order.
+    """The values of one quantity of one run, in the order of the file until `settle`.
 
     Attributes:
         name: As it is compared: ``loss``; ``column`` is what the file calls it.
@@ -120,8 +142,8 @@ class Series:
 
     name: str
     column: str
-    steps: array[int]
-    values: array[float]
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
     repeated: int = 0
     changed: int = 0
     first_repeated: int | None = None
@@ -129,6 +151,36 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def add(self, step: int, value: float) -> None:
+        """Append the next value of the file."""
+        self.steps.append(step)
+        self.values.append(value)
+
+    def drain(self) -> list[tuple[int, float]]:
+        """Steps and values since the last call, which are forgotten."""
+        found = list(zip(self.steps, self.values, strict=True))
+        del self.steps[:], self.values[:]
+        return found
+
+    def settle(self) -> None:
+        """Order by step; of steps that stand more than once the later one counts."""
+        later = itertools.islice(self.steps, 1, None)
+        if all(map(operator.lt, self.steps, later)):
+            return
+        latest: dict[int, float] = {}
+        repeated: set[int] = set()
+        changed: set[int] = set()
+        for step, value in zip(self.steps, self.values, strict=True):
+            if step in latest:
+                repeated.add(step)
+                if value != latest[step]:
+                    changed.add(step)
+            latest[step] = value
+        self.steps = array("q", sorted(latest))
+        self.values = array("d", map(latest.__getitem__, self.steps))
+        self.repeated, self.changed = len(repeated), len(changed)
+        self.first_repeated = min(repeated, default=None)
 
     @property
     def interval(self) -> int:
@@ -148,73 +200,6 @@ class Series:
         return min(most, EXACT_DIGITS)
 
 
-class SeriesBuilder:
-    """Gathers values in the order of the file."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.column = name
-        self.precision = Precision()
-        self._steps = array("q")
-        self._values = array("d")
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def add(self, step: int, value: float) -> None:
-        """The next value of the file."""
-        self._steps.append(step)
-        self._values.append(value)
-
-    def drain(self) -> list[tuple[int, float]]:
-        """Steps and values since the last call, which are forgotten."""
-        found = list(zip(self._steps, self._values, strict=True))
-        del self._steps[:], self._values[:]
-        return found
-
-    def finish(self) -> Series:
-        """The series; of steps that stand more than once the later one counts."""
-        later = itertools.islice(self._steps, 1, None)
-        if all(map(operator.lt, self._steps, later)):
-            found = (self.name, self.column, self._steps, self._values)
-            return Series(*found, precision=self.precision)
-        latest: dict[int, float] = {}
-        repeated: set[int] = set()
-        changed: set[int] = set()
-        for step, value in zip(self._steps, self._values, strict=True):
-            if step in latest:
-                repeated.add(step)
-                if value != latest[step]:
-                    changed.add(step)
-            latest[step] = value
-        steps = array("q", sorted(latest))
-        return Series(
-            self.name,
-            self.column,
-            steps,
-            array("d", map(latest.__getitem__, steps)),
-            len(repeated),
-            len(changed),
-            min(repeated, default=None),
-            self.precision,
-        )
-
-
-def printed_precision(text: str) -> Precision:
-    """The precision of a number as printed.
-
-    >>> printed_precision("1.234567E+00"), printed_precision("0.123")
-    (Precision(decimals=None, significant=7), Precision(decimals=3, significant=None))
-    """
-    mantissa, exponent, _ = text.strip().lower().partition("e")
-    whole, _, fraction = mantissa.lstrip("+-").partition(".")
-    if not (whole + fraction).isdigit():
-        return Precision()
-    if exponent:
-        return Precision(significant=len(whole) + len(fraction))
-    return Precision(decimals=len(fraction))
-
-
 def significant_digits(value: float) -> int:
     """Digits of the shortest decimal that is this float.
 
@@ -223,42 +208,6 @@ def significant_digits(value: float) -> int:
     """
     mantissa = repr(value).lstrip("-").partition("e")[0]
     return len(mantissa.replace(".", "").strip("0"))
-
-
-MAX_STEP = 1 << 60
-
-
-@dataclass
-class Reading:
-    """A log while it is read.
-
-    Attributes:
-        seen: Names of quantities in the file, for messages.
-        records: Lines that held a step; ``damaged`` those that should have and could not be read.
-    """
-
-    builders: dict[str, SeriesBuilder]
-    seen: dict[str, None] = field(default_factory=dict)
-    records: int = 0
-    damaged: int = 0
-    first_damaged: int = 0
-    exact: bool = False
-    averaged: bool = False
-
-    @classmethod
-    def of(cls, columns: Columns) -> Reading:
-        """An empty reading for what is wanted."""
-        return cls({name: SeriesBuilder(name) for name in columns.series})
-
-    def see(self, names: Iterable[str]) -> None:
-        """Remember names, a bounded number of them."""
-        if len(self.seen) < 1000:
-            self.seen.update(dict.fromkeys(names))
-
-    def damage(self, number: int) -> None:
-        """Line ``number`` (from 1) is broken."""
-        self.damaged += 1
-        self.first_damaged = self.first_damaged or number
 
 
 def step_number(value: object) -> int | None:
@@ -273,9 +222,9 @@ def step_number(value: object) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """A float from what JSON or text may hold, ``None`` if it is no number.
+    """A float from what JSON or text may hold, ``None`` if it is not a number.
 
-    JSON's ``null`` is not a number, because writers that obey the standard put it for NaN.
+    JSON's ``null`` is read as NaN, because writers that obey the standard write it for NaN.
     """
     if value is None:
         return float("nan")
