@@ -9,9 +9,10 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from ringproof.cli import logs_watch
+from ringproof.cli import logs_plots, logs_watch
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
+from ringproof.cli.page import write_page
 from ringproof.errors import InputError
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
 from ringproof.harness.logs.findings import parse_expectation
@@ -20,7 +21,7 @@ from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
 from ringproof.harness.logs.training.log import FORMATS, read_log
 from ringproof.harness.logs.training.series import parse_columns
-from ringproof.harness.logs.training.verdict import Comparison, compare_logs
+from ringproof.harness.logs.training.verdict import compare_logs
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",
@@ -70,7 +71,7 @@ def groups(
     """Say whether hierarchical, flat or no context parallelism was active in a run."""
     expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
     report = read_groups(files, expectation, stdin=_stdin())
-    _show(as_json(report), as_text(report), json_path)
+    _show(as_json(report), as_text(report), json_path, good=report.as_expected)
     if report.as_expected is False:
         raise typer.Exit(1)
 
@@ -92,17 +93,29 @@ def diagnose(
     Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
     """
     report = diagnosis_report.diagnose(files, stdin=_stdin())
-    _show(diagnosis_report.as_json(report), diagnosis_report.as_text(report), json_path)
+    data, lines = diagnosis_report.as_json(report), diagnosis_report.as_text(report)
+    _show(data, lines, json_path, good=not report.diagnosis.found)
     if report.diagnosis.found:
         raise typer.Exit(1)
 
 
-def _show(data: dict[str, Any], lines: Iterator[str], json_path: str) -> None:
+def _show(
+    data: dict[str, Any],
+    lines: Iterator[str],
+    json_path: str,
+    *,
+    good: bool | None,
+    silent: bool = False,
+) -> None:
+    """Write the result as JSON, and print its lines, the first in the colour of the verdict."""
     if json_path:
         write_json(data, json_path)
-    if json_path != STDIN:
-        for line in lines:
-            typer.echo(line)
+    if silent or json_path == STDIN:
+        return
+    colour = {None: None, True: "green", False: "red"}[good]
+    typer.secho(next(lines), fg=colour, bold=colour is not None)
+    for line in lines:
+        typer.echo(line)
 
 
 @app.command(
@@ -167,23 +180,13 @@ def parity(
         read_log(path, role, wanted, format_name=format_name, stdin=_stdin())
         for path, role in ((a, "A"), (b, "B"))
     )
-    _write_parity(compare_logs(one, other, wanted.series, tol), json_path, html, png)
-
-
-def _write_parity(result: Comparison, json_path: str, html: str | None, png: str | None) -> None:
-    from rich.console import Console
-
-    from ringproof.cli.logs_plots import page, write_picture
-    from ringproof.cli.page import write_page
-
-    if json_path:
-        write_json(parity_report.as_json(result), json_path)
+    result = compare_logs(one, other, wanted.series, tol)
     if html is not None:
-        write_page(page(result), html)
+        write_page(logs_plots.page(result), html)
     if png is not None:
-        write_picture(result, png)
-    if STDIN not in (json_path, html):
-        parity_report.print_comparison(result, Console())
+        logs_plots.write_picture(result, png)
+    data, lines = parity_report.as_json(result), parity_report.as_text(result)
+    _show(data, lines, json_path, good=result.within, silent=html == STDIN)
     if not result.within:
         raise typer.Exit(1)
 

@@ -6,10 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.series import EXACT_DIGITS, GRAD_NORM, LOSS
 from ringproof.harness.logs.training.verdict import (
@@ -21,38 +17,41 @@ from ringproof.harness.logs.training.verdict import (
 from ringproof.harness.reports.printable import showable
 
 COLUMNS = ("series", "verdict", "difference", "step", "A", "B", "relative")
-_WIDTH = 118
 VERSION = 1
 
 
-def print_comparison(result: Comparison, console: Console) -> None:
-    """Print the verdict, one table, and the remarks."""
-    colour = "bold green" if result.within else "bold red"
-    _line(console, Text(f"verdict: {headline(result)}", colour))
-    for log in (result.a, result.b):
-        _line(console, Text(f"  {log.role}  {described(log)}", "dim"))
-    console.print()
-    wide = Console(file=console.file, width=max(console.width, _WIDTH), no_color=console.no_color)
-    wide.print(_table(result), highlight=False)
-    console.print()
-    for kind, text in remarks(result):
-        _line(console, Text(f"{kind}: {text}"))
+def as_text(result: Comparison) -> Iterator[str]:
+    """Yield the verdict, one table, and the remarks, line by line."""
+    yield f"verdict: {headline(result)}"
+    yield from (f"  {log.role}  {described(log)}" for log in (result.a, result.b))
+    yield ""
+    table = [COLUMNS, *rows(result)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    before: tuple[str, ...] = ()
+    for row in table:
+        shown = ("", "", *row[2:]) if row[:2] == before else row
+        cells = [
+            cell.ljust(width) if place < 3 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(shown, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+        before = row[:2]
+    yield ""
+    yield from (f"{kind}: {text}" for kind, text in remarks(result))
 
 
 def headline(result: Comparison) -> str:
     """The verdict in one line: ``jump in grad_norm at step 37, beyond 1e-09``."""
     decides = result.deciding
-    kind = decides.judgement.kind.value
-    steps = f"{len(decides.steps):,} common steps"
+    kind = decides.judgement.kind
     if result.within:
-        return f"{_agreement(result)} over {steps}"
+        return f"{_agreement(result)} over {len(decides.steps):,} common steps"
     if decides.first is None:
-        return f"{kind} in {decides.name}"
-    if decides.judgement.kind is Kind.START:
-        return (
-            f"{decides.name} is {kind} (step {decides.first.step:,}), beyond {result.tolerance:g}"
-        )
-    return f"{kind} in {decides.name} at step {decides.first.step:,}, beyond {result.tolerance:g}"
+        return f"{kind.value} in {decides.name}"
+    step, beyond = f"step {decides.first.step:,}", f"beyond {result.tolerance:g}"
+    if kind is Kind.START:
+        return f"{decides.name} is {kind.value} ({step}), {beyond}"
+    return f"{kind.value} in {decides.name} at {step}, {beyond}"
 
 
 def _agreement(result: Comparison) -> str:
@@ -96,70 +95,46 @@ def rows(result: Comparison) -> Iterator[tuple[str, ...]]:
             yield (*said, what, f"{point.step:,}", *values)
 
 
-def _table(result: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for place, name in enumerate(COLUMNS):
-        table.add_column(name, no_wrap=True, justify="left" if place < 3 else "right")
-    before: tuple[str, ...] = ()
-    for row in rows(result):
-        shown = ("", "", *row[2:]) if row[:2] == before else row
-        table.add_row(*map(Text, shown))
-        before = row[:2]
-    return table
-
-
-def _line(console: Console, text: Text) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
-
-
-_AT_ONCE = (Kind.JUMP, Kind.START)
-
-
 def readings(result: Comparison) -> Iterator[str]:
     """Yield what the differences point to."""
     for one in result.series:
-        yield from _of_series(one)
+        yield from (f"{one.name}: {text}" for text in _of_series(one))
     yield from _order(result)
     yield from _parts(result)
 
 
 def _of_series(one: SeriesComparison) -> Iterator[str]:
-    judgement, first = one.judgement, one.first
+    judgement, first, last = one.judgement, one.first, one.last
+    kind, period = judgement.kind, judgement.period
     if judgement.ratio is not None:
-        differing = "" if judgement.period is None else "differing "
+        differing = "" if period is None else "differing "
         where = "the loss normaliser" if one.name != GRAD_NORM else "how gradients are reduced"
         yield (
-            f"{one.name}: constant ratio {judgement.ratio.ratio:.4g} (B / A) over "
+            f"constant ratio {judgement.ratio.ratio:.4g} (B / A) over "
             f"{judgement.ratio.steps:,} {differing}steps: look at {where}"
         )
-    elif judgement.kind is Kind.START and first is not None and first.relative <= FLOAT32_LEVEL:
-        yield f"{one.name}: the first difference is no more than rounding in float32"
-    if judgement.kind is Kind.JUMP and first is not None:
+    elif kind is Kind.START and first is not None and first.relative <= FLOAT32_LEVEL:
+        yield "the first difference is no more than rounding in float32"
+    if kind is Kind.JUMP and first is not None:
         before = f"{judgement.largest_before:.1e}" if judgement.largest_before else "0"
-        yield f"{one.name}: at most {before} apart before step {first.step:,}"
-    if one.earlier_jump is not None:
+        yield f"at most {before} apart before step {first.step:,}"
+    if jump := one.earlier_jump:
+        said = f"a jump to {jump.relative:.1e} at step {jump.step:,}"
+        yield f"drift at the tolerance; before that, {said}"
+    if jump := one.later_jump:
+        yield f"drift at first, then a jump to {jump.relative:.1e} at step {jump.step:,}"
+    if kind is Kind.NAN and first is None:
+        yield "both end in steps that are not finite numbers, which proves nothing"
+    if period is not None:
         yield (
-            f"{one.name}: drift at the tolerance; before that, a jump to "
-            f"{one.earlier_jump.relative:.1e} at step {one.earlier_jump.step:,}"
-        )
-    if one.later_jump is not None:
-        yield (
-            f"{one.name}: drift at first, then a jump to {one.later_jump.relative:.1e} at step "
-            f"{one.later_jump.step:,}"
-        )
-    if judgement.kind is Kind.NAN and first is None:
-        yield f"{one.name}: both end in steps that are not finite numbers, which proves nothing"
-    if judgement.period is not None:
-        period = judgement.period
-        yield (
-            f"{one.name}: beyond the tolerance at every {_ordinal(period.length)} step from "
+            f"beyond the tolerance at every {_ordinal(period.length)} step from "
             f"{period.first:,} to {period.last:,} ({period.beyond:,} of "
             f"{period.beyond + period.within:,})"
         )
-    if one.healed and one.last is not None and judgement.period is None:
+    elif one.healed and last is not None:
         yield (
-            f"{one.name}: beyond the tolerance at {len(one.places):,} steps, the last is "
-            f"{one.last.step:,}; within it at the {one.healed:,} after that"
+            f"beyond the tolerance at {len(one.places):,} steps, the last is {last.step:,}; "
+            f"within it at the {one.healed:,} after that"
         )
 
 
@@ -180,7 +155,7 @@ def _order(result: Comparison) -> Iterator[str]:
     loss, norm = found.get(LOSS), found.get(GRAD_NORM)
     if loss is None or norm is None or loss.a.interval > 1 or loss.b.interval > 1:
         return
-    if norm.first is None or norm.judgement.kind not in _AT_ONCE:
+    if norm.first is None or norm.judgement.kind not in (Kind.JUMP, Kind.START):
         return
     if loss.first is None or loss.first.step > norm.first.step:
         yield (
@@ -211,12 +186,13 @@ def _parts(result: Comparison) -> Iterator[str]:
 
 def cautions(result: Comparison) -> Iterator[str]:
     """Yield what limits the verdict."""
-    for log in (result.a, result.b):
+    logs = (result.a, result.b)
+    for log in logs:
         yield from (f"{log.role}: {note}" for note in log.notes)
     if result.a.path == result.b.path:
         yield "A and B are the same file"
     for name in result.missing:
-        holders = [log.role for log in (result.a, result.b) if name in log.series]
+        holders = [log.role for log in logs if name in log.series]
         where = f"only {holders[0]} has it" if len(holders) == 1 else "not in the same steps"
         yield f"{name} is not compared: {where if holders else 'neither log has it'}"
     yield from _lengths(result.series[0])
@@ -228,34 +204,28 @@ def cautions(result: Comparison) -> Iterator[str]:
 
 
 def _lengths(one: SeriesComparison) -> Iterator[str]:
-    alone = [
-        f"{count - len(one.steps):,} of {role}"
-        for role, count in (("A", len(one.a)), ("B", len(one.b)))
-        if count > len(one.steps)
-    ]
+    common = len(one.steps)
+    sides = (("A", len(one.a)), ("B", len(one.b)))
+    alone = [f"{count - common:,} of {role}" for role, count in sides if count > common]
     if alone:
-        steps = one.steps
         yield (
-            f"compared at {len(steps):,} common steps, {steps[0]:,} to {steps[-1]:,}; "
+            f"compared at {common:,} common steps, {one.steps[0]:,} to {one.steps[-1]:,}; "
             f"{' and '.join(alone)} have no counterpart"
         )
 
 
 def _intervals(result: Comparison) -> Iterator[str]:
     one = next((one for one in result.series if one.name == LOSS), None)
-    if one is None or one.a.interval == one.b.interval:
-        return
     averaged = [log.role for log in (result.a, result.b) if log.averaged]
-    if averaged:
-        yield (
-            f"A has a line for every {_steps(one.a.interval)}, B for every "
-            f"{_steps(one.b.interval)}, and the loss of {' and '.join(averaged)} is a mean over "
-            "its interval: log both at the same one"
+    if one is not None and averaged and one.a.interval != one.b.interval:
+        a, b = (
+            "step" if series.interval == 1 else f"{series.interval:,} steps"
+            for series in (one.a, one.b)
         )
-
-
-def _steps(interval: int) -> str:
-    return "step" if interval == 1 else f"{interval:,} steps"
+        yield (
+            f"A has a line for every {a}, B for every {b}, and the loss of "
+            f"{' and '.join(averaged)} is a mean over its interval: log both at the same one"
+        )
 
 
 def _resolved(one: SeriesComparison, result: Comparison) -> Iterator[str]:
@@ -270,21 +240,15 @@ def _resolved(one: SeriesComparison, result: Comparison) -> Iterator[str]:
                 f"{one.name}: {one.rounding:,} steps differ by no more than one unit in the "
                 "last printed place, which can be rounding"
             )
-    elif not high:
-        for log in (result.a, result.b):
-            yield from _digits(one, log, result.tolerance)
-
-
-def _digits(one: SeriesComparison, log: TrainingLog, tolerance: float) -> Iterator[str]:
-    """CSV and foreign JSON may be rounded without saying so; the longest value shows it."""
-    if log.exact or log.averaged:
-        return
-    digits = log.series[one.name].digits
-    if 0 < digits < EXACT_DIGITS and tolerance < 10.0 ** (1 - digits):
-        yield (
-            f"{log.role}: no value of its {one.name} has more than {digits} digits, so it resolves "
-            f"{10.0 ** (1 - digits):.0e} at best, not {tolerance:g}; print all digits"
-        )
+    for log in () if high else (result.a, result.b):
+        # CSV and foreign JSON may be rounded without saying so; the longest value shows it.
+        digits = EXACT_DIGITS if log.exact or log.averaged else log.series[one.name].digits
+        if 0 < digits < EXACT_DIGITS and result.tolerance < 10.0 ** (1 - digits):
+            yield (
+                f"{log.role}: no value of its {one.name} has more than {digits} digits, so it "
+                f"resolves {10.0 ** (1 - digits):.0e} at best, not {result.tolerance:g}; "
+                "print all digits"
+            )
 
 
 def as_json(result: Comparison) -> dict[str, Any]:
