@@ -122,3 +122,8 @@ def read(
     expectation = parse_expectation(expect, None if hcp is None else str(hcp), require)
     assert isinstance(expectation, Expectation)
     return read_groups([str(path)], expectation)
+
+
+def texts(report: GroupsReport) -> tuple[str, ...]:
+    """The findings without their codes."""
+    return tuple(finding.text for finding in report.findings)

@@ -92,7 +92,7 @@ def test_json_is_the_contract(log: Path) -> None:
         "cp_comm_type": ["a2a+p2p"],
     }
     assert told["files"] == [{"path": str(log), "bytes": log.stat().st_size, "lines": len(RUN)}]
-    assert (told["findings"], told["warnings"]) == ([], [])
+    assert (told["findings"], told["finding_codes"], told["warnings"]) == ([], [], [])
     for evidence in told["evidence"]:
         assert evidence["text"] in RUN[evidence["line"] - 1]
     assert {evidence["shows"] for evidence in told["evidence"]} == {
@@ -100,6 +100,12 @@ def test_json_is_the_contract(log: Path) -> None:
         "traffic",
         "configuration",
     }
+
+
+def test_findings_have_codes(log: Path) -> None:
+    told = json.loads(groups(str(log), "--hcp", "4,2", "--json", "-").stdout)
+    assert told["findings"] == ["expected level sizes 4,2 (inner first), found 2,2"]
+    assert told["finding_codes"] == ["unexpected"]
 
 
 def test_json_to_a_file_leaves_the_text(log: Path, tmp_path: Path) -> None:

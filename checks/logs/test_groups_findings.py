@@ -19,6 +19,7 @@ from checks.logs.groups_run import (
     nccl,
     nccl_line,
     read,
+    texts,
     traffic,
 )
 from ringproof.harness.logs.findings import parse_expectation
@@ -34,12 +35,12 @@ def renamed(lines: list[str]) -> list[str]:
 
 
 def test_a_sound_run_has_no_findings(tmp_path: Path) -> None:
-    assert read(tmp_path, SOUND, hcp="2,4").findings == ()
+    assert texts(read(tmp_path, SOUND, hcp="2,4")) == ()
 
 
 def test_swapped_sizes(tmp_path: Path) -> None:
     swapped = read(tmp_path, census(layout(8, 8, (4, 2)), 8), hcp="2,4")
-    assert swapped.findings == ("expected level sizes 2,4 (inner first), found 4,2",)
+    assert texts(swapped) == ("expected level sizes 2,4 (inner first), found 4,2",)
     assert swapped.as_expected is False
 
 
@@ -48,20 +49,20 @@ def test_swapped_levels_show_in_the_ranks_even_when_sizes_are_equal(tmp_path: Pa
     assert read(tmp_path, lines, hcp="2,2").as_expected is True
     report = read(tmp_path, renamed(lines), hcp="2,2")
     assert report.as_expected is False
-    assert any("0,2" in finding and "inner, outer" in finding for finding in report.findings)
+    assert any("0,2" in finding and "inner, outer" in finding for finding in texts(report))
 
 
 def test_swapped_roles(tmp_path: Path) -> None:
     right = [*SOUND, *traffic(L0, 8, EXCHANGE, 9), *traffic(L1, 8, RING, 9)]
     wrong = [*SOUND, *traffic(L0, 8, RING, 9), *traffic(L1, 8, EXCHANGE, 9)]
-    assert read(tmp_path, right, "hierarchical").findings == ()
-    assert len(read(tmp_path, wrong, "hierarchical").findings) == 2
+    assert texts(read(tmp_path, right, "hierarchical")) == ()
+    assert len(texts(read(tmp_path, wrong, "hierarchical"))) == 2
 
 
 def test_a_rank_without_the_levels(tmp_path: Path) -> None:
     lines = [line for line in SOUND if "rank=5/" not in line or FLAT + " " in line]
     report = read(tmp_path, lines, "hierarchical")
-    assert [finding for finding in report.findings if "ranks 5 are in no" in finding]
+    assert [finding for finding in texts(report) if "ranks 5 are in no" in finding]
     assert report.as_expected is False
 
 
@@ -72,7 +73,7 @@ def test_a_rank_that_moved_nothing(tmp_path: Path, done: str) -> None:
     lines = [f"{idle} {done}" if line.startswith(idle) else line for line in moved]
     assert lines != moved
     report = read(tmp_path, lines, "hierarchical")
-    assert report.findings == (f"ranks 6 moved no data on {L1}, other ranks did",)
+    assert texts(report) == (f"ranks 6 moved no data on {L1}, other ranks did",)
 
 
 def test_a_damaged_line_is_a_warning_not_a_finding(tmp_path: Path) -> None:
@@ -85,10 +86,10 @@ def test_a_damaged_line_is_a_warning_not_a_finding(tmp_path: Path) -> None:
 
 def test_uneven_sizes_and_products(tmp_path: Path) -> None:
     mixed = read(tmp_path, [*SOUND, *census(layout(8, 8, (4, 2)), 8)], "hierarchical")
-    assert sum("different sizes" in finding for finding in mixed.findings) == 2
+    assert sum("different sizes" in finding for finding in texts(mixed)) == 2
     lines = [line for line in census(layout(8, 8, (2, 4)), 8) if FLAT + " " not in line]
     smaller = read(tmp_path, [*lines, *census(layout(8, 4), 8)], "hierarchical")
-    assert any("2 x 4 make 8, the CP group has 4 ranks" in text for text in smaller.findings)
+    assert any("2 x 4 make 8, the CP group has 4 ranks" in text for text in texts(smaller))
 
 
 def test_several_worlds_are_a_warning(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_attention_without_cp_beside_attention_with_it(tmp_path: Path) -> None:
     assert read(tmp_path, [*BUILT, ON, ON], hcp="2,4", require_traffic=True).as_expected is True
     report = read(tmp_path, [*BUILT, ON, OFF, ON, OFF, OFF], hcp="2,4", require_traffic=True)
     assert report.as_expected is False
-    assert report.findings == (
+    assert texts(report) == (
         "Transformer Engine ran attention both with and without context parallelism:"
         " 3 lines without, 2 lines with a2a+p2p over 8 ranks",
     )
@@ -127,8 +128,10 @@ def test_attention_without_cp_beside_attention_with_it(tmp_path: Path) -> None:
 
 def test_dynamic_cp_may_run_on_one_rank(tmp_path: Path) -> None:
     def mixed(sizes: str) -> bool:
-        found = dynamic(tmp_path, [engine("p2p", size=2), engine("p2p", False, 1)], sizes).findings
-        return any("both with and without" in finding for finding in found)
+        lines = [engine("p2p", size=2), engine("p2p", False, 1)]
+        return any(
+            "both with and without" in text for text in texts(dynamic(tmp_path, lines, sizes))
+        )
 
     assert not mixed("1,2")
     assert mixed("2,4")
@@ -141,7 +144,7 @@ def test_initialization_options_are_no_traffic(tmp_path: Path, expect: str | Non
         both.append(argument("cp_comm_type", "['p2p']"))
     report = read(tmp_path, both, expect, require_traffic=True)
     assert report.as_expected is False
-    assert any("not that anything used them" in finding for finding in report.findings)
+    assert any("not that anything used them" in finding for finding in texts(report))
     if expect is not None:
         assert read(tmp_path, both, expect).as_expected is True
 
@@ -149,7 +152,7 @@ def test_initialization_options_are_no_traffic(tmp_path: Path, expect: str | Non
 def test_traffic_is_required_of_a_log_that_says_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, ["hello"], require_traffic=True).as_expected is False
     assert read(tmp_path, BUILT, require_traffic=True).as_expected is True
-    assert read(tmp_path, nccl(GROUPS, built=()), "none", require_traffic=True).findings == (
+    assert texts(read(tmp_path, nccl(GROUPS, built=()), "none", require_traffic=True)) == (
         "expected none, found unknown",
     )
 
@@ -173,9 +176,9 @@ def test_traffic_is_required_of_a_log_that_says_nothing(tmp_path: Path) -> None:
 def test_descriptions_that_contradict_each_other(
     tmp_path: Path, lines: list[str], said: str
 ) -> None:
-    assert said in read(tmp_path, lines).findings
+    assert said in texts(read(tmp_path, lines))
 
 
 def test_sound_descriptions_are_no_finding(tmp_path: Path) -> None:
-    assert read(tmp_path, [options(0, 2), options(1, 2)]).findings == ()
-    assert read(tmp_path, BUILT).findings == ()
+    assert texts(read(tmp_path, [options(0, 2), options(1, 2)])) == ()
+    assert texts(read(tmp_path, BUILT)) == ()

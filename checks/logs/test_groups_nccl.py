@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.logs.groups_run import FLAT, L0, L1, census, layout, nccl, nccl_line, read
+from checks.logs.groups_run import FLAT, L0, L1, census, layout, nccl, nccl_line, read, texts
 from ringproof.harness.logs.parsing import NcclEvent, parse_nccl
 
 GROUPS = layout(8, 8, (2, 4))
@@ -69,7 +69,7 @@ def test_a_rank_without_communicator_is_a_finding(tmp_path: Path) -> None:
         if not (line.startswith("[rank4]") and L1 in line)
     ]
     report = read(tmp_path, lines, "hierarchical")
-    assert report.findings == (f"ranks 4 built no communicator of {L1}, other ranks did",)
+    assert texts(report) == (f"ranks 4 built no communicator of {L1}, other ranks did",)
 
 
 def test_errors_prove_use_but_not_disuse(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_long_lines_are_cut_and_the_rest_is_read() -> None:
     assert judge(data + rest) == ("hierarchical", "traffic")
     report = read_groups(["-"], Expectation(), stdin=io.BytesIO(data + rest))
     assert all(len(evidence.text) <= 200 for evidence in report.facts.evidence)
-    assert report.files[0].lines == 2 + len(LINES)
+    assert report.files[0]["lines"] == 2 + len(LINES)
     prefixed = b"p" * (PIECE_BYTES // 2) + LINES[0].encode()
     assert judge(prefixed) == ("flat", "groups-created")
 
@@ -139,7 +139,7 @@ def test_gzip_and_its_damage(tmp_path: Path) -> None:
     damaged = read_groups([str(packed)], Expectation())
     assert any("damaged" in warning for warning in damaged.warnings)
     packed.write_bytes(b"plain text")  # whatever it is called
-    assert read_groups([str(packed)], Expectation()).files[0].bytes == 10
+    assert read_groups([str(packed)], Expectation()).files[0]["bytes"] == 10
     packed.write_bytes(b"\x1f\x8b no method of gzip")
     with pytest.raises(InputError, match="not gzip"):
         read_groups([str(packed)], Expectation())

@@ -133,7 +133,7 @@ def test_configuration_without_groups_is_a_warning(tmp_path: Path) -> None:
     assert sum("configured" in warning for warning in report.warnings) == 2
     agreeing = read(tmp_path, [*told, *census(layout(4, 4, (2, 2)), 4)])
     assert not any("configured" in warning for warning in agreeing.warnings)
-    assert agreeing.facts.configuration.hierarchical_sizes == (2, 2)
+    assert agreeing.facts.configuration.hierarchical_context_parallel_sizes == (2, 2)
     assert agreeing.facts.configuration.world_size == 4
 
 

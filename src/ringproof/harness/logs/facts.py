@@ -1,7 +1,7 @@
 """What all lines of all logs say together: groups, how they were used, and what was configured.
 
 The tables grow with the number of groups and ranks, never with the length of the logs. Past their
-caps, which are far above any real run, further entries are left out and `Facts.overflow` is set.
+limits, which are far above any real run, further entries are left out and `Facts.overflow` is set.
 NCCL lines are joined to census lines by name and members. A traffic line names a rank and a group
 name; groups of one name share no rank, so that is enough.
 """
@@ -9,8 +9,8 @@ name; groups of one name share no rank, so that is enough.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -136,6 +136,38 @@ class NcclGroup:
     logged: bool = False
     eager: bool = False
 
+    @property
+    def size(self) -> int | None:
+        """Number of members, where the lines agree on it."""
+        return next(iter(self.sizes)) if len(self.sizes) == 1 else None
+
+    @property
+    def ranks(self) -> tuple[int, ...] | None:
+        """The global ranks in group order, where every member told its own."""
+        if self.size is None or len(self.members) < self.size:
+            return None
+        known = [self.members.get(place) for place in range(self.size)]
+        ranks = tuple(rank for rank in known if rank is not None)
+        return ranks if len(set(ranks)) == self.size else None
+
+    def contradictions(self, guid: str) -> Iterator[str]:
+        """Yield what its lines cannot all say."""
+        names, sizes = sorted(self.descriptions), sorted(self.sizes)
+        if len(names) > 1:
+            yield f"NCCL group {guid} is described as {' and as '.join(names)}"
+        name = f"NCCL group {guid}{f' ({names[0]})' if len(names) == 1 else ''}"
+        if len(sizes) > 1:
+            yield f"{name} is described with sizes {' and '.join(map(str, sizes))}"
+        elif sizes and len(self.members) > sizes[0]:
+            yield f"{name} of size {sizes[0]} has {len(self.members)} members"
+        elif sizes and max(self.members) >= sizes[0]:
+            yield f"{name} of size {sizes[0]} has a member at place {max(self.members)}"
+        first: dict[int, int] = {}
+        for place, rank in sorted(self.members.items()):
+            if rank is not None and first.setdefault(rank, place) != place:
+                yield f"{name} has rank {rank} at places {first[rank]} and {place}"
+                return
+
 
 class Facts:
     """What the logs show, before any judgement: `read` takes their lines, then all else is asked.
@@ -156,8 +188,8 @@ class Facts:
         self._census: dict[str, dict[tuple[int, ...], str]] = {}  # name -> ranks -> backend
         self._sent: dict[tuple[str, int], int] = {}  # bytes by group name and rank
         self._operations: dict[tuple[str, int], Counter[str]] = {}
-        self._nccl: dict[str, NcclGroup] = {}  # by GUID
-        self._places = 0  # members of all NCCL groups
+        self._nccl: defaultdict[str, NcclGroup] = defaultdict(NcclGroup)  # by GUID
+        self._places: set[tuple[str, int]] = set()  # members of all NCCL groups
         self._engine: Counter[EngineLine] = Counter()
         self._samples: dict[tuple[str, str], list[Evidence]] = {}
         # Every member of a group prints the same list of ranks.
@@ -166,7 +198,10 @@ class Facts:
     def read(self, file: str, number: int, text: str) -> None:
         """Take whatever one line says."""
         for shown, group, shows in self._taken(text):
-            self._keep(Evidence(file, number, shown, group, shows))
+            if (group, shows) in self._samples or len(self._samples) < MAX_NAMES:
+                samples = self._samples.setdefault((group, shows), [])
+                if len(samples) < SAMPLES_PER_GROUP:
+                    samples.append(Evidence(file, number, _printable(shown), group, shows))
 
     def _taken(self, text: str) -> Iterator[tuple[str, str, str]]:
         """Yield the text to show, the group, and what it shows of it."""
@@ -174,20 +209,20 @@ class Facts:
             census = CensusLine.parse(piece, expand=self._expand)
             traffic = None if census else TrafficLine.parse(piece)
             if census is not None:
-                self.overflow |= not self._add_census(census)
+                self._add_census(census)
                 yield shown, census.group, "created"
             elif traffic is not None:
-                self.overflow |= not self._add_traffic(traffic)
+                self._add_traffic(traffic)
                 yield shown, traffic.group, "traffic"
             else:
                 self.damaged += 1
         for line in parse_nccl(text):
-            self.overflow |= not self._add_nccl(line)
+            self._add_nccl(line)
             if line.description and line.event is not NcclEvent.MENTION:
                 yield text, line.description, line.event.value
         engine = parse_engine(text)
         if engine is not None:
-            if engine in self._engine or len(self._engine) < MAX_NAMES:
+            if self._has_room(self._engine, engine, MAX_NAMES):
                 self._engine[engine] += 1
             yield text, ENGINE, "configuration run"
         told = parse_configuration(text)
@@ -195,40 +230,36 @@ class Facts:
             self.configuration = replace(self.configuration, **told)
             yield text, CONFIGURATION, "configuration"
 
-    def _add_census(self, line: CensusLine) -> bool:
-        """Return ``False`` where a table is full."""
+    def _has_room(self, table: Collection[object], key: object, most: int) -> bool:
+        """Whether a table holds a key or has room for it; remember where it has not."""
+        room = key in table or len(table) < most
+        self.overflow |= not room
+        return room
+
+    def _add_census(self, line: CensusLine) -> None:
         self.worlds.add(line.world_size)
-        full = len(self.census_sizes) >= MAX_RANK_ENTRIES and line.rank not in self.census_sizes
-        if not full:
+        if self._has_room(self.census_sizes, line.rank, MAX_RANK_ENTRIES):
             view = self.census_sizes.setdefault(line.rank, {})
             if line.place is not None and is_context_parallel(line.group):
                 view[line.group] = len(line.ranks)
-        if line.group not in self._census and len(self._census) >= MAX_NAMES:
-            return False
-        known = self._census.setdefault(line.group, {})
-        if line.ranks not in known and len(known) >= MAX_GROUPS_PER_NAME:
-            return False
-        known.setdefault(line.ranks, line.backend)
-        return not full
+        if self._has_room(self._census, line.group, MAX_NAMES):
+            known = self._census.setdefault(line.group, {})
+            if self._has_room(known, line.ranks, MAX_GROUPS_PER_NAME):
+                known.setdefault(line.ranks, line.backend)
 
-    def _add_traffic(self, line: TrafficLine) -> bool:
+    def _add_traffic(self, line: TrafficLine) -> None:
         self.worlds.add(line.world_size)
         key = (line.group, line.rank)
-        if key not in self._sent and len(self._sent) >= MAX_RANK_ENTRIES:
-            return False
-        self._sent[key] = self._sent.get(key, 0) + line.bytes_sent
-        self._operations.setdefault(key, Counter()).update(dict(line.operations))
-        return True
+        if self._has_room(self._sent, key, MAX_RANK_ENTRIES):
+            self._sent[key] = self._sent.get(key, 0) + line.bytes_sent
+            self._operations.setdefault(key, Counter()).update(dict(line.operations))
 
-    def _add_nccl(self, line: NcclLine) -> bool:
-        group = self._nccl.get(line.guid)
-        known = group is not None and line.group_rank in group.members
-        if not known and self._places >= MAX_RANK_ENTRIES:
-            return False
-        if group is None:
-            group = self._nccl[line.guid] = NcclGroup()
-        self._places += not known
-        if line.global_rank is not None or not known:
+    def _add_nccl(self, line: NcclLine) -> None:
+        if not self._has_room(self._places, (line.guid, line.group_rank), MAX_RANK_ENTRIES):
+            return
+        self._places.add((line.guid, line.group_rank))
+        group = self._nccl[line.guid]
+        if line.global_rank is not None or line.group_rank not in group.members:
             group.members[line.group_rank] = line.global_rank
         if line.description is not None:
             group.descriptions.add(line.description)
@@ -238,16 +269,6 @@ class Facts:
         group.logged |= line.event is NcclEvent.COMMUNICATOR
         if line.event in (NcclEvent.COMMUNICATOR, NcclEvent.WORK):
             group.built.add(line.group_rank)
-        return True
-
-    def _keep(self, evidence: Evidence) -> None:
-        """Keep the first lines for each group and kind, cut and made safe to print."""
-        key = (evidence.group, evidence.shows)
-        if key not in self._samples and len(self._samples) >= MAX_NAMES:
-            return
-        kept = self._samples.setdefault(key, [])
-        if len(kept) < SAMPLES_PER_GROUP:
-            kept.append(replace(evidence, text=_printable(evidence.text)))
 
     @cached_property
     def engine(self) -> tuple[tuple[EngineLine, int], ...]:
@@ -264,7 +285,7 @@ class Facts:
     def contradictions(self) -> tuple[str, ...]:
         """What the lines of one NCCL group cannot all say."""
         found = self._nccl.items()
-        return tuple(text for guid, group in found for text in _contradictions(guid, group))
+        return tuple(text for guid, group in found for text in group.contradictions(guid))
 
     @property
     def unnamed_groups(self) -> int:
@@ -357,59 +378,26 @@ def _printable(text: str) -> str:
 
 def _add_nccl(index: dict[tuple[str, int], Group], nccl: NcclGroup) -> Iterator[Group]:
     """Enter an NCCL group into the known groups, and yield those that are new."""
-    size = next(iter(nccl.sizes)) if len(nccl.sizes) == 1 else None
-    ranks = _nccl_ranks(nccl, size)
+    ranks = nccl.ranks
     for name in sorted(nccl.descriptions):
-        group = _matching(index, name, nccl, size)
+        group = _matching(index, name, nccl)
         if group is None:
-            group = Group(name, ranks, size, "nccl")
+            group = Group(name, ranks, nccl.size, "nccl")
             yield group
             index.update({(name, rank): group for rank in ranks or ()})
         if nccl.built and not nccl.eager:
             group.strength = max(group.strength, Strength.COMMUNICATOR)
 
 
-def _nccl_ranks(group: NcclGroup, size: int | None) -> tuple[int, ...] | None:
-    """Return the global ranks in group order, where every member told its own."""
-    if size is None or len(group.members) < size:
-        return None
-    ranks = [group.members.get(place) for place in range(size)]
-    known = tuple(rank for rank in ranks if rank is not None)
-    return known if len(set(known)) == size else None
-
-
-def _matching(
-    index: dict[tuple[str, int], Group], name: str, nccl: NcclGroup, size: int | None
-) -> Group | None:
+def _matching(index: dict[tuple[str, int], Group], name: str, nccl: NcclGroup) -> Group | None:
     """Return the group already known that has this name and these members, if any."""
     for place, rank in nccl.members.items():
         group = None if rank is None else index.get((name, rank))
-        if group is None or group.ranks is None:
-            continue
-        fits = place < len(group.ranks) and group.ranks[place] == rank
-        if fits and size in (None, len(group.ranks)):
-            return group
+        if group is not None and group.ranks is not None:
+            fits = place < len(group.ranks) and group.ranks[place] == rank
+            if fits and nccl.size in (None, len(group.ranks)):
+                return group
     return None
-
-
-def _contradictions(guid: str, group: NcclGroup) -> Iterator[str]:
-    """Yield what the lines of one group cannot all say."""
-    names = sorted(group.descriptions)
-    if len(names) > 1:
-        yield f"NCCL group {guid} is described as {' and as '.join(names)}"
-    name = f"NCCL group {guid}{f' ({names[0]})' if len(names) == 1 else ''}"
-    sizes = sorted(group.sizes)
-    if len(sizes) > 1:
-        yield f"{name} is described with sizes {' and '.join(map(str, sizes))}"
-    elif sizes and len(group.members) > sizes[0]:
-        yield f"{name} of size {sizes[0]} has {len(group.members)} members"
-    elif sizes and max(group.members) >= sizes[0]:
-        yield f"{name} of size {sizes[0]} has a member at place {max(group.members)}"
-    first: dict[int, int] = {}
-    for place, rank in sorted(group.members.items()):
-        if rank is not None and first.setdefault(rank, place) != place:
-            yield f"{name} has rank {rank} at places {first[rank]} and {place}"
-            return
 
 
 def _importance(key: tuple[str, str]) -> tuple[int, tuple[str, str]]:

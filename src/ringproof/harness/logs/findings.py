@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 from ringproof.errors import InputError
 from ringproof.harness.logs.facts import (
@@ -39,6 +40,13 @@ HOW_TO_SEE_GROUPS = (
     "print the census (ringproof.reference.topology.census.print_census) once the groups exist,"
     " or set TORCH_CPP_LOG_LEVEL=INFO in a run on NCCL"
 )
+
+
+class Finding(NamedTuple):
+    """Something that speaks against a run: its kind, and a sentence about it."""
+
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -109,18 +117,21 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tuple[str, ...]:
-    """Return everything that speaks against the run, one sentence each."""
-    return (
-        *_against_expectation(decision, expectation),
-        *_mixed_attention(facts, expectation),
-        *facts.contradictions,
-        *_sizes_that_disagree(facts.groups),
-        *_misplaced(facts.groups),
-        *_swapped_roles(facts, decision),
-        *_uneven_ranks(facts, decision),
-        *_dynamic(facts.groups, expectation),
-    )
+def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tuple[Finding, ...]:
+    """Return everything that speaks against the run."""
+    found = {
+        "unexpected": _against_expectation(decision, expectation),
+        "unused": _unused(decision, expectation),
+        "mixed-attention": _mixed_attention(facts, expectation),
+        "contradiction": facts.contradictions,
+        "level-sizes": _sizes_that_disagree(facts.groups),
+        "level-order": _misplaced(facts.groups),
+        "swapped-roles": _swapped_roles(facts, decision),
+        "uneven-ranks": _uneven_ranks(facts, decision),
+        "dynamic-group": _malformed_dynamic(facts.groups),
+        "dynamic-sizes": _dynamic_sizes(facts.groups, expectation),
+    }
+    return tuple(Finding(code, text) for code, texts in found.items() for text in texts)
 
 
 def _against_expectation(decision: Decision, expectation: Expectation) -> Iterator[str]:
@@ -131,6 +142,10 @@ def _against_expectation(decision: Decision, expectation: Expectation) -> Iterat
         shown = ",".join("?" if size is None else str(size) for size in decision.level_sizes)
         text = ",".join(map(str, sizes))
         yield f"expected level sizes {text} (inner first), found {shown or 'none'}"
+
+
+def _unused(decision: Decision, expectation: Expectation) -> Iterator[str]:
+    """Groups that have to be in use, and of which the logs do not show it."""
     if expectation.needs_use and decision.proof is Basis.CREATION:
         yield "the logs show that the groups were created and not that anything used them"
     elif expectation.needs_use and decision.verdict in (ParallelKind.NONE, ParallelKind.UNKNOWN):
@@ -238,8 +253,8 @@ def _ranks_text(ranks: Sequence[int] | None) -> str:
     return text if len(text) <= _RANKS_TEXT_LIMIT else f"{text[:_RANKS_TEXT_LIMIT]}..."
 
 
-def _dynamic(groups: Sequence[Group], expectation: Expectation) -> Iterator[str]:
-    """What is wrong with the groups of Dynamic CP, and what differs from the expected sizes."""
+def _malformed_dynamic(groups: Sequence[Group]) -> Iterator[str]:
+    """Groups of Dynamic CP whose ranks are not those that their name and place promise."""
     place = _places(groups, DOMAIN)
     sized = [(group, size) for group in groups if (size := dynamic_size(group.name)) is not None]
     for group, size in sized:
@@ -252,18 +267,27 @@ def _dynamic(groups: Sequence[Group], expectation: Expectation) -> Iterator[str]
         if group.size == size and not _aligned(group.ranks or (), size, place):
             ranks = _ranks_text(group.ranks)
             yield f"{group.name} joins ranks {ranks}, no aligned run of the domain"
+
+
+def _dynamic_sizes(groups: Sequence[Group], expectation: Expectation) -> Iterator[str]:
+    """What differs from the expected sizes, of which the whole domain is one."""
     wanted = expectation.dynamic_sizes
     if wanted is None:
         return
-    # Groups by CP size, by what their name says; the domain by how many ranks it has.
-    sized += [(group, group.size) for group in groups if group.name == DOMAIN and group.size]
+    by_size: dict[int, list[Group]] = {}
+    named = set()
+    for group in groups:
+        size = group.size if group.name == DOMAIN else dynamic_size(group.name)
+        if size:
+            by_size.setdefault(size, []).append(group)
+            named |= {size} if group.name != DOMAIN else set()
     for asked in wanted:
-        found = [group for group, size in sized if size == asked]
+        found = by_size.get(asked, [])
         if not found:
             yield f"expected dynamic groups of {asked} ranks, found none"
         elif expectation.require_traffic and asked > 1 and not any(g.moves_data for g in found):
             yield f"the logs show no data moved on the dynamic groups of {asked} ranks"
-    for size in sorted({size for group, size in sized if group.name != DOMAIN} - set(wanted)):
+    for size in sorted(named.difference(wanted)):
         yield f"there are dynamic groups of {size} ranks, which were not expected"
 
 
@@ -313,12 +337,12 @@ def _about_logs(facts: Facts, decision: Decision) -> Iterator[str]:
 def _about_configuration(facts: Facts, decision: Decision) -> Iterator[str]:
     """Where Megatron-LM's start-up lines say one thing and the groups another."""
     told = facts.configuration
-    sizes = told.hierarchical_sizes or ()
+    sizes = told.hierarchical_context_parallel_sizes or ()
     hierarchical = decision.verdict is ParallelKind.HIERARCHICAL
     but = f"but the verdict is {decision.verdict.value}"
     if sum(size > 1 for size in sizes) >= 2 and not hierarchical:
         yield f"configured hierarchical sizes {list(sizes)}, {but}"
-    if told.comm_types and HIERARCHICAL_TYPE in told.comm_types and not hierarchical:
+    if HIERARCHICAL_TYPE in (told.cp_comm_type or ()) and not hierarchical:
         yield f"configured cp_comm_type {HIERARCHICAL_TYPE}, {but}"
     if sizes and decision.level_sizes and sizes != decision.level_sizes:
         shown = ["?" if size is None else size for size in decision.level_sizes]

@@ -46,10 +46,13 @@ NEEDLES = (
 
 _STARTUP_BEGIN = "using world size: "
 _DOTS = " .."
+_SIZES = ("world_size", "data_parallel_size", "context_parallel_size")
+_LEVELS = "hierarchical_context_parallel_sizes"
 _STARTUP = re.compile(
-    _STARTUP_BEGIN + r"([0-9]{1,9}), data-parallel size: ([0-9]{1,9}), "
-    r"context-parallel size: ([0-9]{1,9}), "
-    r"hierarchical context-parallel sizes: (None|\[[0-9, ]*\]),"
+    _STARTUP_BEGIN + r"(?P<world_size>[0-9]{1,9}), "
+    r"data-parallel size: (?P<data_parallel_size>[0-9]{1,9}), "
+    r"context-parallel size: (?P<context_parallel_size>[0-9]{1,9}), "
+    rf"hierarchical context-parallel sizes: (?P<{_LEVELS}>None|\[[0-9, ]*\]),"
 )
 _ARGUMENT = re.compile(
     r"(?:^|\s)(cp_comm_type|context_parallel_size|hierarchical_context_parallel_sizes)"
@@ -78,15 +81,15 @@ class Configuration:
     """What Megatron-LM prints of context parallelism; ``None`` where the log does not say.
 
     Attributes:
-        hierarchical_sizes: Level sizes, inner first; empty where the run was given none.
-        comm_types: The distinct values of ``cp_comm_type``, sorted.
+        hierarchical_context_parallel_sizes: Level sizes, inner first; empty where there are none.
+        cp_comm_type: Its distinct values, sorted.
     """
 
     world_size: int | None = None
     data_parallel_size: int | None = None
     context_parallel_size: int | None = None
-    hierarchical_sizes: tuple[int, ...] | None = None
-    comm_types: tuple[str, ...] | None = None
+    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
+    cp_comm_type: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,30 +97,25 @@ class EngineLine:
     """One choice of an attention backend in Transformer Engine."""
 
     context_parallel: bool
-    comm_type: str
-    size: int | None
+    cp_comm_type: str
+    cp_size: int | None
 
 
 def parse_configuration(text: str) -> dict[str, Any]:
     """Return the fields of `Configuration` that a start-up line or an argument's line gives."""
     startup = _STARTUP.search(text) if _STARTUP_BEGIN in text else None
     if startup is not None:
-        world, data, context = map(int, startup.groups()[:3])
-        return {
-            "world_size": world,
-            "data_parallel_size": data,
-            "context_parallel_size": context,
-            "hierarchical_sizes": _integers(startup[4]),
-        }
+        sizes = {name: int(startup[name]) for name in _SIZES}
+        return {**sizes, _LEVELS: _integers(startup[_LEVELS])}
     argument = _ARGUMENT.search(text) if _DOTS in text else None
     if argument is None:
         return {}
     name, value = argument[1], argument[2].rstrip()
     if name == "cp_comm_type":
         types = tuple(sorted(set(_WORD.findall(value)) - {"None"}))
-        return {"comm_types": types} if types else {}
-    if name == "hierarchical_context_parallel_sizes":
-        return {"hierarchical_sizes": _integers(value)}
+        return {name: types} if types else {}
+    if name == _LEVELS:
+        return {name: _integers(value)}
     return {name: int(value)} if _INTEGER.fullmatch(value) else {}
 
 
@@ -127,10 +125,9 @@ def _integers(text: str) -> tuple[int, ...]:
 
 def parse_engine(text: str) -> EngineLine | None:
     """Return what Transformer Engine's configuration line says of CP, or ``None``."""
-    found = text.find(_ENGINE)
-    if found < 0:
+    begin = text.find(_ENGINE)
+    if begin < 0:
         return None
-    begin = found + len(_ENGINE)
     parallel = _ENGINE_PARALLEL.search(text, begin)
     comm_type = _ENGINE_TYPE.search(text, begin)
     if parallel is None or comm_type is None:
@@ -147,8 +144,10 @@ def engine_text(counted: Sequence[tuple[EngineLine, int]]) -> str:
     """
     said = []
     for line, count in counted:
-        ranks = line.size or "an unknown number of"
-        what = f"with {line.comm_type} over {ranks} ranks" if line.context_parallel else "without"
+        ranks = line.cp_size or "an unknown number of"
+        what = (
+            f"with {line.cp_comm_type} over {ranks} ranks" if line.context_parallel else "without"
+        )
         said.append(f"{count} {'line' if count == 1 else 'lines'} {what}")
     return ", ".join(said)
 
@@ -161,6 +160,13 @@ class NcclEvent(Enum):
     EAGER = "eager"
     COMMUNICATOR = "communicator"
     WORK = "work"
+
+
+_EVENTS = (
+    (NcclEvent.OPTIONS, "ProcessGroupNCCL initialization options:"),
+    (NcclEvent.EAGER, "Eagerly connecting nccl backend"),
+    (NcclEvent.COMMUNICATOR, ("ProcessGroupNCCL created ncclComm_", "NCCL_DEBUG: ")),
+)
 
 
 @dataclass(frozen=True)
@@ -190,9 +196,12 @@ def parse_nccl(text: str) -> Iterator[NcclLine]:
     stops = [*(match.start() for match in matches[1:]), len(text)]
     for match, stop in zip(matches, stops, strict=False):
         message = text[match.end() : stop]
-        event = _event(message)
-        size = _SIZE.search(message) if event is NcclEvent.OPTIONS else None
-        said = _GLOBAL_RANK.search(message) if event is NcclEvent.OPTIONS else None
+        event = next((event for event, words in _EVENTS if message.startswith(words)), None)
+        size = said = None
+        if event is NcclEvent.OPTIONS:
+            size, said = _SIZE.search(message), _GLOBAL_RANK.search(message)
+        elif event is None:
+            event = NcclEvent.WORK if "WorkNCCL(SeqNum=" in message else NcclEvent.MENTION
         rank = said[1] if said else match[1]
         yield NcclLine(
             guid=match[2],
@@ -202,13 +211,3 @@ def parse_nccl(text: str) -> Iterator[NcclLine]:
             size=int(size[1]) if size else None,
             event=event,
         )
-
-
-def _event(message: str) -> NcclEvent:
-    if message.startswith("ProcessGroupNCCL initialization options:"):
-        return NcclEvent.OPTIONS
-    if message.startswith("Eagerly connecting nccl backend"):
-        return NcclEvent.EAGER
-    if message.startswith(("ProcessGroupNCCL created ncclComm_", "NCCL_DEBUG: ")):
-        return NcclEvent.COMMUNICATOR
-    return NcclEvent.WORK if "WorkNCCL(SeqNum=" in message else NcclEvent.MENTION

@@ -13,7 +13,7 @@ from ringproof.harness.logs.facts import (
     dynamic_size,
     is_context_parallel,
 )
-from ringproof.harness.logs.findings import Expectation, cautions, findings
+from ringproof.harness.logs.findings import Expectation, Finding, cautions, findings
 from ringproof.harness.logs.lines import Scan, opened
 from ringproof.harness.logs.parsing import NEEDLES, engine_text
 from ringproof.harness.logs.verdict import Decision, decide
@@ -28,24 +28,19 @@ _RANKS_TEXT_LIMIT = 40
 
 
 @dataclass(frozen=True)
-class FileCount:
-    """One file as read; bytes are those of the text, so after decompression."""
-
-    path: str
-    bytes: int
-    lines: int
-
-
-@dataclass(frozen=True)
 class GroupsReport:
-    """What the logs of one run say about its context parallelism."""
+    """What the logs of one run say about its context parallelism.
+
+    Attributes:
+        files: Path, lines and bytes of each file; bytes are those of the text, once unpacked.
+    """
 
     facts: Facts
     decision: Decision
     expectation: Expectation
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
-    files: tuple[FileCount, ...]
+    files: tuple[dict[str, Any], ...]
 
     @property
     def as_expected(self) -> bool | None:
@@ -62,14 +57,14 @@ def read_groups(
         InputError: A file is missing, unreadable, not a file, or not gzip data.
     """
     facts = Facts()
-    counts: list[FileCount] = []
+    counts: list[dict[str, Any]] = []
     notes: list[str] = []
     for path in dict.fromkeys(paths):
         with opened("FILE", path, what="log file of a run", stdin=stdin) as log:
             scan = Scan(log, NEEDLES)
             for line in scan:
                 facts.read(path, line.number, line.text)
-        counts.append(FileCount(path, log.bytes_read, scan.lines))
+        counts.append({"path": path, "bytes": log.bytes_read, "lines": scan.lines})
         notes += log.notes()
     decision = decide(facts)
     found = findings(facts, decision, expectation)
@@ -80,7 +75,6 @@ def read_groups(
 def as_json(report: GroupsReport) -> dict[str, Any]:
     """Return the report as plain data; ``groups_omitted`` counts those that it leaves out."""
     facts, decision, expectation = report.facts, report.decision, report.expectation
-    told = facts.configuration
     shown = _bounded(facts.groups)
     return {
         "version": VERSION,
@@ -92,29 +86,16 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
         "expected_dynamic_sizes": expectation.dynamic_sizes,
         "groups": [_group(group) for group in shown],
         "groups_omitted": len(facts.groups) - len(shown),
-        "configuration": {
-            "world_size": told.world_size,
-            "data_parallel_size": told.data_parallel_size,
-            "context_parallel_size": told.context_parallel_size,
-            "hierarchical_context_parallel_sizes": told.hierarchical_sizes,
-            "cp_comm_type": told.comm_types,
-        },
-        "engine": [
-            {
-                "context_parallel": line.context_parallel,
-                "cp_comm_type": line.comm_type,
-                "cp_size": line.size,
-                "lines": count,
-            }
-            for line, count in facts.engine
-        ],
-        "findings": report.findings,
+        "configuration": vars(facts.configuration),
+        "engine": [{**vars(line), "lines": count} for line, count in facts.engine],
+        "findings": [finding.text for finding in report.findings],
+        "finding_codes": [finding.code for finding in report.findings],
         "warnings": report.warnings,
         "evidence": [
             {"file": line.file, "line": line.line, "text": line.text, "shows": line.shows}
             for line in facts.evidence[:MAX_EVIDENCE]
         ],
-        "files": [vars(file) for file in report.files],
+        "files": report.files,
     }
 
 
@@ -166,7 +147,7 @@ def as_text(report: GroupsReport) -> Iterator[str]:
     if len(facts.evidence) > _TEXT_EVIDENCE:
         yield f"  ... {len(facts.evidence) - _TEXT_EVIDENCE} more with --json"
     yield from (f"warning: {warning}" for warning in report.warnings)
-    yield from (f"finding: {finding}" for finding in report.findings)
+    yield from (f"finding: {finding.text}" for finding in report.findings)
     if report.as_expected:
         yield "as expected"
 

@@ -138,7 +138,7 @@ def _by_creation(facts: Facts) -> Decision:
         # A group of unknown size could make the verdict another one.
         warning = f"the logs do not give the size of {', '.join(unsized)}"
         return Decision(ParallelKind.UNKNOWN, Basis.NONE, decision.level_sizes, (), (warning,))
-    types = facts.configuration.comm_types
+    types = facts.configuration.cp_comm_type
     if not types or HIERARCHICAL_TYPE in types:
         return decision
     warning = (
@@ -155,13 +155,13 @@ def _by_engine(facts: Facts) -> Decision:
     groups = _by_groups(facts, Basis.COMMUNICATORS)
     if not parallel:
         return _without_engine(facts, groups)
-    types = sorted({line.comm_type for line in parallel})
+    types = sorted({line.cp_comm_type for line in parallel})
     if HIERARCHICAL_TYPE not in types:
         return Decision(ParallelKind.FLAT, Basis.COMMUNICATORS, groups.level_sizes)
-    configured = facts.configuration.hierarchical_sizes or ()
+    configured = facts.configuration.hierarchical_context_parallel_sizes or ()
     sizes: tuple[int | None, ...] = groups.level_sizes or configured
     wide = [size for size in sizes if size != 1]
-    total = max(line.size or 0 for line in parallel if line.comm_type == HIERARCHICAL_TYPE)
+    total = max(line.cp_size or 0 for line in parallel if line.cp_comm_type == HIERARCHICAL_TYPE)
     if (sizes and len(wide) < 2) or (not sizes and total and _is_prime(total)):
         shown = _sizes_text(sizes) if sizes else f"a CP size of {total}"
         warning = (

@@ -82,8 +82,8 @@ def _shown(pair: Pair, half: Half, folder: Path) -> Shown:
         problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
         return Shown(half, None, (problem,))
     groups = read_groups([str(path) for path in files], half.expected)
-    problems = [f"feature {half.name}: {finding}" for finding in groups.findings]
-    sizes = {(line.context_parallel, line.size) for line, _ in groups.facts.engine}
+    problems = [f"feature {half.name}: {finding.text}" for finding in groups.findings]
+    sizes = {(line.context_parallel, line.cp_size) for line, _ in groups.facts.engine}
     if half.expected.dynamic_sizes and len(sizes) < 2:
         problems.append(f"feature {half.name}: attention did not run on groups of several sizes")
     if half.marker and not any(_has(path, half.marker) for path in files):

@@ -235,18 +235,17 @@ class Ledger:
     def _silent(self) -> Iterator[Symptom]:
         """Return what Transformer Engine's lines show to be wrong with context parallelism."""
         size = self.configuration.context_parallel_size or 0
-        types = self.configuration.comm_types or ()
-        ran = {line.comm_type for line in self.engine if line.context_parallel}
+        levels = self.configuration.hierarchical_context_parallel_sizes or ()
+        types = self.configuration.cp_comm_type or ()
+        ran = {line.cp_comm_type for line in self.engine if line.context_parallel}
         without = any(not line.context_parallel for line in self.engine)
-        sizes = {line.size for line in self.engine if line.context_parallel}
+        sizes = {line.cp_size for line in self.engine if line.context_parallel}
         error = ""
-        if without and not ran and (size > 1 or self.configuration.hierarchical_sizes):
+        if without and not ran and (size > 1 or levels):
             error = "levels missing" if HIERARCHICAL in types else "never parallel"
         elif without and ran and not self.dynamic and len(sizes) == 1:
             error = "layer without"
-        elif (
-            ran and HIERARCHICAL not in ran and len(self.configuration.hierarchical_sizes or ()) > 1
-        ):
+        elif ran and HIERARCHICAL not in ran and len(levels) > 1:
             error = "idle levels"
         symptom = self.index.find(error, "") if error else None
         if symptom is not None:

@@ -87,7 +87,7 @@ class StepReader:
             return _drained(self._json, histogram=line)
         if _ENGINE in line:
             found = parse_engine(line.decode("utf-8", errors="replace"))
-            size = found and (found.size if found.context_parallel else 1)
+            size = found and (found.cp_size if found.context_parallel else 1)
             if size:
                 self.engine_sizes[size] += 1
         return ()
