@@ -29,9 +29,8 @@ from ringproof.cli.logs_watch_plot import plot, screen
 from ringproof.errors import InputError
 from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.training.series import Columns
-from ringproof.harness.logs.watching.history import Point
 from ringproof.harness.logs.watching.reading import WATCHED, StepReader
-from ringproof.harness.logs.watching.watch import Watch
+from ringproof.harness.logs.watching.watch import Point, Watch
 
 ROWS = [(step, 2.0 + 1 / step, 0.5) for step in range(1, 61)]
 NAN = float("nan")
@@ -215,7 +214,8 @@ def test_the_plot_shows_the_peak_where_it_is() -> None:
 
 @pytest.mark.parametrize("height", [12, 20, 40])
 def test_the_screen_fits_the_terminal(tmp_path: Path, height: int) -> None:
-    reader, seen = StepReader(Origin("log", "LOG"), Columns(WATCHED)), Watch()
+    seen = Watch()
+    reader = StepReader(Origin("log", "LOG"), Columns(WATCHED), seen.engine_sizes)
     for number in range(1, 60):
         row = {"step": number, "loss": 9.0 if number == 40 else 1.0, "grad_norm": 1.0,
                "step_seconds": 0.1, "cp_histogram": {"1": 3, "4": 1}}  # fmt: skip
@@ -223,7 +223,7 @@ def test_the_screen_fits_the_terminal(tmp_path: Path, height: int) -> None:
             seen.take("log", step)
     console = Console(width=70, height=height, file=io.StringIO())
     with console.capture() as taken:
-        console.print(screen(seen.state({}), ["log"], 70, height))
+        console.print(screen(seen, ["log"], 70, height))
     lines = taken.get().splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= 70

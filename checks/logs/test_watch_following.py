@@ -8,7 +8,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.harness.logs.watching.following import BLOCK_BYTES, Follower
-from ringproof.harness.logs.watching.history import MOST_POINTS, Curve
+from ringproof.harness.logs.watching.watch import MOST_POINTS, Curve
 
 
 def append(path: Path, text: str) -> None:

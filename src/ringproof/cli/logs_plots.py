@@ -1,36 +1,40 @@
-"""The curves of two training logs, as one HTML page or as a PNG: both runs, and their difference.
+"""Curves of training logs: the HTML pages of ``parity`` and ``watch``, and the PNG of ``parity``.
 
-The HTML page needs nothing but the file itself: its curves are SVG.
+The pages need nothing but the file itself: their curves are SVG.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ringproof.cli.logs_watch_plot import TITLES, finding_line, plottable, step_line
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.logs.training.report import COLUMNS, described, headline, remarks, rows
 from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison
+from ringproof.harness.logs.watching.watch import Point, Watch
 from ringproof.harness.reports.printable import showable
 
 BUCKETS = 240
 """Parts of the steps; of each the extremes of both series and the largest difference are drawn."""
 
-LEFT, WIDTH = 84, 1000
+_LEFT, _WIDTH = 84, 1000
 _RIGHT, _TOP, _VALUES, _GAP, _DIFFERENCE, _BOTTOM = 36, 8, 220, 30, 150, 40
 _LOW = _TOP + _VALUES + _GAP
 _BASE = _LOW + _DIFFERENCE
+_WATCHED = 200
+"""Height of a curve of a watched log."""
 _ZERO = 20
 """Height of the strip below all decades, in which differences of 0 stand."""
 _MAX_DECADES = 6
 _DOTS = 120
-"""Up to this many points each gets a dot: a line alone would hide single ones."""
+"""Up to this many points each gets a dot (half of it in a watched log), which a line would hide."""
 
 _A, _B, _D, _MARK = "#3b6fd4", "#e07a1f", "#7a4fb5", "#c03030"
 
@@ -53,10 +57,9 @@ class Curves:
     complete: bool
     first: int | None
 
-    def x(self, step: float) -> float:
-        """Horizontal position of a step in the SVG."""
-        first, last = self.steps[0], self.steps[-1]
-        return LEFT + WIDTH * ((step - first) / (last - first) if last > first else 0.5)
+
+_Place = tuple[float, float]
+_Scale = Callable[[float], float]
 
 
 def curves(one: SeriesComparison) -> Curves:
@@ -97,7 +100,7 @@ def page(result: Comparison) -> str:
         remarks=list(remarks(result)),
         columns=COLUMNS,
         rows=list(rows(result)),
-        data=embedded({"left": LEFT, "width": WIDTH, "panels": [_data(one) for one in drawn]}),
+        data=embedded({"left": _LEFT, "width": _WIDTH, "panels": [_data(one) for one in drawn]}),
     )
 
 
@@ -114,56 +117,63 @@ def _data(one: Curves) -> dict[str, Any]:
 def _picture(one: Curves, tolerance: float) -> dict[str, Any]:
     """Return what the template draws of one series, in the units of its SVG."""
     marked = [value for value in one.relative if math.isfinite(value) and value > 0]
-    values = _values(one)
-    relative = _relative(one, marked, tolerance)
-    steps = [int(step) for step in ticks(one.steps[0], one.steps[-1], 10) if step == int(step)]
+    x, steps = _across(one.steps[0], one.steps[-1])
+    y, levels = _upwards([v for v in (*one.a, *one.b) if math.isfinite(v)], _TOP, _VALUES)
+    y_apart, levels_apart = _decades(marked, tolerance)
+    drawn = [("a", one.a, y), ("b", one.b, y)] if levels else []
+    curves = []
+    for name, values, scale in (*drawn, ("d", one.relative, y_apart)):
+        pairs = zip(one.steps, values, strict=True)
+        places = [(x(step), scale(v)) if math.isfinite(v) else None for step, v in pairs]
+        dots = [place for place in places if place and len(places) <= _DOTS]
+        curves.append((name, _path(places), dots))
     return {
         "name": showable(one.name, 400),
-        "size": (LEFT + WIDTH + _RIGHT, _BASE + _BOTTOM),
+        "size": (_LEFT + _WIDTH + _RIGHT, _BASE + _BOTTOM),
         "frames": ((_TOP, _VALUES, one.name), (_LOW, _DIFFERENCE, "relative difference")),
-        "left": LEFT,
-        "right": LEFT + WIDTH,
+        "left": _LEFT,
+        "right": _LEFT + _WIDTH,
         "top": _TOP,
         "base": _BASE,
         "low": _LOW,
-        "steps": [(one.x(step), step) for step in steps],
-        "levels": values.levels + relative.levels,
-        "curves": values.curves + relative.curves,
+        "steps": steps,
+        "levels": levels + levels_apart,
+        "curves": curves,
         "equal": not marked and not any(map(math.isinf, one.relative)),
         "empty_at": _BASE - 2 * _ZERO,
-        "tolerance": (relative.y(tolerance), f"{tolerance:g}") if tolerance > 0 else None,
-        "odd": [one.x(s) for s, v in zip(one.steps, one.relative, strict=True) if math.isinf(v)],
-        "first": None if one.first is None else one.x(one.first),
+        "tolerance": (y_apart(tolerance), f"{tolerance:g}") if tolerance > 0 else None,
+        "odd": [x(s) for s, v in zip(one.steps, one.relative, strict=True) if math.isinf(v)],
+        "first": None if one.first is None else x(one.first),
     }
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One of the two frames: heights with their labels, and each curve's path and dots."""
+def _across(first: int, last: int) -> tuple[_Scale, list[tuple[float, int]]]:
+    """Return the horizontal positions of steps in an SVG, and those of its labels."""
 
-    y: Any
-    levels: list[tuple[float, str]]
-    curves: list[tuple[str, str, list[tuple[float, float]]]]
+    def x(step: float) -> float:
+        return _LEFT + _WIDTH * ((step - first) / (last - first) if last > first else 0.5)
+
+    return x, [(x(step), int(step)) for step in ticks(first, last, 10) if step == int(step)]
 
 
-def _values(one: Curves) -> _Axis:
-    finite = [value for value in (*one.a, *one.b) if math.isfinite(value)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+def _upwards(
+    values: Sequence[float], top: float, height: float
+) -> tuple[_Scale, list[tuple[float, str]]]:
+    """Return the heights of values in a frame, and its labels: none where no float can be one."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
     margin = (high - low) * 0.04 or abs(high) * 0.1 or 1.0
     low, high = low - margin, high + margin
     span = high - low
 
     def y(value: float) -> float:
-        return _TOP + _VALUES * (high - value) / span
+        return top + height * (high - value) / span
 
-    if not math.isfinite(span):
-        return _Axis(y, [], [])
-    levels = [(y(tick), f"{tick:.6g}") for tick in ticks(low, high)]
-    return _Axis(y, levels, [_curve("a", one, one.a, y), _curve("b", one, one.b, y)])
+    levels = ticks(low, high) if math.isfinite(span) else []
+    return y, [(y(tick), f"{tick:.6g}") for tick in levels]
 
 
-def _relative(one: Curves, marked: Sequence[float], tolerance: float) -> _Axis:
-    """Zero stands below all decades, an infinite difference above the frame."""
+def _decades(marked: Sequence[float], tolerance: float) -> tuple[_Scale, list[tuple[float, str]]]:
+    """Return the heights of differences: 0 is below all decades, infinity above the frame."""
     bounds = [*marked, *([tolerance] if tolerance > 0 else [])] or [1e-9]
     low = math.floor(math.log10(min(bounds)))
     high = max(math.floor(math.log10(max(bounds))) + 1, low + 2)
@@ -174,23 +184,72 @@ def _relative(one: Curves, marked: Sequence[float], tolerance: float) -> _Axis:
         return _LOW + (_DIFFERENCE - _ZERO) * (high - math.log10(value)) / (high - low)
 
     powers = range(low, high + 1, -(-(high - low) // _MAX_DECADES))
-    levels = [(y(10.0**power), f"1e{power}") for power in powers]
-    return _Axis(y, levels, [_curve("d", one, one.relative, y)])
+    return y, [(y(10.0**power), f"1e{power}") for power in powers]
 
 
-def _curve(
-    name: str, one: Curves, values: Sequence[float], y: Any
-) -> tuple[str, str, list[tuple[float, float]]]:
-    """Return the path of a curve, interrupted where a value is not finite, and its dots."""
-    moves, path, dots = "M", "", []
-    for step, value in zip(one.steps, values, strict=True):
-        if not math.isfinite(value):
-            moves = "M"
+def _path(places: Iterable[_Place | None]) -> str:
+    """Return the path of a curve, which ``None`` interrupts."""
+    path, move = "", "M"
+    for place in places:
+        path += f"{move}{place[0]:.1f} {place[1]:.1f}" if place else ""
+        move = "L" if place else "M"
+    return path
+
+
+def watch_page(watch: Watch, names: Sequence[str], refresh: int | None) -> str:
+    """Return the text of the page of a watched run.
+
+    Args:
+        names: Files that are watched.
+        refresh: Seconds after which a browser loads the page again; ``None`` once the run is no
+            longer watched.
+    """
+    counts = watch.cp_counts
+    largest = max(counts.values(), default=1)
+    return rendered(
+        "watch.html",
+        title=showable(f"Training log: {step_line(watch).partition('  ')[0]}", 400),
+        finite=watch.not_finite is None,
+        style=asset("parity.css") + asset("watch.css"),
+        refresh=refresh,
+        names=[showable(name, 400) for name in names],
+        said=step_line(watch),
+        findings=list(map(finding_line, watch.findings)),
+        panels=[
+            _panel(title, watch.curves[name].points)
+            for name, title in TITLES.items()
+            if name in watch.curves and plottable(watch.curves[name].points)
+        ],
+        counted=watch.cp_counted,
+        bars=[(size, count, 100 * count / largest) for size, count in counts.items()],
+    )
+
+
+def _panel(title: str, points: Sequence[Point]) -> dict[str, Any]:
+    """Return what the template draws of one curve, in the units of its SVG."""
+    known = [point for point in points if math.isfinite(point.low)]
+    x, steps = _across(points[0].first, points[-1].last)
+    ends = [value for point in known for value in (point.low, point.high)]
+    y, levels = _upwards(ends, _TOP, _WATCHED)
+    places: list[_Place | None] = []
+    for point in points:
+        if not math.isfinite(point.low):
+            places.append(None)
             continue
-        dots.append((one.x(step), y(value)))
-        path += f"{moves}{dots[-1][0]:.1f} {dots[-1][1]:.1f}"
-        moves = "L"
-    return name, path, dots if len(one.steps) <= _DOTS else []
+        values = (point.low, point.high) if point.high > point.low else (point.low,)
+        places += [(x((point.first + point.last) / 2), y(value)) for value in values]
+    many = len(points) > _DOTS // 2
+    return {
+        "name": title,
+        "size": (_LEFT + _WIDTH + _RIGHT, _TOP + _WATCHED + _BOTTOM),
+        "frame": (_LEFT, _TOP, _WIDTH, _WATCHED),
+        "path": _path(places),
+        "dots": [] if many else [(x((p.first + p.last) / 2), y(p.high)) for p in known],
+        "steps": steps,
+        "levels": levels,
+        "gaps": [x(point.first) for point in points if not math.isfinite(point.low)],
+        "joined": any(point.count > 1 for point in points),
+    }
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -11,16 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.cli import logs_plots
 from ringproof.cli.logs_watch_plot import finding_line, histogram_text, screen, step_line
 from ringproof.cli.options import JsonOption, checked_seconds
 from ringproof.cli.output import write_json
+from ringproof.cli.page import write_page
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.training.series import Columns, parse_columns
 from ringproof.harness.logs.watching.following import Follower
 from ringproof.harness.logs.watching.reading import WATCHED, Step, StepReader
-from ringproof.harness.logs.watching.watch import Finding, State, Watch
+from ringproof.harness.logs.watching.watch import Finding, Watch
 
 EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5
@@ -83,18 +85,19 @@ def watch(
     """
     _refuse(files, once, until_step, timeout)
     wanted = parse_columns(",".join(WATCHED), columns)
-    run = _Run(files, wanted, json_path, html)
-    with contextlib.closing(run), _display(files, STDIN in (json_path, html)) as display:
-        try:
-            in_time = run.follow(display, once, until_step, stalled, timeout)
-        except Interrupted as signal:
-            if json_path or html:
-                signal.kept = "what it writes has the last step"
-            run.write(last=True)
-            raise
-        display.show(run.state)
+    with _display(files, STDIN in (json_path, html)) as display:
+        run = _Run(files, wanted, json_path, html, display)
+        with contextlib.closing(run):
+            try:
+                in_time = run.follow(once, until_step, stalled, timeout)
+            except Interrupted as signal:
+                if json_path or html:
+                    signal.kept = "what it writes has the last step"
+                run.write(last=True)
+                raise
+        display.show(run.watch)
     run.write(last=True)
-    if run.state.not_finite is not None or not in_time:
+    if run.watch.not_finite is not None or not in_time:
         raise typer.Exit(1)
 
 
@@ -112,31 +115,23 @@ def _refuse(
 
 
 class _Lines:
-    """Shows steps and findings as lines; steps at most once per display."""
+    """Shows steps and findings as lines, unless standard output is that of a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: bool) -> None:
+        self._silent = silent
         self._shown: int | None = None
 
     def say(self, text: str) -> None:
-        typer.echo(printable(text))
+        if not self._silent:
+            typer.echo(printable(text))
 
     def wait(self, text: str) -> None:
         typer.echo(printable(text), err=True)
 
-    def show(self, state: State) -> None:
-        if state.step != self._shown:
-            typer.echo("  ".join(filter(None, (step_line(state), histogram_text(state)))))
-        self._shown = state.step
-
-
-class _Silent(_Lines):
-    """Shows no step or finding, because standard output is that of a file."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def show(self, state: State) -> None:
-        pass
+    def show(self, watch: Watch) -> None:
+        if watch.step != self._shown:
+            self.say("  ".join(filter(None, (step_line(watch), histogram_text(watch)))))
+        self._shown = watch.step
 
 
 class _Screen:
@@ -156,11 +151,12 @@ class _Screen:
 
         self._live.console.print(Text(printable(text)))
 
-    def show(self, state: State) -> None:
+    def show(self, watch: Watch) -> None:
         size = self._live.console.size
-        if (state, size) != self._shown:
-            self._live.update(screen(state, self._names, size.width, size.height), refresh=True)
-        self._shown = (state, size)
+        new = watch.lines, tuple(watch.findings), watch.cp_counts, size
+        if new != self._shown:
+            self._live.update(screen(watch, self._names, size.width, size.height), refresh=True)
+        self._shown = new
 
 
 _Display = _Lines | _Screen
@@ -169,13 +165,12 @@ _Display = _Lines | _Screen
 @contextlib.contextmanager
 def _display(names: Sequence[str], silent: bool) -> Iterator[_Display]:
     from rich.console import Console
+    from rich.live import Live
 
     console = Console()
     if silent or not console.is_terminal:
-        yield _Silent() if silent else _Lines()
+        yield _Lines(silent)
         return
-    from rich.live import Live
-
     with Live(console=console, auto_refresh=False) as live:
         yield _Screen(live, names)
 
@@ -183,24 +178,20 @@ def _display(names: Sequence[str], silent: bool) -> Iterator[_Display]:
 class _Run:
     """The logs of a run, and what they showed so far."""
 
-    def __init__(self, files: Sequence[str], columns: Columns, json_path: str, html: str) -> None:
+    def __init__(
+        self, files: Sequence[str], columns: Columns, json_path: str, html: str, display: _Display
+    ) -> None:
         stdin = sys.stdin.buffer if sys.stdin else None
+        self.watch = Watch()
         self._names = list(files)
         self._columns = columns
         self._followers = [Follower(path, _ROLE, stdin) for path in files]
-        self._readers = [StepReader(follower, columns) for follower in self._followers]
-        self._watch = Watch()
-        self._json, self._html = json_path, html
+        self._readers = [self._reader(follower) for follower in self._followers]
+        self._json, self._html, self._display = json_path, html, display
         self._written = self._seen = time.monotonic()
 
-    @property
-    def state(self) -> State:
-        """What was seen so far."""
-        sizes: dict[int, int] = {}
-        for reader in self._readers:
-            for size, count in reader.engine_sizes.items():
-                sizes[size] = sizes.get(size, 0) + count
-        return self._watch.state(sizes)
+    def _reader(self, follower: Follower) -> StepReader:
+        return StepReader(follower, self._columns, self.watch.engine_sizes)
 
     def close(self) -> None:
         """Close the files."""
@@ -210,21 +201,14 @@ class _Run:
     def write(self, *, last: bool) -> None:
         """Write the state and the page; standard output only gets the last."""
         if self._json and (last or self._json != STDIN):
-            write_json(self.state.as_json(), self._json)
+            write_json(self.watch.as_json(), self._json)
         if self._html and (last or self._html != STDIN):
-            from ringproof.cli.logs_watch_page import page
-            from ringproof.cli.page import write_page
-
-            write_page(page(self.state, self._names, None if last else WRITE_SECONDS), self._html)
+            refresh = None if last else WRITE_SECONDS
+            write_page(logs_plots.watch_page(self.watch, self._names, refresh), self._html)
         self._written = time.monotonic()
 
     def follow(
-        self,
-        display: _Display,
-        once: bool,
-        until_step: int | None,
-        stalled: float,
-        timeout: float | None,
+        self, once: bool, until_step: int | None, stalled: float, timeout: float | None
     ) -> bool:
         """Read until one of the limits; return whether that was not the timeout.
 
@@ -233,71 +217,72 @@ class _Run:
         """
         waited = False
         while True:
-            if self._poll(display, until_step):
+            if self._poll(until_step):
                 return True
             if once or all(follower.ended for follower in self._followers):
-                self._end(display, once)
+                self._end(once)
                 return True
             if not waited:
-                self._say_what_is_missing(display)
+                self._say_what_is_missing()
             waited = True
             silent = time.monotonic() - self._seen
             if silent >= min(stalled, timeout or math.inf):
-                self._tell(display, self._watch.silent(silent))
+                self._tell(self.watch.silent(silent))
             if timeout is not None and silent >= timeout:
                 return False
             time.sleep(POLL_SECONDS)
 
-    def _say_what_is_missing(self, display: _Display) -> None:
+    def _say_what_is_missing(self) -> None:
         missing = [one.path for one in self._followers if one.waiting]
         if missing:
-            display.wait(f"waiting for {', '.join(missing)}: no such file yet")
-        elif self.state.step is None:
-            display.wait(f"waiting for a step: none in {', '.join(self._names)} yet")
+            self._display.wait(f"waiting for {', '.join(missing)}: no such file yet")
+        elif self.watch.step is None:
+            self._display.wait(f"waiting for a step: none in {', '.join(self._names)} yet")
 
-    def _poll(self, display: _Display, until_step: int | None) -> bool:
+    def _poll(self, until_step: int | None) -> bool:
         """Take all that is there now; return whether the last step to wait for was among it."""
         shown = time.monotonic()
-        for path, step in self._steps(display):
-            self._tell(display, self._watch.take(path, step))
+        for path, step in self._steps():
+            self._tell(self.watch.take(path, step))
             self._seen = now = time.monotonic()
             if until_step is not None and step.number >= until_step:
                 return True
             if now - shown >= SHOW_SECONDS:  # much is there
                 shown = now
-                self._show(display)
-        self._show(display)
+                self._show()
+        self._show()
         return False
 
-    def _steps(self, display: _Display) -> Iterator[tuple[str, Step]]:
+    def _steps(self) -> Iterator[tuple[str, Step]]:
         for place, follower in enumerate(self._followers):
             for line in follower.lines():
                 if line is None:
-                    display.say(f"{follower.path}: the file was replaced or emptied")
-                    self._readers[place] = StepReader(follower, self._columns)
+                    self._display.say(f"{follower.path}: the file was replaced or emptied")
+                    self._readers[place] = self._reader(follower)
                     continue
                 for step in self._readers[place].take(line):
                     yield follower.path, step
 
-    def _show(self, display: _Display) -> None:
-        display.show(self.state)
+    def _show(self) -> None:
+        self._display.show(self.watch)
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.write(last=False)
 
-    def _tell(self, display: _Display, findings: Sequence[Finding]) -> None:
+    def _tell(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            display.say(finding_line(finding))
+            self._display.say(finding_line(finding))
 
-    def _end(self, display: _Display, once: bool) -> None:
+    def _end(self, once: bool) -> None:
         """Take unfinished last lines, and refuse logs without any step."""
         for follower, reader in zip(self._followers, self._readers, strict=True):
             if once and follower.waiting:
                 raise InputError(_ROLE, follower.path, "no such file", "name a training log")
             for step in [] if reader.is_table else reader.take(follower.unfinished()):
-                self._tell(display, self._watch.take(follower.path, step))
-        if self.state.step is None:
-            problem = "no training steps found: no iteration line of Megatron-LM, no JSON lines "
-            raise InputError(
-                _ROLE, ", ".join(self._names), problem + "with a step, no CSV header with one",
-                "name the log of the rank that prints steps, mostly the last",
-            )  # fmt: skip
+                self._tell(self.watch.take(follower.path, step))
+        if self.watch.step is None:
+            problem = (
+                "no training steps found: no iteration line of Megatron-LM, no JSON lines with a "
+                "step, no CSV header with one"
+            )
+            remedy = "name the log of the rank that prints steps, mostly the last"
+            raise InputError(_ROLE, ", ".join(self._names), problem, remedy)

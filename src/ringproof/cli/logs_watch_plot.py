@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
-from ringproof.harness.logs.watching.history import Point
 from ringproof.harness.logs.watching.reading import SECONDS, TFLOPS, TOKENS
-from ringproof.harness.logs.watching.watch import Finding, State
+from ringproof.harness.logs.watching.watch import Finding, Point, Watch
 
 TITLES: Mapping[str, str] = MappingProxyType(
     {
@@ -29,18 +28,18 @@ _LABEL = 11
 _SHOWN_FINDINGS, _FEWEST_ROWS = 5, 3
 
 
-def step_line(state: State) -> str:
+def step_line(watch: Watch) -> str:
     """Return the last step in one line."""
-    if state.step is None:
+    if watch.step is None:
         return "no step yet"
-    values = [f"{title} {state.latest[n]:.6g}" for n, title in TITLES.items() if n in state.latest]
-    return "  ".join([f"step {state.step:,}", *values])
+    values = [f"{title} {watch.latest[n]:.6g}" for n, title in TITLES.items() if n in watch.latest]
+    return "  ".join([f"step {watch.step:,}", *values])
 
 
-def histogram_text(state: State) -> str:
+def histogram_text(watch: Watch) -> str:
     """Return the CP sizes in one line; empty where there are none."""
-    sizes = " ".join(f"{size}:{count}" for size, count in state.cp_counts.items())
-    return f"{state.cp_counted} {sizes}" if sizes else ""
+    sizes = " ".join(f"{size}:{count}" for size, count in watch.cp_counts.items())
+    return f"{watch.cp_counted} {sizes}" if sizes else ""
 
 
 def finding_line(finding: Finding) -> str:
@@ -48,15 +47,16 @@ def finding_line(finding: Finding) -> str:
     return f"finding: {finding.kind} at step {finding.step:,}: {finding.text}"
 
 
-def screen(state: State, names: Sequence[str], width: int, height: int) -> Any:
+def screen(watch: Watch, names: Sequence[str], width: int, height: int) -> Any:
     """Return what a terminal of this size shows, for rich."""
     from rich.console import Group
     from rich.text import Text
 
-    parts = [Text(", ".join(names), style="dim"), Text(step_line(state), style="bold")]
-    drawn = [name for name in _DRAWN if plottable(state.curves.get(name, ()))]
-    bars = list(_bars(state.cp_counts, width))
-    findings = state.findings[-_SHOWN_FINDINGS:]
+    parts = [Text(", ".join(names), style="dim"), Text(step_line(watch), style="bold")]
+    curves = {name: curve.points for name, curve in watch.curves.items()}
+    drawn = [name for name in _DRAWN if plottable(curves.get(name, ()))]
+    bars = list(_bars(watch.cp_counts, width))
+    findings = list(watch.findings)[-_SHOWN_FINDINGS:]
     rows = 0
     while drawn:
         room = height - 4 - 2 * len(drawn) - len(bars) - len(findings)
@@ -67,9 +67,9 @@ def screen(state: State, names: Sequence[str], width: int, height: int) -> Any:
     for place, name in enumerate(drawn):
         parts.append(Text(TITLES[name], style="cyan"))
         tall = 2 * rows if place == 0 else rows
-        parts += map(Text, plot(state.curves[name], width - _LABEL - 1, tall))
+        parts += map(Text, plot(curves[name], width - _LABEL - 1, tall))
     if bars:
-        parts += [Text(state.cp_counted, style="cyan"), *map(Text, bars)]
+        parts += [Text(watch.cp_counted, style="cyan"), *map(Text, bars)]
     parts += [Text(finding_line(one), style="red") for one in findings]
     for part in parts:
         part.no_wrap, part.overflow = True, "ellipsis"

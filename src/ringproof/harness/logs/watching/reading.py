@@ -52,17 +52,16 @@ class StepReader:
 
     Attributes:
         is_table: Whether the file is CSV, of which an unfinished line may end inside a number.
-        engine_sizes: CP sizes with which Transformer Engine ran attention, with the number of lines
-            that say so.
+        engine_sizes: Where lines of Transformer Engine are counted, by the CP size of attention.
     """
 
-    def __init__(self, origin: Origin, columns: Columns) -> None:
+    def __init__(self, origin: Origin, columns: Columns, engine_sizes: Counter[int]) -> None:
         self._json = JsonReader(columns)
         self._megatron = MegatronReader(columns)
         self._table = TableReader(columns, origin)
         self._begun = False
         self.is_table = False
-        self.engine_sizes: Counter[int] = Counter()
+        self.engine_sizes = engine_sizes
 
     def take(self, line: bytes) -> Iterable[Step]:
         """Return the steps of one line, mostly one or none.

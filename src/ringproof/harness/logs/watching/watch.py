@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
-from ringproof.harness.logs.watching.history import Curve, Point
 from ringproof.harness.logs.watching.reading import SECONDS, Step
 
 WINDOW = 50
@@ -20,6 +19,7 @@ _FEWEST: Mapping[str, int] = MappingProxyType({LOSS: 20, SECONDS: 10})
 _DEVIATIONS, _PART, _SLOWER = 8, 0.1, 2
 _GAPS = 3
 _MOST_FINDINGS = 100
+MOST_POINTS = 1024
 SEQUENCES = "sequences by CP size"
 ATTENTION = "lines of Transformer Engine by CP size"
 
@@ -39,8 +39,59 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class State:
-    """What was seen so far.
+class Point:
+    """The values of some consecutive steps; ``low`` and ``high`` are NaN if none is finite.
+
+    Attributes:
+        first: First of the steps, ``last`` the last one.
+        count: Number of values.
+    """
+
+    first: int
+    last: int
+    low: float
+    high: float
+    count: int = 1
+
+    def joined(self, other: Point) -> Point:
+        """This point and the one after it as one."""
+        known = [one for one in (self, other) if not math.isnan(one.low)]
+        low = min((one.low for one in known), default=math.nan)
+        high = max((one.high for one in known), default=math.nan)
+        return Point(self.first, other.last, low, high, self.count + other.count)
+
+
+class Curve:
+    """Values by ascending step; when they become many, neighbours share a point.
+
+    Attributes:
+        points: At most `MOST_POINTS`, each with the extremes of its steps.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self._width = 1
+
+    def add(self, step: int, value: float) -> None:
+        """Append the value of a step after all others."""
+        shown = value if math.isfinite(value) else math.nan
+        point = Point(step, step, shown, shown)
+        if self.points and self.points[-1].count < self._width:
+            point = self.points.pop().joined(point)
+        self.points.append(point)
+        if len(self.points) > MOST_POINTS:
+            pairs = zip(self.points[::2], [*self.points[1::2], None], strict=False)
+            self.points = [one.joined(two) if two else one for one, two in pairs]
+            self._width *= 2
+
+    def cut(self, step: int) -> None:
+        """Forget ``step`` and all after it; a point that begins before it stays."""
+        while self.points and self.points[-1].first >= step:
+            self.points.pop()
+
+
+class Watch:
+    """What was seen so far of one run, whose steps one file or several hold.
 
     Attributes:
         step: Last step, or ``None`` where there is none.
@@ -48,117 +99,95 @@ class State:
         latest: Last value of each quantity.
         not_finite: First step whose loss is not a number or infinite; those before a restart that
             were trained again do not count.
-        cp_counts: By CP size; ``cp_counted`` says what is counted.
-        findings: The last `_MOST_FINDINGS`.
+        findings: The last `_MOST_FINDINGS` of what was conspicuous.
+        sizes: Sequences by the size of their CP group.
+        engine_sizes: Lines of Transformer Engine by CP size, which are counted where the log does
+            not say the sizes of its sequences.
     """
 
-    step: int | None
-    lines: int
-    latest: Mapping[str, float]
-    not_finite: int | None
-    cp_counts: Mapping[int, int]
-    cp_counted: str
-    findings: Sequence[Finding]
-    curves: Mapping[str, Sequence[Point]]
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.lines = 0
+        self.latest: dict[str, float] = {}
+        self.not_finite: int | None = None
+        self.findings: deque[Finding] = deque(maxlen=_MOST_FINDINGS)
+        self.sizes: Counter[int] = Counter()
+        self.engine_sizes: Counter[int] = Counter()
+        self.curves: dict[str, Curve] = {}
+        self._speaker = ""
+        self._occurred: dict[str, int] = {}
+        self._recent: dict[str, deque[float]] = {}
+        self._gaps: deque[int] = deque(maxlen=WINDOW)
+
+    @property
+    def cp_counts(self) -> dict[int, int]:
+        """How often each CP size occurred; `cp_counted` says in what."""
+        return dict(sorted((self.sizes or self.engine_sizes).items()))
+
+    @property
+    def cp_counted(self) -> str:
+        """What is counted by CP size."""
+        return SEQUENCES if self.sizes else ATTENTION
 
     def as_json(self) -> dict[str, Any]:
-        """The state as plain data."""
+        """What was seen, as plain data."""
+        counts = {str(size): count for size, count in self.cp_counts.items()}
         return {
             "version": 1,
             "step": self.step,
             "lines": self.lines,
-            "latest": dict(self.latest),
+            "latest": self.latest,
             "loss_finite": self.not_finite is None,
-            "cp_histogram": {
-                "counted": self.cp_counted,
-                "counts": {str(size): count for size, count in self.cp_counts.items()},
-            },
+            "cp_histogram": {"counted": self.cp_counted, "counts": counts},
             "findings": [vars(finding) for finding in self.findings],
             "curves": {
-                name: [[one.first, one.last, one.low, one.high] for one in points]
-                for name, points in self.curves.items()
+                name: [[one.first, one.last, one.low, one.high] for one in curve.points]
+                for name, curve in self.curves.items()
             },
         }
-
-
-class Watch:
-    """Takes the steps of one run, which one file or several hold, and judges each."""
-
-    def __init__(self) -> None:
-        self._step: int | None = None
-        self._speaker = ""
-        self._lines = 0
-        self._latest: dict[str, float] = {}
-        self._not_finite: int | None = None
-        self._sizes: dict[int, int] = {}
-        self._findings: deque[Finding] = deque(maxlen=_MOST_FINDINGS)
-        self._occurred: dict[str, int] = {}
-        self._curves: dict[str, Curve] = {}
-        self._recent: dict[str, deque[float]] = {}
-        self._gaps: deque[int] = deque(maxlen=WINDOW)
 
     def take(self, path: str, step: Step) -> list[Finding]:
         """Take the next step of a file; return what is new and conspicuous.
 
         A step that another file has shown already is passed over.
         """
-        if self._step is not None and step.number <= self._step and path != self._speaker:
+        if self.step is not None and step.number <= self.step and path != self._speaker:
             return []
-        self._lines += 1
+        self.lines += 1
         found = list(self._order(step.number))
-        self._speaker, self._step = path, step.number
+        self._speaker, self.step = path, step.number
         for name, value in step.values.items():
             found += self._value(name, value)
-            self._latest[name] = value
-            if name == SECONDS and self._lines == 1:  # the warm-up, mostly many times longer
+            self.latest[name] = value
+            if name == SECONDS and self.lines == 1:  # the warm-up, mostly many times longer
                 continue
-            self._curves.setdefault(name, Curve()).add(step.number, value)
+            self.curves.setdefault(name, Curve()).add(step.number, value)
             if math.isfinite(value):
                 self._recent.setdefault(name, deque(maxlen=WINDOW)).append(value)
-        for size, count in step.cp_sizes.items():
-            self._sizes[size] = self._sizes.get(size, 0) + count
+        self.sizes.update(step.cp_sizes)
         return [finding for finding in found if self._is_new(finding)]
 
     def silent(self, seconds: float) -> list[Finding]:
         """Return that no step came for some seconds, unless it was said since the last step."""
-        after = "" if self._step is None else f" after step {self._step:,}"
+        after = "" if self.step is None else f" after step {self.step:,}"
         text = f"no new step for {seconds:,.0f} s{after}"
-        finding = Finding("stalled", self._step or 0, text)
-        if self._occurred.get("stalled") == self._lines:
+        finding = Finding("stalled", self.step or 0, text)
+        if self._occurred.get("stalled") == self.lines:
             return []
-        self._occurred["stalled"] = self._lines
-        self._findings.append(finding)
+        self._occurred["stalled"] = self.lines
+        self.findings.append(finding)
         return [finding]
-
-    def state(self, engine_sizes: Mapping[int, int]) -> State:
-        """Return what was seen so far.
-
-        Args:
-            engine_sizes: Lines of Transformer Engine by CP size, which are counted where the log
-                does not say the sizes of its sequences.
-        """
-        counts = self._sizes or engine_sizes
-        return State(
-            self._step,
-            self._lines,
-            dict(self._latest),
-            self._not_finite,
-            dict(sorted(counts.items())),
-            SEQUENCES if self._sizes else ATTENTION,
-            tuple(self._findings),
-            {name: tuple(curve.points) for name, curve in self._curves.items()},
-        )
 
     def _is_new(self, finding: Finding) -> bool:
         before = self._occurred.get(finding.kind)
-        self._occurred[finding.kind] = self._lines
-        new = before is None or self._lines - before > WINDOW or finding.kind == "restart"
+        self._occurred[finding.kind] = self.lines
+        new = before is None or self.lines - before > WINDOW or finding.kind == "restart"
         if new:
-            self._findings.append(finding)
+            self.findings.append(finding)
         return new
 
     def _order(self, step: int) -> Iterator[Finding]:
-        last = self._step
+        last = self.step
         if last is None:
             return
         gap = step - last
@@ -166,12 +195,12 @@ class Watch:
             return
         if gap < 0:
             yield Finding("restart", step, f"step {step:,} again after step {last:,}: a restart")
-            for curve in self._curves.values():
+            for curve in self.curves.values():
                 curve.cut(step)
             self._recent.clear()
             self._gaps.clear()
-            if self._not_finite is not None and self._not_finite >= step:
-                self._not_finite = None
+            if self.not_finite is not None and self.not_finite >= step:
+                self.not_finite = None
             return
         usual = median(self._gaps) if len(self._gaps) >= _GAPS else gap
         if gap >= 2 * usual:
@@ -182,12 +211,12 @@ class Watch:
         self._gaps.append(gap)
 
     def _value(self, name: str, value: float) -> Iterator[Finding]:
-        step = self._step or 0
+        step = self.step or 0
         if name in (LOSS, GRAD_NORM) and not math.isfinite(value):
             said = "loss" if name == LOSS else "grad norm"
             yield Finding(f"{said.replace(' ', '-')}-not-finite", step, f"{said} is {value}")
-            if name == LOSS and self._not_finite is None:
-                self._not_finite = step
+            if name == LOSS and self.not_finite is None:
+                self.not_finite = step
             return
         before = self._recent.get(name, ())
         fewest = _FEWEST.get(name)
