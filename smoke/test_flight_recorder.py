@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.logs.diagnosis.report import as_text, diagnose
+from ringproof.harness.logs.diagnosis.report import as_text
+from ringproof.harness.logs.diagnosis.verdict import diagnose
 from smoke.hanging_rank import RANKS
 
 
@@ -30,11 +31,11 @@ def test_the_rank_that_left_a_collective_out_is_named(tmp_path: Path) -> None:
     for suffix in ("", ".json"):
         paths = [str(tmp_path / f"trace_{rank}{suffix}") for rank in range(RANKS)]
         report = diagnose(paths)
-        (stuck,) = report.diagnosis.stuck
+        (stuck,) = report.stuck
         assert (stuck.sequence, stuck.behind) == (5, (2,))
         assert set(stuck.group.waiting) == {0, 1}
         text = "\n".join(as_text(report))
         assert "ranks waited in CONTEXT_PARALLEL_GROUP for rank 2" in text
         assert "gloo:all_reduce, number 5" in text
     sound = diagnose(paths[-1:])  # the last rank alone waits for nothing
-    assert not sound.diagnosis.stuck
+    assert not sound.stuck

@@ -23,7 +23,8 @@ from checks.logs.groups_run import argument, engine, startup
 from ringproof.harness.logs.diagnosis import reading
 from ringproof.harness.logs.diagnosis.index import load_index
 from ringproof.harness.logs.diagnosis.reading import CUT
-from ringproof.harness.logs.diagnosis.report import Report, as_text, diagnose, names
+from ringproof.harness.logs.diagnosis.report import as_text, names
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
 from ringproof.harness.logs.lines import Line, OpenLog, Scan
 
 INDEX = load_index()
@@ -32,14 +33,14 @@ KNOWN = next(case for case in CASES if case.symptom == "rerun-iterator")
 OTHER = next(case for case in CASES if case.symptom == "hooks")
 
 
-def read(tmp_path: Path, lines: Sequence[str], name: str = "run.log") -> Report:
+def read(tmp_path: Path, lines: Sequence[str], name: str = "run.log") -> Diagnosis:
     path = tmp_path / name
     path.write_text("\n".join(lines) + "\n")
     return diagnose([str(path)], index=INDEX)
 
 
-def cause(report: Report) -> tuple[str, str]:
-    one = report.diagnosis.cause
+def cause(report: Diagnosis) -> tuple[str, str]:
+    one = report.cause
     if one is None:
         return "nothing", ""
     return one.symptom.id if one.symptom else one.first.error, names(one.who)
@@ -66,7 +67,7 @@ ELASTIC = (
 def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
     report = read(tmp_path, [*progress(1, 4), line])
     assert cause(report)[0] == symptom
-    assert report.diagnosis.found
+    assert report.found
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_line_alone(tmp_path: Path, line: str, symptom: str) -> None:
 )  # fmt: skip
 def test_a_line_that_shows_nothing(tmp_path: Path, line: str) -> None:
     report = read(tmp_path, [*progress(1, 4), line])
-    assert not report.diagnosis.found
+    assert not report.found
     assert "diagnosis: nothing found" in list(as_text(report))
 
 
@@ -87,8 +88,8 @@ def test_nan_that_is_overcome_is_past(tmp_path: Path) -> None:
     line = progress(5, 5)[0].replace("1.000", "nan")
     assert cause(read(tmp_path, [line, *progress(6, 9)]))[0] == "nan-line"
     report = read(tmp_path, [line, *progress(6, 20)])
-    assert not report.diagnosis.found
-    assert len(report.diagnosis.earlier) == 1
+    assert not report.found
+    assert len(report.earlier) == 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_hang_names_its_group_and_the_rank_without_a_timeout(
     waits = [watchdog(rank, group=group) for rank in range(RANKS) if rank != 5]
     report = read(tmp_path, [startup(RANKS, 4, "None"), *waits, *lost_peer()])
     assert cause(report) == (symptom, "ranks 0-4,6-7")
-    assert report.diagnosis.missing == (5,)
+    assert report.missing == (5,)
     text = "\n".join(as_text(report))
     assert f"ranks 0-4,6-7: {group} ALLREDUCE 12" in text
     assert "no timeout of ranks 5" in text
@@ -116,7 +117,7 @@ def test_a_hang_names_its_group_and_the_rank_without_a_timeout(
 def test_only_lost_peers_is_said(tmp_path: Path) -> None:
     report = read(tmp_path, lost_peer())
     assert cause(report)[0] == "nothing"
-    assert report.diagnosis.found
+    assert report.found
     assert "own error is in none of these logs" in next(as_text(report))
 
 
@@ -125,7 +126,7 @@ def test_an_exception_without_its_traceback_is_the_weaker_evidence(tmp_path: Pat
     assert cause(read(tmp_path, [quoted]))[0] == "rerun-iterator"
     report = read(tmp_path, [quoted, *traceback(UNKNOWN)])
     assert cause(report)[0] == "mycode.BadError"
-    assert not report.diagnosis.others
+    assert not report.others
 
 
 def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("error", ["Exception", "SystemExit", "a.b.Timeout", "KeyboardInterrupt"])
 def test_names_of_exceptions(tmp_path: Path, error: str) -> None:
-    one = read(tmp_path, traceback(Case("", "", error, "words"))).diagnosis
+    one = read(tmp_path, traceback(Case("", "", error, "words")))
     (finding,) = [one.cause] if one.cause else one.follow_ups
     assert finding.first.error == error
 
@@ -155,7 +156,7 @@ def test_the_earliest_by_time_comes_first(tmp_path: Path) -> None:
         paths = [str(tmp_path / f"rank_{rank}.log") for rank in (1, 2)]
         report = diagnose(paths, index=INDEX)
         assert cause(report)[1] == ("rank 1" if first is KNOWN else "rank 2")
-        assert len(report.diagnosis.others) == 1
+        assert len(report.others) == 1
 
 
 def test_the_launcher_s_root_cause_comes_first(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_an_exception_that_led_to_another_is_dropped(tmp_path: Path) -> None:
     during = "During handling of the above exception, another exception occurred:"
     report = read(tmp_path, [*traceback(UNKNOWN), "", during, "", *traceback(KNOWN)])
     assert cause(report)[0] == "rerun-iterator"
-    assert not report.diagnosis.others
+    assert not report.others
     report = read(tmp_path, [*traceback(KNOWN), "", during, "", *traceback(UNKNOWN)])
     assert cause(report)[0] == "rerun-iterator"
 
@@ -204,11 +205,11 @@ def test_a_traceback_without_its_end_is_the_last_resort(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_attention_without_its_groups(tmp_path: Path, lines: list[str], symptom: str) -> None:
     report = read(tmp_path, lines)
-    assert [one.id for one in report.diagnosis.silent] == ([symptom] if symptom else [])
+    assert [one.id for one in report.silent] == ([symptom] if symptom else [])
     if symptom == "layer-without":
         assert "3 lines with p2p over 4 ranks" in report.engine
         assert "evidence" in "\n".join(as_text(report))
-    assert report.diagnosis.found == bool(symptom)
+    assert report.found == bool(symptom)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +239,8 @@ def test_lines_of_blocks_are_found_and_numbered() -> None:
         text = "x" * 999 + "\n"
         filler = text * (size // len(text)) + "y" * (size % len(text)) + "\n"
         report = diagnose(["-"], stdin=io.BytesIO((filler + body).encode()), index=INDEX)
-        assert report.diagnosis.cause is not None
-        assert report.diagnosis.cause.first.line == filler.count("\n") + len(traceback(KNOWN))
+        assert report.cause is not None
+        assert report.cause.first.line == filler.count("\n") + len(traceback(KNOWN))
     bar = "50%\r" * 300_000 + "\n"
     report = diagnose(["-"], stdin=io.BytesIO((bar + body).encode()), index=INDEX)
     assert cause(report)[0] == "rerun-iterator"
@@ -259,7 +260,7 @@ def test_an_error_late_in_a_long_line_is_found(tmp_path: Path) -> None:
 def test_a_traceback_after_a_logger_s_prefix_is_read(tmp_path: Path) -> None:
     head, *rest = traceback(KNOWN)
     assert cause(read(tmp_path, [f"ERROR | train:12 - {head}", *rest]))[0] == "rerun-iterator"
-    assert not read(tmp_path, [f"{head} is what one reads", *rest[:-1]]).diagnosis.found
+    assert not read(tmp_path, [f"{head} is what one reads", *rest[:-1]]).found
 
 
 def test_gzip_is_read_and_counted(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_equal_lines_are_judged_once_and_all_counted(
         return split(text)
 
     monkeypatch.setattr(reading, "_split", noted)
-    found = read(tmp_path, traceback(UNKNOWN) * 5000).diagnosis.cause
+    found = read(tmp_path, traceback(UNKNOWN) * 5000).cause
     assert found is not None
     assert found.count == 5000
     assert sorted(judged) == sorted(traceback(UNKNOWN))

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from checks.logs.diagnose_run import CASES, traceback
 from ringproof.cli.logs import app
 from ringproof.errors import InputError
-from ringproof.harness.logs.diagnosis.report import as_text, diagnose
+from ringproof.harness.logs.diagnosis.report import as_text
+from ringproof.harness.logs.diagnosis.verdict import diagnose
 
 GROUP = "CONTEXT_PARALLEL_GROUP"
 
@@ -59,7 +60,7 @@ WAITS = dump([*DONE, entry(12, done=False)])
 def test_the_rank_that_is_behind_is_named(tmp_path: Path, as_json: bool) -> None:
     dumps = {0: WAITS, 1: WAITS, 2: WAITS, 3: dump(DONE)}
     report = diagnose(write(tmp_path, dumps, as_json=as_json))
-    (stuck,) = report.diagnosis.stuck
+    (stuck,) = report.stuck
     assert (stuck.sequence, stuck.behind, stuck.silent) == (12, (3,), ())
     text = "\n".join(as_text(report))
     assert f"a hang: ranks waited in {GROUP} for rank 3" in text
@@ -70,23 +71,23 @@ def test_the_rank_that_is_behind_is_named(tmp_path: Path, as_json: bool) -> None
 
 def test_a_member_without_a_dump_is_named(tmp_path: Path) -> None:
     report = diagnose(write(tmp_path, {0: WAITS, 1: WAITS, 2: WAITS}))
-    assert report.diagnosis.stuck[0].silent == (3,)
+    assert report.stuck[0].silent == (3,)
     assert "rank 3 left no dump here" in "\n".join(as_text(report))
 
 
 def test_ranks_that_disagree_are_seen(tmp_path: Path) -> None:
     other = dump([*DONE, entry(12, done=False, operation="nccl:all_gather")])
     report = diagnose(write(tmp_path, {0: WAITS, 1: WAITS, 2: WAITS, 3: other}))
-    assert report.diagnosis.stuck[0].differ
+    assert report.stuck[0].differ
     same = diagnose(write(tmp_path, dict.fromkeys(range(4), WAITS)))
-    assert not same.diagnosis.stuck[0].differ
+    assert not same.stuck[0].differ
     sends = {
         0: dump([entry(1, done=False, operation="nccl:send 0->1", p2p=True)], "[0, 1]"),
         1: dump([entry(1, done=False, operation="nccl:recv 1<-0", p2p=True)], "[0, 1]"),
     }
     for path in tmp_path.iterdir():
         path.unlink()
-    assert not diagnose(write(tmp_path, sends)).diagnosis.stuck[0].differ
+    assert not diagnose(write(tmp_path, sends)).stuck[0].differ
 
 
 def test_the_group_that_explains_the_others_comes_first(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_the_group_that_explains_the_others_comes_first(tmp_path: Path) -> None:
     dumps |= {0: dump([*WAITS["entries"], entry(4, done=True, **second)])}
     for rank in (1, 2):
         dumps[rank] = dumps[0]
-    first, then = diagnose(write(tmp_path, dumps)).diagnosis.stuck
+    first, then = diagnose(write(tmp_path, dumps)).stuck
     assert first.group.description == second["description"]
     assert (first.behind, first.elsewhere) == ((0, 1, 2, 4), (0, 1, 2))
     assert (then.behind, then.elsewhere) == ((3,), (3,))
@@ -107,12 +108,12 @@ def test_the_group_that_explains_the_others_comes_first(tmp_path: Path) -> None:
 
 def test_dumps_without_a_hang_show_nothing(tmp_path: Path) -> None:
     report = diagnose(write(tmp_path, dict.fromkeys(range(4), dump(DONE))))
-    assert not report.diagnosis.found
+    assert not report.found
     assert report.dumps == 4
     for state, retired, waits in (("scheduled", True, 0), ("started", False, 1)):
         last = {**entry(12, done=False), "state": state, "retired": retired}
         report = diagnose(write(tmp_path, {0: dump([*DONE, last], "[0]")}))
-        assert len(report.diagnosis.stuck) == waits
+        assert len(report.stuck) == waits
 
 
 def test_the_recorder_of_torch_itself(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_strange_entries_of_a_dump_are_left_out(tmp_path: Path) -> None:
         "pg_config": {"1": 7, "2": {"ranks": 3}},
     }
     report = diagnose(write(tmp_path, {0: content, 1: {"entries": [], "pg_config": None}}))
-    assert report.diagnosis.stuck
+    assert report.stuck
 
 
 def test_exit_codes_and_json(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from checks.logs.diagnose_run import CASES, Case, files, mixed, progress, traceback, watchdog
 from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.logs.diagnosis.index import KINDS, load_index
-from ringproof.harness.logs.diagnosis.report import Report, diagnose, names
+from ringproof.harness.logs.diagnosis.report import names
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
 
 INDEX = load_index()
 ROOT = Path(__file__).parents[2]
@@ -23,9 +24,9 @@ NO_MESSAGE = {
 }  # fmt: skip
 
 
-def found(report: Report) -> tuple[str, str]:
+def found(report: Diagnosis) -> tuple[str, str]:
     """Symptom and ranks of the first cause."""
-    cause = report.diagnosis.cause
+    cause = report.cause
     if cause is None:
         return "nothing", ""
     return cause.symptom.id if cause.symptom else "unknown", names(cause.who)
@@ -66,12 +67,12 @@ def test_each_message_of_a_pitfall_is_in_the_index() -> None:
 def test_a_symptom_of_one_rank_is_found(tmp_path: Path, case: Case, layout: str) -> None:
     report = diagnose(files(tmp_path, case, layout), index=INDEX)
     assert found(report) == (case.symptom, "rank 3")
-    cause = report.diagnosis.cause
+    cause = report.cause
     assert cause is not None and cause.symptom is not None
     assert next(iter(cause.symptom.statements), "") == case.statement
     assert case.error in cause.first.text
-    assert not report.diagnosis.others
-    waiting = {one.symptom.id for one in report.diagnosis.follow_ups if one.symptom}
+    assert not report.others
+    waiting = {one.symptom.id for one in report.follow_ups if one.symptom}
     assert waiting == {"hang-dynamic", "lost-peer"}
 
 
@@ -92,8 +93,8 @@ def test_a_mention_is_no_symptom(tmp_path: Path, case: Case) -> None:
     path.write_text("\n".join(lines) + "\n")
     report = diagnose([str(path)], index=INDEX)
     assert found(report) == ("nothing", "")
-    assert not report.diagnosis.found
-    assert [one.symptom.id for one in report.diagnosis.earlier if one.symptom] == [case.symptom]
+    assert not report.found
+    assert [one.symptom.id for one in report.earlier if one.symptom] == [case.symptom]
 
 
 def mutated(lines: list[str], choice: random.Random) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.logs.diagnosis.report import Report, diagnose, names
+from ringproof.harness.logs.diagnosis.report import names
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
 from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.running import Matrix
 from ringproof.rehearsal.fixtures import Stage
@@ -21,7 +22,7 @@ DEV = "NVIDIA/Megatron-LM@dev"
 RELEASE = "pip:megatron-core==0.16.1"
 
 
-def report_of(stage: Stage, megatron: str, case: str, folder: Path) -> Report:
+def report_of(stage: Stage, megatron: str, case: str, folder: Path) -> Diagnosis:
     """Run a case of the matrix, and diagnose the logs of its ranks."""
     outcomes: list[Outcome] = []
 
@@ -60,11 +61,11 @@ def test_a_failure_of_upstream_is_diagnosed(
 ) -> None:
     symptom, ranks, lost = expected
     report = report_of(stage, megatron, case, tmp_path)
-    cause = report.diagnosis.cause
+    cause = report.cause
     if symptom == "nothing":
-        assert not report.diagnosis.found
+        assert not report.found
         return
     assert cause is not None
     assert cause.symptom is not None
     assert (cause.symptom.id, names(cause.who)) == (symptom, ranks)
-    assert [names(one.who) for one in report.diagnosis.follow_ups] == ([lost] if lost else [])
+    assert [names(one.who) for one in report.follow_ups] == ([lost] if lost else [])

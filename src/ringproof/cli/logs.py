@@ -15,6 +15,7 @@ from ringproof.cli.output import write_json
 from ringproof.cli.page import write_page
 from ringproof.errors import InputError
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
+from ringproof.harness.logs.diagnosis.verdict import diagnose as run_diagnosis
 from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
@@ -92,10 +93,10 @@ def diagnose(
 
     Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
     """
-    report = diagnosis_report.diagnose(files, stdin=_stdin())
-    data, lines = diagnosis_report.as_json(report), diagnosis_report.as_text(report)
-    _show(data, lines, json_path, good=not report.diagnosis.found)
-    if report.diagnosis.found:
+    found = run_diagnosis(files, stdin=_stdin())
+    data, lines = diagnosis_report.as_json(found), diagnosis_report.as_text(found)
+    _show(data, lines, json_path, good=not found.found)
+    if found.found:
         raise typer.Exit(1)
 
 

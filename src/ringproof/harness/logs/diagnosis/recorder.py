@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from ringproof.errors import InputError, printable
+from ringproof.errors import printable
+from ringproof.harness.logs.lines import OpenLog
 from ringproof.reference.topology.census_line import format_ranks
 
 LARGEST_BYTES = 256 << 20
+HEAD_BYTES = 4096
 REMEDY = "give dumps that torch wrote, such as nccl_trace_rank_3"
 _POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
 _SAME_SIZES = re.compile(r"(?i)all_?reduce|broadcast")
@@ -88,25 +90,29 @@ def is_dump(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and any(key in head for key in keys)
 
 
-def read_dump(path: str, data: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the rank and the content of a dump.
+def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the rank and the content of a dump, of which some bytes were read already.
 
     Raises:
-        InputError: The dump is damaged, holds more than plain data, or its name has no rank.
+        InputError: The dump is too large or damaged, holds more than plain data, or its name has
+            no rank.
     """
-    named = _LAST_NUMBER.search(PurePath(path).name)
+    data = head + log.read(LARGEST_BYTES)
+    if len(data) > LARGEST_BYTES:
+        raise log.refused(f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
+    named = _LAST_NUMBER.search(PurePath(log.path).name)
     if named is None:
-        raise InputError("LOG", path, "a dump whose name has no rank", REMEDY)
+        raise log.refused("a dump whose name has no rank", REMEDY)
     try:
         content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
     except pickle.UnpicklingError as error:
-        raise InputError("LOG", path, printable(f"a damaged dump: {error}"), REMEDY) from None
+        raise log.refused(printable(f"a damaged dump: {error}"), REMEDY) from None
     except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError("LOG", path, "a damaged dump", REMEDY) from error
+        raise log.refused("a damaged dump", REMEDY) from error
     if isinstance(content, dict) and "pg_config" in content:
         content.setdefault("entries", [])  # JSON without collectives has none
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
-        raise InputError("LOG", path, "not a dump of the flight recorder", REMEDY)
+        raise log.refused("not a dump of the flight recorder", REMEDY)
     return int(named[1]), content
 
 

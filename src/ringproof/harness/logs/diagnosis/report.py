@@ -1,111 +1,24 @@
-"""Reads the logs and dumps of a run, and writes the diagnosis as text and as JSON."""
+"""The diagnosis of a run as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from ringproof.errors import printable
-from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, shown
-from ringproof.harness.logs.diagnosis.recorder import (
-    LARGEST_BYTES,
-    Stuck,
-    explained,
-    groups_of,
-    is_dump,
-    read_dump,
-    stuck_groups,
-)
-from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding, Ledger
-from ringproof.harness.logs.lines import OpenLog, opened
-from ringproof.harness.logs.parsing import engine_text
+from ringproof.harness.logs.diagnosis.index import Symptom
+from ringproof.harness.logs.diagnosis.reading import CUT, shown
+from ringproof.harness.logs.diagnosis.recorder import Stuck, explained
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
-_HEAD_BYTES = 4096
 _MOST_NAMES = 6
 _MOST_LINES = 8
 _MOST_TEXT = 300
 
 
-@dataclass(frozen=True)
-class Report:
-    """The diagnosis, and what was read for it.
-
-    Attributes:
-        engine: Variants of attention that Transformer Engine ran, in words, and ``engine_lines``
-            the first line of each.
-        hang: What the group that waits by the dumps suggests.
-    """
-
-    diagnosis: Diagnosis
-    engine: str
-    engine_lines: tuple[str, ...]
-    hang: Symptom | None
-    logs: int
-    dumps: int
-    lines: int
-    notes: tuple[str, ...]
-
-
-def diagnose(
-    paths: Sequence[str], *, stdin: BinaryIO | None = None, index: Index | None = None
-) -> Report:
-    """Read the logs and flight-recorder dumps of one run, each in one pass.
-
-    Args:
-        stdin: What ``-`` names.
-        index: Symptoms to look for; by default those that come with the package.
-
-    Raises:
-        InputError: A file is missing, unreadable or not a file, or a dump is damaged.
-    """
-    ledger = Ledger(load_index() if index is None else index)
-    dumps: dict[int, dict[str, Any]] = {}
-    notes: list[str] = []
-    lines = 0
-    for path in dict.fromkeys(paths):
-        with opened("LOG", path, what="log of a run", stdin=stdin) as log:
-            head = log.read(_HEAD_BYTES)
-            if log.damage:
-                raise log.refused("damaged gzip data", "copy the log again")
-            if is_dump(head):
-                notes += _dump(log, head, dumps)
-                continue
-            reader = LogReader(log, head)
-            ledger.read(reader, path)
-        notes += log.notes()
-        lines += reader.lines
-    if ledger.full:
-        notes.append("more kinds of errors than this reader keeps; the later ones are left out")
-    diagnosis = ledger.judge(stuck_groups(groups_of(dumps), sorted(dumps)))
-    engine = engine_text(sorted(ledger.engine.items(), key=str))
-    hang = _hang(diagnosis, ledger.index)
-    first = tuple(sorted(ledger.engine_lines.values())[:_MOST_LINES])
-    return Report(
-        diagnosis, engine, first, hang, len(ledger.files), len(dumps), lines, tuple(notes)
-    )
-
-
-def _hang(diagnosis: Diagnosis, index: Index) -> Symptom | None:
-    if not diagnosis.stuck:
-        return None
-    return index.find(TIMEOUT, diagnosis.stuck[0].group.description)
-
-
-def _dump(log: OpenLog, head: bytes, dumps: dict[int, dict[str, Any]]) -> Iterator[str]:
-    data = head + log.read(LARGEST_BYTES)
-    if len(data) > LARGEST_BYTES:
-        raise log.refused(f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
-    rank, dump = read_dump(log.path, data)
-    if rank in dumps:
-        yield f"{log.path}: another dump is of rank {rank}, too; the later one counts"
-    dumps[rank] = dump
-
-
-def names(who: set[str] | tuple[str, ...]) -> str:
+def names(who: Collection[str]) -> str:
     """Return ranks in words."""
     ranks = sorted(int(name[5:]) for name in who if name.startswith("rank "))
     rest = sorted(name for name in who if not name.startswith("rank "))
@@ -124,24 +37,23 @@ def title(finding: Finding) -> str:
     return f"{error}: {said}" if said else error
 
 
-def as_text(report: Report) -> Iterator[str]:
+def as_text(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the diagnosis for a reader, line by line."""
-    diagnosis = report.diagnosis
     yield f"diagnosis: {_headline(diagnosis)}"
     if diagnosis.cause is not None:
         yield from _finding(diagnosis.cause)
         if diagnosis.missing:
             yield f"  no timeout of ranks {format_ranks(diagnosis.missing)}: look there first"
     for symptom in diagnosis.silent:
-        yield from (f"  evidence  {printable(text)}" for text in report.engine_lines)
-        yield f"  attention {report.engine}"
+        yield from (f"  evidence  {printable(text)}" for text in diagnosis.engine_lines)
+        yield f"  attention {diagnosis.engine}"
         yield from _advice(symptom)
     if diagnosis.stuck:
         told = [text for stuck in diagnosis.stuck[:_MOST_LINES] for text in explained(stuck)]
         yield f"  dumps     {told[0]}"
         yield from (f"            {text}" for text in told[1:])
-        if report.hang is not None and diagnosis.cause is None:
-            yield from _advice(report.hang)
+        if diagnosis.hang is not None and diagnosis.cause is None:
+            yield from _advice(diagnosis.hang)
     for other in diagnosis.others[:_MOST_LINES]:
         known = other.symptom.statements if other.symptom else ()
         said = f" ({', '.join(known)})" if known else "" if other.symptom else " (not understood)"
@@ -150,8 +62,8 @@ def as_text(report: Report) -> Iterator[str]:
         yield f"follow-up: {_count(after)}: {title(after)}, first at {_place(after)}"
     for past in diagnosis.earlier[:_MOST_LINES]:
         yield f"earlier, training went on: {names(past.who)}: {title(past)}, {_place(past)}"
-    yield from (f"note: {printable(note)}" for note in report.notes)
-    yield f"read {report.logs} logs with {report.lines:,} lines, and {report.dumps} dumps"
+    yield from (f"note: {printable(note)}" for note in diagnosis.notes)
+    yield f"read {diagnosis.logs} logs with {diagnosis.lines:,} lines, and {diagnosis.dumps} dumps"
 
 
 def _headline(diagnosis: Diagnosis) -> str:
@@ -218,9 +130,8 @@ def _place(finding: Finding) -> str:
     return f"{printable(finding.first.file)}:{finding.first.line}"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as plain data."""
-    diagnosis = report.diagnosis
     return {
         "version": VERSION,
         "found": diagnosis.found,
@@ -230,8 +141,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "follow_ups": [_data(one) for one in diagnosis.follow_ups],
         "earlier": [_data(one) for one in diagnosis.earlier],
         "silent": [_symptom(one) for one in diagnosis.silent],
-        "engine": report.engine,
-        "hang": _symptom(report.hang) if report.hang else None,
+        "engine": diagnosis.engine,
+        "hang": _symptom(diagnosis.hang) if diagnosis.hang else None,
         "stuck": [
             {
                 "group": one.group.name,
@@ -247,8 +158,8 @@ def as_json(report: Report) -> dict[str, Any]:
             for one in diagnosis.stuck
         ],
         "without_timeout": diagnosis.missing,
-        "notes": report.notes,
-        "read": {"logs": report.logs, "lines": report.lines, "dumps": report.dumps},
+        "notes": diagnosis.notes,
+        "read": {"logs": diagnosis.logs, "lines": diagnosis.lines, "dumps": diagnosis.dumps},
     }
 
 

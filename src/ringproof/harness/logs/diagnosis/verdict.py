@@ -10,16 +10,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, BinaryIO
 
-from ringproof.harness.logs.diagnosis.index import Index, Symptom
+from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
 from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event, LogReader
-from ringproof.harness.logs.diagnosis.recorder import Stuck
-from ringproof.harness.logs.lines import Line
+from ringproof.harness.logs.diagnosis.recorder import (
+    HEAD_BYTES,
+    Stuck,
+    groups_of,
+    is_dump,
+    read_dump,
+    stuck_groups,
+)
+from ringproof.harness.logs.lines import Line, opened
 from ringproof.harness.logs.parsing import (
     Configuration,
     EngineLine,
+    engine_text,
     parse_configuration,
     parse_engine,
 )
@@ -28,6 +38,7 @@ MOST_FINDINGS = 500
 MOST_SEEN = 4096
 MOST_RANKS = 200_000
 MOST_EVIDENCE = 3
+_MOST_LINES = 8
 HIERARCHICAL = "a2a+p2p"
 _DYNAMIC = re.compile(r"\b(?:dynamic|hybrid)_context_parallel \.{2,} True")
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
@@ -66,23 +77,35 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the logs of one run say about its failure.
+    """What the logs and dumps of one run say about its failure.
 
     Attributes:
         cause: The first cause, or ``None``.
         others: Further causes that do not follow from it.
         earlier: Errors after which training went on.
         silent: Faults of a run without an error.
+        missing: Ranks without a timeout, where all others have one.
+        engine: Variants of attention that Transformer Engine ran, in words, and ``engine_lines``
+            the first line of each.
         stuck: Groups that wait, by the dumps of the flight recorder.
+        hang: What the first of these groups suggests.
+        logs, dumps, lines: Number of files of each kind, and of lines in logs.
     """
 
     cause: Finding | None
-    others: tuple[Finding, ...] = ()
-    follow_ups: tuple[Finding, ...] = ()
-    earlier: tuple[Finding, ...] = ()
-    silent: tuple[Symptom, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
-    missing: tuple[int, ...] = ()
+    others: tuple[Finding, ...]
+    follow_ups: tuple[Finding, ...]
+    earlier: tuple[Finding, ...]
+    silent: tuple[Symptom, ...]
+    missing: tuple[int, ...]
+    engine: str
+    engine_lines: tuple[str, ...]
+    stuck: tuple[Stuck, ...]
+    hang: Symptom | None
+    logs: int
+    dumps: int
+    lines: int
+    notes: tuple[str, ...]
 
     @property
     def found(self) -> bool:
@@ -90,28 +113,58 @@ class Diagnosis:
         return bool(self.cause or self.follow_ups or self.silent or self.stuck)
 
 
-@dataclass
+def diagnose(
+    paths: Sequence[str], *, stdin: BinaryIO | None = None, index: Index | None = None
+) -> Diagnosis:
+    """Read the logs and flight-recorder dumps of one run, each in one pass.
+
+    Args:
+        stdin: What ``-`` names.
+        index: Symptoms to look for; by default those that come with the package.
+
+    Raises:
+        InputError: A file is missing, unreadable or not a file, or a dump is damaged.
+    """
+    ledger = Ledger(load_index() if index is None else index)
+    dumps: dict[int, dict[str, Any]] = {}
+    for path in dict.fromkeys(paths):
+        with opened("LOG", path, what="log of a run", stdin=stdin) as log:
+            head = log.read(HEAD_BYTES)
+            if log.damage:
+                raise log.refused("damaged gzip data", "copy the log again")
+            if is_dump(head):
+                rank, dump = read_dump(log, head)
+                if rank in dumps:
+                    ledger.notes.append(f"{path}: another dump of rank {rank}; the later counts")
+                dumps[rank] = dump
+            else:
+                ledger.read(LogReader(log, head), path)
+                ledger.notes += log.notes()
+    return ledger.judge(dumps)
+
+
 class Ledger:
     """All errors of all logs, merged by kind; it does not grow with the length of the logs."""
 
-    index: Index
-    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
-    files: list[str] = field(default_factory=list)
-    final: dict[str, int] = field(default_factory=dict)
-    engine: Counter[EngineLine] = field(default_factory=Counter)
-    engine_lines: dict[EngineLine, str] = field(default_factory=dict)
-    configuration: Configuration = field(default_factory=Configuration)
-    dynamic: bool = False
-    roots: set[str] = field(default_factory=set)
-    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    full: bool = False
-    seen: dict[tuple[object, ...], tuple[Symptom | None, tuple[str, ...]]] = field(
-        default_factory=dict
-    )
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.lines = 0
+        self.notes: list[str] = []
+        self._findings: dict[tuple[str, ...], Finding] = {}
+        self._files: list[str] = []
+        self._final: dict[str, int] = {}  # the last iteration of each file
+        self._engine: Counter[EngineLine] = Counter()
+        self._engine_lines: dict[EngineLine, str] = {}
+        self._configuration = Configuration()
+        self._dynamic = False
+        self._roots: set[str] = set()
+        self._unknown: dict[str, tuple[str, ...]] = {}
+        self._full = False
+        self._known = lru_cache(MOST_SEEN)(self._identified)
 
     def read(self, log: LogReader, path: str) -> None:
         """Take the errors of one log, and what it says of the configuration and of attention."""
-        self.files.append(path)
+        self._files.append(path)
         for read in log.errors():
             if isinstance(read, Event):
                 self.add(read)
@@ -121,50 +174,51 @@ class Ledger:
         for tail, count in log.repeated.items():
             engine = parse_engine(tail.decode("utf-8", errors="replace"))
             if engine is not None:
-                self.engine[engine] += count - 1
+                self._engine[engine] += count - 1
         if log.iteration is not None:
-            self.final[path] = log.iteration
+            self._final[path] = log.iteration
+        self.lines += log.lines
 
     def _line(self, file: str, line: Line) -> None:
         engine = parse_engine(line.text)
         if engine is not None:
-            self.engine[engine] += 1
-            self.engine_lines.setdefault(engine, f"{file}:{line.number}")
+            self._engine[engine] += 1
+            self._engine_lines.setdefault(engine, f"{file}:{line.number}")
         else:
-            self.dynamic |= _DYNAMIC.search(line.text) is not None
-            self.configuration = replace(self.configuration, **parse_configuration(line.text))
+            self._dynamic |= _DYNAMIC.search(line.text) is not None
+            self._configuration = replace(self._configuration, **parse_configuration(line.text))
 
     def add(self, event: Event) -> None:
         """Take an error."""
         if event.root:
-            self.roots.add(event.who)
+            self._roots.add(event.who)
             if not event.error.startswith("exit code -"):
                 return
-        symptom, key = self._known(event)
+        symptom, key = self._known(event.error, event.message, event.functions, event.code)
         if symptom is None and (event.weak or _WORKER.match(event.message)):
             return
-        before = self.unknown.pop(event.who, None)
+        before = self._unknown.pop(event.who, None)
         if event.after and before is not None and before != key:
             self._forget(before, event.who)
-        if symptom is None and len(self.unknown) < MOST_RANKS:
-            self.unknown[event.who] = key
-        known = self.findings.get(key)
+        if symptom is None and len(self._unknown) < MOST_RANKS:
+            self._unknown[event.who] = key
+        known = self._findings.get(key)
         if known is None:
-            if len(self.findings) >= MOST_FINDINGS:
-                self.full = True
+            if len(self._findings) >= MOST_FINDINGS:
+                self._full = True
                 return
-            known = self.findings[key] = Finding(symptom, [])
+            known = self._findings[key] = Finding(symptom, [])
         self._merge(known, event)
 
-    def _known(self, event: Event) -> tuple[Symptom | None, tuple[str, ...]]:
+    def _identified(
+        self, error: str, message: str, functions: tuple[str, ...], code: str
+    ) -> tuple[Symptom | None, tuple[str, ...]]:
         """Return the symptom that an error is, and what errors of its kind have in common."""
-        said = event.error, event.message, event.functions, event.code
-        if said not in self.seen:
-            if len(self.seen) >= MOST_SEEN:
-                self.seen.clear()
-            symptom = self.index.find(*said)
-            self.seen[said] = symptom, _key(symptom, event)
-        return self.seen[said]
+        symptom = self.index.find(error, message, functions, code)
+        if symptom is not None:
+            return symptom, (symptom.id,)
+        said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])
+        return None, ("?", error, said, *functions[-1:])
 
     def _merge(self, known: Finding, event: Event) -> None:
         if known.evidence and known.first.weak and not event.weak:
@@ -182,37 +236,50 @@ class Ledger:
 
     def _forget(self, key: tuple[str, ...], who: str) -> None:
         """Drop an exception that was handled by the code that raised the next one."""
-        finding = self.findings.get(key)
+        finding = self._findings.get(key)
         if finding is not None and finding.who == {who}:
-            del self.findings[key]
+            del self._findings[key]
 
-    def judge(self, stuck: Sequence[Stuck] = ()) -> Diagnosis:
-        """Return the first cause and what follows from it."""
-        found = list(self.findings.values())
+    def judge(self, dumps: Mapping[int, Mapping[str, Any]]) -> Diagnosis:
+        """Return the first cause and what follows from it.
+
+        Args:
+            dumps: Content of the flight recorder's dumps, by rank.
+        """
+        found = list(self._findings.values())
         earlier = [one for one in found if self._went_on(one)]
         live = [one for one in found if one not in earlier]
-        strong = [one for one in live if not one.first.weak]
-        causes = [one for one in strong if one.kind == "exception" and one.first.error != CUT]
-        causes = causes or [one for one in live if one.kind == "exception"]
-        ordered = self._ordered(causes)
+        causes = [one for one in live if one.kind == "exception"]
+        strong = [one for one in causes if not one.first.weak and one.first.error != CUT]
+        ordered = self._ordered(strong or causes)
         rest = [one for kind in _ORDER[1:] for one in live if one.kind == kind]
         if not ordered:
             ordered = [one for one in rest if one.kind != "follow-up"][:1]
-        used = {id(one) for one in ordered}
+        if self._full:
+            left = "more kinds of errors than this reader keeps; the later ones are left out"
+            self.notes.append(left)
+        stuck = stuck_groups(groups_of(dumps), sorted(dumps))
         return Diagnosis(
-            ordered[0] if ordered else None,
-            tuple(ordered[1:]),
-            tuple(one for one in rest if id(one) not in used),
-            tuple(one for one in earlier if not one.first.weak),
-            tuple(self._silent()),
-            tuple(stuck),
-            tuple(self._missing(ordered[0])) if ordered else (),
+            cause=ordered[0] if ordered else None,
+            others=tuple(ordered[1:]),
+            follow_ups=tuple(one for one in rest if one not in ordered),
+            earlier=tuple(one for one in earlier if not one.first.weak),
+            silent=tuple(self._silent()),
+            missing=tuple(self._missing(ordered[0])) if ordered else (),
+            engine=engine_text(sorted(self._engine.items(), key=str)),
+            engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
+            stuck=tuple(stuck),
+            hang=self.index.find(TIMEOUT, stuck[0].group.description) if stuck else None,
+            logs=len(self._files),
+            dumps=len(dumps),
+            lines=self.lines,
+            notes=tuple(self.notes),
         )
 
     def _went_on(self, finding: Finding) -> bool:
         """Whether training went on after the last of these errors."""
         last = finding.last or finding.first
-        final = self.final.get(last.file)
+        final = self._final.get(last.file)
         if final is None:
             return False
         margin = _RECOVERS if finding.kind == "nan" else _GOES_ON
@@ -224,46 +291,38 @@ class Ledger:
 
         def key(one: Finding) -> tuple[object, ...]:
             first = one.first
-            place = (self.files.index(first.file), first.line)
-            root = self.roots.isdisjoint(one.who)
+            place = (self._files.index(first.file), first.line)
+            root = self._roots.isdisjoint(one.who)
             general = one.symptom is None or not one.symptom.statements
             order = (first.time,) if timed and not together else (0 if together else general,)
             return root, *order, *place
 
         return sorted(causes, key=key)
 
-    def _silent(self) -> Iterator[Symptom]:
+    def _silent(self) -> list[Symptom]:
         """Return what Transformer Engine's lines show to be wrong with context parallelism."""
-        size = self.configuration.context_parallel_size or 0
-        levels = self.configuration.hierarchical_context_parallel_sizes or ()
-        types = self.configuration.cp_comm_type or ()
-        ran = {line.cp_comm_type for line in self.engine if line.context_parallel}
-        without = any(not line.context_parallel for line in self.engine)
-        sizes = {line.cp_size for line in self.engine if line.context_parallel}
+        size = self._configuration.context_parallel_size or 0
+        levels = self._configuration.hierarchical_context_parallel_sizes or ()
+        types = self._configuration.cp_comm_type or ()
+        ran = {line.cp_comm_type for line in self._engine if line.context_parallel}
+        without = any(not line.context_parallel for line in self._engine)
+        sizes = {line.cp_size for line in self._engine if line.context_parallel}
         error = ""
         if without and not ran and (size > 1 or levels):
             error = "levels missing" if HIERARCHICAL in types else "never parallel"
-        elif without and ran and not self.dynamic and len(sizes) == 1:
+        elif without and ran and not self._dynamic and len(sizes) == 1:
             error = "layer without"
         elif ran and HIERARCHICAL not in ran and len(levels) > 1:
             error = "idle levels"
         symptom = self.index.find(error, "") if error else None
-        if symptom is not None:
-            yield symptom
+        return [symptom] if symptom else []
 
     def _missing(self, cause: Finding) -> Iterator[int]:
         """Return the ranks without a timeout, where all others have one."""
-        world = self.configuration.world_size
-        named = {who for one in self.findings.values() if one.kind == "hang" for who in one.who}
+        world = self._configuration.world_size
+        named = {who for one in self._findings.values() if one.kind == "hang" for who in one.who}
         if cause.kind != "hang" or not world or not all(who.startswith("rank ") for who in named):
             return
         absent = [rank for rank in range(world) if f"rank {rank}" not in named]
         if len(absent) <= world // 2:
             yield from absent
-
-
-def _key(symptom: Symptom | None, event: Event) -> tuple[str, ...]:
-    if symptom is not None:
-        return (symptom.id,)
-    message = re.sub(r"0x[0-9a-f]+|\d+", "N", event.message[:200])
-    return "?", event.error, message, event.functions[-1] if event.functions else ""
