@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from ringproof.harness.logs.findings import Expectation, parse_expectation
 from ringproof.harness.logs.report import GroupsReport, read_groups
+from ringproof.harness.logs.verdict import Expectation, parse_expectation
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 FLAT = "CONTEXT_PARALLEL_GROUP"

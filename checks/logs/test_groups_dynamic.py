@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from checks.logs.groups_run import RING, census, traffic
 from ringproof.cli.logs import app
 from ringproof.errors import InputError
-from ringproof.harness.logs.findings import parse_expectation
+from ringproof.harness.logs.verdict import parse_expectation
 from ringproof.reference.topology.dynamic_catalogue import all_dynamic_groups, dynamic_description
 from ringproof.reference.topology.layout import RankLayout
 

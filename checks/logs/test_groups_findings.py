@@ -22,8 +22,8 @@ from checks.logs.groups_run import (
     texts,
     traffic,
 )
-from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.report import GroupsReport, as_json, as_text, read_groups
+from ringproof.harness.logs.verdict import parse_expectation
 
 GROUPS = layout(8, 8, (2, 4))
 SOUND = census(GROUPS, 8)

@@ -29,8 +29,7 @@ from ringproof.cli.logs_watch_plot import plot, screen
 from ringproof.errors import InputError
 from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.training.series import Columns
-from ringproof.harness.logs.watching.reading import WATCHED, StepReader
-from ringproof.harness.logs.watching.watch import Point, Watch
+from ringproof.harness.logs.watching.watch import WATCHED, Point, StepReader, Watch
 
 ROWS = [(step, 2.0 + 1 / step, 0.5) for step in range(1, 61)]
 NAN = float("nan")

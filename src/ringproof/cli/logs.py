@@ -16,13 +16,13 @@ from ringproof.cli.page import write_page
 from ringproof.errors import InputError
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
 from ringproof.harness.logs.diagnosis.verdict import diagnose as run_diagnosis
-from ringproof.harness.logs.findings import parse_expectation
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
 from ringproof.harness.logs.training.log import FORMATS, read_log
 from ringproof.harness.logs.training.series import parse_columns
 from ringproof.harness.logs.training.verdict import compare_logs
+from ringproof.harness.logs.verdict import parse_expectation
 
 app = typer.Typer(
     help="Read what the logs of a run prove.",

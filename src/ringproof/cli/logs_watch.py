@@ -21,8 +21,7 @@ from ringproof.errors import InputError, printable
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.training.series import Columns, parse_columns
 from ringproof.harness.logs.watching.following import Follower
-from ringproof.harness.logs.watching.reading import WATCHED, Step, StepReader
-from ringproof.harness.logs.watching.watch import Finding, Watch
+from ringproof.harness.logs.watching.watch import WATCHED, Finding, Step, StepReader, Watch
 
 EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
-from ringproof.harness.logs.watching.reading import SECONDS, TFLOPS, TOKENS
-from ringproof.harness.logs.watching.watch import Finding, Point, Watch
+from ringproof.harness.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Finding, Point, Watch
 
 TITLES: Mapping[str, str] = MappingProxyType(
     {

@@ -37,6 +37,7 @@ FLAT_GROUP = "CONTEXT_PARALLEL_GROUP"
 # The exact names only: neither the gloo twins (..._GLOO_L0) nor the expert-data-parallel levels
 # that Megatron-LM creates for its distributed optimizer.
 _LEVEL = re.compile(r"HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L([0-9]{1,2})")
+_MARKER = re.compile(f"{re.escape(CENSUS_MARKER)}|{re.escape(TRAFFIC_MARKER)}")
 _DYNAMIC = re.compile(r"(?:DYNAMIC|HYBRID)_DP_CP_GROUP_([0-9]{1,9})")
 
 # Operations that move attention's tensors; all_reduce and broadcast are bookkeeping on any group.
@@ -116,6 +117,24 @@ class Evidence:
     text: str
     group: str
     shows: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """All groups of one name, of which there may be none."""
+
+    name: str
+    groups: tuple[Group, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes that the logs give, with repetitions."""
+        return [group.size for group in self.groups if group.size is not None]
+
+    @property
+    def size(self) -> int | None:
+        """The most frequent size; ``None`` where no line gives it."""
+        return Counter(self.sizes).most_common(1)[0][0] if self.sizes else None
 
 
 @dataclass
@@ -324,6 +343,21 @@ class Facts:
                     names.setdefault(rank, set()).update(group.descriptions)
         return names
 
+    def named(self, name: str) -> Named:
+        """Return the groups of one name."""
+        return Named(name, tuple(group for group in self.groups if group.name == name))
+
+    @cached_property
+    def flat(self) -> Named:
+        """The flat CP groups."""
+        return self.named(FLAT_GROUP)
+
+    @cached_property
+    def levels(self) -> tuple[Named, ...]:
+        """The hierarchical levels seen, inner first."""
+        found = {level for group in self.groups if (level := level_of(group.name)) is not None}
+        return tuple(self.named(level_name(level)) for level in sorted(found))
+
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Every group found, context-parallel ones first."""
@@ -357,13 +391,7 @@ class Facts:
 
 def _marker_pieces(text: str) -> list[tuple[str, str]]:
     """For each marker in a line: the text to parse (with the one character before), and to show."""
-    starts: list[int] = []
-    for marker in (CENSUS_MARKER, TRAFFIC_MARKER):
-        found = text.find(marker)
-        while found >= 0:
-            starts.append(found)
-            found = text.find(marker, found + 1)
-    starts.sort()
+    starts = [match.start() for match in _MARKER.finditer(text)]
     return [
         (text[max(0, start - 1) : stop], text[max(0, start - _SHOWN_BEFORE) : stop])
         for start, stop in zip(starts, [*starts[1:], len(text)], strict=False)

@@ -13,10 +13,16 @@ from ringproof.harness.logs.facts import (
     dynamic_size,
     is_context_parallel,
 )
-from ringproof.harness.logs.findings import Expectation, Finding, cautions, findings
 from ringproof.harness.logs.lines import Scan, opened
 from ringproof.harness.logs.parsing import NEEDLES, engine_text
-from ringproof.harness.logs.verdict import Decision, decide
+from ringproof.harness.logs.verdict import (
+    Decision,
+    Expectation,
+    Finding,
+    cautions,
+    decide,
+    findings,
+)
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1

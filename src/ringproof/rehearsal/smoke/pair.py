@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards, load_card
-from ringproof.harness.logs.findings import Expectation
-from ringproof.harness.logs.verdict import ParallelKind
+from ringproof.harness.logs.verdict import Expectation, ParallelKind
 from ringproof.harness.upstreams.tree import FolderTree
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.options import options_of
