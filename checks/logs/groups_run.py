@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 
 from ringproof.harness.logs.report import GroupsReport, read_groups
-from ringproof.harness.logs.verdict import Expectation, parse_expectation
+from ringproof.harness.logs.verdict import parse_expectation
 from ringproof.reference.topology.census_line import CensusLine, TrafficLine
 
 FLAT = "CONTEXT_PARALLEL_GROUP"
@@ -113,17 +113,26 @@ def argument(name: str, value: str) -> str:
 
 
 def read(
-    tmp_path: Path, lines: list[str], expect: str | None = None, **more: object
+    tmp_path: Path,
+    lines: list[str],
+    expect: str | None = None,
+    hcp: str | None = None,
+    dynamic: str | None = None,
+    *,
+    require_traffic: bool = False,
 ) -> GroupsReport:
     """Write one log and judge it."""
     path = tmp_path / "run.log"
     path.write_text("".join(f"{line}\n" for line in lines))
-    hcp, require = more.get("hcp"), bool(more.get("require_traffic"))
-    expectation = parse_expectation(expect, None if hcp is None else str(hcp), require)
-    assert isinstance(expectation, Expectation)
+    expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
     return read_groups([str(path)], expectation)
 
 
-def texts(report: GroupsReport) -> tuple[str, ...]:
+def texts(report: GroupsReport) -> list[str]:
     """The findings without their codes."""
-    return tuple(finding.text for finding in report.findings)
+    return [finding.text for finding in report.findings]
+
+
+def judged(report: GroupsReport) -> tuple[str, str]:
+    """The verdict, and the kind of evidence that decided."""
+    return report.decision.verdict.value, report.decision.proof.value

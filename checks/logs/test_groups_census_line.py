@@ -61,14 +61,10 @@ def test_the_contract_texts() -> None:
     assert doctest.testmod(census_line).failed == 0
 
 
-@given(census_lines())
-def test_census_round_trip(line: CensusLine) -> None:
-    assert CensusLine.parse(f"[rank3]: 12:01 {line.format()}") == line
-
-
-@given(traffic_lines())
-def test_traffic_round_trip(line: TrafficLine) -> None:
-    assert TrafficLine.parse(f"0: {line.format()}\r\n") == line
+@given(st.one_of(census_lines(), traffic_lines()))
+def test_lines_round_trip(line: CensusLine | TrafficLine) -> None:
+    for dressed in (f"[rank3]: 12:01 {line.format()}", f"0: {line.format()}\r\n"):
+        assert type(line).parse(dressed) == line
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, unique=True))
@@ -78,9 +74,7 @@ def test_ranks_round_trip(ranks: list[int]) -> None:
 
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(3, 500))
 def test_strided_ranks_stay_short(start: int, stride: int, count: int) -> None:
-    ranks = range(start, start + stride * count, stride)
-    assert len(format_ranks(ranks)) <= 14
-    assert parse_ranks(format_ranks(ranks)) == tuple(ranks)
+    assert len(format_ranks(range(start, start + stride * count, stride))) <= 14
 
 
 @pytest.mark.parametrize(
@@ -105,16 +99,6 @@ def test_ranks_refused(text: str) -> None:
         f'echo "{CENSUS_TEXT}"',
         f"`{CENSUS_TEXT}",
         f"'{CENSUS_TEXT}",
-    ],
-)
-def test_census_refused(text: str) -> None:
-    assert CensusLine.parse(text) is None
-    assert CensusLine.parse(CENSUS_TEXT) is not None  # the same line unharmed
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         TRAFFIC_TEXT.replace("send:0", "sent:0"),
         TRAFFIC_TEXT.replace("send:0", "all_to_all:0"),
         TRAFFIC_TEXT.replace("rank=0/8", "rank=9/8"),
@@ -122,9 +106,8 @@ def test_census_refused(text: str) -> None:
         f"{TRAFFIC_TEXT}`",
     ],
 )
-def test_traffic_refused(text: str) -> None:
-    assert TrafficLine.parse(text) is None
-    assert TrafficLine.parse(TRAFFIC_TEXT) is not None
+def test_lines_refused(text: str) -> None:
+    assert CensusLine.parse(text) is TrafficLine.parse(text) is None
 
 
 def test_another_prefix_may_follow() -> None:

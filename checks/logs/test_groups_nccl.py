@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.logs.groups_run import FLAT, L0, L1, census, layout, nccl, nccl_line, read, texts
+from checks.logs.groups_run import FLAT, L0, L1, census, judged, layout, nccl, nccl_line, read
 from ringproof.harness.logs.parsing import NcclEvent, parse_nccl
 
 GROUPS = layout(8, 8, (2, 4))
@@ -14,90 +14,53 @@ NEW_PREFIX = "ProcessGroupNCCL.cpp:1] [PG ID 4 PG GUID 12({}) Rank 5] "
 BUILT = "ProcessGroupNCCL created ncclComm_ 0x55 on CUDA device: \x00"
 
 
-@pytest.mark.parametrize("newer", [True, False])
-def test_communicators_on_both_levels(tmp_path: Path, newer: bool) -> None:
-    lines = nccl(GROUPS, built=(L0, L1), newer=newer)
-    report = read(tmp_path, lines, hcp="2,4", require_traffic=True)
-    assert report.decision.proof.value == "communicators"
-    assert report.as_expected is True
-    found = {(group.name, group.ranks) for group in report.facts.groups}
-    assert (L0, (2, 3)) in found
-    assert (L1, (1, 3, 5, 7)) in found
-
-
-def test_groups_without_a_communicator_were_not_used(tmp_path: Path) -> None:
-    flat = read(tmp_path, nccl(GROUPS, built=(FLAT,)), "flat")
-    assert (flat.decision.verdict.value, flat.as_expected) == ("flat", True)
-    with_census = read(tmp_path, [*census(GROUPS, 8), *nccl(GROUPS, built=(FLAT,))])
-    assert with_census.decision.verdict.value == "flat"
-    assert with_census.decision.proof.value == "communicators"
-    assert read(tmp_path, census(GROUPS, 8)).decision.verdict.value == "hierarchical"
-
-
-def test_eager_communicators_show_creation_only(tmp_path: Path) -> None:
-    lines = nccl(GROUPS, built=(FLAT, L0, L1), eager=True)
-    report = read(tmp_path, lines, "hierarchical")
-    assert report.decision.proof.value == "groups-created"
-    assert report.as_expected is True
-    assert read(tmp_path, lines, "hierarchical", require_traffic=True).as_expected is False
-
-
-def test_undescribed_groups_are_no_evidence(tmp_path: Path) -> None:
-    report = read(tmp_path, nccl(GROUPS, built=()), "hierarchical")
-    assert report.decision.verdict.value == "unknown"
-    assert any("7 NCCL groups have no description" in text for text in report.warnings)
-
-
-def test_one_ranks_log_gives_sizes_without_ranks(tmp_path: Path) -> None:
-    lines = [line for line in nccl(GROUPS, built=(L0, L1)) if line.startswith("[rank3]")]
-    report = read(tmp_path, lines, hcp="2,4")
-    assert report.as_expected is True
-    assert {group.ranks for group in report.facts.groups} == {None}
-
-
-def test_census_and_communicators_of_one_group_are_one_group(tmp_path: Path) -> None:
-    lines = [*census(GROUPS, 8), *nccl(GROUPS, built=(L0, L1))]
-    report = read(tmp_path, lines, hcp="2,4", require_traffic=True)
-    assert report.as_expected is True
-    assert sum(group.name == L0 for group in report.facts.groups) == 4
-
-
-def test_a_rank_without_communicator_is_a_finding(tmp_path: Path) -> None:
-    lines = [
-        line
-        for line in nccl(GROUPS, built=(FLAT, L0, L1))
-        if not (line.startswith("[rank4]") and L1 in line)
-    ]
-    report = read(tmp_path, lines, "hierarchical")
-    assert texts(report) == (f"ranks 4 built no communicator of {L1}, other ranks did",)
-
-
-def test_errors_prove_use_but_not_disuse(tmp_path: Path) -> None:
-    groups = census(layout(4, 4, (2, 2)), 4)
-    error = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST)"
-    elsewhere = nccl_line(0, error, desc="default_pg").replace("[I1120", "[E1120")
-    report = read(tmp_path, [*groups, elsewhere])
-    assert report.decision.verdict.value == "hierarchical"
-    assert report.decision.proof.value == "groups-created"
-    here = [nccl_line(0, error, f"9{level}", level) for level in (L0, L1)]
-    assert read(tmp_path, [*groups, *here]).decision.proof.value == "communicators"
-
-
+ERROR = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST)"
+LEVELS = census(layout(4, 4, (2, 2)), 4)
+ELSEWHERE = nccl_line(0, ERROR, desc="default_pg").replace("[I1120", "[E1120")
+HERE = [nccl_line(0, ERROR, f"9{level}", level) for level in (L0, L1)]
 UNREACHED = [*nccl(GROUPS, built=()), nccl_line(0, "NCCL_DEBUG: N/A", "99", "default_pg")]
+EAGER = nccl(GROUPS, built=(FLAT, L0, L1), eager=True)
+LOG_OF_RANK_3 = [line for line in nccl(GROUPS, built=(L0, L1)) if line.startswith("[rank3]")]
+SEEN = ("hierarchical", "communicators")
+CASES: dict[str, tuple[list[str], tuple[str, str]]] = {
+    "both levels": (nccl(GROUPS, built=(L0, L1)), SEEN),
+    "both levels, older": (nccl(GROUPS, built=(L0, L1), newer=False), SEEN),
+    "with a census": ([*census(GROUPS, 8), *nccl(GROUPS, built=(L0, L1))], SEEN),
+    "one rank's log": (LOG_OF_RANK_3, SEEN),
+    "flat alone": (nccl(GROUPS, built=(FLAT,)), ("flat", "communicators")),
+    "flat alone, with a census": (
+        [*census(GROUPS, 8), *nccl(GROUPS, built=(FLAT,))],
+        ("flat", "communicators"),
+    ),
+    "eager ones show creation only": (EAGER, ("hierarchical", "groups-created")),
+    "an error elsewhere": ([*LEVELS, ELSEWHERE], ("hierarchical", "groups-created")),
+    "errors prove use": ([*LEVELS, *HERE], SEEN),
+    "one level alone": (nccl(GROUPS, built=(L1,)), ("none", "communicators")),
+    "a level of one rank": (
+        nccl(layout(8, 8, (1, 8)), built=(L0, L1)),
+        ("flat", "communicators"),
+    ),
+    "attention was not reached": (UNREACHED, ("none", "communicators")),
+}
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (nccl(GROUPS, built=(L1,)), "none"),
-        (nccl(layout(8, 8, (1, 8)), built=(L0, L1)), "flat"),
-        (UNREACHED, "none"),
-    ],
-    ids=["one level alone", "a level of one rank", "attention was not reached"],
-)
-def test_what_is_not_hierarchical(tmp_path: Path, lines: list[str], expected: str) -> None:
-    report = read(tmp_path, lines, expected)
-    assert (report.decision.verdict.value, report.as_expected) == (expected, True)
+@pytest.mark.parametrize("name", CASES)
+def test_verdicts(tmp_path: Path, name: str) -> None:
+    lines, expected = CASES[name]
+    report = read(tmp_path, lines, expected[0], require_traffic=True)
+    assert judged(report) == expected
+    assert report.as_expected is (expected[1] == "communicators")
+
+
+def test_groups_and_their_ranks(tmp_path: Path) -> None:
+    groups = read(tmp_path, CASES["with a census"][0], hcp="2,4").facts.groups
+    assert {(L0, (2, 3)), (L1, (1, 3, 5, 7))} < {(group.name, group.ranks) for group in groups}
+    assert sum(group.name == L0 for group in groups) == 4
+    alone = read(tmp_path, LOG_OF_RANK_3, hcp="2,4")
+    assert {group.ranks for group in alone.facts.groups} == {None}
+    undescribed = read(tmp_path, nccl(GROUPS, built=()))
+    assert judged(undescribed) == ("unknown", "none")
+    assert any("7 NCCL groups have no description" in text for text in undescribed.warnings)
 
 
 @pytest.mark.parametrize(
