@@ -12,37 +12,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringproof.errors import printable
 from ringproof.harness.logs.lines import Line, OpenLog, Scan
 from ringproof.harness.logs.parsing import parse_nccl
 
 _ENGINE = b"Running with config="
-ALWAYS = (
-    b"Traceback (most recent",
-    b"Watchdog caught",
-    b"Root Cause (first",
-    b"(exitcode: -",
-    b": nan",
-    b": NaN",
-    b": NAN",
-    _ENGINE,
-)
+CERTAIN = (b"Traceback (most recent", b"Watchdog caught", b"Root Cause (first", b"(exitcode: -")
+ALWAYS = (*CERTAIN, b": nan", b": NaN", b": NAN", _ENGINE)
 """Strings that lines of interest hold; all of a log is searched for them."""
 WEAK = (b"rror:",)
 """What lines hold that can be an exception without its traceback, which is weak evidence."""
 STRONG = (b"CUDA error", b".py: error: ")
 """What takes their place once there were enough of them: errors that a line alone shows."""
-EARLY = (
-    b"using world size: ",
-    b"cp_comm_type ",
-    b"context_parallel_",
-    b"_context_parallel .",
-)
+EARLY = (b"using world size: ", b"cp_comm_type ", b"context_parallel_", b"_context_parallel .")
 EARLY_BYTES = 32 << 20  # arguments are printed at the start
 _ITERATION_MARK = b"elapsed time per iteration"
 _ITERATION = re.compile(rb"iteration +([0-9]{1,12})/")
@@ -80,21 +67,16 @@ _WATCHDOG = re.compile(
 )
 _ENDED = re.compile(r"failed \(exitcode: (-\d+)\) local_rank: (\d+)")
 _ROOT = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d+)")
-_NAN = re.compile(
-    r"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *(?:nan)\b", re.ASCII
-)
+_NAN = re.compile(rb"(?i)nan iterations: +[1-9]|(?:loss|grad[ _]?norm)\w*[\"']?: *nan\b")
 _RANK_IN_NAME = re.compile(r"(?i)rank[-_.]?(\d{1,6})")
 _TORCHRUN = re.compile(r"(\d{1,6})[/\\]std(?:err|out)\.log$")
 
 
-_TOLD = ("Running with config=", " ..", "using world size")
-_MARKS = (
-    "Traceback (most recent", "Watchdog caught", "Root Cause (first", "(exitcode: -", "CUDA error",
-    ".py: error: ",
-)  # fmt: skip
+_CONFIGURES = (_ENGINE, b" ..", b"using world size")
 
 
-class Event(NamedTuple):
+@dataclass
+class Event:
     """An error of one rank.
 
     Attributes:
@@ -110,11 +92,11 @@ class Event(NamedTuple):
     """
 
     who: str
-    error: str
-    message: str
     file: str
     line: int
     text: str
+    error: str = ""
+    message: str = ""
     functions: tuple[str, ...] = ()
     code: str = ""
     place: str = ""
@@ -127,15 +109,17 @@ class Event(NamedTuple):
 
 @dataclass
 class _Open:
-    """A traceback, or the rest of a message, whose end has not been read."""
+    """An error whose traceback or message has not been read to its end.
+
+    Attributes:
+        seen: Lines of it, and between them; ``more`` are those of the message after the first.
+        expects_code: Whether the next line can be the source line of a frame.
+    """
 
     event: Event
     seen: int = 0
-    frames: list[str] = field(default_factory=list)
-    place: str = ""
-    code: str = ""
+    more: int = 0
     expects_code: bool = False
-    more: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -148,6 +132,7 @@ class _Said:
     """
 
     file: str
+    data: bytes
     text: str
     key: str
     who: str
@@ -157,12 +142,12 @@ class _Said:
     @cached_property
     def configures(self) -> bool:
         """Whether it may be a line of the configuration or of Transformer Engine."""
-        return any(mark in self.text for mark in _TOLD)
+        return any(mark in self.data for mark in _CONFIGURES)
 
     @cached_property
     def matters(self) -> bool:
         """Whether, outside of tracebacks, it is more than weak evidence."""
-        return _matters(self.text)
+        return _matters(self.data)
 
     @cached_property
     def frame(self) -> re.Match[str] | None:
@@ -189,31 +174,9 @@ class _Said:
             return {"error": "usage", "message": usage[1]}
         if self.raised and self.raised[2]:
             return {"error": self.raised[1], "message": self.raised[2], "weak": True}
-        if _NAN.search(body) and not body.lstrip().startswith(("#", "-", ">")):
+        if _NAN.search(self.data) and not body.lstrip().startswith(("#", "-", ">")):
             return {"error": "not a number", "message": body.strip()[:MOST_SHOWN]}
         return {}
-
-    def event(
-        self,
-        line: Line,
-        iteration: int | None,
-        error: str = "",
-        message: str = "",
-        who: str = "",
-        **flags: Any,
-    ) -> Event:
-        """Return an error that this line shows."""
-        return Event(
-            who or self.who,
-            error,
-            message,
-            self.file,
-            line.number,
-            self.text,
-            time=self.time,
-            iteration=iteration,
-            **flags,
-        )
 
 
 class LogReader(Scan):
@@ -278,7 +241,7 @@ class LogReader(Scan):
         for line in self:
             busy = self._open or self._linger > 0 or self._root_lines > 0
             weak = self._weak < MOST_WEAK
-            if not (busy or weak or _matters(line.text, *_TOLD)):
+            if not (busy or weak or _matters(line.data, _CONFIGURES)):
                 continue
             said = (self._known if len(line.data) < LONG else self._said)(line.data)
             if said.configures:
@@ -297,7 +260,12 @@ class LogReader(Scan):
         text = Line(0, data).text
         tokens, body, time = _split(text)
         key = " ".join(f"{name}={value}" for name, value in tokens.items())
-        return _Said(self._name, text, key, self._who(tokens), body, time)
+        return _Said(self._name, data, text, key, self._who(tokens), body, time)
+
+    def _event(self, said: _Said, line: Line, **fields: Any) -> Event:
+        """Return an error that a line shows."""
+        known = {"who": said.who, "file": self._name, "line": line.number, "text": said.text}
+        return Event(**{**known, "time": said.time, "iteration": self.iteration, **fields})
 
     def _errors(self, said: _Said, line: Line) -> Sequence[Event]:
         key, body = said.key, said.body
@@ -305,8 +273,7 @@ class LogReader(Scan):
         if "Traceback (most recent" in body:
             found = self._close(key)
             if len(self._open) < MOST_OPEN and _begins(body):
-                after = key in self._after
-                self._open[key] = _Open(said.event(line, self.iteration, after=after))
+                self._open[key] = _Open(self._event(said, line, after=key in self._after))
             self._after.discard(key)
             return found
         if key in self._open:
@@ -318,32 +285,29 @@ class LogReader(Scan):
         if self._root_lines > 0 or "Root Cause (first" in body:
             found = (*found, *self._root_cause(said, line))
         if said.alone:
-            found = (*found, said.event(line, self.iteration, **said.alone))
+            found = (*found, self._event(said, line, **said.alone))
         return found
 
     def _continue(self, said: _Said, line: Line) -> Sequence[Event]:
         """Take a line of an open traceback."""
         one = self._open[said.key]
+        event = one.event
         one.seen += 1
-        if one.event.error:
-            if len(one.more) >= MOST_MORE or not _goes_on(said):
+        if event.error:
+            if one.more >= MOST_MORE or not _goes_on(said):
                 return self._close(said.key)
-            one.more.append(said.body.strip())
+            one.more += 1
+            event.message += f"\n{said.body.strip()}"
         elif frame := said.frame:
-            one.frames.append(frame[3] or "")
+            event.place, event.code = f"{frame[1]}:{frame[2]}", ""
+            event.functions = tuple(dict.fromkeys((*event.functions, frame[3] or "")))
             one.expects_code = True
-            one.place, one.code = f"{frame[1]}:{frame[2]}", ""
-        elif said.raised and (one.frames or one.seen > 1):
-            one.event = one.event._replace(
-                error=said.raised[1],
-                message=said.raised[2] or "",
-                line=line.number,
-                text=said.text,
-                time=said.time or one.event.time,
-                iteration=self.iteration,
-            )
+        elif said.raised and (event.place or one.seen > 1):
+            event.error, event.message = said.raised[1], said.raised[2] or ""
+            event.line, event.text = line.number, said.text
+            event.time, event.iteration = said.time or event.time, self.iteration
         elif one.expects_code and said.body[:1].isspace():
-            one.code = said.body.strip()[:MOST_SHOWN]
+            event.code = said.body.strip()[:MOST_SHOWN]
             one.expects_code = False
         elif one.seen > MOST_LINES:
             return self._close(said.key)
@@ -351,19 +315,13 @@ class LogReader(Scan):
 
     def _close(self, key: str) -> Sequence[Event]:
         one = self._open.pop(key, None)
-        if one is None or not (one.frames or one.event.error):
+        if one is None or not (one.event.place or one.event.error):
             return ()
         event = one.event
-        message = "\n".join((event.message, *one.more))
-        return (
-            event._replace(
-                error=event.error or CUT,
-                message=message.lstrip("\n") if event.text.rstrip().endswith(":") else message,
-                functions=tuple(dict.fromkeys(one.frames)),
-                place=one.place,
-                code=one.code,
-            ),
-        )
+        event.error = event.error or CUT
+        if event.text.rstrip().endswith(":"):
+            event.message = event.message.lstrip("\n")
+        return (event,)
 
     def _root_cause(self, said: _Said, line: Line) -> Sequence[Event]:
         """Take a line of torchrun's summary, which names the rank that failed first."""
@@ -378,7 +336,7 @@ class LogReader(Scan):
             return ()
         self._root_lines = 0
         who, error = f"rank {self._root['rank']}", f"exit code {self._root['exitcode']}"
-        return (said.event(line, self.iteration, who=who, root=True, error=error),)
+        return (self._event(said, line, who=who, root=True, error=error),)
 
     def _who(self, tokens: Mapping[str, str]) -> str:
         if "rank" in tokens:
@@ -427,9 +385,10 @@ def _begins(body: str) -> bool:
     return body.rstrip().endswith("Traceback (most recent call last):")
 
 
-def _matters(text: str, *also: str) -> bool:
+def _matters(data: bytes, also: tuple[bytes, ...] = ()) -> bool:
     """Whether a line outside of tracebacks is more than weak evidence, or holds other words."""
-    return any(mark in text for mark in (*_MARKS, *also)) or _NAN.search(text) is not None
+    marks = CERTAIN + STRONG + also
+    return any(mark in data for mark in marks) or _NAN.search(data) is not None
 
 
 def _goes_on(said: _Said) -> bool:

@@ -170,8 +170,7 @@ class Ledger:
                 self.add(read)
             else:
                 self._line(path, read)
-        # Lines of Transformer Engine that were not returned since they repeat others.
-        for tail, count in log.repeated.items():
+        for tail, count in log.repeated.items():  # of which only the first was returned
             engine = parse_engine(tail.decode("utf-8", errors="replace"))
             if engine is not None:
                 self._engine[engine] += count - 1
