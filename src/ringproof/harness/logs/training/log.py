@@ -229,7 +229,7 @@ _VALIDATION = re.compile(
     rb"validation(?:-\S+)? loss at iteration +([0-9]{1,15})(?: on validation set)? \| "
     rb"(?:lm )?loss value: +(\S+) \|"
 )
-_OTHER_LOSSES = re.compile(r"balanc|aux|z_loss|mtp|indexer")
+_OTHER_LOSSES = re.compile(r"(?i)balanc|aux|z_loss|mtp|indexer")
 _SKIPPED, _NAN = b"number of skipped iterations", b"number of nan iterations"
 
 
@@ -283,8 +283,10 @@ class MegatronReader(Reader):
         clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
         for fields in _iterations(clean):
             self._iteration(fields)
-        if EVALUATION in self.series and (found := _VALIDATION.search(clean)):
-            self._value(self.series[EVALUATION], int(found[1]), found[2])
+        found = _VALIDATION.search(clean) if EVALUATION in self.series else None
+        value = number(found[2]) if found else None
+        if found and value is not None:
+            _put(self.series[EVALUATION], int(found[1]), value, found[2])
 
     def _iteration(self, fields: _Fields) -> None:
         if self.records < 100:
@@ -304,37 +306,29 @@ class MegatronReader(Reader):
     def _add(self, name: str, series: Series, fields: _Fields, whole: bool) -> None:
         key = self._keys.get(name) or self._key(name, series, fields)
         text = fields.get(key) if key is not None else None
-        if text is not None and (whole or name != LOSS or number(text) != 0):
-            self._value(series, fields.step, text)
-        elif text is None and name == LOSS and whole:
+        value = None if text is None else number(text)
+        if text is not None and value is not None:
+            if whole or name != LOSS or value != 0:
+                _put(series, fields.step, value, text)
+        elif name == LOSS and whole:
             if key is None:
                 self.without_loss.append(fields.step)
             else:
                 series.add(fields.step, math.nan)
 
-    def _value(self, series: Series, step: int, text: bytes) -> None:
-        value = number(text)
-        if value is not None:
-            series.add(step, value)
-            if not series.precision.rounded:
-                series.precision = printed_precision(_text(text))
-
     def _key(self, name: str, series: Series, fields: _Fields) -> bytes | None:
         """The field that holds a series, remembered once it is known."""
-        spelled = {plain(_text(field)): field for field in fields.names()}
-        names = [plain(item) for item in self.columns.names(name)]
-        if name == LOSS and name not in self.columns.chosen:
-            names.sort(key=lambda item: item != "lm_loss")
-            names += [s for s in spelled if s.endswith("loss") and not _OTHER_LOSSES.search(s)]
-        key = next((spelled[item] for item in names if item in spelled), None)
-        if key is None:
+        names = {_text(field): field for field in fields.names()}
+        found = self.columns.find(name, names)
+        if found is None and name == LOSS and name not in self.columns.chosen:
+            losses = (field for field in names if plain(field).endswith("loss"))
+            found = next((field for field in losses if not _OTHER_LOSSES.search(field)), None)
+        if found is None:
             return None
-        self._keys[name] = key
-        series.column = _text(key)
-        if name == LOSS:
-            for step in self.without_loss:
-                series.add(step, math.nan)
-        return key
+        series.column = found
+        for step in self.without_loss if name == LOSS else ():
+            series.add(step, math.nan)
+        return self._keys.setdefault(name, names[found])
 
     def notes(self) -> Iterator[str]:
         """What the counters of skipped iterations told."""
@@ -343,6 +337,12 @@ class MegatronReader(Reader):
                 yield f"{len(steps)} lines count {kind} iterations, the first at step {steps[0]}"
         if GRAD_NORM in self.series and GRAD_NORM not in self._keys:
             yield "no grad norm in its lines (a norm is logged only where gradients are clipped)"
+
+
+def _put(series: Series, step: int, value: float, text: bytes) -> None:
+    series.add(step, value)
+    if not series.precision.rounded:
+        series.precision = printed_precision(_text(text))
 
 
 def _text(raw: bytes) -> str:
