@@ -181,6 +181,11 @@ def test_nan_and_skipped_iterations(tmp_path: Path) -> None:
     )
 
 
+def test_a_skipped_first_iteration_has_no_loss(tmp_path: Path) -> None:
+    lines = [iteration_line(1, 0.0, None, skipped=1), iteration_line(2, 2.5, 0.5)]
+    assert values(read_text(tmp_path, "\n".join(lines))) == {2: 2.5}
+
+
 def test_a_restart_is_said_and_the_later_counts(tmp_path: Path) -> None:
     first = [(step, 5.0, 0.5) for step in range(1, 61)]
     again = [(step, 4.0 if step > 55 else 5.0, 0.5) for step in range(51, 101)]

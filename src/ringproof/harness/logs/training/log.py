@@ -40,7 +40,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
@@ -124,21 +124,13 @@ class Reader:
         self.seen: dict[str, None] = {}
         self.records = self.damaged = 0
         self.exact = False
+        self._keys: dict[str, Any] = {}  # what the step and each series found are called
+        self._shapes: set[tuple[Any, ...]] = set()
         self._lines = self._first_damaged = 0
 
     def take(self, line: bytes) -> None:
         """Read the next line."""
         raise NotImplementedError
-
-    def see(self, names: Iterable[str]) -> None:
-        """Remember names, a bounded number of them."""
-        if len(self.seen) < 1000:
-            self.seen.update(dict.fromkeys(names))
-
-    def damage(self) -> None:
-        """Count the line read last as broken."""
-        self.damaged += 1
-        self._first_damaged = self._first_damaged or self._lines
 
     def notes(self) -> Iterator[str]:
         """What the reader of a verdict should know of the lines, once all are read."""
@@ -149,17 +141,54 @@ class Reader:
                 f"{self._first_damaged:,}"
             )
 
+    def _damage(self) -> None:
+        """Count the line read last as broken."""
+        self.damaged += 1
+        self._first_damaged = self._first_damaged or self._lines
 
-_Path = tuple[str, ...]
-"""Keys that lead from a JSON object into nested ones."""
+    def _record(self, values: dict[Any, Any]) -> bool:
+        """Take the quantities of a step, by their names in the file; return whether it has one."""
+        if len(self._keys) <= len(self.series):  # some quantity has not been found
+            shape = tuple(values)
+            if shape not in self._shapes:
+                self._shapes.add(shape)
+                self._locate({_text(key): key for key in values})
+        step = step_number(values.get(self._keys.get(STEP), False))
+        if step is None:
+            return False
+        self.records += 1
+        for name, key in self._keys.items():
+            raw = values.get(key, False)
+            value = raw if type(raw) is float else number(raw)
+            if value is not None and name != STEP:
+                self._add(self.series[name], step, value, raw)
+        return True
+
+    def _add(self, series: Series, step: int, value: float, raw: Any) -> None:
+        series.add(step, value)
+
+    def _locate(self, names: dict[str, Any]) -> None:
+        """Find the step and the series that are still missing among the names of a record."""
+        if len(self.seen) < 1000:
+            self.seen.update(dict.fromkeys(names))
+        if len(self._shapes) > 1000:
+            self._shapes.clear()
+        for wanted in (STEP, *self.series):
+            found = None if wanted in self._keys else self._find(wanted, list(names))
+            if found is not None:
+                self._keys[wanted] = names[found]
+                if wanted != STEP:
+                    self.series[wanted].column = found
+
+    def _find(self, wanted: str, names: list[str]) -> str | None:
+        """The name that holds a quantity; losses on held-out data stand in lines of their own."""
+        if wanted == EVALUATION and wanted not in self.columns.chosen:
+            return None
+        return self.columns.find(wanted, names)
 
 
 class JsonReader(Reader):
     """Reads JSON lines."""
-
-    def __init__(self, columns: Columns) -> None:
-        super().__init__(columns)
-        self._places: dict[tuple[str, tuple[_Path, ...]], dict[str, _Path]] = {}
 
     def take(self, line: bytes) -> None:
         """Read one line."""
@@ -170,58 +199,28 @@ class JsonReader(Reader):
             record = None
         if not isinstance(record, dict):
             if not line.isspace():
-                self.damage()
+                self._damage()
             return
-        kind = record.get("kind", "step")
+        kind = record.pop("kind", "step")
         if kind == "run":
             self.exact = True
-        elif kind == "step" or (kind == EVALUATION and EVALUATION in self.series):
-            self._record(kind, record)
-
-    def _record(self, kind: str, record: dict[str, Any]) -> None:
-        paths = tuple(_paths(record))
-        places = self._places.get((kind, paths))
-        if places is None:
-            places = self._places[kind, paths] = self._located(kind, paths)
-        step = step_number(_value(record, places.get(STEP, ())))
-        if step is None:
-            return
-        self.records += 1
-        for name, path in places.items():
-            found = _value(record, path)
-            value = found if type(found) is float else number(found)
-            if name != STEP and value is not None:
-                self.series[name].add(step, value)
-                self.series[name].column = ".".join(path)
-
-    def _located(self, kind: str, paths: tuple[_Path, ...]) -> dict[str, _Path]:
-        """Return where the step and each series stand in records with these keys."""
-        if kind == EVALUATION:
-            wanted = {STEP: STEP, EVALUATION: LOSS}
-        else:
-            wanted = {name: name for name in (STEP, *self.series)}
-            if EVALUATION not in self.columns.chosen:
-                wanted.pop(EVALUATION, None)
-        if len(self._places) > 1000:
-            self._places.clear()
-        named = {".".join(path): path for path in paths}
-        self.see(name for name in named if name != "kind")
-        found = {name: self.columns.find(key, named) for name, key in wanted.items()}
-        return {name: named[key] for name, key in found.items() if key is not None}
+        elif kind == "step":
+            self._record(_flat(record))
+        elif kind == EVALUATION and EVALUATION in self.series:
+            place, loss = (self.columns.find(wanted, record) or "" for wanted in (STEP, LOSS))
+            step, value = step_number(record.get(place, False)), number(record.get(loss, False))
+            if step is not None and value is not None:
+                self.records += 1
+                self.series[EVALUATION].add(step, value)
+                self.series[EVALUATION].column = loss
 
 
-def _paths(record: dict[str, Any]) -> Iterator[_Path]:
-    for name, value in record.items():
-        yield (name,)
-        if isinstance(value, dict) and name != "cp_histogram":
-            yield from ((name, *path) for path in _paths(value))
-
-
-def _value(record: Any, path: _Path) -> Any:
-    """Return the value at the end of a path; ``False``, which is not a number, for no path."""
-    for key in path:
-        record = record[key]
-    return record if path else False
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the values of inner objects under names such as ``losses.lm``."""
+    inner = [name for name in record if isinstance(record[name], dict) and name != "cp_histogram"]
+    for name in inner:
+        record |= {f"{name}.{below}": value for below, value in _flat(record[name]).items()}
+    return record
 
 
 _COLOUR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -230,34 +229,8 @@ _VALIDATION = re.compile(
     rb"(?:lm )?loss value: +(\S+) \|"
 )
 _OTHER_LOSSES = re.compile(r"(?i)balanc|aux|z_loss|mtp|indexer")
-_SKIPPED, _NAN = b"number of skipped iterations", b"number of nan iterations"
-
-
-class _Fields(NamedTuple):
-    """One iteration line: its step and, between its bars, its fields."""
-
-    step: int
-    text: bytes
-
-    def get(self, name: bytes) -> bytes | None:
-        """One field; far cheaper than all of them."""
-        lead = b"| " + name + b": "
-        start = self.text.find(lead)
-        stop = self.text.find(b"|", start + len(lead))
-        return self.text[start + len(lead) : stop] if start >= 0 and stop >= 0 else None
-
-    def names(self) -> list[bytes]:
-        """Names of all fields; the last one is left out where no bar closes it."""
-        parts = self.text.split(b"|")[:-1]
-        return [part.split(b": ", 1)[0].strip() for part in parts if b": " in part]
-
-
-def _iterations(line: bytes) -> Iterator[_Fields]:
-    """Every iteration line that stands in one line of the file."""
-    heads = list(ITERATION.finditer(line))
-    for place, head in enumerate(heads):
-        stop = heads[place + 1].start() if place + 1 < len(heads) else len(line)
-        yield _Fields(int(head[1]), line[head.end() - 1 : stop])
+_SKIPPED, _NAN = b" number of skipped iterations", b" number of nan iterations"
+_STEP = b"iteration"
 
 
 class MegatronReader(Reader):
@@ -272,81 +245,65 @@ class MegatronReader(Reader):
     def __init__(self, columns: Columns) -> None:
         super().__init__(columns)
         self.without_loss: list[int] = []
-        self._keys: dict[str, bytes] = {}
-        self._skips: list[int] = []
-        self._nans: list[int] = []
+        self._counted: dict[bytes, list[int]] = {_SKIPPED: [], _NAN: []}
+        self._keys[STEP] = _STEP
+        self._whole = True
 
     def take(self, line: bytes) -> None:
         """Read one line; only an iteration or validation line matters."""
         if b"iteration" not in line:
             return
         clean = _COLOUR.sub(b"", line) if b"\x1b" in line else line
-        for fields in _iterations(clean):
-            self._iteration(fields)
+        heads = list(ITERATION.finditer(clean))
+        stops = [*(head.start() for head in heads[1:]), len(clean)]
+        for head, stop in zip(heads, stops, strict=False):
+            parts = clean[head.end() : stop].split(b"|")[:-1]  # a bar closes every field
+            pairs = [part.split(b": ", 1) for part in parts if b": " in part]
+            self._iteration({_STEP: head[1], **dict(pairs)})
         found = _VALIDATION.search(clean) if EVALUATION in self.series else None
         value = number(found[2]) if found else None
         if found and value is not None:
-            _put(self.series[EVALUATION], int(found[1]), value, found[2])
+            self._add(self.series[EVALUATION], int(found[1]), value, found[2])
 
-    def _iteration(self, fields: _Fields) -> None:
-        if self.records < 100:
-            self.see(_text(name) for name in fields.names())
-        self.records += 1
-        skipped, nans = fields.get(_SKIPPED), fields.get(_NAN)
-        if skipped is not None and skipped.strip() != b"0":
-            self._skips.append(fields.step)
-        if nans is not None and nans.strip() != b"0":
-            self._nans.append(fields.step)
+    def _iteration(self, fields: dict[bytes, bytes]) -> None:
+        for name, steps in self._counted.items():
+            if fields.get(name, b"0").strip() != b"0":
+                steps.append(int(fields[_STEP]))
         # The last field is there, so nothing was cut off, and no skipped step explains a gap.
-        whole = nans is not None and skipped is not None and skipped.strip() == b"0"
-        for name, series in self.series.items():
-            if name != EVALUATION:
-                self._add(name, series, fields, whole)
+        self._whole = _NAN in fields and fields.get(_SKIPPED, b"").strip() == b"0"
+        self._record(fields)
+        if self._whole and LOSS in self.series:
+            if self._keys.get(LOSS) not in fields:
+                self.without_loss.append(int(fields[_STEP]))
+            if LOSS in self._keys and self.without_loss:
+                for step in self.without_loss:
+                    self.series[LOSS].add(step, math.nan)
+                self.without_loss = []
 
-    def _add(self, name: str, series: Series, fields: _Fields, whole: bool) -> None:
-        key = self._keys.get(name) or self._key(name, series, fields)
-        text = fields.get(key) if key is not None else None
-        value = None if text is None else number(text)
-        if text is not None and value is not None:
-            if whole or name != LOSS or value != 0:
-                _put(series, fields.step, value, text)
-        elif name == LOSS and whole:
-            if key is None:
-                self.without_loss.append(fields.step)
-            else:
-                series.add(fields.step, math.nan)
+    def _add(self, series: Series, step: int, value: float, raw: bytes) -> None:
+        if value != 0 or series.name != LOSS or self._whole:  # main prints 0 for skipped steps
+            series.add(step, value)
+        if not series.precision.rounded:
+            series.precision = printed_precision(_text(raw))
 
-    def _key(self, name: str, series: Series, fields: _Fields) -> bytes | None:
-        """The field that holds a series, remembered once it is known."""
-        names = {_text(field): field for field in fields.names()}
-        found = self.columns.find(name, names)
-        if found is None and name == LOSS and name not in self.columns.chosen:
-            losses = (field for field in names if plain(field).endswith("loss"))
-            found = next((field for field in losses if not _OTHER_LOSSES.search(field)), None)
-        if found is None:
-            return None
-        series.column = found
-        for step in self.without_loss if name == LOSS else ():
-            series.add(step, math.nan)
-        return self._keys.setdefault(name, names[found])
+    def _find(self, wanted: str, names: list[str]) -> str | None:
+        found = super()._find(wanted, names)
+        if found is None and wanted == LOSS and wanted not in self.columns.chosen:
+            losses = (name for name in names if plain(name).endswith("loss"))
+            found = next((name for name in losses if not _OTHER_LOSSES.search(name)), None)
+        return found
 
     def notes(self) -> Iterator[str]:
         """What the counters of skipped iterations told."""
-        for kind, steps in (("skipped", self._skips), ("nan", self._nans)):
+        for kind, steps in zip(("skipped", "nan"), self._counted.values(), strict=True):
             if steps:
                 yield f"{len(steps)} lines count {kind} iterations, the first at step {steps[0]}"
         if GRAD_NORM in self.series and GRAD_NORM not in self._keys:
             yield "no grad norm in its lines (a norm is logged only where gradients are clipped)"
 
 
-def _put(series: Series, step: int, value: float, text: bytes) -> None:
-    series.add(step, value)
-    if not series.precision.rounded:
-        series.precision = printed_precision(_text(text))
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", errors="replace")
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else raw.decode("utf-8", errors="replace").strip()
 
 
 _NOT_TRAINING = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^a-z]|$)")
@@ -367,8 +324,6 @@ class TableReader(Reader):
         self._source = source
         self._header: list[str] = []
         self._delimiter = ","
-        self._step = self._width = 0
-        self._adding: list[tuple[Series, int]] = []
 
     def take(self, line: bytes) -> None:
         """Read the header or one row."""
@@ -381,69 +336,50 @@ class TableReader(Reader):
         try:
             row = next(csv.reader([text], delimiter=self._delimiter))
         except csv.Error as error:
-            raise self._source.refused(
-                f"not CSV: {error}", "repair it, or give its --format"
-            ) from error
+            remedy = "repair it, or give its --format"
+            raise self._source.refused(f"not CSV: {error}", remedy) from error
         if not self._header:
-            self._begin(row)
+            self._begin([name.strip() for name in row])
             return
-        step = step_number(row[self._step]) if len(row) >= self._width else None
-        if step is None:
-            if any(row):
-                self.damage()
-            return
-        self.records += 1
-        for series, place in self._adding:
-            value = number(row[place]) if row[place] else None  # NaN is written out
-            if value is not None:
-                series.add(step, value)
+        values = dict(zip(self._header, row, strict=False))
+        whole = all(key in values for key in self._keys.values())
+        if any(row) and not (whole and self._record(values)):
+            self._damage()
 
     def _begin(self, header: list[str]) -> None:
-        """Read the header: find the columns of the step and of the series."""
         if all(number(cell) is not None for cell in header):
             remedy = "name the columns in its first line"
             raise self._source.refused("a CSV file without a header", remedy)
         self._header = header
-        self.see(header)
-        step = self._column(STEP)
-        if step is None:
-            raise self._missing(STEP)
-        places = {name: self._column(name) for name in self.series}
-        spelled = [plain(name) for name in header]
-        if LOSS in places and "value" in spelled and set(places.values()) == {None}:
-            places[LOSS] = spelled.index("value")  # so TensorBoard exports one quantity
-        found = {name: place for name, place in places.items() if place is not None}
-        if not found:
-            raise self._missing(self.columns.series[0])
-        for name, place in found.items():
-            self.series[name].column = header[place].strip()
-        self._step = step
-        self._adding = [(self.series[name], place) for name, place in found.items()]
-        self._width = 1 + max(step, *found.values())
+        self._locate({name: name for name in header})
+        values = [name for name in header if plain(name) == "value"]
+        if values and LOSS in self.series and list(self._keys) == [STEP]:
+            self._keys[LOSS] = self.series[LOSS].column = values[0]  # of TensorBoard's export
+        for wanted in (STEP, self.columns.series[0]):
+            if wanted not in self._keys and (wanted == STEP or len(self._keys) == 1):
+                raise self._missing(wanted)
 
-    def _column(self, wanted: str) -> int | None:
-        """The place of a column: by the user's or usual names, or by how its name ends."""
-        named = self.columns.find(wanted, self._header)
-        if named is not None:
-            return self._header.index(named)
-        if wanted in self.columns.chosen:
+    def _find(self, wanted: str, names: list[str]) -> str | None:
+        """The column by the user's or usual names, or by how its name ends."""
+        found = self.columns.find(wanted, names)
+        if found is None and wanted in self.columns.chosen:
             raise self._missing(wanted)
         endings = _ENDINGS.get(wanted, ())
         likely = [
-            place
-            for place, name in enumerate(map(plain, self._header))
-            if name.endswith(endings) and not _NOT_TRAINING.search(name)
+            name
+            for name in names
+            if plain(name).endswith(endings) and not _NOT_TRAINING.search(plain(name))
         ]
+        if found is not None or not likely:
+            return found
         if len(likely) > 1:
-            names = [self._header[place].strip() for place in likely[:3]]
-            remedy = f"choose with --columns '{wanted}={names[0]}'"
-            raise self._source.refused(f"{wanted} could be {' or '.join(names)}", remedy)
-        return likely[0] if likely else None
+            remedy = f"choose with --columns '{wanted}={likely[0]}'"
+            raise self._source.refused(f"{wanted} could be {' or '.join(likely[:3])}", remedy)
+        return likely[0]
 
     def _missing(self, wanted: str) -> Exception:
-        held = ", ".join(name.strip() for name in self._header[:8])
         more = ", ..." if len(self._header) > 8 else ""
-        problem = f"no column for {wanted} among {held}{more}"
+        problem = f"no column for {wanted} among {', '.join(self._header[:8])}{more}"
         return self._source.refused(problem, f"name it: --columns '{wanted}=COLUMN'")
 
 
