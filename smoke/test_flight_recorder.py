@@ -33,7 +33,7 @@ def test_the_rank_that_left_a_collective_out_is_named(tmp_path: Path) -> None:
         report = diagnose(paths)
         (stuck,) = report.stuck
         assert (stuck.sequence, stuck.behind) == (5, (2,))
-        assert set(stuck.group.waiting) == {0, 1}
+        assert set(stuck.waiting) == {0, 1}
         text = "\n".join(as_text(report))
         assert "ranks waited in CONTEXT_PARALLEL_GROUP for rank 2" in text
         assert "gloo:all_reduce, number 5" in text

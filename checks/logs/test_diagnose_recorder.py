@@ -101,7 +101,7 @@ def test_the_group_that_explains_the_others_comes_first(tmp_path: Path) -> None:
     for rank in (1, 2):
         dumps[rank] = dumps[0]
     first, then = diagnose(write(tmp_path, dumps)).stuck
-    assert first.group.description == second["description"]
+    assert first.description == second["description"]
     assert (first.behind, first.elsewhere) == ((0, 1, 2, 4), (0, 1, 2))
     assert (then.behind, then.elsewhere) == ((3,), (3,))
 

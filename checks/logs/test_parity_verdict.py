@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
-from ringproof.harness.logs.training import verdict
 from ringproof.harness.logs.training.log import TrainingLog
 from ringproof.harness.logs.training.report import readings
 from ringproof.harness.logs.training.series import JUDGED, Precision, Series
@@ -21,6 +20,7 @@ from ringproof.harness.logs.training.verdict import (
     Kind,
     SeriesComparison,
     compare_logs,
+    compare_series,
 )
 
 QUIET = Training(rate=0.05)
@@ -70,6 +70,8 @@ CURVE = [2 + 4 * math.exp(-k / 60) for k in range(200)]
 def test_real_pairs(other: Training, tolerance: float, loss: Kind, norm: Kind) -> None:
     result = compared(other, tolerance)
     assert [one.judgement.kind for one in result.series] == [loss, norm]
+    ratios = [one.judgement.ratio is not None for one in result.series]
+    assert ratios == [other.normaliser != 1, False]  # another seed has none, for example
     if other.order and loss in (Kind.WITHIN, Kind.JUMP):
         assert result.series[0].differing > 10  # there was rounding to tell apart
 
@@ -102,12 +104,6 @@ def test_a_wrong_normaliser_is_a_constant_ratio() -> None:
     assert ratio.steps == 120
     said = list(readings(result))
     assert said == ["loss: constant ratio 1.25 (B / A) over 120 steps: look at the loss normaliser"]
-
-
-def test_a_changed_seed_is_no_constant_ratio() -> None:
-    found = made([row[1] for row in QUIET.run()], [r[1] for r in Training(seed=1).run()])
-    assert found.judgement.kind is Kind.START
-    assert found.judgement.ratio is None
 
 
 @pytest.mark.parametrize("decades_per_step", [0.02, 0.05, 0.2])
@@ -158,14 +154,6 @@ def test_a_random_walk_at_rounding_level_is_no_jump() -> None:
     assert made(CURVE, b, 1e-15).judgement.kind in (Kind.DRIFT, Kind.WITHIN)
     crossed = made(CURVE, b, 0.0)
     assert crossed.judgement.kind in (Kind.DRIFT, Kind.START)
-
-
-def test_without_the_rule_a_jump_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = noisy(CURVE, lambda _: 2e-16)
-    b[100:] = [value * 1.01 for value in b[100:]]
-    assert made(CURVE, b).judgement.kind is Kind.JUMP
-    monkeypatch.setattr(verdict, "LEAP", math.inf)
-    assert made(CURVE, b).judgement.kind is Kind.DRIFT
 
 
 def test_drift_and_then_a_jump() -> None:
@@ -286,31 +274,31 @@ def test_zero_and_bitwise() -> None:
     assert gone.first.relative == 1.0
 
 
-def test_what_print_hides_is_no_difference() -> None:
-    def printed(values: Sequence[float], precision: Precision) -> Series:
-        steps = array("q", range(len(values)))
-        return Series("loss", "lm loss", steps, array("d", values), precision=precision)
+SEVEN, THREE, EXACT = Precision(significant=7), Precision(decimals=3), Precision()
 
-    def judged(
-        a: list[float], b: list[float], one: Precision, other: Precision, tol: float
-    ) -> Kind:
-        logs = [
-            TrainingLog("x", role, "megatron", {"loss": printed(v, p)}, False, True, (), ())
-            for role, v, p in (("A", a, one), ("B", b, other))
-        ]
-        return compare_logs(*logs, ("loss",), tol).series[0].judgement.kind
 
-    seven, exact = Precision(significant=7), Precision()
-    assert judged([1.234567], [1.234567], seven, seven, 1e-9) is Kind.EQUAL
-    assert judged([1.234567], [1.234568], seven, seven, 1e-9) is Kind.WITHIN
-    assert judged([1.234567], [1.234569], seven, seven, 1e-9) is Kind.START
-    assert judged([1.234567], [1.234568], seven, seven, 0.0) is Kind.START
-    assert judged([1.234567], [1.234568], exact, exact, 1e-9) is Kind.START
-    assert judged([1.2345674], [1.234567], exact, seven, 0.0) is Kind.EQUAL
-    assert judged([1.2345676], [1.234567], exact, seven, 1e-9) is Kind.START
-    three = Precision(decimals=3)
-    assert judged([0.123], [0.124], three, three, 1e-9) is Kind.WITHIN
-    assert judged([0.123], [0.125], three, three, 1e-9) is Kind.START
+@pytest.mark.parametrize(
+    ("a", "b", "precisions", "tolerance", "kind"),
+    [
+        (1.234567, 1.234567, (SEVEN, SEVEN), 1e-9, Kind.EQUAL),
+        (1.234567, 1.234568, (SEVEN, SEVEN), 1e-9, Kind.WITHIN),
+        (1.234567, 1.234569, (SEVEN, SEVEN), 1e-9, Kind.START),
+        (1.234567, 1.234568, (SEVEN, SEVEN), 0.0, Kind.START),
+        (1.234567, 1.234568, (EXACT, EXACT), 1e-9, Kind.START),
+        (1.2345674, 1.234567, (EXACT, SEVEN), 0.0, Kind.EQUAL),
+        (1.2345676, 1.234567, (EXACT, SEVEN), 1e-9, Kind.START),
+        (0.123, 0.124, (THREE, THREE), 1e-9, Kind.WITHIN),
+        (0.123, 0.125, (THREE, THREE), 1e-9, Kind.START),
+    ],
+)
+def test_what_print_hides_is_no_difference(
+    a: float, b: float, precisions: tuple[Precision, Precision], tolerance: float, kind: Kind
+) -> None:
+    one, other = (
+        Series("loss", "lm loss", array("q", [1]), array("d", [value]), precision=precision)
+        for value, precision in zip((a, b), precisions, strict=True)
+    )
+    assert compare_series(one, other, tolerance).judgement.kind is kind
 
 
 @given(
@@ -325,10 +313,6 @@ def test_any_two_series_get_a_verdict(a: list[float], b: list[float], tolerance:
     assert found.judgement.kind is mirrored.judgement.kind
     assert len(found.places) == len(mirrored.places)
     assert (found.first is None) == (not found.places)
-    finite = [
-        (one, other)
-        for one, other in zip(a, b, strict=False)
-        if math.isfinite(one) and math.isfinite(other)
-    ]
+    finite = [pair for pair in zip(a, b, strict=False) if all(map(math.isfinite, pair))]
     beyond = [abs(x - y) > tolerance * max(abs(x), abs(y)) * (1 + 1e-9) for x, y in finite]
     assert not (found.within and any(beyond))

@@ -67,13 +67,10 @@ def test_each_format_is_read(tmp_path: Path) -> None:
         assert len(told["curves"]["loss"]) == 60
 
 
-def test_what_a_megatron_line_has_beside_the_loss(tmp_path: Path) -> None:
+def test_what_a_line_has_beside_the_loss(tmp_path: Path) -> None:
     latest = state(write_megatron(tmp_path / "a.log", ROWS))["latest"]
     assert latest["step_seconds"] == pytest.approx(0.1234)
     assert latest["tflops_per_gpu"] == 12.3
-
-
-def test_cp_sizes_of_our_log_are_counted(tmp_path: Path) -> None:
     told = state(write_jsonl(tmp_path / "a.jsonl", ROWS))["cp_histogram"]
     assert told == {"counted": "sequences by CP size", "counts": {"1": 120}}
 
@@ -149,11 +146,13 @@ def test_findings(
 
 
 def test_missing_steps_are_said(tmp_path: Path) -> None:
-    log = write_jsonl(tmp_path / "a.jsonl", [row for row in ROWS if not 20 < row[0] < 31])
-    assert findings(log) == [("missing", 31)]
     every_tenth = [row for row in ROWS if row[0] == 1 or row[0] % 10 == 0]
-    assert findings(write_jsonl(log, every_tenth)) == []
-    assert findings(write_jsonl(log, [*ROWS[:2], *ROWS[9::10]])) == []
+    for rows, expected in (
+        ([row for row in ROWS if not 20 < row[0] < 31], [("missing", 31)]),
+        (every_tenth, []),
+        ([*ROWS[:2], *ROWS[9::10]], []),
+    ):
+        assert findings(write_jsonl(tmp_path / "a.jsonl", rows)) == expected
 
 
 def test_warm_up_is_not_in_the_curve_of_the_iteration_time(tmp_path: Path) -> None:

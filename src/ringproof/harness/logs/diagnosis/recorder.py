@@ -46,6 +46,9 @@ class Group:
         members: Its ranks, as far as the dumps name them.
         last: Number of the last collective that each rank has entered.
         waiting: What each rank waits in.
+        behind: Ranks that have not entered the collective that others wait in.
+        elsewhere: Those of them that wait in another group.
+        silent: Members without a dump.
     """
 
     name: str
@@ -53,25 +56,25 @@ class Group:
     members: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, Waiting] = field(default_factory=dict)
+    behind: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
 
+    @property
+    def sequence(self) -> int:
+        """Number of the first collective that a rank waits in."""
+        return min(waiting.sequence for waiting in self.waiting.values())
 
-@dataclass(frozen=True)
-class Stuck:
-    """A group whose ranks wait.
+    @property
+    def free(self) -> list[int]:
+        """Ranks that are behind and wait for nothing else."""
+        return [rank for rank in self.behind if rank not in self.elsewhere]
 
-    Attributes:
-        behind: Ranks that have not entered the collective that others wait in.
-        silent: Members without a dump.
-        differ: Whether ranks wait in different operations, or in sizes that differ, at one number.
-        elsewhere: Ranks of ``behind`` that wait in another group.
-    """
-
-    group: Group
-    sequence: int
-    behind: tuple[int, ...]
-    silent: tuple[int, ...]
-    differ: bool
-    elsewhere: tuple[int, ...]
+    @property
+    def differ(self) -> bool:
+        """Whether ranks wait in different operations, or in sizes that differ, at one number."""
+        first = [one for one in self.waiting.values() if one.sequence == self.sequence]
+        return len(set(map(_compared, first))) > 1
 
 
 class _Plain(pickle.Unpickler):
@@ -116,8 +119,7 @@ def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
     return int(named[1]), content
 
 
-def groups_of(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, Group]:
-    """Merge the dumps of all ranks by process group."""
+def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, Group]:
     groups: dict[str, Group] = {}
     for rank, dump in dumps.items():
         for entry in dump["entries"]:
@@ -162,28 +164,18 @@ def _ranks(text: object) -> list[int]:
     return [rank for rank in text if isinstance(rank, int)] if isinstance(text, list) else []
 
 
-def stuck_groups(groups: Mapping[str, Group], dumped: Sequence[int]) -> list[Stuck]:
-    """Return the groups whose ranks wait, those that explain the others first."""
-    found = [_stuck(group, groups, set(dumped)) for group in groups.values() if group.waiting]
-    return sorted(found, key=_order)
-
-
-def _stuck(group: Group, groups: Mapping[str, Group], dumped: set[int]) -> Stuck:
-    sequence = min(waiting.sequence for waiting in group.waiting.values())
-    there = {rank for rank, waiting in group.waiting.items() if waiting.sequence == sequence}
-    behind = [rank for rank in sorted(group.members & dumped)
-              if rank not in group.waiting and group.last.get(rank, 0) < sequence]  # fmt: skip
-    elsewhere = [rank for rank in behind
-                 if any(rank in other.waiting for other in groups.values())]  # fmt: skip
-    kinds = {_compared(group.waiting[rank]) for rank in there}
-    return Stuck(
-        group,
-        sequence,
-        tuple(behind),
-        tuple(sorted(group.members - dumped)),
-        len(kinds) > 1,
-        tuple(elsewhere),
-    )
+def stuck_groups(dumps: Mapping[int, Mapping[str, Any]]) -> list[Group]:
+    """Return the groups whose ranks wait, by the dumps of each rank; first those that explain."""
+    groups = _merged(dumps)
+    waiting = {rank for group in groups.values() for rank in group.waiting}
+    stuck = [group for group in groups.values() if group.waiting]
+    for group in stuck:
+        for rank in sorted(group.members & set(dumps)):
+            if rank not in group.waiting and group.last.get(rank, 0) < group.sequence:
+                group.behind += (rank,)
+        group.elsewhere = tuple(rank for rank in group.behind if rank in waiting)
+        group.silent = tuple(sorted(group.members - set(dumps)))
+    return sorted(stuck, key=_order)
 
 
 def _compared(waiting: Waiting) -> tuple[str, str]:
@@ -193,34 +185,31 @@ def _compared(waiting: Waiting) -> tuple[str, str]:
     return waiting.operation, waiting.sizes if _SAME_SIZES.search(waiting.operation) else ""
 
 
-def _order(stuck: Stuck) -> tuple[int, int, str]:
+def _order(group: Group) -> tuple[int, int, str]:
     """Groups with a rank that is behind and waits for nothing else come first."""
-    free = set(stuck.behind) - set(stuck.elsewhere)
-    rank = 0 if free else 1 if stuck.silent else 2 if stuck.differ else 3
-    return rank, len(stuck.group.members), stuck.group.name
+    reasons = (bool(group.free), bool(group.silent), group.differ, True)
+    return reasons.index(True), len(group.members), group.name
 
 
-def explained(stuck: Stuck) -> Iterator[str]:
+def explained(group: Group) -> Iterator[str]:
     """Return what the dumps say of a group, line by line."""
-    group = stuck.group
     by_what: dict[tuple[int, str], list[int]] = {}
-    for rank, waiting in group.waiting.items():
+    for rank, waiting in sorted(group.waiting.items()):
         by_what.setdefault((waiting.sequence, waiting.operation), []).append(rank)
     for (sequence, operation), ranks in sorted(by_what.items()):
-        many = "ranks" if len(ranks) > 1 else "rank"
-        names = format_ranks(tuple(sorted(ranks)))
-        yield f"{many} {names} waited in {operation}, number {sequence}, of {group.description}"
-    free = [rank for rank in stuck.behind if rank not in stuck.elsewhere]
-    told: tuple[tuple[Sequence[int], str], ...] = (
-        (
-            free,
-            f"did not enter number {stuck.sequence} of {group.description} and waited in no group",
-        ),
-        (stuck.elsewhere, f"did not enter number {stuck.sequence} and waited in another group"),
-        (stuck.silent, f"left no dump here, as members of {group.description}"),
+        waits = f"waited in {operation}, number {sequence}, of {group.description}"
+        yield f"{rank_text(ranks)} {waits}"
+    missed = f"did not enter number {group.sequence}"
+    told = (
+        (group.free, f"{missed} of {group.description} and waited in no group"),
+        (group.elsewhere, f"{missed} and waited in another group"),
+        (group.silent, f"left no dump here, as members of {group.description}"),
     )
-    for some, text in told:
-        if some:
-            yield f"rank{'s' if len(some) > 1 else ''} {format_ranks(tuple(some))} {text}"
-    if stuck.differ:
+    yield from (f"{rank_text(some)} {text}" for some, text in told if some)
+    if group.differ:
         yield f"ranks of {group.description} disagreed in the operation or its sizes"
+
+
+def rank_text(ranks: Sequence[int]) -> str:
+    """Return ranks in words."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(tuple(ranks))}"

@@ -8,7 +8,7 @@ from typing import Any
 from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.index import Symptom
 from ringproof.harness.logs.diagnosis.reading import CUT, shown
-from ringproof.harness.logs.diagnosis.recorder import Stuck, explained
+from ringproof.harness.logs.diagnosis.recorder import Group, explained, rank_text
 from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding
 from ringproof.reference.topology.census_line import format_ranks
 
@@ -22,7 +22,7 @@ def names(who: Collection[str]) -> str:
     """Return ranks in words."""
     ranks = sorted(int(name[5:]) for name in who if name.startswith("rank "))
     rest = sorted(name for name in who if not name.startswith("rank "))
-    shown = [f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"] if ranks else []
+    shown = [rank_text(ranks)] if ranks else []
     shown += rest[:_MOST_NAMES]
     if len(rest) > _MOST_NAMES:
         shown.append(f"{len(rest) - _MOST_NAMES} more")
@@ -87,14 +87,10 @@ def _headline(diagnosis: Diagnosis) -> str:
     return "nothing found"
 
 
-def _hang_headline(stuck: Stuck) -> str:
-    free = [rank for rank in stuck.behind if rank not in stuck.elsewhere]
-    missing = free or list(stuck.silent)
-    group = printable(stuck.group.description)
-    if not missing:
-        return f"a hang: ranks waited in {group}"
-    who = names({f"rank {rank}" for rank in missing})
-    return f"a hang: ranks waited in {group} for {who}"
+def _hang_headline(stuck: Group) -> str:
+    missing = stuck.free or stuck.silent
+    told = f"a hang: ranks waited in {printable(stuck.description)}"
+    return f"{told} for {rank_text(missing)}" if missing else told
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -145,11 +141,11 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "hang": _symptom(diagnosis.hang) if diagnosis.hang else None,
         "stuck": [
             {
-                "group": one.group.name,
-                "description": one.group.description,
+                "group": one.name,
+                "description": one.description,
                 "waiting": {
                     str(rank): {"operation": waiting.operation, "number": waiting.sequence}
-                    for rank, waiting in sorted(one.group.waiting.items())
+                    for rank, waiting in sorted(one.waiting.items())
                 },
                 "behind": one.behind,
                 "without_dump": one.silent,

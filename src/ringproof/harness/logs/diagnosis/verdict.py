@@ -19,8 +19,7 @@ from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
 from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event, LogReader
 from ringproof.harness.logs.diagnosis.recorder import (
     HEAD_BYTES,
-    Stuck,
-    groups_of,
+    Group,
     is_dump,
     read_dump,
     stuck_groups,
@@ -100,7 +99,7 @@ class Diagnosis:
     missing: tuple[int, ...]
     engine: str
     engine_lines: tuple[str, ...]
-    stuck: tuple[Stuck, ...]
+    stuck: tuple[Group, ...]
     hang: Symptom | None
     logs: int
     dumps: int
@@ -257,7 +256,7 @@ class Ledger:
         if self._full:
             left = "more kinds of errors than this reader keeps; the later ones are left out"
             self.notes.append(left)
-        stuck = stuck_groups(groups_of(dumps), sorted(dumps))
+        stuck = stuck_groups(dumps)
         return Diagnosis(
             cause=ordered[0] if ordered else None,
             others=tuple(ordered[1:]),
@@ -268,7 +267,7 @@ class Ledger:
             engine=engine_text(sorted(self._engine.items(), key=str)),
             engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
             stuck=tuple(stuck),
-            hang=self.index.find(TIMEOUT, stuck[0].group.description) if stuck else None,
+            hang=self.index.find(TIMEOUT, stuck[0].description) if stuck else None,
             logs=len(self._files),
             dumps=len(dumps),
             lines=self.lines,
