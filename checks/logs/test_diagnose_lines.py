@@ -84,12 +84,54 @@ def test_a_line_that_shows_nothing(tmp_path: Path, line: str) -> None:
     assert "diagnosis: nothing found" in list(as_text(report))
 
 
-def test_nan_that_is_overcome_is_past(tmp_path: Path) -> None:
-    line = progress(5, 5)[0].replace("1.000", "nan")
-    assert cause(read(tmp_path, [line, *progress(6, 9)]))[0] == "nan-line"
-    report = read(tmp_path, [line, *progress(6, 20)])
-    assert not report.found
-    assert len(report.earlier) == 1
+DURING = ["", "During handling of the above exception, another exception occurred:", ""]
+QUOTED = traceback(KNOWN)[-1]
+NAN = progress(5, 5)[0].replace("1.000", "nan")
+FIRST, *REST = traceback(KNOWN)
+RAISED = [
+    *(f"[rank1]: {line}" for line in traceback(KNOWN)),
+    *(f"[rank2]: {line}" for line in traceback(OTHER)),
+]
+ROOT = [
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "Root Cause (first observed failure):", "[0]:", "  time      : 2026-11-02_12:00:00",
+    "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 77)",
+]  # fmt: skip
+MESSAGE = ["CUDA graph mismatch:", "- Value mismatch at x.local_cp_size: 2"]
+FAULT = "  what():  CUDA error: an illegal memory access was encountered"
+CUT_SHORT = [f"[rank1]: {line}" for line in traceback(UNKNOWN)[:-1]]
+CAUSES = {
+    "NaN": ([NAN, *progress(6, 9)], "nan-line"),
+    "NaN that is overcome": ([NAN, *progress(6, 20)], "nothing"),
+    "an exception without its traceback": ([QUOTED], "rerun-iterator"),
+    "which is the weaker evidence": ([QUOTED, *traceback(UNKNOWN)], "mycode.BadError"),
+    "the launcher's root cause": ([*RAISED, *ROOT], "hooks"),
+    "no root cause": ([*RAISED, *ROOT[:2]], "rerun-iterator"),
+    "what led to another": ([*traceback(UNKNOWN), *DURING, *traceback(KNOWN)], "rerun-iterator"),
+    "what followed from it": ([*traceback(KNOWN), *DURING, *traceback(UNKNOWN)], "rerun-iterator"),
+    "a traceback without its end": (CUT_SHORT, CUT),
+    "which is the last resort": ([*CUT_SHORT, *RAISED[: len(REST) + 1]], "rerun-iterator"),
+    "all lines of a message": ([*traceback(UNKNOWN), *MESSAGE], "local-graphs"),
+    "no line of the message": ([*traceback(UNKNOWN), "", MESSAGE[1]], "mycode.BadError"),
+    "an error late in a long line": (["z" * 30_000 + FAULT], "illegal-access"),
+    "after a logger's prefix": ([f"ERROR | train:12 - {FIRST}", *REST], "rerun-iterator"),
+    "a mention": ([f"{FIRST} is what one reads", *REST[:-1]], "nothing"),
+    **{
+        f"the name {error}": (traceback(Case("", "", error, "words")), error)
+        for error in ("Exception", "SystemExit", "a.b.Timeout", "KeyboardInterrupt")
+    },
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_cause(tmp_path: Path, name: str) -> None:
+    lines, expected = CAUSES[name]
+    report = read(tmp_path, lines)
+    first = next((one.first.error for one in (report.cause, *report.follow_ups) if one), "nothing")
+    assert expected in (cause(report)[0], first)
+    assert report.found == (expected != "nothing")
+    assert bool(report.others) == ("root cause" in name or name == "what followed from it")
+    assert bool(report.earlier) == (name == "NaN that is overcome")
 
 
 @pytest.mark.parametrize(
@@ -121,14 +163,6 @@ def test_only_lost_peers_is_said(tmp_path: Path) -> None:
     assert "own error is in none of these logs" in next(as_text(report))
 
 
-def test_an_exception_without_its_traceback_is_the_weaker_evidence(tmp_path: Path) -> None:
-    quoted = traceback(KNOWN)[-1]
-    assert cause(read(tmp_path, [quoted]))[0] == "rerun-iterator"
-    report = read(tmp_path, [quoted, *traceback(UNKNOWN)])
-    assert cause(report)[0] == "mycode.BadError"
-    assert not report.others
-
-
 def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> None:
     lines = {3: traceback(UNKNOWN), 1: [watchdog(1)], 2: lost_peer()}
     report = read(tmp_path, mixed(lines, "[rank{}]: "))
@@ -138,13 +172,6 @@ def test_an_unknown_exception_is_not_assigned_to_a_pitfall(tmp_path: Path) -> No
     assert "value 7 of 12 is bad" in text
     assert "cards" not in text
     assert "in own_step" in text
-
-
-@pytest.mark.parametrize("error", ["Exception", "SystemExit", "a.b.Timeout", "KeyboardInterrupt"])
-def test_names_of_exceptions(tmp_path: Path, error: str) -> None:
-    one = read(tmp_path, traceback(Case("", "", error, "words")))
-    (finding,) = [one.cause] if one.cause else one.follow_ups
-    assert finding.first.error == error
 
 
 def test_the_earliest_by_time_comes_first(tmp_path: Path) -> None:
@@ -157,35 +184,6 @@ def test_the_earliest_by_time_comes_first(tmp_path: Path) -> None:
         report = diagnose(paths, index=INDEX)
         assert cause(report)[1] == ("rank 1" if first is KNOWN else "rank 2")
         assert len(report.others) == 1
-
-
-def test_the_launcher_s_root_cause_comes_first(tmp_path: Path) -> None:
-    lines = [
-        *(f"[rank1]: {line}" for line in traceback(KNOWN)),
-        *(f"[rank2]: {line}" for line in traceback(OTHER)),
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
-        "Root Cause (first observed failure):", "[0]:", "  time      : 2026-11-02_12:00:00",
-        "  rank      : 2 (local_rank: 2)", "  exitcode  : 1 (pid: 77)",
-    ]  # fmt: skip
-    assert cause(read(tmp_path, lines)) == ("hooks", "rank 2")
-    assert cause(read(tmp_path, lines[:-4])) == ("rerun-iterator", "rank 1")
-
-
-def test_an_exception_that_led_to_another_is_dropped(tmp_path: Path) -> None:
-    during = "During handling of the above exception, another exception occurred:"
-    report = read(tmp_path, [*traceback(UNKNOWN), "", during, "", *traceback(KNOWN)])
-    assert cause(report)[0] == "rerun-iterator"
-    assert not report.others
-    report = read(tmp_path, [*traceback(KNOWN), "", during, "", *traceback(UNKNOWN)])
-    assert cause(report)[0] == "rerun-iterator"
-
-
-def test_a_traceback_without_its_end_is_the_last_resort(tmp_path: Path) -> None:
-    report = read(tmp_path, traceback(UNKNOWN)[:-1])
-    assert cause(report)[0] == CUT
-    cut = [f"[rank1]: {line}" for line in traceback(UNKNOWN)[:-1]]
-    report = read(tmp_path, [*cut, *(f"[rank2]: {line}" for line in traceback(KNOWN))])
-    assert cause(report)[0] == "rerun-iterator"
 
 
 @pytest.mark.parametrize(
@@ -244,23 +242,6 @@ def test_lines_of_blocks_are_found_and_numbered() -> None:
     bar = "50%\r" * 300_000 + "\n"
     report = diagnose(["-"], stdin=io.BytesIO((bar + body).encode()), index=INDEX)
     assert cause(report)[0] == "rerun-iterator"
-
-
-def test_all_lines_of_a_message_are_read(tmp_path: Path) -> None:
-    lines = [*traceback(UNKNOWN), "CUDA graph mismatch:", "- Value mismatch at x.local_cp_size: 2"]
-    assert cause(read(tmp_path, lines))[0] == "local-graphs"
-    assert cause(read(tmp_path, [*lines[:-2], "", lines[-1]]))[0] == "mycode.BadError"
-
-
-def test_an_error_late_in_a_long_line_is_found(tmp_path: Path) -> None:
-    line = "z" * 30_000 + "  what():  CUDA error: an illegal memory access was encountered"
-    assert cause(read(tmp_path, [line]))[0] == "illegal-access"
-
-
-def test_a_traceback_after_a_logger_s_prefix_is_read(tmp_path: Path) -> None:
-    head, *rest = traceback(KNOWN)
-    assert cause(read(tmp_path, [f"ERROR | train:12 - {head}", *rest]))[0] == "rerun-iterator"
-    assert not read(tmp_path, [f"{head} is what one reads", *rest[:-1]]).found
 
 
 def test_gzip_is_read_and_counted(tmp_path: Path) -> None:

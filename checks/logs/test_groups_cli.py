@@ -162,32 +162,6 @@ def test_stdin(log: Path) -> None:
         assert groups("-", "--expect", "hierarchical", data=data).exit_code == code
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing.log"], "no such file"),
-        (["."], "a directory"),
-        (["/dev/zero"], "a device"),
-        (["a\0b"], "cannot be read"),
-        (["loop.log"], "cannot be read"),
-        (["run.log", "--expect", "maybe"], "no such verdict"),
-        (["run.log", "--hcp", "2,x"], "whole numbers"),
-        (["run.log", "--hcp", "1,8"], "not a hierarchy"),
-        (["run.log", "--hcp", "8"], "not a hierarchy"),
-        (["run.log", "--hcp", "2,2", "--expect", "flat"], "do not go with"),
-    ],
-)
-def test_bad_input(
-    log: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(log.parent)
-    Path("loop.log").symlink_to("loop.log")
-    result = groups(*arguments)
-    assert isinstance(result.exception, InputError)
-    assert message in str(result.exception)
-    assert "\n" not in str(result.exception)
-
-
 def test_no_file_is_bad_usage() -> None:
     assert groups().exit_code == 2
 

@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from checks.logs.groups_run import RING, census, traffic
 from ringproof.cli.logs import app
-from ringproof.errors import InputError
-from ringproof.harness.logs.verdict import parse_expectation
 from ringproof.reference.topology.dynamic_catalogue import all_dynamic_groups, dynamic_description
 from ringproof.reference.topology.layout import RankLayout
 
@@ -104,10 +102,3 @@ def test_traffic_can_be_asked_for(tmp_path: Path) -> None:
     ]
     both = [*lines, *traffic(FOUR, WORLD, RING, 4096)]
     assert report(tmp_path, both, *options).exit_code == 0
-
-
-@pytest.mark.parametrize("text", ["", "2,1", "1,1", "0,2", "1,two", "1;2", "9" * 5000, "-1"])
-def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_expectation(None, None, dynamic=text)
-    assert caught.value.field == "--dynamic"

@@ -188,7 +188,6 @@ SNIPPETS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
 def plain(data: bytes) -> bool:
     """Whether it is read as text: what begins like gzip and is none is refused."""
     return not data.startswith(b"\x1f\x8b")
@@ -206,17 +205,11 @@ def test_junk_is_unknown(data: bytes) -> None:
     assert judge(data)[0] == "unknown"
 
 
-@settings(max_examples=300)
-@given(junk(SNIPPETS[3:]))
-def test_mixed_junk_never_is_hierarchical(data: bytes) -> None:
-    assert judge(data)[0] in ("unknown", "none", "flat")
-
-
-@settings(max_examples=200)
-@given(junk(SNIPPETS))
-def test_mixed_junk_never_crashes(data: bytes) -> None:
-    report = read_groups(["-"], Expectation(), stdin=io.BytesIO(data))
-    assert report.decision.verdict.value in ("unknown", "none", "flat", "hierarchical")
+@settings(max_examples=500)
+@given(junk(SNIPPETS), junk(SNIPPETS[3:]))
+def test_mixed_junk_is_not_hierarchical(any_snippets: bytes, no_groups: bytes) -> None:
+    assert judge(no_groups)[0] in ("unknown", "none", "flat")
+    assert judge(any_snippets)[0]  # is read without an error
 
 
 @pytest.mark.parametrize(

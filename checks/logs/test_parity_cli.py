@@ -231,39 +231,6 @@ def test_without_matplotlib(
     assert parity(logs["a"], logs["same"]).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["missing", "a.jsonl"], "A: no such file"),
-        (["a.jsonl", "."], "B: a directory"),
-        (["a.jsonl", "/dev/zero"], "B: a device"),
-        (["a.jsonl", "empty"], "B: empty"),
-        (["a.jsonl", "later"], "A, B: no common steps: A has 1 to 100, B has 201 to 300"),
-        (["a.jsonl", "norms", "--series", "loss"], "B: its steps hold no loss but"),
-        (["-", "-"], "both are stdin"),
-        (["a.jsonl", "same.jsonl", "--tol", "-1"], "--tol: not a number from 0"),
-        (["a.jsonl", "same.jsonl", "--tol", "nan"], "--tol: not a number from 0"),
-        (["a.jsonl", "same.jsonl", "--log-format", "xml"], "--log-format: no such format"),
-        (["a.jsonl", "same.jsonl", "--columns", "loss"], "not NAME=COLUMN"),
-        (["a.jsonl", "same.jsonl", "--columns", "mtp=x"], "names no series"),
-        (["a.jsonl", "same.jsonl", "--series", "loss,"], "not a list of names"),
-        (["a.jsonl", "same.jsonl", "--png", "-"], "is a picture"),
-        (["a.jsonl", "same.jsonl", "--html", "no/x"], "--html: cannot be written"),
-    ],
-)
-def test_bad_input(
-    logs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(logs["a"].parent)
-    Path("empty").write_bytes(b"")
-    write_jsonl(Path("later"), [(step + 200, loss, norm) for step, loss, norm in ROWS])
-    Path("norms").write_text('{"step": 1, "grad_norm": 0.5}\n')
-    result = parity(*arguments)
-    assert isinstance(result.exception, InputError), result.output
-    assert message in str(result.exception)
-    assert "\n" not in str(result.exception)
-
-
 @pytest.mark.timeout(100)  # seconds on an idle core; a quadratic reader takes hours
 def test_large_logs(tmp_path: Path) -> None:
     rows = [(step, 2 + 1 / step, 1.0) for step in range(1, 50_001)]

@@ -26,7 +26,6 @@ from typer.testing import CliRunner
 from checks.logs.parity_run import iteration_line, write_csv, write_jsonl, write_megatron
 from ringproof.cli.logs import app
 from ringproof.cli.logs_watch_plot import plot, screen
-from ringproof.errors import InputError
 from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.training.series import Columns
 from ringproof.harness.logs.watching.watch import WATCHED, Point, StepReader, Watch
@@ -229,35 +228,6 @@ def test_the_screen_fits_the_terminal(tmp_path: Path, height: int) -> None:
     assert any("CP 4" in line and line.endswith(" 59") for line in lines)
     assert "loss-spike at step 40" in lines[-1]
     assert sum(line in ("loss", "grad norm") for line in lines) == (0 if height == 12 else 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("missing.log", "--once"), "no such file"),
-        ((".", "--once"), "is not a file that grows"),
-        (("log", "log"), "is named twice"),
-        (("log", "--once", "--until-step", "3"), "does not wait"),
-        (("log", "--once", "--timeout", "3"), "does not wait"),
-        (("log", "--stalled", "0"), "not a time in seconds"),
-        (("log", "--timeout", "nan"), "not a time in seconds"),
-        (("log", "--until-step", "0"), "not a step"),
-        (("log", "--columns", "x"), "not NAME=COLUMN"),
-        (("prose", "--once"), "no training steps found"),
-        (("table", "--once"), "loss could be"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "log", ROWS)
-    (tmp_path / "prose").write_text("nothing\nto see\n")
-    (tmp_path / "table").write_text("step,a/loss,b/loss\n1,2,3\n")
-    result = watch(*arguments)
-    assert isinstance(result.exception, InputError)
-    assert said in str(result.exception)
-    assert "\n" not in str(result.exception)
 
 
 class Following:

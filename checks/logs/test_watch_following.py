@@ -10,89 +10,72 @@ from ringproof.errors import InputError
 from ringproof.harness.logs.watching.following import BLOCK_BYTES, Follower
 from ringproof.harness.logs.watching.watch import MOST_POINTS, Curve
 
+LONG = "x" * 400
+SCENARIOS: dict[str, list[tuple[str, str, list[bytes | None]]]] = {
+    "a line is given once and only when it is complete": [
+        ("append", "one\ntw", [b"one"]),
+        ("append", "", []),
+        ("append", "o\nthr", [b"two"]),
+    ],
+    "a file is waited for": [("remove", "", []), ("append", "one\n", [b"one"])],
+    "a truncated file begins anew": [
+        ("append", "a long first line\nrest", [b"a long first line"]),
+        ("write", "new\n", [b"rest", None, b"new"]),
+    ],
+    "a file that was written anew and is longer begins anew": [
+        ("append", "old\n", [b"old"]),
+        ("write", "other and longer\n", [None, b"other and longer"]),
+        ("append", "appended\n", [b"appended"]),  # the control: what only grows does not
+    ],
+    "a file cut to its first lines begins anew": [
+        ("append", f"{LONG}\nsecond\n", [LONG.encode(), b"second"]),
+        ("write", f"{LONG}\n", [None, LONG.encode()]),
+    ],
+    "a rotated file is read to its end first": [
+        ("append", "one\n", [b"one"]),
+        ("rotate", "two\n", [b"two"]),
+        ("append", "four\n", [None, b"four"]),
+    ],
+}
 
-def append(path: Path, text: str) -> None:
-    with path.open("a") as stream:
+
+def change(log: Path, operation: str, text: str) -> None:
+    """Do to a log what its writer, or logrotate, does."""
+    if operation == "remove":
+        log.unlink()
+        return
+    with log.open("w" if operation == "write" else "a") as stream:
         stream.write(text)
+    if operation == "rotate":
+        log.rename(log.with_name("log.1"))
 
 
-def test_a_line_is_given_once_and_only_when_it_is_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_lines_that_follow(tmp_path: Path, name: str) -> None:
     log = tmp_path / "log"
-    append(log, "one\ntw")
+    log.touch()
     follower = Follower(str(log), "LOG")
-    assert list(follower.lines()) == [b"one"]
-    assert list(follower.lines()) == []
-    append(log, "o\nthr")
-    assert list(follower.lines()) == [b"two"]
-    assert follower.unfinished() == b"thr"
-    assert follower.unfinished() == b""
+    for operation, text, expected in SCENARIOS[name]:
+        change(log, operation, text)
+        assert list(follower.lines()) == expected
+        assert follower.waiting is (operation == "remove")
+    rest = b"thr" if "complete" in name else b""
+    assert [follower.unfinished(), follower.unfinished()] == [rest, b""]
     follower.close()
-
-
-def test_a_file_is_waited_for(tmp_path: Path) -> None:
-    follower = Follower(str(tmp_path / "log"), "LOG")
-    assert list(follower.lines()) == []
-    assert follower.waiting
-    append(tmp_path / "log", "one\n")
-    assert list(follower.lines()) == [b"one"]
-    assert not follower.waiting
-
-
-def test_a_truncated_file_begins_anew(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    append(log, "a long first line\nrest")
-    follower = Follower(str(log), "LOG")
-    assert list(follower.lines()) == [b"a long first line"]
-    log.write_text("new\n")
-    assert list(follower.lines()) == [b"rest", None, b"new"]
-
-
-def test_a_file_that_was_written_anew_and_is_longer_begins_anew(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    append(log, "old\n")
-    follower = Follower(str(log), "LOG")
-    list(follower.lines())
-    log.write_text("other and longer\n")
-    assert list(follower.lines()) == [None, b"other and longer"]
-    append(log, "appended\n")  # the control: what only grows does not begin anew
-    assert list(follower.lines()) == [b"appended"]
-
-
-def test_a_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    append(log, "one\n")
-    follower = Follower(str(log), "LOG")
-    assert list(follower.lines()) == [b"one"]
-    append(log, "two\n")
-    log.rename(tmp_path / "log.1")
-    assert list(follower.lines()) == [b"two"]
-    append(tmp_path / "log.1", "three\n")
-    append(log, "four\n")
-    assert list(follower.lines()) == [b"three", None, b"four"]
-
-
-def test_a_file_cut_to_its_first_lines_begins_anew(tmp_path: Path) -> None:
-    log, first = tmp_path / "log", "x" * 400
-    append(log, f"{first}\nsecond\n")
-    follower = Follower(str(log), "LOG")
-    list(follower.lines())
-    log.write_text(f"{first}\n")
-    assert list(follower.lines()) == [None, first.encode()]
 
 
 def test_what_is_written_just_before_a_rotation_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    append(log, "one\n")
+    change(log, "append", "one\n")
     follower = Follower(str(log), "LOG")
     replaced = follower._replaced
 
     def after_a_late_line() -> bool:
-        if not (tmp_path / "log.1").exists():
-            append(log, "late\n")
-            log.rename(tmp_path / "log.1")
-            append(log, "new\n")
+        if not log.with_name("log.1").exists():
+            change(log, "rotate", "late\n")
+            change(log, "append", "new\n")
         return replaced()
 
     monkeypatch.setattr(follower, "_replaced", after_a_late_line)

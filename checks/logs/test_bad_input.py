@@ -1,0 +1,74 @@
+"""What the commands of ``ringproof logs`` cannot use: one line that names the argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from checks.logs.parity_run import write_jsonl
+from ringproof.cli.logs import app
+from ringproof.errors import InputError
+
+ROWS = [(step, 2.0 + 1 / step, 0.5) for step in range(1, 101)]
+TWO = "a.jsonl b.jsonl"
+CASES = {
+    "groups missing.log": "FILE: no such file",
+    "groups .": "FILE: a directory",
+    "groups /dev/zero": "FILE: a device",
+    "groups a\0b": "FILE: cannot be read",
+    "groups loop.log": "FILE: cannot be read",
+    "groups prose --expect maybe": "--expect: no such verdict",
+    "groups prose --hcp 2,x": "--hcp: not a list of whole numbers",
+    "groups prose --hcp 1,8": "--hcp: not a hierarchy",
+    "groups prose --hcp 8": "--hcp: not a hierarchy",
+    "groups prose --hcp 2,2 --expect flat": "--hcp: level sizes do not go with",
+    **{
+        f"groups prose --dynamic={text}": "--dynamic: not "
+        for text in ("", "2,1", "1,1", "0,2", "1,two", "1;2", "9" * 20, "-1")
+    },
+    "parity missing a.jsonl": "A: no such file",
+    "parity a.jsonl .": "B: a directory",
+    "parity a.jsonl /dev/zero": "B: a device",
+    "parity a.jsonl empty": "B: empty",
+    "parity a.jsonl later": "A, B: no common steps: A has 1 to 100, B has 201 to 300",
+    "parity a.jsonl norms --series loss": "B: its steps hold no loss but",
+    "parity - -": "A, B: both are stdin",
+    f"parity {TWO} --tol -1": "--tol: not a number from 0",
+    f"parity {TWO} --tol nan": "--tol: not a number from 0",
+    f"parity {TWO} --log-format xml": "--log-format: no such format",
+    f"parity {TWO} --columns loss": "--columns: not NAME=COLUMN",
+    f"parity {TWO} --columns mtp=x": "--columns: names no series",
+    f"parity {TWO} --series loss,": "--series: not a list of names",
+    f"parity {TWO} --png -": "--png: is a picture",
+    f"parity {TWO} --html no/x": "--html: cannot be written",
+    "watch missing --once": "LOG: no such file",
+    "watch . --once": "LOG: is not a file that grows",
+    "watch a.jsonl a.jsonl": "LOG: is named twice",
+    "watch a.jsonl --once --until-step 3": "--once: does not wait",
+    "watch a.jsonl --once --timeout 3": "--once: does not wait",
+    "watch a.jsonl --stalled 0": "--stalled: not a time in seconds",
+    "watch a.jsonl --timeout nan": "--timeout: not a time in seconds",
+    "watch a.jsonl --until-step 0": "--until-step: not a step",
+    "watch a.jsonl --columns x": "--columns: not NAME=COLUMN",
+    "watch prose --once": "LOG: no training steps found",
+    "watch table --once": "LOG: loss could be",
+}
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl"):
+        write_jsonl(Path(name), ROWS)
+    write_jsonl(Path("later"), [(step + 200, loss, norm) for step, loss, norm in ROWS])
+    Path("empty").touch()
+    Path("norms").write_text('{"step": 1, "grad_norm": 0.5}\n')
+    Path("prose").write_text("nothing\nto see\n")
+    Path("table").write_text("step,a/loss,b/loss\n1,2,3\n")
+    Path("loop.log").symlink_to("loop.log")
+    result = CliRunner().invoke(app, command.split(" "))
+    assert isinstance(result.exception, InputError), result.output
+    assert str(result.exception).startswith(CASES[command])
+    assert "\n" not in str(result.exception)
