@@ -15,7 +15,7 @@ from ringproof.cli.output import write_json
 from ringproof.cli.page import write_page
 from ringproof.errors import InputError
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
-from ringproof.harness.logs.diagnosis.verdict import diagnose as run_diagnosis
+from ringproof.harness.logs.diagnosis.verdict import diagnose as diagnose_logs
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.report import as_json, as_text, read_groups
 from ringproof.harness.logs.training import report as parity_report
@@ -73,8 +73,6 @@ def groups(
     expectation = parse_expectation(expect, hcp, require_traffic, dynamic)
     report = read_groups(files, expectation, stdin=_stdin())
     _show(as_json(report), as_text(report), json_path, good=report.as_expected)
-    if report.as_expected is False:
-        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: ringproof logs diagnose logs/*.log nccl_trace_rank_*")
@@ -93,11 +91,9 @@ def diagnose(
 
     Exit code 1: something was found; 0: nothing was; 2: a log cannot be read.
     """
-    found = run_diagnosis(files, stdin=_stdin())
-    data, lines = diagnosis_report.as_json(found), diagnosis_report.as_text(found)
-    _show(data, lines, json_path, good=not found.found)
-    if found.found:
-        raise typer.Exit(1)
+    diagnosis = diagnose_logs(files, stdin=_stdin())
+    data, lines = diagnosis_report.as_json(diagnosis), diagnosis_report.as_text(diagnosis)
+    _show(data, lines, json_path, good=not diagnosis.found)
 
 
 def _show(
@@ -108,15 +104,22 @@ def _show(
     good: bool | None,
     silent: bool = False,
 ) -> None:
-    """Write the result as JSON, and print its lines, the first in the colour of the verdict."""
+    """Write a result as JSON, print its lines, and end the command.
+
+    Args:
+        good: Whether the result is good, which gives the first line its colour and the command its
+            exit code; ``None`` where nothing was expected.
+        silent: Whether standard output is that of another file.
+    """
     if json_path:
         write_json(data, json_path)
-    if silent or json_path == STDIN:
-        return
-    colour = {None: None, True: "green", False: "red"}[good]
-    typer.secho(next(lines), fg=colour, bold=colour is not None)
-    for line in lines:
-        typer.echo(line)
+    if not silent and json_path != STDIN:
+        colour = {None: None, True: "green", False: "red"}[good]
+        typer.secho(next(lines), fg=colour, bold=colour is not None)
+        for line in lines:
+            typer.echo(line)
+    if good is False:
+        raise typer.Exit(1)
 
 
 @app.command(
@@ -188,8 +191,6 @@ def parity(
         logs_plots.write_picture(result, png)
     data, lines = parity_report.as_json(result), parity_report.as_text(result)
     _show(data, lines, json_path, good=result.within, silent=html == STDIN)
-    if not result.within:
-        raise typer.Exit(1)
 
 
 app.command(epilog=logs_watch.EXAMPLE)(logs_watch.watch)

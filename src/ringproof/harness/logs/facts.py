@@ -24,6 +24,7 @@ from ringproof.harness.logs.parsing import (
     parse_engine,
     parse_nccl,
 )
+from ringproof.harness.reports.printable import showable
 from ringproof.reference.topology.census_line import (
     CENSUS_MARKER,
     TRAFFIC_MARKER,
@@ -110,12 +111,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One line of a log that counts: for which group, or `ENGINE` or `CONFIGURATION`."""
+    """One line of a log that counts, and what it shows."""
 
     file: str
     line: int
     text: str
-    group: str
     shows: str
 
 
@@ -192,14 +192,14 @@ class Facts:
     """What the logs show, before any judgement: `read` takes their lines, then all else is asked.
 
     Attributes:
-        census_sizes: For each rank that printed a census: sizes of the CP groups that hold it.
+        census_names: For each rank that printed a census: names of the CP groups that hold it.
         worlds: Every world size that a line names.
         damaged: Markers that are followed by no sound line.
         overflow: Whether a table is full.
     """
 
     def __init__(self) -> None:
-        self.census_sizes: dict[int, dict[str, int]] = {}
+        self.census_names: dict[int, set[str]] = {}
         self.worlds: set[int] = set()
         self.configuration = Configuration()
         self.damaged = 0
@@ -220,7 +220,9 @@ class Facts:
             if (group, shows) in self._samples or len(self._samples) < MAX_NAMES:
                 samples = self._samples.setdefault((group, shows), [])
                 if len(samples) < SAMPLES_PER_GROUP:
-                    samples.append(Evidence(file, number, _printable(shown), group, shows))
+                    samples.append(
+                        Evidence(file, number, showable(shown.strip(), TEXT_LIMIT - 1), shows)
+                    )
 
     def _taken(self, text: str) -> Iterator[tuple[str, str, str]]:
         """Yield the text to show, the group, and what it shows of it."""
@@ -257,10 +259,10 @@ class Facts:
 
     def _add_census(self, line: CensusLine) -> None:
         self.worlds.add(line.world_size)
-        if self._has_room(self.census_sizes, line.rank, MAX_RANK_ENTRIES):
-            view = self.census_sizes.setdefault(line.rank, {})
+        if self._has_room(self.census_names, line.rank, MAX_RANK_ENTRIES):
+            names = self.census_names.setdefault(line.rank, set())
             if line.place is not None and is_context_parallel(line.group):
-                view[line.group] = len(line.ranks)
+                names.add(line.group)
         if self._has_room(self._census, line.group, MAX_NAMES):
             known = self._census.setdefault(line.group, {})
             if self._has_room(known, line.ranks, MAX_GROUPS_PER_NAME):
@@ -396,12 +398,6 @@ def _marker_pieces(text: str) -> list[tuple[str, str]]:
         (text[max(0, start - 1) : stop], text[max(0, start - _SHOWN_BEFORE) : stop])
         for start, stop in zip(starts, [*starts[1:], len(text)], strict=False)
     ]
-
-
-def _printable(text: str) -> str:
-    cut = text.strip()[: TEXT_LIMIT + 1]
-    safe = "".join(character if character.isprintable() else "\N{MIDDLE DOT}" for character in cut)
-    return safe if len(safe) <= TEXT_LIMIT else safe[: TEXT_LIMIT - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _add_nccl(index: dict[tuple[str, int], Group], nccl: NcclGroup) -> Iterator[Group]:

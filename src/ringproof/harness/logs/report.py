@@ -97,10 +97,7 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
         "findings": [finding.text for finding in report.findings],
         "finding_codes": [finding.code for finding in report.findings],
         "warnings": report.warnings,
-        "evidence": [
-            {"file": line.file, "line": line.line, "text": line.text, "shows": line.shows}
-            for line in facts.evidence[:MAX_EVIDENCE]
-        ],
+        "evidence": [vars(line) for line in facts.evidence[:MAX_EVIDENCE]],
         "files": report.files,
     }
 

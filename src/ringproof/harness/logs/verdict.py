@@ -402,10 +402,9 @@ def _uneven_ranks(facts: Facts, decision: Decision) -> Iterator[str]:
         yield from _missing(wanted, facts.communicator_names, what)
     # A line cut short leaves a hole that says nothing about the run.
     if not facts.damaged:
-        members = {rank: frozenset(sizes) for rank, sizes in facts.census_sizes.items()}
         # The names that the census shows at all: other sources do not count against it.
-        shown = {name for names in members.values() for name in names}
-        yield from _missing(wanted & shown, members, "are in no {}, other ranks are")
+        shown = {name for names in facts.census_names.values() for name in names}
+        yield from _missing(wanted & shown, facts.census_names, "are in no {}, other ranks are")
 
 
 def _missing(wanted: Set[str], seen: Mapping[int, Set[str]], what: str) -> Iterator[str]:

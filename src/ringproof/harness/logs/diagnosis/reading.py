@@ -17,7 +17,6 @@ from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import Any
 
-from ringproof.errors import printable
 from ringproof.harness.logs.lines import Line, OpenLog, Scan
 from ringproof.harness.logs.parsing import parse_nccl
 
@@ -353,12 +352,6 @@ class LogReader(Scan):
             return f"{tokens['actor']} {tokens['pid']}"
         of_torchrun = _TORCHRUN.search(self._name)
         return f"local rank {of_torchrun[1]} of {path.parent}" if of_torchrun else self._name
-
-
-def shown(text: str) -> str:
-    """Return a line that can be printed in a terminal."""
-    text = printable(text.strip())
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
 
 
 def _split(text: str) -> tuple[dict[str, str], str, str]:

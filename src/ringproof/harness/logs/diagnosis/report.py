@@ -7,9 +7,10 @@ from typing import Any
 
 from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.index import Symptom
-from ringproof.harness.logs.diagnosis.reading import CUT, shown
+from ringproof.harness.logs.diagnosis.reading import CUT, MOST_SHOWN
 from ringproof.harness.logs.diagnosis.recorder import Group, explained, rank_text
 from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding
+from ringproof.harness.reports.printable import showable
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
@@ -95,7 +96,8 @@ def _hang_headline(stuck: Group) -> str:
 
 def _finding(finding: Finding) -> Iterator[str]:
     for event in finding.evidence:
-        yield f"  evidence  {printable(event.file)}:{event.line}: {shown(event.text)}"
+        said = showable(event.text, MOST_SHOWN)
+        yield f"  evidence  {printable(event.file)}:{event.line}: {said}"
     first = finding.first
     if first.place:
         where = f" in {first.functions[-1]}" if first.functions else ""
@@ -181,7 +183,7 @@ def _data(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "waits": {message: sorted(who) for message, who in sorted(finding.waits.items())},
         "evidence": [
-            {"file": event.file, "line": event.line, "text": shown(event.text)}
+            {"file": event.file, "line": event.line, "text": showable(event.text, MOST_SHOWN)}
             for event in finding.evidence
         ],
     }
