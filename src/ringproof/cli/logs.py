@@ -142,14 +142,7 @@ def parity(
         str | None,
         typer.Option(metavar="NAMES", help="Quantities to compare. [default: loss,grad_norm]"),
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=COLUMN,...",
-            help="Names in the files, such as step=iter,loss=train/loss; | stands between "
-            "alternatives.",
-        ),
-    ] = None,
+    columns: logs_watch.ColumnsOption = None,
     format_name: Annotated[
         str | None,
         typer.Option("--log-format", help="jsonl, megatron or csv. [default: recognised]"),

@@ -29,6 +29,14 @@ POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5
 _ROLE = "LOG"
 
 
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=COLUMN,...",
+        help="Names in the files, such as step=iter,loss=train/loss; | stands between "
+        "alternatives.",
+    ),
+]
 _Html = Annotated[
     str,
     typer.Option(
@@ -69,12 +77,7 @@ def watch(
             help="End with exit code 1 when no new step came for this long.",
         ),
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=COLUMN,...", help="Names in the files, such as step=iter,loss=train/loss."
-        ),
-    ] = None,
+    columns: ColumnsOption = None,
     json_path: JsonOption = "",
     html: _Html = "",
 ) -> None:
@@ -84,17 +87,17 @@ def watch(
     """
     _refuse(files, once, until_step, timeout)
     wanted = parse_columns(",".join(WATCHED), columns)
-    with _display(files, STDIN in (json_path, html)) as display:
-        run = _Run(files, wanted, json_path, html, display)
-        with contextlib.closing(run):
-            try:
-                in_time = run.follow(once, until_step, stalled, timeout)
-            except Interrupted as signal:
-                if json_path or html:
-                    signal.kept = "what it writes has the last step"
-                run.write(last=True)
-                raise
-        display.show(run.watch)
+    run = _Run(files, wanted, json_path, html)
+    silent = STDIN in (json_path, html)
+    with contextlib.closing(run), _display(files, silent) as run.display:
+        try:
+            in_time = run.follow(once, until_step, stalled, timeout)
+        except Interrupted as signal:
+            if json_path or html:
+                signal.kept = "what it writes has the last step"
+            run.write(last=True)
+            raise
+        run.display.show(run.watch)
     run.write(last=True)
     if run.watch.not_finite is not None or not in_time:
         raise typer.Exit(1)
@@ -177,16 +180,15 @@ def _display(names: Sequence[str], silent: bool) -> Iterator[_Display]:
 class _Run:
     """The logs of a run, and what they showed so far."""
 
-    def __init__(
-        self, files: Sequence[str], columns: Columns, json_path: str, html: str, display: _Display
-    ) -> None:
+    def __init__(self, files: Sequence[str], columns: Columns, json_path: str, html: str) -> None:
         stdin = sys.stdin.buffer if sys.stdin else None
         self.watch = Watch()
         self._names = list(files)
         self._columns = columns
         self._followers = [Follower(path, _ROLE, stdin) for path in files]
         self._readers = [self._reader(follower) for follower in self._followers]
-        self._json, self._html, self._display = json_path, html, display
+        self._json, self._html = json_path, html
+        self.display: _Lines | _Screen = _Lines(silent=True)
         self._written = self._seen = time.monotonic()
 
     def _reader(self, follower: Follower) -> StepReader:
@@ -234,9 +236,9 @@ class _Run:
     def _say_what_is_missing(self) -> None:
         missing = [one.path for one in self._followers if one.waiting]
         if missing:
-            self._display.wait(f"waiting for {', '.join(missing)}: no such file yet")
+            self.display.wait(f"waiting for {', '.join(missing)}: no such file yet")
         elif self.watch.step is None:
-            self._display.wait(f"waiting for a step: none in {', '.join(self._names)} yet")
+            self.display.wait(f"waiting for a step: none in {', '.join(self._names)} yet")
 
     def _poll(self, until_step: int | None) -> bool:
         """Take all that is there now; return whether the last step to wait for was among it."""
@@ -256,20 +258,20 @@ class _Run:
         for place, follower in enumerate(self._followers):
             for line in follower.lines():
                 if line is None:
-                    self._display.say(f"{follower.path}: the file was replaced or emptied")
+                    self.display.say(f"{follower.path}: the file was replaced or emptied")
                     self._readers[place] = self._reader(follower)
                     continue
                 for step in self._readers[place].take(line):
                     yield follower.path, step
 
     def _show(self) -> None:
-        self._display.show(self.watch)
+        self.display.show(self.watch)
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.write(last=False)
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            self._display.say(finding_line(finding))
+            self.display.say(finding_line(finding))
 
     def _end(self, once: bool) -> None:
         """Take unfinished last lines, and refuse logs without any step."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -24,7 +24,7 @@ from ringproof.harness.logs.diagnosis.recorder import (
     read_dump,
     stuck_groups,
 )
-from ringproof.harness.logs.lines import Line, opened
+from ringproof.harness.logs.lines import Line, OpenLog, opened
 from ringproof.harness.logs.parsing import (
     Configuration,
     EngineLine,
@@ -125,21 +125,13 @@ def diagnose(
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
     ledger = Ledger(load_index() if index is None else index)
-    dumps: dict[int, dict[str, Any]] = {}
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             head = log.read(HEAD_BYTES)
             if log.damage:
                 raise log.refused("damaged gzip data", "copy the log again")
-            if is_dump(head):
-                rank, dump = read_dump(log, head)
-                if rank in dumps:
-                    ledger.notes.append(f"{path}: another dump of rank {rank}; the later counts")
-                dumps[rank] = dump
-            else:
-                ledger.read(LogReader(log, head), path)
-                ledger.notes += log.notes()
-    return ledger.judge(dumps)
+            ledger.read(log, head)
+    return ledger.judge()
 
 
 class Ledger:
@@ -147,8 +139,9 @@ class Ledger:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.lines = 0
-        self.notes: list[str] = []
+        self._lines = 0
+        self._notes: list[str] = []
+        self._dumps: dict[int, dict[str, Any]] = {}  # by rank
         self._findings: dict[tuple[str, ...], Finding] = {}
         self._files: list[str] = []
         self._final: dict[str, int] = {}  # the last iteration of each file
@@ -161,8 +154,19 @@ class Ledger:
         self._full = False
         self._known = lru_cache(MOST_SEEN)(self._identified)
 
-    def read(self, log: LogReader, path: str) -> None:
-        """Take the errors of one log, and what it says of the configuration and of attention."""
+    def read(self, log: OpenLog, head: bytes) -> None:
+        """Read a dump, or a log and what it says of errors, the configuration and attention."""
+        if is_dump(head):
+            rank, dump = read_dump(log, head)
+            if rank in self._dumps:
+                another = f"another dump is of rank {rank}, too; the later one counts"
+                self._notes.append(f"{log.path}: {another}")
+            self._dumps[rank] = dump
+        else:
+            self._read_log(LogReader(log, head), log.path)
+            self._notes += log.notes()
+
+    def _read_log(self, log: LogReader, path: str) -> None:
         self._files.append(path)
         for read in log.errors():
             if isinstance(read, Event):
@@ -175,7 +179,7 @@ class Ledger:
                 self._engine[engine] += count - 1
         if log.iteration is not None:
             self._final[path] = log.iteration
-        self.lines += log.lines
+        self._lines += log.lines
 
     def _line(self, file: str, line: Line) -> None:
         engine = parse_engine(line.text)
@@ -238,12 +242,8 @@ class Ledger:
         if finding is not None and finding.who == {who}:
             del self._findings[key]
 
-    def judge(self, dumps: Mapping[int, Mapping[str, Any]]) -> Diagnosis:
-        """Return the first cause and what follows from it.
-
-        Args:
-            dumps: Content of the flight recorder's dumps, by rank.
-        """
+    def judge(self) -> Diagnosis:
+        """Return the first cause and what follows from it."""
         found = list(self._findings.values())
         earlier = [one for one in found if self._went_on(one)]
         live = [one for one in found if one not in earlier]
@@ -255,8 +255,8 @@ class Ledger:
             ordered = [one for one in rest if one.kind != "follow-up"][:1]
         if self._full:
             left = "more kinds of errors than this reader keeps; the later ones are left out"
-            self.notes.append(left)
-        stuck = stuck_groups(dumps)
+            self._notes.append(left)
+        stuck = stuck_groups(self._dumps)
         return Diagnosis(
             cause=ordered[0] if ordered else None,
             others=tuple(ordered[1:]),
@@ -269,9 +269,9 @@ class Ledger:
             stuck=tuple(stuck),
             hang=self.index.find(TIMEOUT, stuck[0].description) if stuck else None,
             logs=len(self._files),
-            dumps=len(dumps),
-            lines=self.lines,
-            notes=tuple(self.notes),
+            dumps=len(self._dumps),
+            lines=self._lines,
+            notes=tuple(self._notes),
         )
 
     def _went_on(self, finding: Finding) -> bool:
