@@ -18,10 +18,11 @@ from ringproof.cli.output import write_json
 from ringproof.cli.page import write_page
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
+from ringproof.harness.logs.finding import Finding
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.training.series import Columns, parse_columns
 from ringproof.harness.logs.watching.following import Follower
-from ringproof.harness.logs.watching.watch import WATCHED, Finding, Step, StepReader, Watch
+from ringproof.harness.logs.watching.watch import WATCHED, Step, StepReader, Watch
 
 EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5

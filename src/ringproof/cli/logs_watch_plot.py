@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.harness.logs.finding import Finding
 from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
-from ringproof.harness.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Finding, Point, Watch
+from ringproof.harness.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Point, Watch
 
 TITLES: Mapping[str, str] = MappingProxyType(
     {
@@ -43,7 +44,7 @@ def histogram_text(watch: Watch) -> str:
 
 def finding_line(finding: Finding) -> str:
     """Return a finding in one line."""
-    return f"finding: {finding.kind} at step {finding.step:,}: {finding.text}"
+    return f"finding: {finding.code} at step {finding.step:,}: {finding.text}"
 
 
 def screen(watch: Watch, names: Sequence[str], width: int, height: int) -> Any:

@@ -13,12 +13,12 @@ from ringproof.harness.logs.facts import (
     dynamic_size,
     is_context_parallel,
 )
+from ringproof.harness.logs.finding import Finding
 from ringproof.harness.logs.lines import Scan, opened
 from ringproof.harness.logs.parsing import NEEDLES, engine_text
 from ringproof.harness.logs.verdict import (
     Decision,
     Expectation,
-    Finding,
     cautions,
     decide,
     findings,

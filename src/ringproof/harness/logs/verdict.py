@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
 
 from ringproof.errors import InputError
 from ringproof.harness.logs.facts import (
@@ -36,6 +35,7 @@ from ringproof.harness.logs.facts import (
     level_name,
     level_of,
 )
+from ringproof.harness.logs.finding import Finding
 from ringproof.harness.logs.parsing import engine_text
 from ringproof.reference.topology.census_line import format_ranks
 from ringproof.reference.topology.dynamic_catalogue import DOMAIN
@@ -209,13 +209,6 @@ def _sizes_text(sizes: tuple[int | None, ...]) -> str:
 
 def _is_prime(number: int) -> bool:
     return all(number % divisor for divisor in range(2, int(number**0.5) + 1))
-
-
-class Finding(NamedTuple):
-    """Something that speaks against a run: its kind, and a sentence about it."""
-
-    code: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.harness.logs.finding import Finding
 from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.parsing import parse_engine
 from ringproof.harness.logs.training import log as training
@@ -122,20 +123,6 @@ def _histogram(line: bytes) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something conspicuous at a step.
-
-    Attributes:
-        kind: ``loss-not-finite``, ``grad-norm-not-finite``, ``loss-spike``, ``slow``, ``restart``,
-            ``missing`` or ``stalled``.
-    """
-
-    kind: str
-    step: int
-    text: str
-
-
-@dataclass(frozen=True)
 class Point:
     """The values of some consecutive steps; ``low`` and ``high`` are NaN if none is finite.
 
@@ -196,7 +183,8 @@ class Watch:
         latest: Last value of each quantity.
         not_finite: First step whose loss is not a number or infinite; those before a restart that
             were trained again do not count.
-        findings: The last `_MOST_FINDINGS` of what was conspicuous.
+        findings: The last `_MOST_FINDINGS` of what was conspicuous: ``loss-not-finite``,
+            ``grad-norm-not-finite``, ``loss-spike``, ``slow``, ``restart``, ``missing``, ``stalled``.
         sizes: Sequences by the size of their CP group.
         engine_sizes: Lines of Transformer Engine by CP size, which are counted where the log does
             not say the sizes of its sequences.
@@ -236,7 +224,9 @@ class Watch:
             "latest": self.latest,
             "loss_finite": self.not_finite is None,
             "cp_histogram": {"counted": self.cp_counted, "counts": counts},
-            "findings": [vars(finding) for finding in self.findings],
+            "findings": [
+                {"kind": code, "step": step, "text": text} for code, text, step in self.findings
+            ],
             "curves": {
                 name: [[one.first, one.last, one.low, one.high] for one in curve.points]
                 for name, curve in self.curves.items()
@@ -268,7 +258,7 @@ class Watch:
         """Return that no step came for some seconds, unless it was said since the last step."""
         after = "" if self.step is None else f" after step {self.step:,}"
         text = f"no new step for {seconds:,.0f} s{after}"
-        finding = Finding("stalled", self.step or 0, text)
+        finding = Finding("stalled", text, self.step or 0)
         if self._occurred.get("stalled") == self.lines:
             return []
         self._occurred["stalled"] = self.lines
@@ -276,9 +266,9 @@ class Watch:
         return [finding]
 
     def _is_new(self, finding: Finding) -> bool:
-        before = self._occurred.get(finding.kind)
-        self._occurred[finding.kind] = self.lines
-        new = before is None or self.lines - before > WINDOW or finding.kind == "restart"
+        before = self._occurred.get(finding.code)
+        self._occurred[finding.code] = self.lines
+        new = before is None or self.lines - before > WINDOW or finding.code == "restart"
         if new:
             self.findings.append(finding)
         return new
@@ -291,7 +281,7 @@ class Watch:
         if gap == 0:  # one step on several lines
             return
         if gap < 0:
-            yield Finding("restart", step, f"step {step:,} again after step {last:,}: a restart")
+            yield Finding("restart", f"step {step:,} again after step {last:,}: a restart", step)
             for curve in self.curves.values():
                 curve.cut(step)
             self._recent.clear()
@@ -302,16 +292,15 @@ class Watch:
         usual = median(self._gaps) if len(self._gaps) >= _GAPS else gap
         if gap >= 2 * usual:
             every = f"a line every {usual:g} steps" if usual > 1 else "a line every step"
-            yield Finding(
-                "missing", step, f"no line between {last:,} and {step:,} ({every} before)"
-            )
+            text = f"no line between {last:,} and {step:,} ({every} before)"
+            yield Finding("missing", text, step)
         self._gaps.append(gap)
 
     def _value(self, name: str, value: float) -> Iterator[Finding]:
         step = self.step or 0
         if name in (LOSS, GRAD_NORM) and not math.isfinite(value):
             said = "loss" if name == LOSS else "grad norm"
-            yield Finding(f"{said.replace(' ', '-')}-not-finite", step, f"{said} is {value}")
+            yield Finding(f"{said.replace(' ', '-')}-not-finite", f"{said} is {value}", step)
             if name == LOSS and self.not_finite is None:
                 self.not_finite = step
             return
@@ -323,7 +312,7 @@ class Watch:
         if name == LOSS:
             deviation = median(abs(one - usual) for one in before)
             if value - usual > max(_DEVIATIONS * deviation, _PART * abs(usual)):
-                yield Finding("loss-spike", step, f"loss {value:.4g}, median before {usual:.4g}")
+                yield Finding("loss-spike", f"loss {value:.4g}, median before {usual:.4g}", step)
         elif value > _SLOWER * usual:
             text = f"iteration time {value:.3g} s, median before {usual:.3g} s"
-            yield Finding("slow", step, text)
+            yield Finding("slow", text, step)
