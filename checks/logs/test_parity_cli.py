@@ -35,41 +35,79 @@ def embedded_data(page: str) -> Any:
     return json.loads(found[1])
 
 
+def eight(loss: float) -> list[tuple[int, float, float]]:
+    return [(step, loss, 0.5) for step in range(1, 9)]
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> dict[str, Path]:
-    made = {
+    rounded = [(step, round(loss, 4), round(norm, 3)) for step, loss, norm in ROWS]
+    lone = tmp_path / "lone"
+    lone.write_text("step,loss\n" + "".join(f"{step},{loss!r}\n" for step, loss, _ in ROWS))
+    return {
         "a": write_jsonl(tmp_path / "a.jsonl", ROWS),
         "same": write_jsonl(tmp_path / "same.jsonl", ROWS),
         "tiny": write_jsonl(tmp_path / "tiny.jsonl", TINY),
         "fault": write_jsonl(tmp_path / "fault.jsonl", FAULT),
         "text": write_megatron(tmp_path / "text.log", ROWS),
         "csv": write_csv(tmp_path / "a.csv", ROWS),
+        "rounded": write_csv(tmp_path / "rounded", rounded),
+        "short": write_jsonl(tmp_path / "short", ROWS[10:90]),
+        "every": write_megatron(tmp_path / "every", [row for row in ROWS if row[0] % 10 == 0]),
+        "lone": lone,
+        "part": write_megatron(tmp_path / "part", [(k, x - 0.125, y) for k, x, y in ROWS]),
+        "1": write_megatron(tmp_path / "1", eight(1.2345671)),
+        "9": write_megatron(tmp_path / "9", eight(1.2345679)),
+        "95": write_megatron(tmp_path / "95", eight(1.2345695)),
     }
-    assert len(made) == len(set(made.values()))
-    return made
+
+
+RESOLVES = "caution: the log resolves 4e-07 of the loss, not 1e-09"
+DIGITS = "no value of its loss has more than 5 digits"
+CASES = [  # logs, options, exit code, and what is said
+    ("a same", "", 0, "verdict: equal"),
+    ("a same", "--tol 0", 0, "verdict: equal"),
+    ("a csv", "--tol 0", 0, "verdict: equal"),
+    ("a text", "", 0, "verdict: equal to the last printed digit"),
+    ("a tiny", "", 0, "verdict: within"),
+    ("a tiny", "--tol 0", 1, "different from the start"),
+    ("a fault", "", 1, "verdict: jump"),
+    ("a fault", "--tol 0.4", 0, "verdict: within"),
+    ("a fault", "--tol 0.4 --series loss", 0, "verdict: within"),
+    ("a fault", "--series loss", 1, "verdict: jump"),
+    ("text text", "", 0, "caution: A and B are the same file"),
+    ("text text", "", 0, RESOLVES),
+    ("text text", "", 0, "use JSON lines"),
+    ("rounded rounded", "", 0, DIGITS),
+    ("1 9", "", 0, "as far as the logs show"),
+    ("1 9", "", 0, "loss: 8 steps differ by no more than one unit in the last printed"),
+    ("1 9", "--tol 0", 1, "verdict:"),
+    ("1 95", "", 1, "verdict:"),
+    ("a short", "", 0, "at 80 common steps, 11 to 90; 20 of A have no counterpart"),
+    ("a every", "", 0, "B for every 10 steps, and the loss of B is a mean"),
+    ("a lone", "", 0, "caution: grad_norm is not compared: only A has it"),
+    ("a part", "", 1, "--columns 'loss=losses.lm|lm loss'"),
+    ("a part", "--columns loss=losses.lm|lm_loss", 0, "verdict: equal"),
+]
+
+
+@pytest.mark.parametrize(("names", "options", "code", "said"), CASES)
+def test_exit_codes_and_what_is_said(
+    logs: dict[str, Path], names: str, options: str, code: int, said: str
+) -> None:
+    result = parity(*(logs[name] for name in names.split()), *options.split())
+    assert result.exit_code == code, result.output
+    assert said in result.output
 
 
 @pytest.mark.parametrize(
-    ("other", "options", "code", "verdict"),
-    [
-        ("same", (), 0, "equal"),
-        ("same", ("--tol", "0"), 0, "equal"),
-        ("csv", ("--tol", "0"), 0, "equal"),
-        ("text", (), 0, "equal"),
-        ("tiny", (), 0, "within"),
-        ("tiny", ("--tol", "0"), 1, "different from the start"),
-        ("fault", (), 1, "jump"),
-        ("fault", ("--tol", "0.4"), 0, "within"),
-        ("fault", ("--tol", "0.4", "--series", "loss"), 0, "within"),
-        ("fault", ("--series", "loss"), 1, "jump"),
-    ],
+    ("names", "options"),
+    [("text a", "--tol 0.01"), ("rounded rounded", "--tol 0.01"), ("csv csv", "")],
 )
-def test_exit_codes(
-    logs: dict[str, Path], other: str, options: tuple[str, ...], code: int, verdict: str
-) -> None:
-    result = parity(logs["a"], logs[other], *options)
-    assert result.exit_code == code, result.output
-    assert verdict in result.output.splitlines()[0]
+def test_what_need_not_be_said(logs: dict[str, Path], names: str, options: str) -> None:
+    result = parity(*(logs[name] for name in names.split()), *options.split())
+    assert "the log resolves" not in result.output
+    assert "digits" not in result.output
 
 
 def test_what_is_said(logs: dict[str, Path]) -> None:
@@ -113,55 +151,6 @@ def test_a_difference_that_is_not_finite_is_null(logs: dict[str, Path], tmp_path
     page = parity(logs["a"], bad, "--html", "-")
     assert page.exit_code == 1
     assert page.stdout.count('class="odd"') == 1
-
-
-def test_what_the_log_resolves_is_said(logs: dict[str, Path], tmp_path: Path) -> None:
-    said = parity(logs["text"], logs["text"]).output
-    assert "caution: A and B are the same file" in said
-    assert "caution: the log resolves 4e-07 of the loss, not 1e-09" in said
-    assert "use JSON lines" in said
-    assert "equal to the last printed digit" in said.splitlines()[0]
-    coarse = parity(logs["text"], logs["a"], "--tol", "0.01").output
-    assert "the log resolves" not in coarse
-    rounded = [(step, round(loss, 4), round(norm, 3)) for step, loss, norm in ROWS]
-    table = write_csv(tmp_path / "rounded", rounded)
-    assert "no value of its loss has more than 5 digits" in parity(table, table).output
-    assert "digits" not in parity(table, table, "--tol", "0.01").output
-    assert "digits" not in parity(logs["csv"], logs["csv"]).output
-
-
-def test_one_printed_unit_apart(tmp_path: Path) -> None:
-    a = write_megatron(tmp_path / "a", [(k, 1.2345671, 0.5) for k in range(1, 9)])
-    b = write_megatron(tmp_path / "b", [(k, 1.2345679, 0.5) for k in range(1, 9)])
-    result = parity(a, b)
-    assert result.exit_code == 0
-    assert "as far as the logs show" in result.output.splitlines()[0]
-    assert "loss: 8 steps differ by no more than one unit in the last printed" in result.output
-    assert parity(a, b, "--tol", "0").exit_code == 1
-    c = write_megatron(tmp_path / "c", [(k, 1.2345695, 0.5) for k in range(1, 9)])
-    assert parity(a, c).exit_code == 1
-
-
-def test_lengths_intervals_and_missing_series(logs: dict[str, Path], tmp_path: Path) -> None:
-    short = write_jsonl(tmp_path / "short", ROWS[10:90])
-    said = parity(logs["a"], short).output
-    assert "compared at 80 common steps, 11 to 90; 20 of A have no counterpart" in said
-    every = write_megatron(tmp_path / "every", [row for row in ROWS if row[0] % 10 == 0])
-    assert "B for every 10 steps, and the loss of B is a mean" in parity(logs["a"], every).output
-    lone = tmp_path / "lone.csv"
-    lone.write_text("step,loss\n" + "".join(f"{step},{loss!r}\n" for step, loss, _ in ROWS))
-    result = parity(logs["a"], lone)
-    assert result.exit_code == 0
-    assert "caution: grad_norm is not compared: only A has it" in result.output
-
-
-def test_parts_of_the_loss(tmp_path: Path) -> None:
-    whole = write_jsonl(tmp_path / "a", ROWS)
-    part = write_megatron(tmp_path / "b", [(k, loss - 0.125, norm) for k, loss, norm in ROWS])
-    apart = parity(whole, part)
-    assert apart.exit_code == 1
-    assert "--columns 'loss=losses.lm|lm loss'" in apart.output
-    assert parity(whole, part, "--columns", "loss=losses.lm|lm loss").exit_code == 0
 
 
 def test_stdin(logs: dict[str, Path]) -> None:

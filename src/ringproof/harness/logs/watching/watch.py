@@ -183,8 +183,7 @@ class Watch:
         latest: Last value of each quantity.
         not_finite: First step whose loss is not a number or infinite; those before a restart that
             were trained again do not count.
-        findings: The last `_MOST_FINDINGS` of what was conspicuous: ``loss-not-finite``,
-            ``grad-norm-not-finite``, ``loss-spike``, ``slow``, ``restart``, ``missing``, ``stalled``.
+        findings: The last `_MOST_FINDINGS` of what was conspicuous.
         sizes: Sequences by the size of their CP group.
         engine_sizes: Lines of Transformer Engine by CP size, which are counted where the log does
             not say the sizes of its sequences.
