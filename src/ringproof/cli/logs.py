@@ -13,7 +13,7 @@ from ringproof.cli import logs_plots, logs_watch
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_json
 from ringproof.cli.page import write_page
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
 from ringproof.harness.logs.diagnosis.verdict import diagnose as diagnose_logs
 from ringproof.harness.logs.lines import STDIN
@@ -165,9 +165,8 @@ def parity(
     """
     if not (math.isfinite(tol) and tol >= 0):
         raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
-    if format_name is not None and format_name not in FORMATS:
-        remedy = f"one of {', '.join(FORMATS)}"
-        raise InputError("--log-format", format_name, "no such format", remedy)
+    if format_name is not None:
+        check_name("--log-format", format_name, FORMATS, "no such format")
     if png == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
     wanted = parse_columns(series, columns)

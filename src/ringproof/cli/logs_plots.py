@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import math
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,56 +40,43 @@ _DOTS = 120
 _A, _B, _D, _MARK = "#3b6fd4", "#e07a1f", "#7a4fb5", "#c03030"
 
 
-@dataclass(frozen=True)
-class Curves:
-    """What is drawn of one series: the same steps for both runs and their difference.
-
-    Attributes:
-        relative: NaN where it is not defined, infinite where only one value is finite.
-        complete: Whether every common step is drawn.
-        first: Step of the first divergence.
-    """
-
-    name: str
-    steps: tuple[int, ...]
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-    relative: tuple[float, ...]
-    complete: bool
-    first: int | None
-
-
 _Place = tuple[float, float]
 _Scale = Callable[[float], float]
 
 
-def curves(one: SeriesComparison) -> Curves:
-    """Return few enough points to draw, and still every peak."""
+def thinned(one: SeriesComparison) -> SeriesComparison:
+    """Return few enough steps to draw, and still every peak and the first divergence."""
     columns = one.a_values, one.b_values, one.relative
-    count = len(one.steps)
+    count, first = len(one.steps), one.places[:1]
     kept = set(range(count)) if count <= 4 * BUCKETS else {0, count - 1}
-    if one.places:
-        kept |= {one.places[0], max(0, one.places[0] - 1)}
+    for place in first:
+        kept |= {place, max(0, place - 1)}
     for bucket in range(BUCKETS if len(kept) < count else 0):
         places = range(bucket * count // BUCKETS, (bucket + 1) * count // BUCKETS)
         for column in columns:
             known = [place for place in places if not math.isnan(column[place])]
             kept.update(sorted(known, key=column.__getitem__)[:: max(1, len(known) - 1)])
     order = sorted(kept)
-    a, b, apart = (tuple(column[place] for place in order) for column in columns)
-    steps = tuple(one.steps[place] for place in order)
-    divergence = None if one.first is None else one.first.step
-    return Curves(one.name, steps, a, b, apart, len(order) == count, divergence)
+    a, b, relative = (array("d", map(column.__getitem__, order)) for column in columns)
+    return replace(
+        one,
+        steps=array("q", map(one.steps.__getitem__, order)),
+        a_values=a,
+        b_values=b,
+        relative=relative,
+        places=array("q", map(order.index, first)),
+    )
 
 
 def page(result: Comparison) -> str:
     """Return the page's text. Everything that came from outside is escaped by the template."""
-    drawn = [curves(one) for one in result.series]
+    drawn = list(map(thinned, result.series))
     panels = []
     for one, curve in zip(result.series, drawn, strict=True):
         at = f" at step {one.first.step:,}" if one.first else ""
         said = f"{one.judgement.kind.value}{at}, {len(one.steps):,} common steps"
-        panels.append({"said": said, "curve": curve, **_picture(curve, result.tolerance)})
+        complete = len(curve.steps) == len(one.steps)
+        panels.append({"said": said, "complete": complete, **_picture(curve, result.tolerance)})
     return rendered(
         "parity.html",
         title=showable(f"Training logs: {headline(result)}", 400),
@@ -104,23 +92,23 @@ def page(result: Comparison) -> str:
     )
 
 
-def _data(one: Curves) -> dict[str, Any]:
+def _data(one: SeriesComparison) -> dict[str, Any]:
     """Numbers as text: JSON has neither all digits for certain nor what is not a number."""
     return {
-        "steps": one.steps,
-        "a": list(map(repr, one.a)),
-        "b": list(map(repr, one.b)),
+        "steps": list(one.steps),
+        "a": list(map(repr, one.a_values)),
+        "b": list(map(repr, one.b_values)),
         "relative": [f"{value:.3g}" for value in one.relative],
     }
 
 
-def _picture(one: Curves, tolerance: float) -> dict[str, Any]:
+def _picture(one: SeriesComparison, tolerance: float) -> dict[str, Any]:
     """Return what the template draws of one series, in the units of its SVG."""
     marked = [value for value in one.relative if math.isfinite(value) and value > 0]
     x, steps = _across(one.steps[0], one.steps[-1])
-    y, levels = _upwards([v for v in (*one.a, *one.b) if math.isfinite(v)], _TOP, _VALUES)
+    y, levels = _upwards(list(filter(math.isfinite, one.a_values + one.b_values)), _TOP, _VALUES)
     y_apart, levels_apart = _decades(marked, tolerance)
-    drawn = [("a", one.a, y), ("b", one.b, y)] if levels else []
+    drawn = [("a", one.a_values, y), ("b", one.b_values, y)] if levels else []
     curves = []
     for name, values, scale in (*drawn, ("d", one.relative, y_apart)):
         pairs = zip(one.steps, values, strict=True)
@@ -143,7 +131,7 @@ def _picture(one: Curves, tolerance: float) -> dict[str, Any]:
         "empty_at": _BASE - 2 * _ZERO,
         "tolerance": (y_apart(tolerance), f"{tolerance:g}") if tolerance > 0 else None,
         "odd": [x(s) for s, v in zip(one.steps, one.relative, strict=True) if math.isinf(v)],
-        "first": None if one.first is None else x(one.first),
+        "first": x(one.first.step) if one.first else None,
     }
 
 
@@ -283,18 +271,20 @@ def write_picture(result: Comparison, destination: str) -> None:
     figure.suptitle(headline(result), fontsize=12)
     axes = figure.subplots(2, count, squeeze=False, height_ratios=(3, 2), sharex="col")
     for place, one in enumerate(result.series):
-        drawn = curves(one)
+        drawn = thinned(one)
         values, difference = axes[0][place], axes[1][place]
-        values.plot(drawn.steps, _finite(drawn.a), color=_A, linewidth=2.6, alpha=0.75, label="A")
+        values.plot(
+            drawn.steps, _finite(drawn.a_values), color=_A, linewidth=2.6, alpha=0.75, label="A"
+        )
         dashed = {"color": _B, "linewidth": 1.2, "linestyle": (0, (4, 2))}
-        values.plot(drawn.steps, _finite(drawn.b), label="B", **dashed)
+        values.plot(drawn.steps, _finite(drawn.b_values), label="B", **dashed)
         values.set_ylabel(drawn.name)
         values.legend(loc="best", frameon=False)
         _draw_difference(difference, drawn, result.tolerance)
         for axis in (values, difference):
             axis.grid(alpha=0.25)
             if drawn.first is not None:
-                axis.axvline(drawn.first, color=_MARK, linewidth=1, alpha=0.7)
+                axis.axvline(drawn.first.step, color=_MARK, linewidth=1, alpha=0.7)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     write_atomically(Path(destination), stream.getvalue(), field="--png")
@@ -305,7 +295,7 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [value if math.isfinite(value) else math.nan for value in values]
 
 
-def _draw_difference(axis: Any, one: Curves, tolerance: float) -> None:
+def _draw_difference(axis: Any, one: SeriesComparison, tolerance: float) -> None:
     pairs = list(zip(one.steps, one.relative, strict=True))
     points = [(step, value) for step, value in pairs if math.isfinite(value) and value > 0]
     lone = [step for step, value in pairs if math.isinf(value)]

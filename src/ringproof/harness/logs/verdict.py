@@ -24,7 +24,7 @@ from enum import Enum
 from itertools import pairwise
 from math import prod
 
-from ringproof.errors import InputError
+from ringproof.errors import InputError, check_name
 from ringproof.harness.logs.facts import (
     FLAT_GROUP,
     Facts,
@@ -252,8 +252,8 @@ def parse_expectation(
     """
     words = tuple(kind.value for kind in ParallelKind if kind is not ParallelKind.UNKNOWN)
     hierarchical = ParallelKind.HIERARCHICAL.value
-    if expect is not None and expect not in words:
-        raise InputError("--expect", expect, "no such verdict", f"give one of {', '.join(words)}")
+    if expect is not None:
+        check_name("--expect", expect, words, "no such verdict")
     sizes = None if hcp is None else _whole_numbers("--hcp", hcp)
     if sizes is not None:
         if sum(size > 1 for size in sizes) < 2 or 0 in sizes:
