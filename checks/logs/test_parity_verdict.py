@@ -161,8 +161,8 @@ def test_drift_and_then_a_jump() -> None:
     b[150:] = [value * 1.2 for value in b[150:]]
     found = made(CURVE, b)
     assert found.judgement.kind is Kind.DRIFT
-    assert found.later_jump is not None
-    assert found.later_jump.step == 151
+    assert found.judgement.later_jump is not None
+    assert found.judgement.later_jump.step == 151
 
 
 def test_a_divergence_that_heals() -> None:
@@ -178,7 +178,7 @@ def test_a_divergence_that_heals() -> None:
 
 def test_noise_from_the_first_step_is_no_earlier_jump() -> None:
     found = made(CURVE, noisy(CURVE, lambda k: 1e-8 * 10 ** (0.03 * k)), 1e-5)
-    assert (found.judgement.kind, found.earlier_jump) == (Kind.DRIFT, None)
+    assert (found.judgement.kind, found.judgement.earlier_jump) == (Kind.DRIFT, None)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -188,13 +188,15 @@ def test_a_jump_below_the_tolerance_that_then_grows_is_named(seed: int) -> None:
 
     found = made(CURVE, noisy(CURVE, level, seed))
     assert found.judgement.kind is Kind.DRIFT
-    assert found.earlier_jump is not None
-    assert abs(found.earlier_jump.step - 61) <= 3  # a draw near zero hides the first of them
+    assert found.judgement.earlier_jump is not None
+    assert (
+        abs(found.judgement.earlier_jump.step - 61) <= 3
+    )  # a draw near zero hides the first of them
     logs = log("A", loss=CURVE), log("B", loss=noisy(CURVE, level, seed))
     said = list(readings(compare_logs(*logs, ("loss",), 1e-9)))
     assert any("before that, a jump" in text for text in said)
     grown = made(CURVE, noisy(CURVE, lambda k: 1e-16 * 10 ** (0.05 * k), seed))
-    assert (grown.judgement.kind, grown.earlier_jump) == (Kind.DRIFT, None)
+    assert (grown.judgement.kind, grown.judgement.earlier_jump) == (Kind.DRIFT, None)
 
 
 def test_a_small_spike_long_before_does_not_turn_a_jump_into_drift() -> None:

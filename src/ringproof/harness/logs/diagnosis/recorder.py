@@ -7,7 +7,6 @@ run.
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import pickle
@@ -158,8 +157,8 @@ def _ranks(text: object) -> list[int]:
     """Return the ranks in ``[0, 1]``, which torch writes as text."""
     if isinstance(text, str):
         try:
-            text = ast.literal_eval(text[:1_000_000])
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            text = json.loads(text[:1_000_000])
+        except (ValueError, RecursionError):
             return []
     return [rank for rank in text if isinstance(rank, int)] if isinstance(text, list) else []
 

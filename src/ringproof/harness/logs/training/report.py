@@ -118,10 +118,10 @@ def _of_series(one: SeriesComparison) -> Iterator[str]:
     if kind is Kind.JUMP and first is not None:
         before = f"{judgement.largest_before:.1e}" if judgement.largest_before else "0"
         yield f"at most {before} apart before step {first.step:,}"
-    if jump := one.earlier_jump:
+    if jump := judgement.earlier_jump:
         said = f"a jump to {jump.relative:.1e} at step {jump.step:,}"
         yield f"drift at the tolerance; before that, {said}"
-    if jump := one.later_jump:
+    if jump := judgement.later_jump:
         yield f"drift at first, then a jump to {jump.relative:.1e} at step {jump.step:,}"
     if kind is Kind.NAN and first is None:
         yield "both end in steps that are not finite numbers, which proves nothing"
@@ -279,8 +279,8 @@ def _series(one: SeriesComparison) -> dict[str, Any]:
         "first_beyond": one.first,
         "last_beyond": one.last,
         "largest": one.largest,
-        "earlier_jump": one.earlier_jump,
-        "later_jump": one.later_jump,
+        "earlier_jump": judgement.earlier_jump,
+        "later_jump": judgement.later_jump,
     }
     return {
         "verdict": judgement.kind.value,

@@ -74,6 +74,16 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True)
+class Point:
+    """Both values at one step."""
+
+    step: int
+    a: float
+    b: float
+    relative: float
+
+
+@dataclass(frozen=True)
 class ConstantRatio:
     """B is the same multiple of A, ``ratio``, at the first ``steps`` steps beyond the tolerance."""
 
@@ -102,7 +112,7 @@ class Judgement:
 
     Attributes:
         largest_before: Largest relative difference before the first one beyond the tolerance.
-        earlier_jump: Place of the steepest leap before a gradual crossing; ``later_jump`` after it.
+        earlier_jump: The steepest leap before a gradual crossing; ``later_jump`` after it.
     """
 
     kind: Kind
@@ -110,18 +120,8 @@ class Judgement:
     level: float = 0.0
     ratio: ConstantRatio | None = None
     period: Period | None = None
-    earlier_jump: int | None = None
-    later_jump: int | None = None
-
-
-@dataclass(frozen=True)
-class Point:
-    """Both values at one step."""
-
-    step: int
-    a: float
-    b: float
-    relative: float
+    earlier_jump: Point | None = None
+    later_jump: Point | None = None
 
 
 @dataclass(frozen=True)
@@ -178,16 +178,6 @@ class SeriesComparison:
         """The largest difference, ``None`` where all values are equal."""
         most = max((value for value in self.relative if value == value), default=0.0)
         return self.point(self.relative.index(most)) if most > 0 else None
-
-    @property
-    def earlier_jump(self) -> Point | None:
-        """A jump before a gradual crossing of the tolerance."""
-        return self.point(self.judgement.earlier_jump)
-
-    @property
-    def later_jump(self) -> Point | None:
-        """A jump after a gradual crossing of the tolerance."""
-        return self.point(self.judgement.later_jump)
 
     @property
     def healed(self) -> int:
@@ -332,8 +322,8 @@ def _judge(one: SeriesComparison) -> Judgement:
         return replace(rest, kind=Kind.JUMP)
     return replace(
         rest,
-        earlier_jump=_steepest(one.relative, 1, first, level),
-        later_jump=_steepest(one.relative, first + 1, len(one.relative), level),
+        earlier_jump=_steepest(one, 1, first, level),
+        later_jump=_steepest(one, first + 1, len(one.steps), level),
     )
 
 
@@ -383,16 +373,16 @@ def number_level(one: SeriesComparison) -> float:
     return FLOAT32_LEVEL if list(array("f", values)) == values else FLOAT64_LEVEL
 
 
-def _steepest(relative: array[float], start: int, stop: int, level: float) -> int | None:
+def _steepest(one: SeriesComparison, start: int, stop: int, level: float) -> Point | None:
     """Where the difference leaps most beyond all before it; ``None`` without a leap."""
-    past = _Past(level, relative[:start])
+    past = _Past(level, one.relative[:start])
     steepest, found = LATER_LEAP, None
     for place in range(start, stop):
         growth = past.growth
-        steepness = past.take(relative[place])
+        steepness = past.take(one.relative[place])
         if steepness > max(growth**2, steepest):
             steepest, found = steepness, place
-    return found
+    return one.point(found)
 
 
 def _constant_ratio(one: SeriesComparison) -> ConstantRatio | None:
