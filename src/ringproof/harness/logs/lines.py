@@ -2,8 +2,8 @@
 
 A block of bytes is searched for a few fixed strings before anything is decoded; only a line that
 holds one of them becomes text. A line is what stands between line feeds or carriage returns, so
-that progress bars and CRLF need no care. Of a line longer than `PIECE_BYTES` only what surrounds
-each of the strings, as far as that, is read.
+that progress bars and CRLF need no care. Of a longer line, only `PIECE_BYTES` before and after each
+of the strings are read.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Scan:
             while places[index] < position:
                 index += 1
             found = places[index]
-            # Where the needle that comes next is beyond the next line.
+            # The next line comes first, unless the needle found next stands in it or before it.
             if self.follow and line < end and (found == end or data.find(b"\n", line, found) >= 0):
                 found = line
             if found == end:
