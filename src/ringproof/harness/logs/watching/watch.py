@@ -58,7 +58,7 @@ class Step:
 class StepReader:
     """Turns the lines of one file into steps. JSON and Megatron's lines may stand side by side.
 
-    A file whose first line is a training.CSV header with a step is read as training.CSV.
+    A file whose first line is a CSV header with a step is read as CSV.
 
     Attributes:
         is_table: Whether the file is CSV, of which an unfinished line may end inside a number.
@@ -77,7 +77,7 @@ class StepReader:
         """Return the steps of one line, mostly one or none.
 
         Raises:
-            InputError: A training.CSV header has no column for any quantity, or several.
+            InputError: A CSV header has no column for any quantity, or several.
         """
         if not self._begun:
             self._begun = True
