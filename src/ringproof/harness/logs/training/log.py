@@ -125,6 +125,7 @@ class Reader:
         self.records = self.damaged = 0
         self.exact = False
         self._keys: dict[str, Any] = {}  # what the step and each series found are called
+        self._places: list[tuple[Series, Any]] = []  # the same, of the series
         self._shapes: set[tuple[Any, ...]] = set()
         self._lines = self._first_damaged = 0
 
@@ -157,11 +158,11 @@ class Reader:
         if step is None:
             return False
         self.records += 1
-        for name, key in self._keys.items():
+        for series, key in self._places:
             raw = values.get(key, False)
             value = raw if type(raw) is float else number(raw)
-            if value is not None and name != STEP:
-                self._add(self.series[name], step, value, raw)
+            if value is not None:
+                self._add(series, step, value, raw)
         return True
 
     def _add(self, series: Series, step: int, value: float, raw: Any) -> None:
@@ -176,9 +177,13 @@ class Reader:
         for wanted in (STEP, *self.series):
             found = None if wanted in self._keys else self._find(wanted, list(names))
             if found is not None:
-                self._keys[wanted] = names[found]
-                if wanted != STEP:
-                    self.series[wanted].column = found
+                self._found(wanted, names[found], found)
+
+    def _found(self, wanted: str, key: Any, column: str) -> None:
+        self._keys[wanted] = key
+        if wanted != STEP:
+            self._places.append((self.series[wanted], key))
+            self.series[wanted].column = column
 
     def _find(self, wanted: str, names: list[str]) -> str | None:
         """The name that holds a quantity; losses on held-out data stand in lines of their own."""
@@ -189,6 +194,10 @@ class Reader:
 
 class JsonReader(Reader):
     """Reads JSON lines."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(columns)
+        self._nested = True  # whether something wanted may stand in an inner object
 
     def take(self, line: bytes) -> None:
         """Read one line."""
@@ -205,7 +214,7 @@ class JsonReader(Reader):
         if kind == "run":
             self.exact = True
         elif kind == "step":
-            self._record(_flat(record))
+            self._record(_flat(record) if self._nested else record)
         elif kind == EVALUATION and EVALUATION in self.series:
             place, loss = (self.columns.find(wanted, record) or "" for wanted in (STEP, LOSS))
             step, value = step_number(record.get(place, False)), number(record.get(loss, False))
@@ -213,6 +222,11 @@ class JsonReader(Reader):
                 self.records += 1
                 self.series[EVALUATION].add(step, value)
                 self.series[EVALUATION].column = loss
+
+    def _locate(self, names: dict[str, Any]) -> None:
+        super()._locate(names)
+        missing = len(self._keys) <= len(self.series)
+        self._nested = missing or any("." in key for key in self._keys.values())
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -324,11 +338,12 @@ class TableReader(Reader):
         self._source = source
         self._header: list[str] = []
         self._delimiter = ","
+        self._width = 0
 
     def take(self, line: bytes) -> None:
         """Read the header or one row."""
-        text = line.decode("utf-8-sig", errors="replace").replace("\0", "\ufffd")
-        if not text.strip():
+        text = line.decode("utf-8", errors="replace").replace("\0", "\ufffd").lstrip("\ufeff")
+        if text.isspace() or not text:
             return
         self._lines += 1
         if not self._header:
@@ -341,9 +356,8 @@ class TableReader(Reader):
         if not self._header:
             self._begin([name.strip() for name in row])
             return
-        values = dict(zip(self._header, row, strict=False))
-        whole = all(key in values for key in self._keys.values())
-        if any(row) and not (whole and self._record(values)):
+        whole = len(row) >= self._width
+        if not (whole and self._record(dict(zip(self._header, row, strict=False)))) and any(row):
             self._damage()
 
     def _begin(self, header: list[str]) -> None:
@@ -354,10 +368,11 @@ class TableReader(Reader):
         self._locate({name: name for name in header})
         values = [name for name in header if plain(name) == "value"]
         if values and LOSS in self.series and list(self._keys) == [STEP]:
-            self._keys[LOSS] = self.series[LOSS].column = values[0]  # of TensorBoard's export
+            self._found(LOSS, values[0], values[0])  # of TensorBoard's export
         for wanted in (STEP, self.columns.series[0]):
             if wanted not in self._keys and (wanted == STEP or len(self._keys) == 1):
                 raise self._missing(wanted)
+        self._width = 1 + max(map(header.index, self._keys.values()))
 
     def _find(self, wanted: str, names: list[str]) -> str | None:
         """The column by the user's or usual names, or by how its name ends."""
