@@ -83,6 +83,12 @@ def test_counts_agree_with_python(parts: list[bytes]) -> None:
     assert sorted(set(found)) == held
 
 
+def test_a_line_is_what_stands_between_carriage_returns() -> None:
+    data = b"10%\r20% ringproof census\r30%\n40% ringproof census\r\n"
+    scan = Scan(OpenLog("-", "FILE", io.BytesIO(data)), NEEDLES)
+    assert [line.text for line in scan] == ["20% ringproof census", "40% ringproof census"]
+
+
 class Endless(io.RawIOBase):
     """A stream of one long line: ``total`` bytes that are never held together."""
 

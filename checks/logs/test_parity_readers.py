@@ -147,6 +147,8 @@ def test_the_language_models_loss_goes_before_others(tmp_path: Path) -> None:
     assert log.series["loss"].column == "lm loss"
     alone = read_text(tmp_path, iteration_line(1, 2.5, 0.5).replace("lm loss", "dpo loss"))
     assert alone.series["loss"].column == "dpo loss"
+    without = iteration_line(2, None, 0.5).replace("mtp_1 loss", "contrast loss")
+    assert math.isnan(values(read_text(tmp_path, f"{first}\n{without}\n"))[2])
 
 
 def test_a_long_preamble_and_a_cut_last_line(tmp_path: Path) -> None:
@@ -179,6 +181,11 @@ def test_nan_and_skipped_iterations(tmp_path: Path) -> None:
         "3 lines count skipped iterations, the first at step 2",
         "1 lines count nan iterations, the first at step 3",
     )
+
+
+def test_a_row_that_is_too_short_is_told(tmp_path: Path) -> None:
+    log = read_text(tmp_path, "step,a,b,loss\n1,2,3\n2,2,3,2.5\n")
+    assert log.notes == ("1 line could not be read, the first is line 2",)
 
 
 def test_a_skipped_first_iteration_has_no_loss(tmp_path: Path) -> None:

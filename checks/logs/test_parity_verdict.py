@@ -156,6 +156,13 @@ def test_a_random_walk_at_rounding_level_is_no_jump() -> None:
     assert crossed.judgement.kind in (Kind.DRIFT, Kind.START)
 
 
+@pytest.mark.parametrize(("last", "kind"), [(1e-10, Kind.DRIFT), (1e-9, Kind.JUMP)])
+def test_a_jump_is_steeper_than_the_square_of_every_rise_before(last: float, kind: Kind) -> None:
+    """The rise before is one of 56 times the rounding level, the last one of 1,000 or 10,000."""
+    found = made([1.0] * 3, [1.0, 1.0 + 1e-13, 1.0 + last], 5e-11)
+    assert found.judgement.kind is kind
+
+
 def test_drift_and_then_a_jump() -> None:
     b = noisy(CURVE, lambda k: 1e-16 * 10 ** (0.08 * k))
     b[150:] = [value * 1.2 for value in b[150:]]
