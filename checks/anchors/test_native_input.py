@@ -12,7 +12,7 @@ from checks.anchors.native_source import TextTree, anchor, resolve
 from ringproof.errors import InputError
 from ringproof.harness.anchors import AnchorResolver, AnchorStatus
 from ringproof.harness.cards.model import Symbol
-from ringproof.harness.code.native.masking import MAX_DECLARATIONS, MAX_DEPTH
+from ringproof.harness.code.native.grammar import MAX_DECLARATIONS, MAX_DEPTH
 
 NEIGHBOUR = "\nint f(int a) {\n  return a;\n}\n"
 LONG = 60_000
@@ -47,7 +47,7 @@ def test_large_and_deep_text_costs_little_and_hides_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("namespace a {" * (MAX_DEPTH + 2), "nested"),
+        ("namespace a {" * (MAX_DEPTH + 2) + "}" * (MAX_DEPTH + 2), "nested"),
         ("a;" * (MAX_DECLARATIONS + 1), "more than 100,000 declarations"),
         ("#define A\n" * (MAX_DECLARATIONS + 1), "more than 100,000 declarations"),
         (b"int f;\0", "NUL"),

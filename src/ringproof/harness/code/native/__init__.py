@@ -1,1 +1,1 @@
-"""C++ and CUDA files, parsed by tree-sitter after what it stumbles over is blanked."""
+"""C++ and CUDA files, parsed by tree-sitter, with what it cannot read blanked first."""

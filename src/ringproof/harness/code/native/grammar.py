@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringproof.errors import InputError
+from ringproof.harness.code.definitions import UnparsableError
 from ringproof.harness.code.native.masking import Masked
 from ringproof.harness.code.native.tokens import code_tokens, spelled, tokens
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 PACKAGES = ("tree-sitter", "tree-sitter-cuda")
-_MAX_NAMES = 64  # of the scopes around a declaration, the innermost
+MAX_DEPTH = 64
+"""Names of scopes around a declaration; more are refused."""
+MAX_DECLARATIONS = 100_000
+"""Declarations in one file, which bounds the memory a hostile file takes; more are refused."""
 _TYPES = frozenset(("class_specifier", "struct_specifier", "union_specifier", "enum_specifier"))
 _LISTS = frozenset(("declaration_list", "field_declaration_list", "enumerator_list", "ERROR"))
+_AROUND = ("template_declaration", "linkage_specification")
 _ALIASES = frozenset(("type_definition", "alias_declaration", "namespace_alias_definition"))
 _DECLARATIONS = frozenset(
     ("function_definition", "declaration", "field_declaration", "template_instantiation")
@@ -46,6 +50,7 @@ class Declared:
             ``forward`` and ``extern``.
         name: Qualified name, without template arguments.
         begin, end: Range of bytes, from ``template`` to the closing brace or semicolon.
+        proper: Offset after ``template <...>`` and ``[[...]]``.
         before: Specifiers and type, or the result of a function.
         after: Specifiers after the parameters: ``const``, ``noexcept``, ``override``.
         value: Initializer.
@@ -57,6 +62,7 @@ class Declared:
     kind: str
     name: tuple[str, ...]
     begin: int
+    proper: int
     end: int
     before: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -75,31 +81,44 @@ class _Scope:
     members: list[Declared] | None = None
 
 
-def declarations(source: bytes, masked: Masked) -> Iterator[Declared]:
+def declarations(source: bytes) -> Iterator[Declared]:
     """Yield everything that a file declares.
 
     Raises:
         InputError: tree-sitter or its grammar is not installed, or too old.
+        UnparsableError: There are too many declarations, or too many scopes in one another.
     """
-    for name, begin, end in masked.macros:
-        yield Declared("macro", (name,), begin, end)
-    reader = _Reader(source, masked.starts)
-    pending: list[tuple[Node, _Scope]] = [(_parsed(bytes(masked.text)), _Scope())]
+    masked = Masked(source)
+    for name, begin, end in masked.defines:
+        yield Declared("macro", (name,), begin, begin, end)
+    root = _parsed(masked.text)
+    for blank_more in (masked.blank_bodies, masked.blank_macros):
+        if root.has_error:
+            blank_more()
+            root = _parsed(masked.text)
+    pending: list[tuple[Node, _Scope]] = [(root, _Scope())]
+    reader = _Reader(source, masked.begins, pending)
+    count = len(masked.defines)
     while pending:
         node, scope = pending.pop()
-        made = [item for child in node.children for item in reader.read(child, scope, pending)]
+        count += node.child_count
+        if count > MAX_DECLARATIONS:
+            raise UnparsableError(f"more than {MAX_DECLARATIONS:,} declarations")
+        if len(scope.names) > MAX_DEPTH:
+            raise UnparsableError(f"scopes nested more than {MAX_DEPTH} deep")
+        made = [item for child in node.children for item in reader.read(child, scope)]
         if scope.members is not None:
             scope.members.extend(made)
         yield from made
 
 
-def _parsed(text: bytes) -> Node:
+def _parsed(text: bytearray) -> Node:
     try:
         import tree_sitter
         import tree_sitter_cuda
 
         language = tree_sitter.Language(tree_sitter_cuda.language())
-        return tree_sitter.Parser(language).parse(text).root_node
+        return tree_sitter.Parser(language).parse(bytes(text)).root_node
     except (ImportError, ValueError, TypeError) as error:
         problem = f"C++ and CUDA files need {' and '.join(PACKAGES)}: {error}"
         remedy = f"install them with `pip install {' '.join(PACKAGES)}`"
@@ -108,52 +127,61 @@ def _parsed(text: bytes) -> Node:
 
 @dataclass(frozen=True)
 class _Reader:
-    source: bytes
-    starts: Sequence[int]
+    """Reads nodes, and adds the lists of declarations inside them to ``pending``."""
 
-    def read(
-        self, node: Node, scope: _Scope, pending: list[tuple[Node, _Scope]]
-    ) -> Iterator[Declared]:
-        """Yield what one node declares, and leave the lists inside it to ``pending``."""
-        while node.type in ("template_declaration", "linkage_specification"):
+    source: bytes
+    begins: Mapping[int, int]
+    pending: list[tuple[Node, _Scope]]
+
+    def read(self, node: Node, scope: _Scope) -> Iterator[Declared]:
+        """Yield what one node declares."""
+        while node.type in _AROUND:
             inner = node.child_by_field_name("body") or node.children[-1]
             node = node.children[-2] if inner.type == ";" and node.child_count > 1 else inner
         if node.type in _LISTS:
-            pending.append((node, scope))
+            self.pending.append((node, scope))
         elif node.type == "namespace_definition":
             name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
             names = self._names(name) if name is not None else ()
             if body is not None:
-                pending.append((body, _Scope((*scope.names, *names)[-_MAX_NAMES:])))
+                self.pending.append((body, _Scope((*scope.names, *names))))
         elif node.type == "enumerator":
             name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
             if name is not None:
                 names = (*scope.names, *self._names(name))
                 text = self._text(value) if value is not None else ""
-                yield Declared("enumerator", names, node.start_byte, node.end_byte, value=text)
+                yield Declared("enumerator", names, *self._span(node), value=text)
         elif node.type in _TYPES:
-            yield from self._type(node, node, scope, pending)
+            yield from self._type(node, node, scope)
         elif node.type in (*_ALIASES, "concept_definition"):
-            yield from self._alias(node, scope, pending)
+            yield from self._alias(node, scope)
         elif node.type in _DECLARATIONS:
             inner_type = node.child_by_field_name("type")
             if inner_type is not None and inner_type.type in _TYPES:
-                yield from self._type(inner_type, node, scope, pending)
+                yield from self._type(inner_type, node, scope)
             yield from self._declared(node, scope)
 
-    def _span(self, node: Node) -> tuple[int, int]:
-        """Return the range from the first token of a declaration, blanked macros included."""
-        at = bisect_right(self.starts, node.start_byte) - 1
-        after = node.next_sibling
-        end = node.end_byte
-        is_open = self.source[end - 1 : end] != b";"  # as a type, whose semicolon is not its own
+    def _start(self, node: Node) -> int:
+        """Return the offset at which a node begins, blanked macros included."""
+        start = node.start_byte
+        while start in self.begins:
+            start = self.begins[start]
+        return start
+
+    def _span(self, node: Node) -> tuple[int, int, int]:
+        """Return ``begin``, ``proper`` and ``end`` of a declaration."""
+        parts = (part for part in node.children if part.type != "attribute_declaration")
+        proper = self._start(next(parts, node))
+        while node.parent is not None and node.parent.type in _AROUND:
+            node = node.parent
+        after, end = node.next_sibling, node.end_byte
+        # The semicolon of a type is not its own.
+        is_open = self.source[end - 1 : end] != b";" and node.type != "function_definition"
         if is_open and after is not None and self.source[end : after.end_byte].strip() == b";":
             end = after.end_byte
-        return self.starts[at] if at >= 0 else node.start_byte, min(end, len(self.source))
+        return self._start(node), proper, end
 
-    def _type(
-        self, node: Node, whole: Node, scope: _Scope, pending: list[tuple[Node, _Scope]]
-    ) -> Iterator[Declared]:
+    def _type(self, node: Node, whole: Node, scope: _Scope) -> Iterator[Declared]:
         """Yield a type that is defined, or declared alone.
 
         An unnamed type has the name of the first declarator (``typedef struct {...} Name;``).
@@ -164,10 +192,10 @@ class _Reader:
         if name is None and body is not None and declarators:
             name = _unwrapped(declarators[0])[0]
         names = self._names(name) if name is not None else ()
-        begin, end = self._span(whole)
+        span = self._span(whole)
         if body is None:
             if names and not declarators and whole.type != "template_instantiation":
-                yield Declared("forward", (*scope.names, *names), begin, end)
+                yield Declared("forward", (*scope.names, *names), *span)
             return
         members: list[Declared] = []
         kind = "enum" if node.type == "enum_specifier" else "type"
@@ -175,31 +203,29 @@ class _Reader:
             bases = next((c for c in node.children if c.type == "base_class_clause"), None)
             listed = self._text(bases).removeprefix(":") if bases is not None else ""
             qualified = (*scope.names, *names)
-            yield Declared(kind, qualified, begin, end, bases=listed, members=members)
-        pending.append((body, _Scope((*scope.names, *names)[-_MAX_NAMES:], members)))
+            yield Declared(kind, qualified, *span, bases=listed, members=members)
+        self.pending.append((body, _Scope((*scope.names, *names), members)))
 
-    def _alias(
-        self, node: Node, scope: _Scope, pending: list[tuple[Node, _Scope]]
-    ) -> Iterator[Declared]:
+    def _alias(self, node: Node, scope: _Scope) -> Iterator[Declared]:
         inner = node.child_by_field_name("type")
         declarators = node.children_by_field_name("declarator")
         if inner is not None and inner.type in _TYPES and inner.child_by_field_name("body"):
             unnamed = inner.child_by_field_name("name") is None
-            yield from self._type(inner, node, scope, pending)
+            yield from self._type(inner, node, scope)
             declarators = declarators[1:] if unnamed else declarators
         elif not declarators:
             declarators = node.children_by_field_name("name")
         kind = "alias" if node.type in _ALIASES else "variable"
-        begin, end = self._span(node)
+        span = self._span(node)
         for declarator in declarators:
             name = self._names(_unwrapped(declarator)[0])
             if name:
-                yield Declared(kind, (*scope.names, *name), begin, end)
+                yield Declared(kind, (*scope.names, *name), *span)
 
     def _declared(self, node: Node, scope: _Scope) -> Iterator[Declared]:
         """Yield the functions and variables of a declaration."""
         declarators = node.children_by_field_name("declarator")
-        begin, end = self._span(node)
+        span = self._span(node)
         for declarator in declarators:
             name, function, value = _unwrapped(declarator)
             names = self._names(name)
@@ -212,8 +238,8 @@ class _Reader:
             value = value or node.child_by_field_name("default_value")
             text = self._text(value) if value is not None else ""
             before = self._line(node.start_byte, declarators[0].start_byte)
-            kind = self._variable_kind(begin, name.start_byte, scope, text)
-            yield Declared(kind, qualified, begin, end, before, value=text)
+            kind = self._variable_kind(span[0], name.start_byte, scope, text)
+            yield Declared(kind, qualified, *span, before, value=text)
 
     def _variable_kind(self, begin: int, name: int, scope: _Scope, value: str) -> str:
         words = {token.text for token in tokens(self.source, begin, name) if token.kind == "word"}
@@ -226,7 +252,7 @@ class _Reader:
     def _function(
         self, node: Node, qualified: tuple[str, ...], name: Node, function: Node
     ) -> Declared:
-        begin, end = self._span(node)
+        span = self._span(node)
         body = node.child_by_field_name("body")
         listed = function.child_by_field_name("parameters")
         settled = any(child.type.endswith("_method_clause") for child in node.children)
@@ -238,8 +264,7 @@ class _Reader:
         return Declared(
             "function" if body is not None or settled else "prototype",
             qualified,
-            begin,
-            end,
+            *span,
             before=self._line(node.start_byte, min(name.start_byte, function.start_byte)),
             parameters=tuple(self._parameters(listed)) if listed is not None else (),
             after=after,
@@ -252,11 +277,11 @@ class _Reader:
             declarator = node.child_by_field_name("declarator")
             default = node.child_by_field_name("default_value")
             name = _unwrapped(declarator)[0] if declarator is not None else None
-            end = default.start_byte if default is not None else node.end_byte
+            start, end = self._start(node), default.start_byte if default else node.end_byte
             if name is None or not name.type.endswith("identifier"):
-                kind, text = self._line(node.start_byte, end), f"({place})"
+                kind, text = self._line(start, end), f"({place})"
             else:
-                before = self.source[node.start_byte : name.start_byte]
+                before = self.source[start : name.start_byte]
                 joined = before + b" " + self.source[name.end_byte : end]
                 kind, text = spelled(code_tokens(joined, 0, len(joined))), self._text(name)
             value = self._text(default) if default is not None else None
@@ -266,11 +291,11 @@ class _Reader:
         return self._line(node.start_byte, node.end_byte)
 
     def _line(self, start: int, end: int) -> str:
-        return spelled(code_tokens(self.source, start, min(end, len(self.source))))
+        return spelled(code_tokens(self.source, start, end))
 
     def _names(self, node: Node) -> tuple[str, ...]:
         """Split ``a::B<T>::operator==`` into parts without template arguments."""
-        parts = list(tokens(self.source, node.start_byte, min(node.end_byte, len(self.source))))
+        parts = list(tokens(self.source, node.start_byte, node.end_byte))
         names: list[str] = []
         angles = 0
         for at, token in enumerate(parts):

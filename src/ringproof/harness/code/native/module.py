@@ -37,12 +37,10 @@ from ringproof.harness.code.definitions import (
     shortened,
 )
 from ringproof.harness.code.native.grammar import Declared, declarations
-from ringproof.harness.code.native.masking import mask
 from ringproof.harness.code.native.tokens import (
     Token,
     after_brackets,
     code_tokens,
-    prefix_length,
     spelled,
     string_value,
     tokens,
@@ -73,12 +71,8 @@ class NativeDefinition(Definition):
 
     def __init__(self, declared: Declared, source: bytes, starts: Sequence[int]) -> None:
         self.declared, self._source = declared, source
-        begin, end = declared.begin, declared.end
-        if declared.kind != "macro" and source.startswith((b"template", b"[["), begin):
-            head = tuple(tokens(source, begin, end))
-            begin = head[prefix_length(head)].start
-        self.start = bisect.bisect_right(starts, begin) + 1
-        self.end = bisect.bisect_right(starts, max(declared.begin, end - 1)) + 1
+        self.start = bisect.bisect_right(starts, declared.proper) + 1
+        self.end = bisect.bisect_right(starts, max(declared.begin, declared.end - 1)) + 1
 
     @property
     def is_class(self) -> bool:
@@ -152,8 +146,8 @@ class NativeDefinition(Definition):
             return {declared.name[-1]: declared.before}
         if declared.kind not in _FUNCTIONS:
             return {}
-        head = tuple(tokens(self._source, declared.begin, declared.end))
-        sides = {"template": spelled(head[: prefix_length(head)]), "after": declared.after}
+        head = code_tokens(self._source, declared.begin, declared.proper)
+        sides = {"template": spelled(head), "after": declared.after}
         parameters = {parameter.name: parameter.type for parameter in declared.parameters}
         named = {name: text for name, text in sides.items() if text}
         return {**parameters, "return": declared.before, **named}
@@ -200,7 +194,7 @@ class NativeModule:
         self._source = _BYTE_ORDER_MARK.sub(b"   ", source, count=1)
         self._starts = tuple(found.end() for found in re.finditer(b"\n", self._source))
         found: list[Declared] = []
-        for item in declarations(self._source, mask(self._source)):
+        for item in declarations(self._source):
             found.append(item)
             if item.body is not None and _REGISTERING.fullmatch(item.name[-1]):
                 found += _registrations(self._source, item)
@@ -233,28 +227,17 @@ class NativeModule:
 
 def _registrations(source: bytes, module: Declared) -> Iterator[Declared]:
     """Yield the ``m.def("name", ...)`` calls inside a function's body."""
-    first, last = module.body or (0, 0)
-    code = [item for item in tokens(source, first, last) if item.kind != "comment"]
-    ends = _call_ends(code)
+    code = code_tokens(source, *(module.body or (0, 0)))
+    past = 0
     for at in range(1, len(code) - 2):
         called = [item.text for item in code[at - 1 : at + 2]] == [".", "def", "("]
-        if called and code[at + 2].kind == "string":
-            begin = code[at - 2] if at > 1 and code[at - 2].kind == "word" else code[at - 1]
+        if at >= past and called and code[at + 2].kind == "string":
+            named = at > 1 and code[at - 2].kind == "word"
+            begin = code[at - 2 if named else at - 1].start
             name = string_value(code[at + 2].text).partition("(")[0]
-            end = ends.get(at + 1, last)
-            yield Declared("registration", (module.name[-1], name), begin.start, end)
-
-
-def _call_ends(code: Sequence[Token]) -> Mapping[int, int]:
-    """Return the end of each closing bracket by the index of its opening bracket."""
-    ends: dict[int, int] = {}
-    open_brackets: list[int] = []
-    for at, item in enumerate(code):
-        if item.text == "(":
-            open_brackets.append(at)
-        elif item.text == ")" and open_brackets:
-            ends[open_brackets.pop()] = item.end
-    return ends
+            past = after_brackets(code, at + 1)
+            end = code[past - 1].end
+            yield Declared("registration", (module.name[-1], name), begin, begin, end)
 
 
 def _ranked(items: Sequence[Declared]) -> list[Declared]:

@@ -158,29 +158,3 @@ def after_brackets(parts: Sequence[Token], at: int) -> int:
         if depth <= 0:
             return index + 1
     return len(parts)
-
-
-def prefix_length(head: Sequence[Token]) -> int:
-    """Count the tokens of ``template <...>`` and ``[[...]]`` before a declaration."""
-    at = 0
-    while at < len(head):
-        following = head[at + 1].text if at + 1 < len(head) else ""
-        if head[at].text == "template" and following == "<":
-            at = _after_angles(head, at + 1)
-        elif head[at].text == "[" and following == "[":
-            at = after_brackets(head, at)
-        else:
-            break
-    return min(at, max(0, len(head) - 1))
-
-
-def _after_angles(head: Sequence[Token], at: int) -> int:
-    depth = brackets = 0
-    for index in range(at, len(head)):
-        text = head[index].text
-        brackets += (text in _OPEN) - (text in _CLOSE)
-        if brackets <= 0:
-            depth += (text == "<") - (text == ">")
-        if depth <= 0 or text == ";":
-            return index + 1
-    return len(head)
