@@ -172,11 +172,13 @@ class _Reader:
         """Return ``begin``, ``proper`` and ``end`` of a declaration."""
         parts = (part for part in node.children if part.type != "attribute_declaration")
         proper = self._start(next(parts, node))
+        is_function = node.type == "function_definition"
         while node.parent is not None and node.parent.type in _AROUND:
             node = node.parent
+            proper = node.start_byte if node.type == "linkage_specification" else proper
         after, end = node.next_sibling, node.end_byte
-        # The semicolon of a type is not its own.
-        is_open = self.source[end - 1 : end] != b";" and node.type != "function_definition"
+        # The semicolon of a type is not in its node.
+        is_open = self.source[end - 1 : end] != b";" and not is_function
         if is_open and after is not None and self.source[end : after.end_byte].strip() == b";":
             end = after.end_byte
         return self._start(node), proper, end

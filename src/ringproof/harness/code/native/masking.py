@@ -178,8 +178,10 @@ class Masked:
 
     def _blank_body(self, start: int, end: int, before: Token) -> None:
         self._blank(start, end)
-        if start < end and before.text in _BEFORE_BODY:
-            self.text[start] = ord(";")  # as `{ }` could be an initializer
+        if before.text in _BEFORE_BODY:  # `{ };` could be an initializer
+            self.text[start:end] = self.text[start:end].replace(b" ", b";", 1)
+            if needless := re.compile(rb"}\s*;").match(self.text, end):
+                self._blank(end + 1, needless.end())
 
     def _head(self, token: Token, before: Token, head: _Head) -> _Head:
         """Return the declaration of a token, which is a new one if the one before has ended."""
