@@ -13,8 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from ringproof.cli.main import app
+from ringproof.harness.anchors import check as anchors
+from ringproof.harness.anchors import drift
+from ringproof.harness.fences import check as fences
 from ringproof.harness.lint.rules import RULES
-from ringproof.harness.reports import anchors, drift, fences
 from ringproof.harness.reports.model import Rule
 
 ALL_RULES: tuple[Rule, ...] = (*RULES, *anchors.RULES, *fences.RULES, *drift.RULES)

@@ -23,15 +23,13 @@ from ringproof.cli.options import (
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.anchors.check import check_cards
-from ringproof.harness.anchors.drift import classify
+from ringproof.harness.anchors.check import check_cards, check_report
+from ringproof.harness.anchors.drift import compare_cards, drift_data, drift_report
 from ringproof.harness.anchors.lock import LOCK_FILE, make_lock, read_lock
 from ringproof.harness.anchors.resolve import AnchorStatus, Resolution
-from ringproof.harness.cards import Anchor, Card, ProofKind, find_cards, statements
+from ringproof.harness.cards import find_cards
 from ringproof.harness.cards.loading import LocatedCard, locate_card
-from ringproof.harness.reports.anchors import check_data, check_lines, check_report
-from ringproof.harness.reports.drift import Drifted, drift_data, drift_lines, drift_report
-from ringproof.harness.reports.printable import showable
+from ringproof.harness.reports.printable import LONGEST, showable
 from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import (
@@ -80,8 +78,9 @@ def check(
         remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
         raise InputError("upstreams", None, f"none can be opened: {checked[0].obstacle}", remedy)
     report = check_report(checked, cards, locks)
-    lines = tuple(check_lines(checked)) if verbose else ()
-    outputs.publish(report, check_data(checked, failed=report.failed), lines)
+    lines = tuple(item.line() for item in checked) if verbose else ()
+    anchors = [item.data() for item in checked]
+    outputs.publish(report, {"version": 1, "pass": not report.failed, "anchors": anchors}, lines)
     for item in checked:
         if item.status == AnchorStatus.AMBIGUOUS_SYMBOL.value:
             raise _ambiguous(cards[item.skill], item.anchor.id, item.resolution)
@@ -117,7 +116,7 @@ def lock(
             raise InputError(f"{skill}: upstreams", None, str(error), remedy) from error
         for failure in failures:
             said = f"{skill}: {failure.anchor}: {failure.status.value}: {failure.detail}"
-            typer.echo(showable(said, 1000))
+            typer.echo(showable(said, LONGEST))
             if failure.status is AnchorStatus.AMBIGUOUS_SYMBOL:
                 raise _ambiguous(located, failure.anchor, failure)
         broken = broken or bool(failures)
@@ -172,24 +171,16 @@ def drift(
         open_tree(spec, cache=place, offline=offline, submodules=sources) for spec in (old, new)
     ]
     refuse_unused(sources, trees)
-    chosen = [
-        (skill, anchor)
-        for skill, item in cards.items()
-        for anchor in item.card.anchors
-        if not names or anchor.upstream in names
-    ]
-    fates = classify([anchor for _, anchor in chosen], trees[0], trees[1])
-    found = [
-        Drifted(skill, fate, _hanging(cards[skill].card, fate.anchor))
-        for (skill, _), fate in zip(chosen, fates, strict=True)
-        if fate.before is not None
-    ]
+    compared = compare_cards(cards, names, *trees)
+    found = [(skill, fate) for skill, fate in compared if fate.before is not None]
     if not found:
         problem = "none of the cards' anchors is in this version"
         raise InputError("--from", old, problem, "name a version of a card's upstream")
-    report = drift_report(found, cards, left_out=len(chosen) - len(found))
-    data = drift_data(found, old=trees[0].origin, new=trees[1].origin)
-    outputs.publish(report, data, tuple(drift_lines(found)) if verbose else ())
+    report = drift_report(found, cards, left_out=len(compared) - len(found))
+    anchors = [drift_data(skill, fate, cards[skill].card) for skill, fate in found]
+    data = {"version": 1, "from": trees[0].origin, "to": trees[1].origin, "anchors": anchors}
+    lines = (f"{skill}: {fate.anchor.id}: {fate.line()}" for skill, fate in found if verbose)
+    outputs.publish(report, data, tuple(showable(line, LONGEST) for line in lines))
     if report.failed:
         raise typer.Exit(1)
 
@@ -224,13 +215,3 @@ def _ambiguous(card: LocatedCard, anchor: str, found: Resolution | None) -> Inpu
     where = f"{card.document.path}:{card.anchor_lines()[anchor][0]}: {anchor}"
     detail = "the symbol is ambiguous" if found is None else found.detail
     return InputError(where, None, showable(detail, 500), "say which with #1, #2 behind the name")
-
-
-def _hanging(card: Card, anchor: Anchor) -> tuple[tuple[str, str], ...]:
-    """Kind and id of the statements that name an anchor as proof."""
-    return tuple(
-        (statement.kind.value, statement.id)
-        for statement in statements(card)
-        if statement.id != anchor.id
-        and any(p.kind is ProofKind.ANCHOR and p.target == anchor.id for p in statement.proofs)
-    )

@@ -21,10 +21,10 @@ from ringproof.harness.fences.check import (
     CHECKOUT,
     as_json,
     check_documents,
+    fences_report,
     mend,
     repository_root,
 )
-from ringproof.harness.reports.fences import fences_report
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
 from ringproof.harness.upstreams.submodules import SubmoduleSources, refuse_unused

@@ -1,15 +1,20 @@
-"""Looks up the anchors of cards in their upstreams and compares them with the lock."""
+"""Looks up the anchors of cards in their upstreams, compares them with the lock, and reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from ringproof.garbage import no_collection
-from ringproof.harness.anchors.lock import Lock, stale_upstreams
+from ringproof.harness.anchors.lock import LOCK_FILE, REMEDY, Lock, leftovers, stale_upstreams
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
+from ringproof.harness.cards.loading import LocatedCard
 from ringproof.harness.cards.model import Anchor, Card
+from ringproof.harness.reports.model import Finding, Report, Rule
+from ringproof.harness.reports.printable import LONGEST, relative_path, showable
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
@@ -18,6 +23,76 @@ UNUSABLE = "unusable upstream"
 CHANGED = "changed since the lock"
 NOT_LOCKED = "not locked"
 STALE = "locked at another version"
+
+_REREAD = "Read what upstream does now, correct what the card says of it, and lock again."
+RULE_OF: Mapping[str, Rule] = MappingProxyType(
+    {
+        AnchorStatus.MISSING_SYMBOL.value: Rule(
+            "RA101", "missing-symbol", "error", "The file has no such symbol.", _REREAD
+        ),
+        AnchorStatus.MISSING_EXPECTATION.value: Rule(
+            "RA102",
+            "missing-expectation",
+            "error",
+            "The symbol does not contain what the card expects in it.",
+            _REREAD,
+        ),
+        CHANGED: Rule(
+            "RA103",
+            "changed-code",
+            "error",
+            "The symbol's code is not the code that was locked; layout and comments do not count.",
+            _REREAD,
+        ),
+        AnchorStatus.MISSING_FILE.value: Rule(
+            "RA104", "missing-file", "error", "The upstream has no such file.", _REREAD
+        ),
+        AnchorStatus.UNREADABLE_FILE.value: Rule(
+            "RA105",
+            "unreadable-file",
+            "error",
+            "The file cannot be parsed or leaves its root.",
+            "Anchor a file that can be read.",
+        ),
+        AnchorStatus.AMBIGUOUS_SYMBOL.value: Rule(
+            "RA106",
+            "ambiguous-symbol",
+            "error",
+            "The file defines the symbol several times.",
+            "Say which with `#1`, `#2` behind the name.",
+        ),
+        UNUSABLE: Rule(
+            "RA107",
+            "unusable-upstream",
+            "error",
+            "The upstream that the card names cannot be used.",
+            "Correct it in the card, or give another with `--upstream NAME=SPEC`.",
+        ),
+        STALE: Rule(
+            "RA108",
+            "stale-lock",
+            "error",
+            f"{LOCK_FILE} is about another version than the card, or about what the card lacks.",
+            "Write the lock again with `ringproof anchors lock`.",
+        ),
+        NOT_HERE: Rule(
+            "RA201",
+            "not-looked-up",
+            "note",
+            "An upstream is not at hand, so its anchors were not looked up.",
+            "Run `ringproof upstream fetch`, or give its place with `--upstream NAME=SPEC`.",
+        ),
+        NOT_LOCKED: Rule(
+            "RA202",
+            "not-locked",
+            "note",
+            f"Anchors are not in {LOCK_FILE}, so a change of their code cannot be seen.",
+            "Write the lock with `ringproof anchors lock`.",
+        ),
+    }
+)
+"""The rule that each status breaks; an anchor that holds breaks none."""
+RULES = tuple(RULE_OF.values())
 
 
 @dataclass(frozen=True)
@@ -52,6 +127,32 @@ class CheckedAnchor:
     def failed(self) -> bool:
         """Whether the result needs attention. A missing upstream is not a failure."""
         return self.status not in (AnchorStatus.HOLDS.value, NOT_HERE)
+
+    def line(self) -> str:
+        """Return the status and the place of the anchor on one line."""
+        found, where = self.resolution, f"{self.anchor.path} {self.anchor.symbol}"
+        if found is not None and found.start is not None:
+            where = f"{found.path}:{found.start}-{found.end} {self.anchor.symbol}"
+        since = " (moved)" if self.since_lock == "moved" else ""
+        return showable(f"{self.status}{since}: {self.skill}: {self.anchor.id}: {where}", LONGEST)
+
+    def data(self) -> dict[str, Any]:
+        """Return what is known of the anchor for JSON."""
+        found = self.resolution
+        return {
+            "skill": self.skill,
+            "anchor": self.anchor.id,
+            "upstream": self.anchor.upstream,
+            "origin": None if found is None else found.origin,
+            "path": self.anchor.path if found is None else found.path,
+            "symbol": self.anchor.symbol,
+            "status": self.status,
+            "since_lock": self.since_lock,
+            "start": None if found is None else found.start,
+            "end": None if found is None else found.end,
+            "fingerprint": None if found is None else found.fingerprint,
+            "detail": self.obstacle if found is None else found.detail,
+        }
 
 
 @no_collection()
@@ -109,6 +210,62 @@ def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
     return "same" if (place.start, place.end) == (now.start, now.end) else "moved"
 
 
-def counts(checked: Sequence[CheckedAnchor]) -> Mapping[str, int]:
-    """Count the anchors of each status, the most frequent first."""
-    return dict(Counter(item.status for item in checked).most_common())
+def check_report(
+    checked: Sequence[CheckedAnchor], cards: Mapping[str, LocatedCard], locks: Mapping[str, Lock]
+) -> Report:
+    """Report every anchor that does not hold, and every upstream that is not at hand."""
+    counts = Counter(item.status for item in checked)
+    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    moved = sum(item.since_lock == "moved" for item in checked)
+    more = f"; {moved} of them moved since the lock" if moved else ""
+    findings = []
+    for skill, card in cards.items():
+        own = [item for item in checked if item.skill == skill]
+        findings += [*_of_anchors(skill, card, own), *_of_lock(skill, card, own, locks.get(skill))]
+    summary = f"{len(checked)} anchors: {listed}{more}"
+    return Report(RULES, tuple(findings), (summary,))
+
+
+def _of_anchors(
+    skill: str, located: LocatedCard, own: Sequence[CheckedAnchor]
+) -> Iterator[Finding]:
+    lines = located.anchor_lines()
+    absent: dict[tuple[str, str], list[CheckedAnchor]] = {}
+    for item in own:
+        found, name = item.resolution, item.anchor.id
+        if found is None:
+            absent.setdefault((item.anchor.upstream, item.status), []).append(item)
+        elif item.failed:
+            place = f"{found.path}:{found.start}-{found.end}"
+            detail = found.detail or f"{place}: `{found.symbol}` is not the code that was locked"
+            finding = _finding(located, item.status, lines[name][0], f"{name}: {detail}")
+            yield replace(finding, end_line=lines[name][1], identity=f"{skill}/{name}")
+    for (upstream, status), items in absent.items():
+        many = "1 anchor" if len(items) == 1 else f"{len(items)} anchors"
+        message = f"{upstream}: {many} not looked up: {items[0].obstacle}"
+        line = located.document.line(("upstreams", upstream))
+        yield replace(_finding(located, status, line, message), identity=f"{skill}/{upstream}")
+
+
+def _of_lock(
+    skill: str, located: LocatedCard, own: Sequence[CheckedAnchor], lock: Lock | None
+) -> Iterator[Finding]:
+    """Report what the lock and the card do not both name, or in different versions."""
+    line = located.document.line(("anchors",))
+    if lock is not None:
+        for upstream, problem in stale_upstreams(located.card, lock).items():
+            where = located.document.line(("upstreams", upstream))
+            finding = _finding(located, STALE, where, f"{LOCK_FILE}: {problem}")
+            yield replace(finding, identity=f"{skill}/{upstream}")
+        if gone := leftovers(located.card, lock):
+            message = f"{LOCK_FILE} still has {', '.join(gone)}: {REMEDY}"
+            yield replace(_finding(located, STALE, line, message), identity=skill)
+    if loose := [item.anchor.id for item in own if item.since_lock == NOT_LOCKED]:
+        missing = f"there is no {LOCK_FILE}" if lock is None else f"not in {LOCK_FILE}"
+        message = f"{missing}: {', '.join(loose)}"
+        yield replace(_finding(located, NOT_LOCKED, line, message), identity=skill)
+
+
+def _finding(located: LocatedCard, status: str, line: int, message: str) -> Finding:
+    path = relative_path(located.document.path)
+    return Finding(RULE_OF[status].id, path, line, showable(message, LONGEST))

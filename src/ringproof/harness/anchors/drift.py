@@ -1,15 +1,23 @@
-"""Classifies what happened to anchors between two versions of an upstream."""
+"""Classifies what happened to anchors between two versions of an upstream, and reports it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Any
 
 from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.cards.model import Anchor
+from ringproof.harness.cards.loading import LocatedCard
+from ringproof.harness.cards.model import Anchor, Card
+from ringproof.harness.cards.proof import ProofKind
+from ringproof.harness.cards.statements import statements
 from ringproof.harness.code.definitions import Definition, SymbolError, UnparsableError
 from ringproof.harness.code.languages import has_symbols, is_native, last_name, parse_module
+from ringproof.harness.reports.model import Finding, Report, Rule
+from ringproof.harness.reports.printable import LONGEST, relative_path, showable
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 RENAME_THRESHOLD = 0.6
@@ -32,6 +40,41 @@ class DriftKind(str, Enum):
 
 
 HARMLESS = frozenset((DriftKind.SAME, DriftKind.MOVED, DriftKind.ABSENT))
+_REREAD = "Read the later version and correct what hangs on the anchor."
+_REPOINT = "Point the anchor to its new place, and read what hangs on it again."
+_EXPECTATION = Rule(
+    "RD306",
+    "drift-expectation",
+    "error",
+    "The symbol's code is the same in both versions and lacks what the card expects.",
+    "Compare only versions the anchor is meant for (`--upstream NAME`), or correct the card.",
+)
+RULE_OF: Mapping[DriftKind, Rule] = MappingProxyType(
+    {
+        DriftKind.CHANGED: Rule(
+            "RD301", "drift-changed", "error", "The symbol's code changed.", _REREAD
+        ),
+        DriftKind.RENAMED: Rule(
+            "RD302", "drift-renamed", "error", "The symbol has another name.", _REPOINT
+        ),
+        DriftKind.OTHER_FILE: Rule(
+            "RD303", "drift-other-file", "error", "The symbol is in another file.", _REPOINT
+        ),
+        DriftKind.GONE: Rule(
+            "RD304", "drift-gone", "error", "Nothing like the symbol is there.", _REREAD
+        ),
+        DriftKind.UNREADABLE: Rule(
+            "RD305",
+            "drift-unreadable",
+            "error",
+            "The file of the later version cannot be parsed.",
+            "Look at it by hand.",
+        ),
+        **dict.fromkeys(HARMLESS, _EXPECTATION),
+    }
+)
+"""The rule that a change breaks which is not harmless."""
+RULES = tuple(dict.fromkeys(RULE_OF.values()))
 
 
 @dataclass(frozen=True)
@@ -61,6 +104,12 @@ class Drift:
         """Whether the change needs no attention from the card's author."""
         return self.kind in HARMLESS and not self.missing
 
+    def line(self) -> str:
+        """Return the kind of the change and the new place on one line."""
+        now = f" -> {self.path}:{self.after[0]}-{self.after[1]} {self.symbol}" if self.after else ""
+        sure = f" ({self.confidence:.0%} alike)" if self.confidence is not None else ""
+        return f"{self.kind.value}{now}{sure}"
+
 
 @dataclass(frozen=True)
 class _Candidate:
@@ -72,6 +121,24 @@ class _Candidate:
 
 _Wanted = tuple[bool, str]
 """Whether a symbol is native, and the symbol."""
+
+
+def compare_cards(
+    cards: Mapping[str, LocatedCard], names: Collection[str], old: UpstreamTree, new: UpstreamTree
+) -> list[tuple[str, Drift]]:
+    """Classify the anchors of cards, by skill; see `classify`.
+
+    Args:
+        names: Upstreams whose anchors are compared; empty for all.
+    """
+    chosen = [
+        (skill, anchor)
+        for skill, item in cards.items()
+        for anchor in item.card.anchors
+        if not names or anchor.upstream in names
+    ]
+    fates = classify([anchor for _, anchor in chosen], old, new)
+    return [(skill, fate) for (skill, _), fate in zip(chosen, fates, strict=True)]
 
 
 def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) -> tuple[Drift, ...]:
@@ -232,3 +299,61 @@ def _defined(path: str, source: bytes, symbols: Sequence[str]) -> dict[str, Defi
         except SymbolError as error:
             found.update({symbol: None} if error.ambiguous else {})
     return found
+
+
+def drift_report(
+    found: Sequence[tuple[str, Drift]], cards: Mapping[str, LocatedCard], *, left_out: int
+) -> Report:
+    """Report the anchors whose changes need the attention of the card's author.
+
+    Args:
+        found: Anchors with their skills.
+        left_out: Number of anchors that are not in the earlier version.
+    """
+    kinds = Counter(fate.kind.value for _, fate in found)
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    summary = f"{len(found)} anchors compared: {listed}; {left_out} not in the earlier version"
+    findings = (_finding(skill, fate, cards[skill]) for skill, fate in found if not fate.harmless)
+    return Report(RULES, tuple(findings), (summary,))
+
+
+def _finding(skill: str, fate: Drift, card: LocatedCard) -> Finding:
+    name = fate.anchor.id
+    line, end = card.anchor_lines()[name]
+    details = [*fate.summary, *(f"no longer contains {text!r}" for text in fate.missing)]
+    details += [f"{kind} {name} hangs on it" for kind, name in _hanging(card.card, fate.anchor)]
+    return Finding(
+        RULE_OF[fate.kind].id,
+        relative_path(card.document.path),
+        line,
+        showable(f"{name}: {fate.line()}", LONGEST),
+        end_line=end,
+        details=tuple(showable(text, LONGEST) for text in details),
+        identity=f"{skill}/{name}",
+    )
+
+
+def _hanging(card: Card, anchor: Anchor) -> Iterator[tuple[str, str]]:
+    """Yield kind and id of the statements that name an anchor as proof."""
+    for statement in statements(card):
+        targets = [p.target for p in statement.proofs if p.kind is ProofKind.ANCHOR]
+        if anchor.id in targets and statement.id != anchor.id:
+            yield statement.kind.value, statement.id
+
+
+def drift_data(skill: str, fate: Drift, card: Card) -> dict[str, Any]:
+    """Return what became of an anchor for JSON."""
+    hanging = [{"kind": kind, "id": name} for kind, name in _hanging(card, fate.anchor)]
+    anchor = fate.anchor
+    return {
+        "skill": skill,
+        "anchor": anchor.id,
+        "upstream": anchor.upstream,
+        "kind": fate.kind.value,
+        "before": {"path": anchor.path, "symbol": anchor.symbol, "lines": fate.before},
+        "after": fate.after and {"path": fate.path, "symbol": fate.symbol, "lines": fate.after},
+        "confidence": fate.confidence,
+        "summary": list(fate.summary),
+        "missing": list(fate.missing),
+        "statements": hanging,
+    }

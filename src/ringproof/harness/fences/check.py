@@ -1,12 +1,14 @@
-"""Checks references to code in skills, and corrects their line numbers."""
+"""Checks references to code in skills, reports them, and corrects their line numbers."""
 
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
@@ -25,6 +27,8 @@ from ringproof.harness.code.quotes import (
     place_quote,
 )
 from ringproof.harness.fences.mentions import MAX_DOCUMENT_BYTES, ByteSpan, Mention, find_mentions
+from ringproof.harness.reports.model import Finding, Report, Rule
+from ringproof.harness.reports.printable import LONGEST, relative_path, showable
 from ringproof.harness.upstreams.submodules import submodule_urls
 from ringproof.harness.upstreams.tree import FolderTree, UpstreamError, UpstreamTree
 
@@ -32,7 +36,35 @@ CHECKOUT = "."
 """Name of the root that replaces the checkout."""
 NOT_ENTERED = frozenset((".git", "node_modules", "__pycache__", ".venv", "site-packages"))
 _FIELD = "PATH"
-_ORDER = ("exact", "moved", "changed", "missing")
+_STATUSES = ("exact", "moved", "changed", "missing")
+
+RULE_OF: Mapping[str, Rule] = MappingProxyType(
+    {
+        "moved": Rule(
+            "RF201",
+            "fence-moved",
+            "warning",
+            "The code that a document points to stands at other lines.",
+            "Run again with `--fix`, which corrects the numbers and nothing else.",
+        ),
+        "changed": Rule(
+            "RF202",
+            "fence-changed",
+            "error",
+            "The code that a document points to is there in part.",
+            "Read the code again and correct the document.",
+        ),
+        "missing": Rule(
+            "RF203",
+            "fence-missing",
+            "error",
+            "The file, the lines or the text that a document points to are not there.",
+            "Read the code again and correct the document, or name its tree with `--upstream`.",
+        ),
+    }
+)
+"""The rule that each status breaks; a mention that is exact breaks none."""
+RULES = tuple(RULE_OF.values())
 
 
 @dataclass(frozen=True)
@@ -211,7 +243,7 @@ def judge(mention: Mention, file: str, places: SourceFiles) -> JudgedMention | N
             return None  # `config.yaml` and `key` mean a file of the reader, not of the repository
         return JudgedMention(file, mention, Placement("missing", why="there is no such file"))
     placements = [_place(mention, source) for source in sources]
-    best = min(placements, key=lambda item: _ORDER.index(item.status))
+    best = min(placements, key=lambda item: _STATUSES.index(item.status))
     same = [item for item in placements if item.status == best.status]
     if best.status == "moved" and len(same) > 1:
         best = Placement("changed", why=f"{len(same)} files of that name could be meant")
@@ -262,6 +294,42 @@ def mend(documents: Sequence[CheckedDocument]) -> int:
 def _read(path: Path) -> bytes:
     remedy = "name a readable file, or leave it out of PATH"
     return read_input(path, MAX_DOCUMENT_BYTES, field=_FIELD, remedy=remedy)
+
+
+def fences_report(documents: Sequence[CheckedDocument]) -> Report:
+    """Report the mentions that are not exact, and count those of each kind."""
+    findings = [
+        _finding(item, relative_path(document.path))
+        for document in documents
+        for item in document.findings
+        if item.placement.status != "exact"
+    ]
+    judged = [item for document in documents for item in document.findings]
+    return Report(RULES, tuple(findings), tuple(_summary(judged)))
+
+
+def _finding(item: JudgedMention, path: str) -> Finding:
+    mention, place = item.mention, item.placement
+    target = mention.path
+    if mention.start is not None:
+        target += f":{mention.start}-{mention.end}"
+    elif mention.quote:
+        target += f" {mention.quote[0]}"
+    text = showable(f"{target}: {place.why}", LONGEST)
+    return Finding(RULE_OF[place.status].id, path, mention.line, text)
+
+
+def _summary(judged: Sequence[JudgedMention]) -> Iterator[str]:
+    for kind in ("fence", "inline", "symbol"):
+        some = [item.placement for item in judged if item.mention.kind == kind]
+        counts = Counter[str](placement.status for placement in some)
+        if some:
+            parts = ", ".join(f"{counts[status]} {status}" for status in _STATUSES)
+            bare = sum(not item.quoted and item.status == "exact" for item in some)
+            note = f" ({bare} quote nothing: only that the lines exist is known)" if bare else ""
+            yield f"{kind}: {len(some)} found: {parts}{note}"
+    if not judged:
+        yield "no mention of code with lines or symbols found"
 
 
 def as_json(documents: Sequence[CheckedDocument]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ UNSHOWABLE = re.compile(
     "\u3164\ud800-\udfff\ufeff\uffa0\U000e0000-\U000e01ef]"
 )
 
+LONGEST = 1_000
+"""Characters of a finding's message."""
+
 
 def showable(text: str, limit: int = 200) -> str:
     """One line of text in which every character can be seen, cut at ``limit``."""
