@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -30,10 +30,8 @@ from ringproof.harness.code.definitions import (
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAMED = (*_FUNCTIONS, ast.ClassDef)
 _FIELDS = (ast.AnnAssign, ast.Assign)
-_HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)
 # Fields that do not affect the meaning. Positions are attributes and not fields.
 _IGNORED_FIELDS = frozenset(("ctx", "kind", "type_comment", "type_ignores"))
-_CLOSE = object()  # marks the end of a node on the stack of `fingerprint`
 
 
 class PythonDefinition(Definition):
@@ -75,22 +73,20 @@ class PythonDefinition(Definition):
         is used. There is no recursion because a tree can be deeper than its limit.
         """
         digest = hashlib.sha256()
-        stack: list[object] = [node for node in reversed(self.nodes) if not _is_docstring(node)]
+        stack: list[ast.AST | bytes] = [node for node in self.nodes if not _is_docstring(node)]
         while stack:
             current = stack.pop()
-            if current is _CLOSE:
-                digest.update(b")")
-            elif isinstance(current, ast.AST):
-                digest.update(f"({type(current).__name__}".encode())
-                stack += [_CLOSE, *reversed(list(_children(current)))]
+            if isinstance(current, bytes):
+                digest.update(current)
             else:
-                digest.update(f" {current!r}".encode("utf-8", "backslashreplace"))
+                digest.update(f"({type(current).__name__}".encode())
+                stack += [b")", *reversed(list(_children(current)))]
         return digest.hexdigest()
 
     def docstrings(self) -> Iterator[str]:
         """Yield the docstrings inside, in the order of `ast.walk`."""
         for root in self.nodes:
-            found = filter(_is_docstring, _statements(root))
+            found = filter(_is_docstring, ast.walk(root))
             yield from (_folded(cast("Any", node).value.value) for node in found)
 
     def summary(self) -> Summary:
@@ -240,18 +236,6 @@ def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
         pending.extend((*getattr(current, "handlers", ()), *getattr(current, "cases", ())))
 
 
-def _statements(root: ast.AST) -> Iterator[ast.AST]:
-    """Yield statements and their holders in the order of `ast.walk`, without expressions."""
-    pending = deque((root,))
-    while pending:
-        node = pending.popleft()
-        yield node
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                pending.extend(item for item in value if isinstance(item, _HOLDERS))
-
-
 def _targets(statement: ast.stmt) -> set[str]:
     """Return the plain names to which a statement assigns."""
     if not isinstance(statement, _FIELDS):
@@ -304,26 +288,19 @@ def _chain(node: ast.Attribute) -> tuple[str, ...]:
     return tuple(reversed(parts))
 
 
-class _Label(str):
-    """Name of a field on the stack of `fingerprint`; a dot tells it from string values."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f".{self}"
-
-
-def _children(node: ast.AST) -> Iterator[object]:
+def _children(node: ast.AST) -> Iterator[ast.AST | bytes]:
+    """Yield the inner nodes of a node; names of fields and values as they enter the fingerprint."""
     for name, value in ast.iter_fields(node):
         if name in _IGNORED_FIELDS or value is None or value == []:
             # `Constant.value` may be None itself; any other missing field means nothing.
             if isinstance(node, ast.Constant) and name == "value":
-                yield _Label("None")
+                yield b" .None"
             continue
-        yield _Label(name)
-        values = value if isinstance(value, list) else [value]
-        for item in values:
-            if not (name == "body" and isinstance(item, ast.AST) and _is_docstring(item)):
+        yield f" .{name}".encode()
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, ast.AST):
+                yield f" {item!r}".encode("utf-8", "backslashreplace")
+            elif not (name == "body" and _is_docstring(item)):
                 yield item
 
 

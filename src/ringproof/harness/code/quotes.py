@@ -288,12 +288,23 @@ def place_name_at(name: str, source: SourceLines, start: int, end: int) -> Place
 
 
 @dataclass(frozen=True)
-class _Window:
-    """Range of lines (indices) and its score; a score of 1.0 is enough."""
+class _Keys:
+    """What makes a range of lines similar to a quote: lines, or names.
 
-    first: int
-    behind: int
-    enough: float
+    Attributes:
+        on: Searched keys on each line of the file.
+        weights: Weight of each key.
+        share: Fraction of the weights that similar lines must contain.
+        least: Number of different keys that they must contain.
+        tight: Whether a range is trimmed to the lines that add a key. Names occur many times, but
+            lines that occur repeatedly are part of the quote.
+    """
+
+    on: Sequence[frozenset[str]]
+    weights: Mapping[str, float]
+    share: float
+    least: int
+    tight: bool
 
 
 def _most_like(
@@ -309,30 +320,22 @@ def _most_like(
         width: Number of lines in a range.
     """
     here = source.index_from(near)
-    by_lines = _best(_lines_held(quote, source), here, width, SIMILAR_LINES, tight=False)
-    by_names = _best(_names_held(quote, source), here, width, SIMILAR_NAMES, tight=True)
-    best = by_lines if by_lines.enough >= 1 else by_names
-    if best.enough < 1:
-        return None
-    return source.numbers[best.first], source.numbers[best.behind - 1]
+    for keys in (_line_keys(quote, source), _name_keys(quote, source)):
+        first, behind = _best(keys, here, width)
+        if behind:
+            return source.numbers[first], source.numbers[behind - 1]
+    return None
 
 
-@dataclass(frozen=True)
-class _Held:
-    """Searched keys on each line of the file, and the weight of each key."""
-
-    lines: Sequence[frozenset[str]]
-    weights: Mapping[str, float]
-
-
-def _names_held(quote: Quote, source: SourceLines) -> _Held:
+def _name_keys(quote: Quote, source: SourceLines) -> _Keys:
     wanted = quote.tokens
     lines = [held & wanted for held in source.tokens]
     spread = Counter(name for names in lines for name in names)
-    return _Held(lines, {name: 1 / math.sqrt(max(spread[name], 1)) for name in wanted})
+    weights = {name: 1 / math.sqrt(max(spread[name], 1)) for name in wanted}
+    return _Keys(lines, weights, SIMILAR_NAMES, least=1, tight=True)
 
 
-def _lines_held(quote: Quote, source: SourceLines) -> _Held:
+def _line_keys(quote: Quote, source: SourceLines) -> _Keys:
     lines: list[set[str]] = [set() for _ in source.texts]
     weights: dict[str, float] = {}
     for item in quote.items:
@@ -343,43 +346,36 @@ def _lines_held(quote: Quote, source: SourceLines) -> _Held:
         at = source.where.get(key, ()) if len(item) == 1 else source.starting_with(key)
         for index in at:
             lines[index].add(key)
-    return _Held([frozenset(keys) for keys in lines], weights)
+    return _Keys(list(map(frozenset, lines)), weights, SIMILAR_LINES, least=2, tight=False)
 
 
-def _best(held: _Held, here: int, width: int, share: float, *, tight: bool) -> _Window:
-    """Return the window with the highest weight, trimmed at its ends.
-
-    Names occur many times, so a window of names is trimmed to the lines that add one (``tight``).
-    Lines that occur repeatedly are part of the quote, and a single line is not significant.
-    """
+def _best(keys: _Keys, here: int, width: int) -> tuple[int, int]:
+    """Return the trimmed range of lines with the highest weight; empty if it is not enough."""
     inside: Counter[str] = Counter()
     score, best = 0.0, (0.0, 0, 0)
-    for at, keys in enumerate(held.lines):
-        for key in keys:
-            score += 0.0 if inside[key] else held.weights[key]
+    for at, found in enumerate(keys.on):
+        for key in found:
+            score += 0.0 if inside[key] else keys.weights[key]
             inside[key] += 1
-        for key in held.lines[at - width] if at >= width else ():
+        for key in keys.on[at - width] if at >= width else ():
             inside[key] -= 1
-            score -= 0.0 if inside[key] else held.weights[key]
+            score -= 0.0 if inside[key] else keys.weights[key]
         first = max(0, at - width + 1)
         best = max(best, (round(score, 9), -abs(first - here), first))
-    window = _trimmed(held.lines, best[2], min(best[2] + width, len(held.lines)), tight=tight)
-    found = frozenset[str]().union(*held.lines[window[0] : window[1]])
-    if len(found) < (1 if tight else 2):
-        return _Window(0, 0, 0.0)
-    return _Window(*window, enough=best[0] / (share * sum(held.weights.values())))
+    first, behind = _trimmed(keys, best[2], min(best[2] + width, len(keys.on)))
+    different = len(frozenset[str]().union(*keys.on[first:behind]))
+    is_enough = different >= keys.least and best[0] >= keys.share * sum(keys.weights.values())
+    return (first, behind) if is_enough else (0, 0)
 
 
-def _trimmed(
-    lines: Sequence[frozenset[str]], first: int, behind: int, *, tight: bool
-) -> tuple[int, int]:
-    """Remove lines without keys at the ends of a window; ``tight``: also without new keys."""
-    inside = Counter(key for keys in lines[first:behind] for key in keys)
-    spare = 1 if tight else len(lines)
-    while first < behind and all(inside[key] > spare for key in lines[behind - 1]):
+def _trimmed(keys: _Keys, first: int, behind: int) -> tuple[int, int]:
+    """Remove lines at the ends of a range that have no key, or no new key if it must be tight."""
+    inside = Counter(key for found in keys.on[first:behind] for key in found)
+    spare = 1 if keys.tight else len(keys.on)
+    while first < behind and all(inside[key] > spare for key in keys.on[behind - 1]):
         behind -= 1
-        inside.subtract(lines[behind])
-    while first < behind and all(inside[key] > spare for key in lines[first]):
-        inside.subtract(lines[first])
+        inside.subtract(keys.on[behind])
+    while first < behind and all(inside[key] > spare for key in keys.on[first]):
+        inside.subtract(keys.on[first])
         first += 1
     return first, behind
