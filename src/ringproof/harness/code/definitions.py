@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 _SHOWN = 4
 _WIDTH = 60
@@ -52,37 +53,31 @@ class Summary:
     counted: Mapping[str, Counter[str]]
 
 
-@dataclass(frozen=True)
-class Features:
-    """What two definitions are compared by.
+class Definition(ABC):
+    """Definition of a symbol.
 
     Attributes:
+        start, end: First and last line, from 1.
+        is_class: Whether it is a class, struct, enumeration or similar.
+        is_small: Whether there is too little code to compare, so that name and documentation count.
         family: Definitions of different families have nothing in common.
-        code: Parts of the code, without the own name.
         name: Own name.
-        small: Whether there is too little code to compare, so that name and documentation count.
     """
-
-    family: str
-    code: Counter[str]
-    name: str
-    small: bool
-
-
-class Definition(ABC):
-    """Definition of a symbol, from line ``start`` to line ``end``, both from 1 and included."""
 
     start: int
     end: int
+    is_class: bool
+    is_small: bool
+    family: str
+    name: str
 
-    @property
     @abstractmethod
-    def is_class(self) -> bool:
-        """Whether it is a class, struct, enumeration or similar."""
+    def code(self) -> Iterator[bytes]:
+        """Yield the parts of its code, without formatting, comments and documentation."""
 
     @abstractmethod
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of its code without formatting, comments and documentation."""
+    def compared_code(self) -> Iterator[bytes]:
+        """Yield the parts of its code that tell it apart, with ``@`` for its own name."""
 
     @abstractmethod
     def docstrings(self) -> Iterator[str]:
@@ -100,9 +95,9 @@ class Definition(ABC):
     def summary(self) -> Summary:
         """Return what `changes` compares."""
 
-    @abstractmethod
-    def features(self) -> Features:
-        """Return what `likeness` compares."""
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of its code."""
+        return hashlib.sha256(b"".join(self.code())).hexdigest()
 
     def missing(self, expects: Sequence[str]) -> tuple[str, ...]:
         """Return the expectations that do not occur inside it.
@@ -147,19 +142,23 @@ class Definition(ABC):
     def likeness(self, other: Definition) -> float:
         """Return the similarity from 0 (nothing in common) to 1 (equal except for the name).
 
-        It is the Dice coefficient of the code. Small definitions are also compared by name and
-        documentation, each of which counts as much as the code.
+        It is the Dice coefficient of the parts of the code and their pairs. Small definitions are
+        also compared by name and documentation, each of which counts as much as the code.
         """
-        one, two = self.features(), other.features()
-        if one.family != two.family:
+        if self.family != other.family:
             return 0.0
-        parts = [_dice(one.code, two.code)]
-        if one.small:
-            parts.append(difflib.SequenceMatcher(None, one.name, two.name).ratio())
+        parts = [_dice(self._counted_code(), other._counted_code())]
+        if self.is_small:
+            parts.append(difflib.SequenceMatcher(None, self.name, other.name).ratio())
             texts = [Counter(" ".join(item.docstrings()).split()) for item in (self, other)]
             if any(texts):
                 parts.append(_dice(*texts))
         return sum(parts) / len(parts)
+
+    def _counted_code(self) -> Counter[tuple[bytes, ...]]:
+        """Count the parts of the code and the pairs of neighbours."""
+        parts = list(self.compared_code())
+        return Counter([*((part,) for part in parts), *pairwise(parts)])
 
 
 class Module(Protocol):
@@ -209,7 +208,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= _WIDTH + 1 else f"{text[:_WIDTH]}…"
 
 
-def _dice(first: Counter[str], second: Counter[str]) -> float:
+def _dice(first: Counter[Any], second: Counter[Any]) -> float:
     total = sum(first.values()) + sum(second.values())
     return 1.0 if total == 0 else 2 * sum((first & second).values()) / total
 

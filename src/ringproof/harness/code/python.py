@@ -8,7 +8,6 @@ function) or a command-line option (``--cp-comm-type``, the ``add_argument`` cal
 from __future__ import annotations
 
 import ast
-import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, cast
 
 from ringproof.harness.code.definitions import (
     Definition,
-    Features,
     Summary,
     UnparsableError,
     Words,
@@ -44,11 +42,11 @@ class PythonDefinition(Definition):
         self.nodes: tuple[ast.AST, ...] = (node,) if below is None else (node, below)
         last = node if below is None else below
         self.start, self.end = node.lineno, last.end_lineno or last.lineno
-
-    @property
-    def is_class(self) -> bool:
-        """See `Definition`."""
-        return isinstance(self.node, ast.ClassDef)
+        self.is_class = isinstance(node, ast.ClassDef)
+        self.is_small = not isinstance(node, _NAMED)
+        self.family = type(node).__name__
+        self.names = _own_names(node)
+        self.name = " ".join(self.names)
 
     def words(self) -> Words:
         """Return names, dotted names, and the texts of docstrings and literals."""
@@ -65,23 +63,31 @@ class PythonDefinition(Definition):
         """Split a dotted name."""
         return tuple(item.split("."))
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the syntax tree without positions, comments and docstrings.
+    def code(self) -> Iterator[bytes]:
+        """Yield the syntax tree without positions, comments and docstrings.
 
         `ast.dump` is not used because its text differs between Python versions. Empty fields are
         left out, so that a field that a later Python adds does not change the fingerprint until it
         is used. There is no recursion because a tree can be deeper than its limit.
         """
-        digest = hashlib.sha256()
         stack: list[ast.AST | bytes] = [node for node in self.nodes if not _is_docstring(node)]
         while stack:
             current = stack.pop()
             if isinstance(current, bytes):
-                digest.update(current)
+                yield current
             else:
-                digest.update(f"({type(current).__name__}".encode())
+                yield f"({type(current).__name__}".encode()
                 stack += [b")", *reversed(list(_children(current)))]
-        return digest.hexdigest()
+
+    def compared_code(self) -> Iterator[bytes]:
+        """See `Definition`; the ends of nodes and the names of their fields do not count."""
+        own = [_encoded(name) for name in self.names]
+        for part in self.code():
+            if part in own:
+                own.remove(part)  # where it is defined; further uses are part of the code
+                yield b"@"
+            elif not part.startswith((b")", b" .")):
+                yield part
 
     def docstrings(self) -> Iterator[str]:
         """Yield the docstrings inside, in the order of `ast.walk`."""
@@ -99,33 +105,6 @@ class PythonDefinition(Definition):
             "literals": _literals(node),
         }
         return Summary(type(node).__name__, _parameters(node), _settings(node), counted)
-
-    def features(self) -> Features:
-        """Return the parent-child pairs and leaves of the tree."""
-        own = [child for child in ast.iter_child_nodes(self.node) if self._is_own_name(child)]
-        counts: Counter[str] = Counter()
-        stack: list[ast.AST] = [self.node]
-        while stack:
-            node = stack.pop()
-            if node is not self.node:
-                counts.update(_leaves(node))
-            for child in ast.iter_child_nodes(node):
-                skipped = _is_docstring(child) or isinstance(child, ast.expr_context)
-                if not skipped and not (node is self.node and child in own):
-                    counts[f"{type(node).__name__}>{type(child).__name__}"] += 1
-                    stack.append(child)
-        names = [getattr(child, "id", getattr(child, "value", "")) for child in own]
-        name = " ".join(item for item in names if isinstance(item, str))
-        return Features(
-            type(self.node).__name__, counts, name, small=not isinstance(self.node, _NAMED)
-        )
-
-    def _is_own_name(self, child: ast.AST) -> bool:
-        if isinstance(self.node, ast.AnnAssign):
-            return child is self.node.target
-        if isinstance(self.node, ast.Assign):
-            return child in self.node.targets
-        return isinstance(self.node, ast.Call) and child in self.node.args
 
 
 _Members = Mapping[str, Sequence[PythonDefinition]]
@@ -236,7 +215,7 @@ def _statement_blocks(scope: ast.AST) -> Iterator[list[ast.stmt]]:
         pending.extend((*getattr(current, "handlers", ()), *getattr(current, "cases", ())))
 
 
-def _targets(statement: ast.stmt) -> set[str]:
+def _targets(statement: ast.AST) -> set[str]:
     """Return the plain names to which a statement assigns."""
     if not isinstance(statement, _FIELDS):
         return set()
@@ -299,16 +278,23 @@ def _children(node: ast.AST) -> Iterator[ast.AST | bytes]:
         yield f" .{name}".encode()
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, ast.AST):
-                yield f" {item!r}".encode("utf-8", "backslashreplace")
+                yield _encoded(item)
             elif not (name == "body" and _is_docstring(item)):
                 yield item
 
 
-def _leaves(node: ast.AST) -> Iterator[str]:
-    for name, value in ast.iter_fields(node):
-        plain = isinstance(value, (str, int, float, complex, bytes, bool))
-        if plain and name not in ("kind", "type_comment"):
-            yield f"{type(node).__name__}.{name}={value!r}"
+def _encoded(value: object) -> bytes:
+    return f" {value!r}".encode("utf-8", "backslashreplace")
+
+
+def _own_names(node: ast.AST) -> list[str]:
+    """Return the name of a function or class, the targets of a field, or the names of an option."""
+    if isinstance(node, _NAMED):
+        return [node.name]
+    if isinstance(node, ast.Call):
+        values = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        return [value for value in values if isinstance(value, str)]
+    return sorted(_targets(node))
 
 
 def _text(node: ast.AST | None) -> str:

@@ -18,16 +18,13 @@ that is compared; specifiers (``__global__``, ``extern "C"``, ``NAME_API``) belo
 from __future__ import annotations
 
 import bisect
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from types import MappingProxyType
 
 from ringproof.harness.code.definitions import (
     Definition,
-    Features,
     Summary,
     SymbolError,
     UnparsableError,
@@ -66,6 +63,11 @@ _RANKS = MappingProxyType(
 )
 
 
+def _encoded(text: str) -> bytes:
+    data = text.encode("utf-8", "backslashreplace")
+    return b"%d:%s" % (len(data), data)
+
+
 class NativeDefinition(Definition):
     """A definition in a C++ or CUDA file."""
 
@@ -73,11 +75,10 @@ class NativeDefinition(Definition):
         self.declared, self._source = declared, source
         self.start = bisect.bisect_right(starts, declared.proper) + 1
         self.end = bisect.bisect_right(starts, max(declared.begin, declared.end - 1)) + 1
-
-    @property
-    def is_class(self) -> bool:
-        """See `Definition`."""
-        return self.declared.kind in ("type", "enum")
+        self.is_class = declared.kind in ("type", "enum")
+        self.is_small = declared.kind not in _LARGE
+        self.family = "function" if declared.kind in _FUNCTIONS else declared.kind
+        self.name = declared.name[-1]
 
     def _code(self) -> tuple[Token, ...]:
         return code_tokens(self._source, self.declared.begin, self.declared.end)
@@ -93,17 +94,18 @@ class NativeDefinition(Definition):
         """Split a chain of identifiers into identifiers and operators."""
         return tuple(token.text for token in tokens(item.encode()))
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the tokens without comments.
+    def code(self) -> Iterator[bytes]:
+        """Yield the tokens without comments.
 
         The parser's tree is not used because a new version of the grammar must not look like a
         change.
         """
-        digest = hashlib.sha256()
-        for token in self._code():
-            data = token.text.encode("utf-8", "backslashreplace")
-            digest.update(b"%d:%s" % (len(data), data))
-        return digest.hexdigest()
+        return (_encoded(token.text) for token in self._code())
+
+    def compared_code(self) -> Iterator[bytes]:
+        """See `Definition`."""
+        own = _encoded(self.name.lstrip("~"))
+        return (b"@" if part == own else part for part in self.code())
 
     def docstrings(self) -> Iterator[str]:
         """Yield the comment directly above, or after it as ``//!<``, on one line."""
@@ -112,16 +114,6 @@ class NativeDefinition(Definition):
         behind = _BEHIND.match(self._source, end, min(len(self._source), end + _MAX_REMARK_BYTES))
         raw = above + b"\n" + (behind.group(1) if behind else b"")
         yield " ".join(_ORNAMENT.sub(" ", raw.decode("utf-8", "backslashreplace")).split())
-
-    def features(self) -> Features:
-        """Return the tokens and pairs of neighbouring tokens."""
-        declared = self.declared
-        own = declared.name[-1].lstrip("~")
-        texts = ["@" if token.text == own else token.text for token in self._code()]
-        pairs = (f"{left} {right}" for left, right in pairwise(texts))
-        family = "function" if declared.kind in _FUNCTIONS else declared.kind
-        small = declared.kind not in _LARGE
-        return Features(family, Counter([*texts, *pairs]), declared.name[-1], small)
 
     def summary(self) -> Summary:
         """See `Definition`; ``raises`` are failed checks: ``throw``, assertions and the like."""
