@@ -15,7 +15,7 @@ from ringproof.harness.cards.model import Anchor, Card
 from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.cards.statements import statements
 from ringproof.harness.code.definitions import Definition, SymbolError, UnparsableError
-from ringproof.harness.code.languages import has_symbols, is_native, last_name, parse_module
+from ringproof.harness.code.languages import has_symbols, is_native, last_name
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import LONGEST, relative_path, showable
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
@@ -166,7 +166,7 @@ def classify(anchors: Sequence[Anchor], old: UpstreamTree, new: UpstreamTree) ->
         else:
             fates[index] = fate
     wanted = {_wanted(anchors[index]) for index in lost}
-    elsewhere = _elsewhere(wanted, old, new) if wanted else {}
+    elsewhere = _elsewhere(wanted, before, after) if wanted else {}
     for index, origin in lost.items():
         fates[index] = _sought(anchors[index], origin, (before, after), elsewhere)
     return tuple(fates[index] for index in range(len(anchors)))
@@ -258,47 +258,35 @@ def _wanted(anchor: Anchor) -> _Wanted:
 
 
 def _elsewhere(
-    wanted: set[_Wanted], old: UpstreamTree, new: UpstreamTree
+    wanted: set[_Wanted], before: AnchorResolver, after: AnchorResolver
 ) -> Mapping[_Wanted, Sequence[tuple[str, Definition]]]:
     """Find the other files that define symbols in the new version but not in the old one.
 
     Only files of the symbol's language that contain its last name as text are parsed.
     """
     places: dict[_Wanted, list[tuple[str, Definition]]] = {item: [] for item in wanted}
-    for path in sorted(filter(has_symbols, new.paths())):
-        symbols = [symbol for native, symbol in wanted if native == is_native(path)]
-        if not symbols:
+    for path in sorted(filter(has_symbols, after.tree.paths())):
+        try:
+            data = after.tree.read(path)
+        except (FileNotFoundError, UpstreamError):
             continue
-        data = _source(new, path)
-        likely = [symbol for symbol in symbols if last_name(path, symbol).encode() in data]
-        for symbol, definition in _defined(path, data, likely).items():
-            if definition is not None and not _defined(path, _source(old, path), [symbol]):
-                places[is_native(path), symbol].append((path, definition))
+        for native, symbol in wanted:
+            if native != is_native(path) or last_name(path, symbol).encode() not in data:
+                continue
+            found = _defined(after, path, symbol)
+            if isinstance(found, Definition) and not _defined(before, path, symbol):
+                places[native, symbol].append((path, found))
     return places
 
 
-def _source(tree: UpstreamTree, path: str) -> bytes:
+def _defined(resolver: AnchorResolver, path: str, symbol: str) -> Definition | bool:
+    """Return the definition of a symbol, or whether the file has several."""
     try:
-        return tree.read(path)
-    except (FileNotFoundError, UpstreamError):
-        return b""
-
-
-def _defined(path: str, source: bytes, symbols: Sequence[str]) -> dict[str, Definition | None]:
-    """Return the symbols that a file has; ``None`` for one that it has several times."""
-    found: dict[str, Definition | None] = {}
-    if not symbols:
-        return found
-    try:
-        module = parse_module(path, source)
-    except UnparsableError:
-        return found
-    for symbol in symbols:
-        try:
-            found[symbol] = module.find(symbol)
-        except SymbolError as error:
-            found.update({symbol: None} if error.ambiguous else {})
-    return found
+        return resolver.find(path, symbol)
+    except SymbolError as error:
+        return error.ambiguous
+    except (FileNotFoundError, UpstreamError, UnparsableError):
+        return False
 
 
 def drift_report(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from ringproof.harness.cards.model import Anchor
@@ -56,9 +56,8 @@ class AnchorResolver:
     """Resolves anchors in one tree, parsing each file once."""
 
     def __init__(self, tree: UpstreamTree) -> None:
-        self._tree = tree
-        self._modules: dict[str, Module] = {}
-        self._failures: dict[str, Exception] = {}
+        self.tree = tree
+        self._modules: dict[str, Module | Exception] = {}
 
     def resolve(self, anchor: Anchor) -> Resolution:
         """Look up an anchor. Problems of the anchor are statuses and not exceptions.
@@ -72,26 +71,43 @@ class AnchorResolver:
         first = self._resolve_as_written(anchor)
         if first.status is not AnchorStatus.MISSING_FILE:
             return first
-        source = "src/"
-        other = anchor.path[len(source) :] if anchor.path.startswith(source) else ""
-        path = other or f"{source}{anchor.path}"
+        inside = anchor.path.removeprefix("src/")
+        path = inside if inside not in ("", anchor.path) else f"src/{anchor.path}"
         second = self._resolve_as_written(anchor.model_copy(update={"path": path}))
         return first if second.status is AnchorStatus.MISSING_FILE else second
 
     def _resolve_as_written(self, anchor: Anchor) -> Resolution:
+        path, symbol = anchor.path, anchor.symbol
+        found = None
         try:
-            found = self.find(anchor.path, anchor.symbol)
+            found = self.find(path, symbol)
         except FileNotFoundError:
-            detail = f"no file {anchor.path} in {self._tree.origin}"
-            return self._result(anchor, AnchorStatus.MISSING_FILE, detail)
+            status, detail = AnchorStatus.MISSING_FILE, f"no file {path} in {self.tree.origin}"
         except (UpstreamError, UnparsableError) as error:
-            detail = f"{anchor.path}: {error}"
-            return self._result(anchor, AnchorStatus.UNREADABLE_FILE, detail)
+            status, detail = AnchorStatus.UNREADABLE_FILE, f"{path}: {error}"
         except SymbolError as error:
-            ambiguous = error.ambiguous
-            status = AnchorStatus.AMBIGUOUS_SYMBOL if ambiguous else AnchorStatus.MISSING_SYMBOL
-            return self._result(anchor, status, f"{anchor.path}: {error}")
-        return self._checked(anchor, found)
+            status, detail = AnchorStatus.MISSING_SYMBOL, f"{path}: {error}"
+            if error.ambiguous:
+                status = AnchorStatus.AMBIGUOUS_SYMBOL
+        if found is None:
+            return Resolution(anchor.id, self.tree.origin, path, symbol, status, detail=detail)
+        status, detail, missing = AnchorStatus.HOLDS, "", found.missing(anchor.expects)
+        if missing:
+            status = AnchorStatus.MISSING_EXPECTATION
+            listed = ", ".join(map(repr, missing))
+            detail = f"{path}:{found.start}-{found.end}: `{symbol}` does not contain {listed}"
+        return Resolution(
+            anchor.id,
+            self.tree.origin,
+            path,
+            symbol,
+            status,
+            start=found.start,
+            end=found.end,
+            fingerprint=found.fingerprint(),
+            missing=missing,
+            detail=detail,
+        )
 
     def find(self, path: str, symbol: str) -> Definition:
         """Return the definition of a symbol.
@@ -108,32 +124,12 @@ class AnchorResolver:
             FileNotFoundError, UpstreamError, UnparsableError: See `resolve`.
             InputError: The parser of its language is not installed.
         """
-        if path in self._failures:
-            raise self._failures[path]
         if path not in self._modules:
             try:
-                self._modules[path] = parse_module(path, self._tree.read(path))
+                self._modules[path] = parse_module(path, self.tree.read(path))
             except (FileNotFoundError, UpstreamError, UnparsableError) as error:
-                self._failures[path] = error
-                raise
-        return self._modules[path]
-
-    def _checked(self, anchor: Anchor, found: Definition) -> Resolution:
-        missing = found.missing(anchor.expects)
-        detail = ""
-        if missing:
-            listed = ", ".join(repr(item) for item in missing)
-            span = f"{anchor.path}:{found.start}-{found.end}"
-            detail = f"{span}: `{anchor.symbol}` does not contain {listed}"
-        status = AnchorStatus.MISSING_EXPECTATION if missing else AnchorStatus.HOLDS
-        return replace(
-            self._result(anchor, status, detail),
-            start=found.start,
-            end=found.end,
-            fingerprint=found.fingerprint(),
-            missing=missing,
-        )
-
-    def _result(self, anchor: Anchor, status: AnchorStatus, detail: str) -> Resolution:
-        origin = self._tree.origin
-        return Resolution(anchor.id, origin, anchor.path, anchor.symbol, status, detail=detail)
+                self._modules[path] = error
+        module = self._modules[path]
+        if isinstance(module, Exception):
+            raise module
+        return module
