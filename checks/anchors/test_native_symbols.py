@@ -178,6 +178,25 @@ def test_an_error_does_not_hide_its_neighbours(broken: str, indent: str) -> None
         assert found.end == found.start + 2
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "RINGS_DEVICE n::Array<n::half, 8> f(int a)",
+        "static RINGS_DEVICE void f(int a)",
+        "std::tuple<std::vector<std::vector<int>>, int>\nf(int a)",
+        "void f(int a) noexcept",
+        'extern "C" void f(int a)',
+    ],
+)
+def test_functions_of_a_file_that_does_not_parse(head: str) -> None:
+    body = " {\n  RINGS_SWITCH(a, { g(a); };);\n}"
+    source = f"struct RINGS_API A {{ int b; }};\n{head}{body};\nint after;\n"
+    found = resolve("f", source=source)
+    assert (found.start, found.end) == (2, source.count("\n") - 1)
+    assert found.fingerprint == resolve("f", source=f"{head}{body}").fingerprint
+    assert resolve("A::b", source=source).holds and resolve("after", source=source).holds
+
+
 def test_braces_before_a_body_are_no_body() -> None:
     source = "template <class A = B{}, class C = D{}>\nstruct S {\n  int f;\n};\n"
     source += "S::S() : a{1}, b(2), c<int>{3} {\n  g();\n}\nint h{1}, i = {2};\n"

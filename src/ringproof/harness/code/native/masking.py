@@ -1,9 +1,10 @@
 """Blanks the parts of a C++ or CUDA file that the grammar cannot read, and keeps all offsets.
 
-Comments and preprocessor lines are always blanked. All branches of ``#if`` are kept, with two
-exceptions: ``#if 0``, and the other branches after one that begins a bracket or declaration without
-ending it. Only in a file that still does not parse, function bodies and initializers are found by
-matching brackets and blanked, and then the macros around declarations. Symbols need none of these.
+Comments, preprocessor lines, and macros between ``struct`` and a name are always blanked. All
+branches of ``#if`` are kept, with two exceptions: ``#if 0``, and the other branches after one that
+begins a bracket or declaration without ending it. Only in a file that still does not parse,
+function bodies and initializers are found by matching brackets and blanked, and then the macros
+around declarations. Symbols need none of these.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _NOT_TYPES = (
     "using|typedef|extern"
 )
 _TYPE = rf"(?!(?:{_NOT_TYPES})\b)[A-Za-z_]\w*"
+# The grammar reads `struct API Name {` as a function.
+_TYPE_MACRO = rf"\b(?:class|struct|union)\s+(?P<macro>{_MACRO})\s+(?={_TYPE}\s*(?:final\s*)?[:{{])"
 _MACROS = (
-    rf"\b(?:class|struct|union)\s+(?P<macro>{_MACRO})\s+(?={_TYPE})",  # struct API Name
     rf"\b(?P<macro>{_MACRO}|{_NAME})\s+(?={_TYPE}[\s*&]+~?[A-Za-z_])",  # API void name
     rf"\b(?P<macro>{_MACRO})\s+(?={_TYPE}\s*(?:::|<))",  # API std::size_t name
     # name() API {
@@ -126,6 +128,7 @@ class Masked:
                 if token.kind in ("string", "char") and token.text[-1] not in "\"'":
                     self._blank(token.start, token.end)  # it is never closed
                     self.text[token.start] = ord("0")
+        self._blank_macros(_TYPE_MACRO)
 
     def _blank(self, start: int, end: int) -> None:
         self.text[start:end] = b" " * (end - start)
@@ -201,8 +204,11 @@ class Masked:
         return _Head(token.start)
 
     def blank_macros(self) -> None:
-        """Blank macros before a type, between ``struct`` and a name, and behind parameters."""
+        """Blank macros before a type and behind parameters."""
         for pattern in _MACROS:
-            for found in list(re.finditer(pattern.encode(), self.text)):
-                self.begins[found.end()] = found.start("macro")
-                self._blank(*found.span("macro"))
+            self._blank_macros(pattern)
+
+    def _blank_macros(self, pattern: str) -> None:
+        for found in list(re.finditer(pattern.encode(), self.text)):
+            self.begins[found.end()] = found.start("macro")
+            self._blank(*found.span("macro"))
