@@ -103,12 +103,11 @@ def _says(name: str, mention: Mention) -> str:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines of a file that a mention means, and words that must occur in their symbol."""
+    """Lines of a file that a mention means."""
 
     place: RootFile
     start: int
     end: int
-    words: tuple[str, ...]
 
 
 @dataclass
@@ -129,58 +128,46 @@ class CodeAnchors:
         """
         if not self.roots.roots:
             return (), "no --upstream was given to look it up in"
+        is_fence = mention.kind == "fence"
         try:
-            places = self.roots.find(mention.path, anywhere=mention.kind != "fence")
+            places = self.roots.find(mention.path, anywhere=not is_fence)
         except SourceRefused as error:
             return (), f"the file {error}"
         if not places:
             lacking = self.roots.lacking(mention.path)
             return (), f"no --upstream {lacking}=SPEC was given" if lacking else "no such file"
-        if mention.kind == "fence":
-            return self._quoted(mention, places[0], said_by)
-        return self._named(mention, places, said_by, prose)
-
-    def _quoted(self, mention: Mention, place: RootFile, said_by: str) -> Outcome:
-        start, end = cast("tuple[int, int]", (mention.start, mention.end))
-        found = place_quote(mention.quote, place.source, start, end)
-        if not found.quoted:
-            return (), "it quotes no code"
-        if found.status not in ("exact", "moved"):
-            return (), found.why
-        if found.status == "moved":
-            start, end = found.new_start or start, found.new_end or end
-        lines = _Lines(place, start, end, of_code(mention.quote))
-        return self._anchored(mention, lines, said_by)
+        words = of_code(mention.quote) if is_fence else of_prose(prose, *mention.quote)
+        found = _quoted(mention, places[0]) if is_fence else self._named(mention, places, words)
+        if isinstance(found, str):
+            return (), found
+        symbols = self._symbols(found)
+        if not symbols:
+            path = found.place.path
+            kind = f"a .{path.rpartition('.')[2]} file has no symbols"
+            known = "no symbol encloses it" if has_symbols(path) else kind
+            return (), f"the text is there, but {known}"
+        ids = [self._anchor(mention, found, words, symbol, said_by) for symbol in symbols]
+        made = tuple(dict.fromkeys(name for name in ids if name))
+        return made, "" if made else "its symbol cannot be named in an anchor"
 
     def _named(
-        self, mention: Mention, places: Sequence[RootFile], said_by: str, prose: str
-    ) -> Outcome:
-        words = tuple(dict.fromkeys((*mention.quote, *of_prose(prose))))
+        self, mention: Mention, places: Sequence[RootFile], words: Sequence[str]
+    ) -> _Lines | str:
+        """Return the lines that contain a word which stands beside a ``path:line``."""
         if not words:
-            return (), "nothing beside it says what stands there"
-        meant = [lines for place in places if (lines := _meant(mention, place, words)) is not None]
+            return "nothing beside it says what stands there"
+        meant = [lines for place in places if (lines := _meant(mention, place)) is not None]
         fitting = [
             lines
             for lines in meant
             if any(_fits(mention, item, words) for item in self._symbols(lines))
         ]
         if len(fitting) == 1:
-            return self._anchored(mention, fitting[0], said_by)
+            return fitting[0]
         if fitting:
-            return (), f"{len(fitting)} files of that name could be meant"
+            return f"{len(fitting)} files of that name could be meant"
         nothing = "nothing that is named beside it occurs there"
-        return (), nothing if meant else "past the end of the file"
-
-    def _anchored(self, mention: Mention, lines: _Lines, said_by: str) -> Outcome:
-        symbols = self._symbols(lines)
-        if not symbols:
-            path = lines.place.path
-            kind = f"a .{path.rpartition('.')[2]} file has no symbols"
-            known = "no symbol encloses it" if has_symbols(path) else kind
-            return (), f"the text is there, but {known}"
-        ids = [self._anchor(mention, lines, name, found, said_by) for name, found in symbols]
-        made = tuple(dict.fromkeys(name for name in ids if name))
-        return made, "" if made else "its symbol cannot be named in an anchor"
+        return nothing if meant else "past the end of the file"
 
     def _symbols(self, lines: _Lines) -> list[tuple[str, Definition]]:
         root, path = lines.place.root, lines.place.path
@@ -194,17 +181,21 @@ class CodeAnchors:
         return _enclosing(self._catalogs[key], lines.start, lines.end)
 
     def _anchor(
-        self, mention: Mention, lines: _Lines, symbol: str, found: Definition, said_by: str
+        self,
+        mention: Mention,
+        lines: _Lines,
+        words: Sequence[str],
+        item: tuple[str, Definition],
+        said_by: str,
     ) -> str:
         root, path = lines.place.root, lines.place.path
+        symbol, found = item
         own = _name_parts(symbol)[-1]  # a symbol always contains its own name
-        words = [word for word in lines.words if word.rpartition(".")[2] != own]
-        expects = _inside(found, words, lines.place.source.raw)
-        written = f"{mention.path}:{mention.start}"
+        wanted = [word for word in words if word.rpartition(".")[2] != own]
+        expects = _inside(found, wanted, lines.place.source.raw)
+        role = f"{said_by} points to it as {mention.path}:{mention.start}."
         if mention.kind == "fence":
-            written = f"{mention.start}:{mention.end}:{mention.path}"
-        verb = "quotes" if mention.kind == "fence" else "points to"
-        role = f"{said_by} {verb} it as {written}."
+            role = f"{said_by} quotes it as {mention.start}:{mention.end}:{mention.path}."
         known = self._known.get((root.name, path, symbol))
         if known is not None:
             merged = dict.fromkeys((*known.get("expects", ()), *expects))
@@ -214,15 +205,9 @@ class CodeAnchors:
                 known["role"] = f"{known['role']} {role}"
             return str(known["id"])
         stem = path.rpartition("/")[2].rpartition(".")[0]
-        wish = slug(stem, _name_parts(symbol)[-1].strip("-"))
-        entry: dict[str, Any] = {
-            "id": wish,
-            "upstream": root.name,
-            "path": path,
-            "symbol": symbol,
-            "role": role,
-        }
-        entry |= {"expects": list(expects)} if expects else {}
+        wish = slug(stem, own.strip("-"))
+        entry: dict[str, Any] = {"id": wish, "upstream": root.name, "path": path, "symbol": symbol}
+        entry |= {"role": role, "expects": list(expects)} if expects else {"role": role}
         try:
             anchor = Anchor.model_validate(entry)
         except ValidationError:
@@ -243,17 +228,26 @@ def _fits(mention: Mention, item: tuple[str, Definition], words: Sequence[str]) 
     return bool(_inside(found, words, ""))
 
 
-def _meant(mention: Mention, place: RootFile, words: Sequence[str]) -> _Lines | None:
+def _quoted(mention: Mention, place: RootFile) -> _Lines | str:
+    """Return the lines that a fence quotes, or why there are none."""
+    start, end = cast("tuple[int, int]", (mention.start, mention.end))
+    found = place_quote(mention.quote, place.source, start, end)
+    if not found.quoted:
+        return "it quotes no code"
+    if found.status not in ("exact", "moved"):
+        return found.why
+    return _Lines(place, found.new_start or start, found.new_end or end)
+
+
+def _meant(mention: Mention, place: RootFile) -> _Lines | None:
     """Return the lines of a file that a ``path:line`` means, or those of the name beside it."""
     start, end = cast("tuple[int, int]", (mention.start, mention.end))
     if mention.quote:
         found = place_name_at(mention.quote[0], place.source, start, end)
-        if found.status == "moved" and found.new_start and found.new_end:
-            start, end = found.new_start, found.new_end
-        elif found.status != "exact":
+        if found.status not in ("exact", "moved"):
             return None
-    is_inside = 1 <= start <= end <= place.source.total
-    return _Lines(place, start, end, tuple(words)) if is_inside else None
+        start, end = found.new_start or start, found.new_end or end
+    return _Lines(place, start, end) if 1 <= start <= end <= place.source.total else None
 
 
 def _enclosing(
@@ -318,12 +312,16 @@ def _telling(text: str) -> str:
     return first[: _LITERAL_LENGTHS[-1]].rpartition(" ")[0]
 
 
-def of_prose(text: str) -> tuple[str, ...]:
-    """Return words that can only be code: ``snake_case``, ``CamelCase``, ``--option``."""
+def of_prose(text: str, *first: str) -> tuple[str, ...]:
+    """Return words that can only be code: ``snake_case``, ``CamelCase``, ``--option``.
+
+    Args:
+        first: Words that are returned before them.
+    """
     plain = _FILE.sub(" ", text)
     names = [name for name in _NAME.findall(plain) if _TELLING.search(name)]
     last = [name.rsplit(".", 1)[-1] for name in names]
-    return tuple(dict.fromkeys((*_OPTION.findall(plain), *names, *last)))
+    return tuple(dict.fromkeys((*first, *_OPTION.findall(plain), *names, *last)))
 
 
 def _inside(symbol: Definition, wanted: Iterable[str], source: str) -> tuple[str, ...]:
