@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.anchors.wheelhouse import SOURCES, fill_cache
+from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamTree
 from ringproof.harness.upstreams.choice import parse_overrides
 from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.tree import WheelTree
 
 FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
 
@@ -68,11 +69,19 @@ def _dir(root: Path, **links: str) -> UpstreamTree:
     return _open(f"dir:{folder}", root)
 
 
+def _wheel(root: Path) -> UpstreamTree:
+    return WheelTree(make_wheel(root, {**FILES, "../evil.py": "x = 1"}), "pip:demo==1.0", "0" * 64)
+
+
 TREES = pytest.mark.parametrize("make", [_git, _dir])
+ALL_TREES = pytest.mark.parametrize("make", [_git, _dir, _wheel])
 
 
-@TREES
-@pytest.mark.parametrize("path", ["../d/top.py", "/etc/passwd", "pkg/../top.py", "./top.py", ""])
+@ALL_TREES
+@pytest.mark.parametrize(
+    "path",
+    ["../evil.py", "top.py\\..", "../d/top.py", "/etc/passwd", "pkg/../top.py", "./top.py", ""],
+)
 def test_paths_never_leave_the_root(make: object, path: str, tmp_path: Path) -> None:
     tree = make(tmp_path)
     assert tree.read("top.py") == b"T = 3\n"
@@ -94,7 +103,7 @@ def test_links_stay_inside(make: object, tmp_path: Path) -> None:
     assert sorted(tree.paths()) == sorted(FILES), "links are not listed"
 
 
-@TREES
+@ALL_TREES
 @pytest.mark.parametrize("path", ["no.py", "pkg", "top.py/x", "pkg/deep/b.py/c"])
 def test_what_is_no_file_is_not_found(make: object, path: str, tmp_path: Path) -> None:
     with pytest.raises((FileNotFoundError, UpstreamError)):

@@ -12,7 +12,7 @@ from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.cards import Card, ProofKind, statements
 from ringproof.harness.importing.anchoring import of_code, of_prose
-from ringproof.harness.importing.importer import convert
+from ringproof.harness.importing.importer import Imported, convert
 from ringproof.harness.importing.roots import Roots, open_roots
 
 
@@ -27,9 +27,18 @@ def _reasons(card: Card) -> dict[str, str]:
     return {claim.says: claim.proof[0] for claim in card.claims}
 
 
-def test_quoted_code_becomes_anchors_with_what_occurs_in_them(tmp_path: Path) -> None:
-    card = imported(tmp_path, roots=kite_roots(tmp_path)).card
-    assert _anchors(card) == {
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Roots:
+    return kite_roots(tmp_path_factory.mktemp("roots"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, roots: Roots) -> Imported:
+    return imported(tmp_path_factory.mktemp("made"), roots=roots)
+
+
+def test_quoted_code_becomes_anchors_with_what_occurs_in_them(made: Imported) -> None:
+    assert _anchors(made.card) == {
         "reel-wind": ("kite", "src/kite/reel.py", "wind", ("slack_ratio", "length")),
         "reel-check": (
             "kite",
@@ -40,49 +49,46 @@ def test_quoted_code_becomes_anchors_with_what_occurs_in_them(tmp_path: Path) ->
         "gust-peak_speed": ("wind", "gust.py", "Gust.peak_speed", ()),
         "reel-count_knots": ("kite", "src/kite/reel.py", "count_knots", ()),
     }
+    assert made.pointers["fences"] == {"found": 4, "anchored": 3}
+    assert made.pointers["inline"] == {"found": 1, "anchored": 1}
 
 
-def test_the_anchors_hold_in_the_code_and_prove_only_themselves(tmp_path: Path) -> None:
-    roots = kite_roots(tmp_path)
-    card = imported(tmp_path, roots=roots).card
+def test_the_anchors_hold_in_the_code_and_prove_only_themselves(
+    made: Imported, roots: Roots
+) -> None:
     trees = {root.name: root.files.tree for root in roots.roots}
-    assert len(card.anchors) == 4
-    for anchor in card.anchors:
+    for anchor in made.card.anchors:
         assert AnchorResolver(trees[anchor.upstream]).resolve(anchor).holds, anchor.id
-    proven = [s.id for s in statements(card) if s.proofs[0].kind is not ProofKind.UNPROVEN]
-    assert sorted(proven) == sorted(anchor.id for anchor in card.anchors)
+    proven = [s.id for s in statements(made.card) if s.proofs[0].kind is not ProofKind.UNPROVEN]
+    assert sorted(proven) == sorted(anchor.id for anchor in made.card.anchors)
 
 
-def test_upstreams_are_the_roots(tmp_path: Path) -> None:
-    roots = kite_roots(tmp_path)
-    card = imported(tmp_path, roots=roots).card
-    kite, wind = card.upstreams["kite"], card.upstreams["wind"]
+def test_upstreams_are_the_roots(made: Imported, roots: Roots) -> None:
+    kite, wind = made.card.upstreams["kite"], made.card.upstreams["wind"]
     assert (kite.repo, kite.ref) == ("air/kite", "main")
     assert kite.commit == roots.roots[0].upstream["commit"]
     assert wind.repo == "air/wind"
 
 
-def test_a_quotation_that_moved_is_found_and_one_that_never_was_is_not(tmp_path: Path) -> None:
-    card = imported(tmp_path, roots=kite_roots(tmp_path)).card
-    check = next(anchor for anchor in card.anchors if anchor.symbol == "check")
+def test_a_quotation_that_moved_is_found_and_one_that_never_was_is_not(made: Imported) -> None:
+    check = next(anchor for anchor in made.card.anchors if anchor.symbol == "check")
     assert "1:2:src/kite/reel.py" in check.role, "the place as written is kept"
-    reason = _reasons(card)["SKILL.md quotes lines 2-3 of src/kite/reel.py."]
+    reason = _reasons(made.card)["SKILL.md quotes lines 2-3 of src/kite/reel.py."]
     assert reason == "unproven: not anchored: the quoted text is not in the file"
 
 
 def test_a_sentence_that_names_a_place_stays_unproven_and_says_what_became_of_it(
-    tmp_path: Path,
+    made: Imported,
 ) -> None:
-    card = imported(tmp_path, roots=kite_roots(tmp_path)).card
-    assert card.constraints[0].proof == (
+    assert made.card.constraints[0].proof == (
         "unproven: stated upstream, linked to nothing; reel.py:3 is anchor reel-wind",
     )
 
 
-def test_words_that_do_not_occur_there_make_no_anchor(tmp_path: Path) -> None:
+def test_words_that_do_not_occur_there_make_no_anchor(tmp_path: Path, roots: Roots) -> None:
     text = "known_limitations:\n  - sail_area is fixed (reel.py:3).\n  - it is (reel.py:4).\n"
     write_skill(tmp_path / "kites", text, "---\nname: x\n---\n")
-    card = convert(tmp_path / "kites", kite_roots(tmp_path), today=TODAY).card
+    card = convert(tmp_path / "kites", roots, today=TODAY).card
     assert card.anchors == ()
     first, second = (claim.proof[0] for claim in card.claims)
     assert "nothing that is named beside it occurs there" in first
@@ -90,9 +96,7 @@ def test_words_that_do_not_occur_there_make_no_anchor(tmp_path: Path) -> None:
 
 
 def test_a_name_that_fits_two_files_makes_no_anchor(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "r")
-    commit(repository, {"a/reel.py": REEL, "b/reel.py": REEL})
-    roots = _roots(tmp_path, f"git:{tmp_path / 'r'}@main")
+    roots = _written(tmp_path, {"a/reel.py": REEL, "b/reel.py": REEL})
     card = imported(tmp_path, "note: slack_ratio is used (reel.py:4)\n", roots).card
     (note,) = (claim for claim in card.claims if claim.says.startswith("note"))
     assert note.proof[0].endswith("2 files of that name could be meant")
@@ -114,8 +118,7 @@ def test_a_submodule_without_a_root_says_which_is_lacking(tmp_path: Path) -> Non
     assert reason == "unproven: not anchored: no --upstream air/wind=SPEC was given"
 
 
-def test_evidence_is_looked_up(tmp_path: Path) -> None:
-    made = imported(tmp_path, roots=kite_roots(tmp_path))
+def test_evidence_is_looked_up(tmp_path: Path, made: Imported) -> None:
     reasons = _reasons(made.card)
     assert dict(made.evidence) == {"exists": 3, "missing": 1, "prose": 1}
     assert "exists in kite" in reasons["evidence: src/kite/reel.py"]
@@ -127,24 +130,16 @@ def test_evidence_is_looked_up(tmp_path: Path) -> None:
     assert dict(without) == {"not looked up": 4, "prose": 1}
 
 
-def test_the_documents_are_counted(tmp_path: Path) -> None:
-    pointers = imported(tmp_path, roots=kite_roots(tmp_path)).pointers
-    assert pointers["fences"] == {"found": 4, "anchored": 3}
-    assert pointers["inline"] == {"found": 1, "anchored": 1}
-
-
 def test_lines_of_a_class_are_anchored_by_its_members(tmp_path: Path) -> None:
     code = "class Kite:\n    tail = 1\n    string = 2\n\n    def fly(self):\n        return 3\n"
-    repository = make_repository(tmp_path / "r")
-    commit(repository, {"k.py": code, "bare.py": "if x:\n    print(1)\n", "n.md": "one\ntwo\n"})
+    files = {"k.py": code, "bare.py": "if x:\n    print(1)\n", "n.md": "one\ntwo\n"}
     fences = (
         "```2:3:k.py\n    tail = 1\n    string = 2\n```\n"
         "```1:2:bare.py\nif x:\n    print(1)\n```\n"
         "```1:2:n.md\none\ntwo\n```\n```1:2:k.py\n...\n```\n"
     )
     folder = write_skill(tmp_path / "s", "title: x\n", fences)
-    roots = _roots(tmp_path, f"git:{tmp_path / 'r'}@main")
-    card = convert(folder, roots, today=TODAY).card
+    card = convert(folder, _written(tmp_path, files), today=TODAY).card
     assert [anchor.symbol for anchor in card.anchors] == ["Kite.tail", "Kite.string"]
     why = [claim.proof[0].removeprefix("unproven: not anchored: ") for claim in card.claims]
     assert why == [
@@ -158,24 +153,28 @@ def test_quoted_cuda_becomes_an_anchor(tmp_path: Path) -> None:
     code = (
         "namespace kite {\n\n__global__ void fill_kernel(int size) {\n  int total = size;\n}\n\n}\n"
     )
-    commit(make_repository(tmp_path / "r"), {"src/fill.cu": code})
     fence = (
         "```1:2:src/fill.cu\n__global__ void fill_kernel(int size) {\n  int total = size;\n```\n"
     )
     folder = write_skill(tmp_path / "s", "title: x\n", fence)
-    roots = _roots(tmp_path, f"git:{tmp_path / 'r'}@main")
+    roots = _written(tmp_path, {"src/fill.cu": code})
     (anchor,) = convert(folder, roots, today=TODAY).card.anchors
     assert anchor.symbol == "kite::fill_kernel"
     assert "total" in anchor.expects
     assert AnchorResolver(roots.roots[0].files.tree).resolve(anchor).holds
 
 
-def test_a_place_that_is_quoted_twice_is_one_anchor(tmp_path: Path) -> None:
+def test_a_place_that_is_quoted_twice_is_one_anchor(tmp_path: Path, roots: Roots) -> None:
     again = SKILL + "\n```4:4:src/kite/reel.py\n    return length * slack_ratio\n```\n"
     folder = write_skill(tmp_path / "kites", CARD, again)
-    card = convert(folder, kite_roots(tmp_path), today=TODAY).card
+    card = convert(folder, roots, today=TODAY).card
     (wind,) = (anchor for anchor in card.anchors if anchor.symbol == "wind")
     assert wind.role.count("SKILL.md quotes it as") == 2
+
+
+def _written(folder: Path, files: dict[str, str]) -> Roots:
+    commit(make_repository(folder / "r"), files)
+    return _roots(folder, f"git:{folder / 'r'}@main")
 
 
 def _roots(folder: Path, spec: str, name: str = "air/kite") -> Roots:
