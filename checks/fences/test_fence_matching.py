@@ -47,50 +47,49 @@ def test_a_gap_is_any_lines(gap: str) -> None:
     assert place(f"{gap}\n{SIZE}", 7, 10).status == "exact"
 
 
-def test_a_gap_is_not_any_order() -> None:
-    assert place("return config\n...\ndef check(config, *,", 7, 13).status == "changed"
+STUBS = "class A:\n    def f(self): ...\n    ...\n    x = 1\n"
+GOING = "\n".join(["if a:", "    go()"] * 3)
+MANY = "\n".join(f"something_else_{letter}(call)" for letter in "abcdefgh")
+MARKED = "Set it:\n\n```python\nx = Config(size=2)\n```\nThen run.\n"
 
 
-def test_dots_in_a_line_may_stand_for_several() -> None:
-    assert place("def check(...):\n    if config.size < 1:", 7, 9).status == "exact"
-    assert place("def check(...) -> None:\n    if config.size < 1:", 7, 9).status == "changed"
+@pytest.mark.parametrize(
+    ("quote", "start", "end", "code", "expected"),
+    [
+        ("return config\n...\ndef check(config, *,", 7, 13, CODE, "changed"),  # another order
+        ("def check(...):\n    if config.size < 1:", 7, 9, CODE, "exact"),  # dots for two lines
+        ("def check(...) -> None:\n    if config.size < 1:", 7, 9, CODE, "changed"),
+        ("x = ab...ba", 1, 1, "x = abba\n", "exact"),
+        ("x = ab...ba", 1, 1, "x = aba\n", "missing"),  # what is around dots does not overlap
+        ("class A:\n    def f(self): ...\n    ...", 2, 4, STUBS, ("moved", 1, 3)),  # dots of code
+        ("if a:\n    go()", 3, 4, GOING, "exact"),  # of several places the one that is named
+        ("if a:\n    go()", 6, 7, GOING, ("moved", 5, 6)),  # or the nearest
+        ("x = 11", 2_500, 2_500, "x = 11\n" * 5_000, "exact"),
+        (SIZE.replace("size < 1", "size < 2"), 9, 10, CODE, ("changed", 9, 10)),
+        (f"{SIZE}\nif strict and config.nickname:\n    give_up()", 1, 4, CODE, ("changed", 9, 10)),
+        ("wholly_other(thing)\nand_another(one)", 9, 10, CODE, ("missing", None, None)),
+        (f"{SIZE}\n{MANY}", 1, 10, CODE, "missing"),
+        ("if config.size < 2:", 90, 91, CODE, "missing"),
+        ("anything", 1, 1, "", "missing"),
+        ("", 2, 2, "a = 1\nb = 2\n", "exact"),
+        ("", 3, 3, "a = 1\nb = 2\n", "missing"),  # the newline at the end begins no line
+        ("x = 11\n...\n" * 400 + "y = 22", 1, 2_000_000_000, "x = 11\n" * 20_000, "missing"),
+    ],
+)
+def test_where_a_quote_is_found(
+    quote: str,
+    start: int,
+    end: int,
+    code: str,
+    expected: str | tuple[str, int | None, int | None],
+) -> None:
+    found = place(quote, start, end, code)
+    assert expected in (found.status, outcome(found)), found
 
 
-def test_what_stands_around_dots_does_not_overlap() -> None:
-    assert place("x = ab...ba", 1, 1, "x = abba\n").status == "exact"
-    assert place("x = ab...ba", 1, 1, "x = aba\n").status != "exact"
-
-
-def test_dots_that_are_code_are_found_as_such() -> None:
-    code = "class A:\n    def f(self): ...\n    ...\n    x = 1\n"
-    assert outcome(place("class A:\n    def f(self): ...\n    ...", 2, 4, code)) == ("moved", 1, 3)
-
-
-def test_of_two_places_the_one_named_then_the_nearest_counts() -> None:
-    code = "\n".join(["if a:", "    go()"] * 3)
-    assert place("if a:\n    go()", 3, 4, code).status == "exact"
-    assert outcome(place("if a:\n    go()", 6, 7, code)) == ("moved", 5, 6)
-    assert outcome(place("if a:\n    go()", 2, 3, code))[1] in (1, 3)
-
-
-def test_of_very_many_places_the_one_named_is_looked_at() -> None:
-    assert place("x = 11", 2_500, 2_500, "x = 11\n" * 5_000).status == "exact"
-
-
-def test_a_changed_word_is_changed_not_moved() -> None:
-    found = place(SIZE.replace("size < 1", "size < 2"), 9, 10)
-    assert outcome(found) == ("changed", 9, 10)
-    found = place(f"{SIZE}\nif strict and config.nickname:\n    give_up()", 1, 4)
-    assert outcome(found) == ("changed", 9, 10)
-
-
-def test_what_is_not_there_is_missing() -> None:
-    assert outcome(place("wholly_other(thing)\nand_another(one)", 9, 10)) == ("missing", None, None)
-    many = "\n".join(f"something_else_{letter}(call)" for letter in "abcdefgh")
-    assert place(f"{SIZE}\n{many}", 1, 10).status == "missing"
-    assert "past the end" in place("if config.size < 2:", 90, 91).why
-    assert place("if config.size < 2:", 90, 91).status == "missing"
-    assert place("anything", 1, 1, code="").status == "missing"
+@pytest.mark.parametrize(("path", "status"), [("a.md", "exact"), ("a.py", "changed")])
+def test_a_document_is_quoted_without_its_fence_marks(path: str, status: str) -> None:
+    assert place("Set it:\nx = Config(size=2)", 1, 4, MARKED, path).status == status
 
 
 def test_a_fence_that_quotes_nothing_says_so() -> None:
@@ -98,23 +97,7 @@ def test_a_fence_that_quotes_nothing_says_so() -> None:
         found = place(quote, 9, 10)
         assert (found.status, found.quoted) == ("exact", False)
         assert place(quote, 900, 910).status == "missing"
-
-
-def test_the_newline_at_the_end_begins_no_line() -> None:
-    assert place("", 2, 2, "a = 1\nb = 2\n").status == "exact"
-    assert place("", 3, 3, "a = 1\nb = 2\n").status == "missing"
-
-
-def test_a_document_is_quoted_without_its_fence_marks() -> None:
-    code = "Set it:\n\n```python\nx = Config(size=2)\n```\nThen run.\n"
-    assert place("Set it:\nx = Config(size=2)", 1, 4, code, "a.md").status == "exact"
-    assert place("Set it:\nx = Config(size=2)", 1, 4, code, "a.py").status == "changed"
-
-
-def test_a_file_made_to_be_slow_ends() -> None:
-    code = "x = 11\n" * 20_000
-    quote = "x = 11\n...\n" * 400 + "y = 22"
-    assert place(quote, 1, 2_000_000_000, code).status in ("changed", "missing")
+    assert "past the end" in place("if config.size < 2:", 90, 91).why
 
 
 _LINES = st.lists(
