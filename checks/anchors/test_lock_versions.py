@@ -82,7 +82,7 @@ def test_a_submodule_that_was_not_given_is_not_here(scene: Scene, tmp_path: Path
     choice = _choice(scene, f"some/bridge=git:{tmp_path / 'bridge'}")
     (checked,) = check_cards({"demo": card}, {}, choice)
     assert (checked.status, checked.failed) == ("not here", False)
-    assert "give it with --upstream some/where=git:PATH" in checked.obstacle
+    assert "give it with --upstream some/where=git:PATH" in checked.resolution.detail
     given = ("--upstream", f"some/bridge=git:{tmp_path / 'bridge'}")
     assert "give it with --upstream some/where" in scene.refused("lock", *given)
     refused = scene.refused("check", *given, "--upstream", f"some/other={scene.git()}")

@@ -15,7 +15,6 @@ from checks.proofs.miniature import anchor
 from checks.reports.sarif_structure import sarif_problems
 from ringproof.errors import InputError
 from ringproof.harness.anchors import check, drift
-from ringproof.harness.anchors.check import NOT_HERE, UNUSABLE
 from ringproof.harness.anchors.drift import DriftKind
 from ringproof.harness.anchors.resolve import AnchorStatus
 
@@ -55,7 +54,7 @@ def break_the_card(scene: Scene) -> None:
 
 
 def test_every_status_and_fate_has_a_rule() -> None:
-    statuses = {status.value for status in AnchorStatus} | {NOT_HERE, UNUSABLE}
+    statuses = {status.value for status in AnchorStatus}
     assert statuses - {"holds"} <= check.RULE_OF.keys()
     assert set(DriftKind) == drift.RULE_OF.keys()
 

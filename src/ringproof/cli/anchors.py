@@ -74,16 +74,17 @@ def check(
     read = {skill: read_lock(path.with_name(LOCK_FILE)) for skill, path in paths.items()}
     locks = {skill: lock for skill, lock in read.items() if lock is not None}
     checked = check_cards({skill: item.card for skill, item in cards.items()}, locks, choice)
-    if checked and all(item.resolution is None for item in checked):
+    if checked and not any(item.was_looked_up for item in checked):
         remedy = "run `ringproof upstream fetch`, or give its place with --upstream NAME=SPEC"
-        raise InputError("upstreams", None, f"none can be opened: {checked[0].obstacle}", remedy)
+        problem = f"none can be opened: {checked[0].resolution.detail}"
+        raise InputError("upstreams", None, problem, remedy)
     report = check_report(checked, cards, locks)
     lines = tuple(item.line() for item in checked) if verbose else ()
     anchors = [item.data() for item in checked]
     outputs.publish(report, {"version": 1, "pass": not report.failed, "anchors": anchors}, lines)
     for item in checked:
         if item.status == AnchorStatus.AMBIGUOUS_SYMBOL.value:
-            raise _ambiguous(cards[item.skill], item.anchor.id, item.resolution)
+            raise _ambiguous(cards[item.skill], item.resolution)
     if report.failed:
         raise typer.Exit(1)
 
@@ -118,7 +119,7 @@ def lock(
             said = f"{skill}: {failure.anchor}: {failure.status.value}: {failure.detail}"
             typer.echo(showable(said, LONGEST))
             if failure.status is AnchorStatus.AMBIGUOUS_SYMBOL:
-                raise _ambiguous(located, failure.anchor, failure)
+                raise _ambiguous(located, failure)
         broken = broken or bool(failures)
         if not failures:
             destination = paths[skill].with_name(LOCK_FILE)
@@ -210,8 +211,8 @@ def _cards(paths: Mapping[str, Path], choice: UpstreamChoice) -> Mapping[str, Lo
     return MappingProxyType(cards)
 
 
-def _ambiguous(card: LocatedCard, anchor: str, found: Resolution | None) -> InputError:
+def _ambiguous(card: LocatedCard, found: Resolution) -> InputError:
     """A card that does not say which of several symbols it means cannot be used."""
-    where = f"{card.document.path}:{card.anchor_lines()[anchor][0]}: {anchor}"
-    detail = "the symbol is ambiguous" if found is None else found.detail
-    return InputError(where, None, showable(detail, 500), "say which with #1, #2 behind the name")
+    where = f"{card.document.path}:{card.anchor_lines()[found.anchor][0]}: {found.anchor}"
+    remedy = "say which with #1, #2 behind the name"
+    return InputError(where, None, showable(found.detail, 500), remedy)

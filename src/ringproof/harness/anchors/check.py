@@ -18,8 +18,6 @@ from ringproof.harness.reports.printable import LONGEST, relative_path, showable
 from ringproof.harness.upstreams.choice import UpstreamChoice
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
-NOT_HERE = "not here"
-UNUSABLE = "unusable upstream"
 CHANGED = "changed since the lock"
 NOT_LOCKED = "not locked"
 STALE = "locked at another version"
@@ -61,7 +59,7 @@ RULE_OF: Mapping[str, Rule] = MappingProxyType(
             "The file defines the symbol several times.",
             "Say which with `#1`, `#2` behind the name.",
         ),
-        UNUSABLE: Rule(
+        AnchorStatus.UNUSABLE.value: Rule(
             "RA107",
             "unusable-upstream",
             "error",
@@ -75,7 +73,7 @@ RULE_OF: Mapping[str, Rule] = MappingProxyType(
             f"{LOCK_FILE} is about another version than the card, or about what the card lacks.",
             "Write the lock again with `ringproof anchors lock`.",
         ),
-        NOT_HERE: Rule(
+        AnchorStatus.NOT_HERE.value: Rule(
             "RA201",
             "not-looked-up",
             "note",
@@ -100,38 +98,36 @@ class CheckedAnchor:
     """Result of looking up one anchor of one skill.
 
     Attributes:
-        resolution: ``None`` when its upstream could not be opened.
         since_lock: ``same``, ``moved`` or ``changed``; ``not locked`` without a lock or a matching
             entry; ``locked at another version`` if the entry is about another version than the
             card's, see `stale_upstreams`; ``None`` if the anchor was not found.
-        obstacle: Why the upstream could not be opened.
     """
 
     skill: str
     anchor: Anchor
-    resolution: Resolution | None = None
-    since_lock: str | None = None
-    obstacle: str = ""
-    unusable: bool = False
+    resolution: Resolution
+    since_lock: str | None
 
     @property
     def status(self) -> str:
-        """An `AnchorStatus`, `NOT_HERE`, `UNUSABLE` or `CHANGED`."""
-        if self.resolution is None:
-            return UNUSABLE if self.unusable else NOT_HERE
-        if self.resolution.holds and self.since_lock == "changed":
-            return CHANGED
-        return self.resolution.status.value
+        """An `AnchorStatus` or `CHANGED`."""
+        is_changed = self.resolution.holds and self.since_lock == "changed"
+        return CHANGED if is_changed else self.resolution.status.value
+
+    @property
+    def was_looked_up(self) -> bool:
+        """Whether its upstream could be opened."""
+        return bool(self.resolution.origin)
 
     @property
     def failed(self) -> bool:
         """Whether the result needs attention. A missing upstream is not a failure."""
-        return self.status not in (AnchorStatus.HOLDS.value, NOT_HERE)
+        return self.status not in (AnchorStatus.HOLDS.value, AnchorStatus.NOT_HERE.value)
 
     def line(self) -> str:
         """Return the status and the place of the anchor on one line."""
         found, where = self.resolution, f"{self.anchor.path} {self.anchor.symbol}"
-        if found is not None and found.start is not None:
+        if found.start is not None:
             where = f"{found.path}:{found.start}-{found.end} {self.anchor.symbol}"
         since = " (moved)" if self.since_lock == "moved" else ""
         return showable(f"{self.status}{since}: {self.skill}: {self.anchor.id}: {where}", LONGEST)
@@ -143,15 +139,15 @@ class CheckedAnchor:
             "skill": self.skill,
             "anchor": self.anchor.id,
             "upstream": self.anchor.upstream,
-            "origin": None if found is None else found.origin,
-            "path": self.anchor.path if found is None else found.path,
+            "origin": found.origin or None,
+            "path": found.path,
             "symbol": self.anchor.symbol,
             "status": self.status,
             "since_lock": self.since_lock,
-            "start": None if found is None else found.start,
-            "end": None if found is None else found.end,
-            "fingerprint": None if found is None else found.fingerprint,
-            "detail": self.obstacle if found is None else found.detail,
+            "start": found.start,
+            "end": found.end,
+            "fingerprint": found.fingerprint,
+            "detail": found.detail,
         }
 
 
@@ -165,35 +161,37 @@ def check_cards(
         InputError: An upstream that the user gave cannot be opened.
     """
     entries = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
-    stale = {skill: stale_upstreams(cards[skill], lock) for skill, lock in locks.items()}
-    checked: dict[int, CheckedAnchor] = {}
-    groups: dict[int, tuple[UpstreamTree, list[int]]] = {}
-    for index, (skill, anchor) in enumerate(entries):
-        checked[index] = CheckedAnchor(skill, anchor)
+    results: dict[tuple[str, str], Resolution] = {}
+    groups: dict[int, tuple[UpstreamTree, list[tuple[str, Anchor]]]] = {}
+    for skill, anchor in entries:
         try:
             tree = choice.open(anchor.upstream, cards[skill].upstreams[anchor.upstream])
         except (UpstreamUnavailable, UpstreamError) as error:
-            checked[index] = _blocked(checked[index], error)
+            results[skill, anchor.id] = _blocked(anchor, error)
             continue
-        groups.setdefault(id(tree), (tree, []))[1].append(index)
+        groups.setdefault(id(tree), (tree, []))[1].append((skill, anchor))
     for tree, members in groups.values():
         resolver = AnchorResolver(tree)  # keep the syntax trees of one version at a time in memory
-        for index in members:
-            skill, anchor = entries[index]
+        for skill, anchor in members:
             try:
-                resolution = resolver.resolve(anchor)
+                results[skill, anchor.id] = resolver.resolve(anchor)
             except UpstreamUnavailable as error:  # the repository of a submodule was not given
-                checked[index] = _blocked(checked[index], error)
-                continue
-            since = _since(locks.get(skill), anchor, resolution)
-            if since not in (None, NOT_LOCKED) and anchor.upstream in stale[skill]:
-                since = STALE
-            checked[index] = replace(checked[index], resolution=resolution, since_lock=since)
-    return tuple(checked[index] for index in range(len(entries)))
+                results[skill, anchor.id] = _blocked(anchor, error)
+    stale = {skill: stale_upstreams(cards[skill], lock) for skill, lock in locks.items()}
+    checked = []
+    for skill, anchor in entries:
+        resolution = results[skill, anchor.id]
+        since = _since(locks.get(skill), anchor, resolution)
+        if since not in (None, NOT_LOCKED) and anchor.upstream in stale[skill]:
+            since = STALE
+        checked.append(CheckedAnchor(skill, anchor, resolution, since))
+    return tuple(checked)
 
 
-def _blocked(item: CheckedAnchor, error: Exception) -> CheckedAnchor:
-    return replace(item, obstacle=str(error), unusable=isinstance(error, UpstreamError))
+def _blocked(anchor: Anchor, error: Exception) -> Resolution:
+    unusable = isinstance(error, UpstreamError)
+    status = AnchorStatus.UNUSABLE if unusable else AnchorStatus.NOT_HERE
+    return Resolution(anchor.id, "", anchor.path, anchor.symbol, status, detail=str(error))
 
 
 def _since(lock: Lock | None, anchor: Anchor, now: Resolution) -> str | None:
@@ -233,7 +231,7 @@ def _of_anchors(
     absent: dict[tuple[str, str], list[CheckedAnchor]] = {}
     for item in own:
         found, name = item.resolution, item.anchor.id
-        if found is None:
+        if not item.was_looked_up:
             absent.setdefault((item.anchor.upstream, item.status), []).append(item)
         elif item.failed:
             place = f"{found.path}:{found.start}-{found.end}"
@@ -242,7 +240,7 @@ def _of_anchors(
             yield replace(finding, end_line=lines[name][1], identity=f"{skill}/{name}")
     for (upstream, status), items in absent.items():
         many = "1 anchor" if len(items) == 1 else f"{len(items)} anchors"
-        message = f"{upstream}: {many} not looked up: {items[0].obstacle}"
+        message = f"{upstream}: {many} not looked up: {items[0].resolution.detail}"
         line = located.document.line(("upstreams", upstream))
         yield replace(_finding(located, status, line, message), identity=f"{skill}/{upstream}")
 

@@ -20,6 +20,8 @@ class AnchorStatus(str, Enum):
     MISSING_SYMBOL = "missing symbol"
     AMBIGUOUS_SYMBOL = "ambiguous symbol"
     MISSING_EXPECTATION = "expectation missing"
+    NOT_HERE = "not here"
+    UNUSABLE = "unusable upstream"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Resolution:
     """Result of looking up an anchor in one upstream version, with its place.
 
     Attributes:
-        origin: Tree in which it was searched.
+        origin: Tree in which it was searched; empty if that could not be opened.
         start, end: First and last line of the symbol, from 1, without decorators and ``template
             <...>``; ``None`` if it was not found.
         fingerprint: Fingerprint of the code without documentation; see `Definition`.
