@@ -28,12 +28,13 @@ _SUFFIXES = (
 _FILE = rf"(?:\.{{0,2}}/)?(?:[\w.@+-]+/)*[\w.@+-]*\w\.(?:{_SUFFIXES})"
 _LINES = r":L?(\d{1,9})(?:[-–]L?(\d{1,9}))?"  # noqa: RUF001, an en dash is what people write
 _PATH = re.compile(_FILE)
-_CODE_MENTION = re.compile(rf"({_FILE}){_LINES}")
-_TEXT_MENTION = re.compile(rf"(?<![\w./:@+-])({_FILE}){_LINES}(?![\w:]|[.,-]\d)")
+_MENTION = re.compile(rf"({_FILE}){_LINES}")
+_PIECE = re.compile(rf"`[^`]*`|(?<![\w./:@+-]){_FILE}{_LINES}(?![\w:]|[.,-]\d)")
 _SYMBOL = re.compile(r"--[A-Za-z][\w-]+|[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*(?:\(\))?")
 _CONSTANTS = frozenset(("True", "False", "None", "true", "false", "null", "int", "str", "bool"))
 # Text between a path and its symbols, or two symbols: punctuation, a cell's border, "and".
 _BETWEEN = re.compile(r"[^\w.`]*(?:(?:and|or)\b[^\w.`]*)?")
+_JOINT = re.compile(r"[—–:(|-]")  # noqa: RUF001 # as people write
 # Text between a symbol and its line: "X (path:1)", "X in path:1", "X runs at ...".
 _BEFORE = re.compile(
     r"[^\w.;`]*(?:(?:(?:is|are|runs|lives|defined|called)\s+)*(?:in|at)\s+)?[(\[]?"
@@ -73,10 +74,16 @@ class Mention:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of one block: text, a code span, or a ``path:line`` (from either)."""
+    """A code span, or a ``path:line`` in text or in a code span.
 
-    kind: Literal["text", "code", "mention"]
+    Attributes:
+        mention: Groups of a ``path:line``.
+        before: Text between the previous piece and this one.
+    """
+
     content: str
+    mention: re.Match[str] | None
+    before: str
 
 
 _Pointer = tuple[re.Match[str], str]
@@ -190,83 +197,60 @@ def _located(
 
 
 def _pieces(tokens: Sequence[Token]) -> list[_Piece]:
-    """Split one block into text and code spans: a paragraph, a heading, or the cells of a row."""
-    found: list[_Piece] = []
-    for number, token in enumerate(tokens):
-        if number:
-            found.append(_Piece("text", " | "))
-        for child in token.children or ():
-            if child.type == "code_inline":
-                whole = _CODE_MENTION.fullmatch(child.content)
-                found.append(_Piece("mention" if whole else "code", child.content))
-            elif child.type == "text":
-                found.extend(_split(child.content))
-            elif child.type in ("softbreak", "hardbreak"):
-                found.append(_Piece("text", " "))
-    return _merged(found)
+    """Find the code spans and mentions of one block: a paragraph, a heading, or a table row."""
+    cells = (map(_written, token.children or ()) for token in tokens)
+    text = " | ".join("".join(cell) for cell in cells)
+    pieces, at = [], 0
+    for found in _PIECE.finditer(text):
+        content = found[0].strip("`")
+        pieces.append(_Piece(content, _MENTION.fullmatch(content), text[at : found.start()]))
+        at = found.end()
+    return pieces
 
 
-def _split(text: str) -> Iterator[_Piece]:
-    at = 0
-    for match in _TEXT_MENTION.finditer(text):
-        yield _Piece("text", text[at : match.start()])
-        yield _Piece("mention", match.group())
-        at = match.end()
-    yield _Piece("text", text[at:])
+def _written(child: Token) -> str:
+    """Return a part of a block as text, with code spans in backticks."""
+    if child.type == "code_inline":
+        return f"`{child.content.replace('`', ' ')}`"
+    if child.type == "text":
+        return child.content.replace("`", " ")
+    return " " if child.type in ("softbreak", "hardbreak") else ""
 
 
-def _merged(found: Sequence[_Piece]) -> list[_Piece]:
-    merged: list[_Piece] = []
-    for piece in found:
-        if merged and piece.kind == "text" == merged[-1].kind:
-            merged[-1] = _Piece("text", merged[-1].content + piece.content)
-        elif piece.content:
-            merged.append(piece)
-    return merged
-
-
-def _pointers(block: Sequence[_Piece]) -> Iterator[_Pointer]:
+def _pointers(pieces: Sequence[_Piece]) -> Iterator[_Pointer]:
     """Yield every ``path:line`` of a block, except examples such as ``path/to/file.py:1``."""
-    for at, piece in enumerate(block):
-        match = _CODE_MENTION.fullmatch(piece.content) if piece.kind == "mention" else None
-        if match is not None and not _PLACEHOLDER.match(match[1]):
-            yield match, _name_before(block, at) or _name_behind(block, at)
+    for piece, *near in zip(pieces, [None, *pieces], [*pieces[1:], None], strict=False):
+        if piece.mention is not None and not _PLACEHOLDER.match(piece.content):
+            yield piece.mention, _name_beside(piece, *near)
 
 
-def _name_before(block: Sequence[_Piece], at: int) -> str:
-    if at < 2 or block[at - 1].kind != "text" or not _BEFORE.fullmatch(block[at - 1].content):
-        return ""
-    return _symbol(block[at - 2])
-
-
-def _name_behind(block: Sequence[_Piece], at: int) -> str:
-    if at + 2 >= len(block) or not _BETWEEN.fullmatch(block[at + 1].content):
-        return ""
+def _name_beside(piece: _Piece, previous: _Piece | None, following: _Piece | None) -> str:
+    """Return the symbol before a ``path:line``, or else behind it; empty if there is none."""
+    name = ""
+    if previous is not None and piece.before and _BEFORE.fullmatch(piece.before):
+        name = _symbol(previous)
     # "`a.py:1`, `name`" is an enumeration; a dash, a colon or a bracket joins the two.
-    if not re.search(r"[—–:(|-]", block[at + 1].content):  # noqa: RUF001 # as people write
-        return ""
-    return _symbol(block[at + 2])
+    joint = following.before if following is not None else ""
+    if following is not None and not name and _BETWEEN.fullmatch(joint) and _JOINT.search(joint):
+        name = _symbol(following)
+    return name
 
 
-def _listed(block: Sequence[_Piece]) -> Iterator[tuple[str, str]]:
+def _listed(pieces: Sequence[_Piece]) -> Iterator[tuple[str, str]]:
     """Yield path and symbol for each symbol that follows a path after punctuation."""
     path = ""
-    for at, piece in enumerate(block):
-        if piece.kind == "text":
-            if not _BETWEEN.fullmatch(piece.content):
-                path = ""
-        elif piece.kind == "mention":
-            path = ""
-        elif _PATH.fullmatch(piece.content):
+    for piece in pieces:
+        path = path if _BETWEEN.fullmatch(piece.before) else ""
+        if piece.mention is None and _PATH.fullmatch(piece.content):
             path = "" if _PLACEHOLDER.match(piece.content) else piece.content
-        elif path and at and (name := _symbol(piece)):
+        elif path and (name := _symbol(piece)):
             yield path, name
         else:
             path = ""
 
 
 def _symbol(piece: _Piece) -> str:
-    if piece.kind != "code" or len(piece.content) < 3 or piece.content in _CONSTANTS:
+    name = piece.content
+    if piece.mention is not None or len(name) < 3 or name in _CONSTANTS:
         return ""
-    plain = _SYMBOL.fullmatch(piece.content) and not _PATH.fullmatch(piece.content)
-    return piece.content if plain else ""
+    return name if _SYMBOL.fullmatch(name) and not _PATH.fullmatch(name) else ""
