@@ -38,6 +38,7 @@ class Imported:
         became: Number of entries by key of the source and list of the card.
         evidence: Results for the entries of ``evidence``, by verdict.
         pointers: See `add_documents`.
+        statements, unproven: Number of statements of the card, and of those without a proof.
     """
 
     skill: str
@@ -47,16 +48,8 @@ class Imported:
     became: Mapping[str, Mapping[str, int]]
     evidence: Mapping[str, int]
     pointers: Mapping[str, Mapping[str, int]]
-
-    @property
-    def statements(self) -> int:
-        """Number of statements of the card."""
-        return len(statements(self.card))
-
-    @property
-    def unproven(self) -> int:
-        """Number of statements without a proof."""
-        return _unproven(self.card)
+    statements: int
+    unproven: int
 
 
 def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
@@ -83,8 +76,22 @@ def convert(folder: Path, roots: Roots, *, today: datetime.date) -> Imported:
     data = draft.data()
     _refuse_loss(source, data)
     card = _validated(source, data)
-    text = _written(source, data, _head(source, card))
-    return Imported(skill, source, text, card, mapper.became, mapper.evidence, pointers)
+    said = statements(card)
+    unproven = sum(
+        all(proof.kind is ProofKind.UNPROVEN for proof in statement.proofs) for statement in said
+    )
+    text = _written(source, data, _head(source, len(said), unproven))
+    return Imported(
+        skill,
+        source,
+        text,
+        card,
+        became=mapper.became,
+        evidence=mapper.evidence,
+        pointers=pointers,
+        statements=len(said),
+        unproven=unproven,
+    )
 
 
 def write(imported: Imported, output: Path, *, force: bool) -> Path:
@@ -190,23 +197,15 @@ def _written(source: SkillSource, data: Mapping[str, Any], head: tuple[str, ...]
     raise InputError(str(source.folder), None, f"cannot be written as YAML: {problem}", _DEFECT)
 
 
-def _head(source: SkillSource, card: Card) -> tuple[str, ...]:
+def _head(source: SkillSource, count: int, unproven: int) -> tuple[str, ...]:
     """Return the comment at the top of the file."""
     of = "card.yaml and SKILL.md" if source.has_card else "SKILL.md"
-    count, open_ones = len(statements(card)), _unproven(card)
     return (
         f"Imported by `ringproof card import` from {of} of {source.folder.resolve().name}.",
-        f"{count} statements: {open_ones} unproven, {count - open_ones} places in code "
+        f"{count} statements: {unproven} unproven, {count - unproven} places in code "
         "that `ringproof anchors check` can look up.",
         "Every text is the source's own. To prove a statement, put a test or an anchor into its",
         "`proof`; until then it is shown as unproven, whatever the source called it.",
-    )
-
-
-def _unproven(card: Card) -> int:
-    return sum(
-        all(proof.kind is ProofKind.UNPROVEN for proof in statement.proofs)
-        for statement in statements(card)
     )
 
 

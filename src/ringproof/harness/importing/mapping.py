@@ -113,7 +113,10 @@ class Mapper:
             said = flatten(labels, (key, topic), self.source.text)
             named = "; ".join(without(item, f"{key}.{topic}") for item in said)
             reason = f"labelled '{named[:200]}' upstream, linked to nothing"
-            status = Said((key, topic), f"{key}.{topic}", named)
+            beside = [item for item in self.source.comments if item.location[:2] == (key, topic)]
+            self._used.update(beside)
+            notes = "".join(f" (comment: {comment.text})" for comment in beside)
+            status = Said((key, topic), f"{key}.{topic}", f"{named}{notes}")
             ids = self._claim(key, status, hint=topic, prefix="status", reason=reason)
             if is_key(topic):
                 self.draft.validation_status[topic] = ids
@@ -208,17 +211,9 @@ class Mapper:
     def _claim(
         self, key: str, said: Said, *, hint: str = "", prefix: str = "", reason: str = ""
     ) -> list[str]:
-        beside = [
-            comment
-            for comment in self.source.comments
-            if key == "validation_status" and comment.location[:2] == said.location
-        ]
-        self._used.update(beside)
-        notes = "".join(f" (comment: {comment.text})" for comment in beside)
-        noted = Said(said.location, said.label, f"{said.text}{notes}")
         words = hint or said.label.removeprefix(key).strip(".") or said.text
-        reason = self._reason(key, noted, reason)
-        ids = self.draft.say(self.draft.claims, prefix or key, words, noted.says, reason)
+        reason = self._reason(key, said, reason)
+        ids = self.draft.say(self.draft.claims, prefix or key, words, said.says, reason)
         self._count(key, "claims", len(ids))
         return ids
 
