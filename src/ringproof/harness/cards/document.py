@@ -38,9 +38,9 @@ MAX_DEPTH = 16
 Location = tuple[str | int, ...]
 """Where a value stands: ``("anchors", 2, "path")``."""
 
-_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
-_TRUTHS = MappingProxyType(
+_CONSTANTS: Mapping[str, bool | None] = MappingProxyType(
     {
+        **dict.fromkeys(("", "~", "null", "Null", "NULL")),
         **dict.fromkeys(("true", "True", "TRUE"), True),
         **dict.fromkeys(("false", "False", "FALSE"), False),
     }
@@ -76,19 +76,6 @@ class YamlDocument:
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
         return 1
-
-    def spans(self, location: Location) -> Mapping[str | int, tuple[int, int]]:
-        """Return the first and last line of each value inside a list or mapping, by index or key.
-
-        The last line is that on which the last inner value begins.
-        """
-        depth = len(location)
-        found: dict[str | int, tuple[int, int]] = {}
-        for place, line in self.lines.items():
-            if len(place) > depth and place[:depth] == location:
-                first, last = found.get(place[depth], (line, line))
-                found[place[depth]] = min(first, line), max(last, line)
-        return MappingProxyType(found)
 
 
 class YamlProblem(ValueError):
@@ -139,20 +126,16 @@ def read_document(path: Path) -> YamlDocument:
         InputError: The file is missing, not a regular file, too large, not UTF-8, not YAML, or
             uses something that this reader refuses. The message names file and line.
     """
-    text = _read_text(path)
+    if not path.is_file():
+        problem = "is not a regular file" if path.exists() else "no such file"
+        raise InputError(str(path), None, problem, "name an existing card.yaml")
+    raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
     try:
-        data, lines, spelling = parse_yaml(text)
+        data, lines, spelling = parse_yaml(decoded(path, raw))
     except YamlProblem as error:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise InputError(place, None, error.problem, error.remedy) from error
     return YamlDocument(path, data, MappingProxyType(lines), MappingProxyType(spelling))
-
-
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "no such file"
-        raise InputError(str(path), None, problem, "name an existing card.yaml")
-    return decoded(path, read_input(path, MAX_BYTES, remedy="name a readable card below that size"))
 
 
 def decoded(path: Path, raw: bytes) -> str:
@@ -258,10 +241,8 @@ class _Builder:
 
 def _scalar(text: str) -> object:
     """Return the value of an unquoted scalar under the YAML 1.2 core schema."""
-    if text in _NULLS:
-        return None
-    if text in _TRUTHS:
-        return _TRUTHS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.fullmatch(text):
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if _FLOAT.fullmatch(text):

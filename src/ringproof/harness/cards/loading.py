@@ -16,7 +16,7 @@ from ringproof.errors import InputError
 from ringproof.files import read_bounded
 from ringproof.harness.cards.document import Location, YamlDocument, read_document
 from ringproof.harness.cards.model import Card, CardModel
-from ringproof.harness.cards.statements import cross_check
+from ringproof.harness.cards.statements import CardProblem, cross_check
 
 CARD_FILE = "card.yaml"
 CARDS_FOLDER = "cards"
@@ -48,10 +48,14 @@ class LocatedCard:
     document: YamlDocument
 
     def anchor_lines(self) -> Mapping[str, tuple[int, int]]:
-        """Return the first and last line of each anchor by id."""
-        spans = self.document.spans(("anchors",))
-        ids = (anchor.id for anchor in self.card.anchors)
-        return MappingProxyType({name: spans[index] for index, name in enumerate(ids)})
+        """Return the line of each anchor, by id, and the line on which its last value begins."""
+        found: dict[str, tuple[int, int]] = {}
+        for place, line in self.document.lines.items():
+            if place[:1] == ("anchors",) and len(place) > 1:
+                name = self.card.anchors[int(place[1])].id
+                first, last = found.get(name, (line, line))
+                found[name] = min(first, line), max(last, line)
+        return found
 
 
 def load_card(path: Path) -> Card:
@@ -74,22 +78,15 @@ def locate_card(path: Path) -> LocatedCard:
         raise InputError(f"{path}:1", None, "is not a mapping", "write `key: value` lines")
     try:
         card = Card.model_validate(document.data)
+        problems = list(cross_check(card))
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        worst = details[0]
-        value = worst["input"]
-        if worst["type"] == "missing":
-            value = None
-        elif isinstance(value, (dict, list, tuple)):
-            value = type(value).__name__
-        problem = _problem(worst) + _more(len(details))
-        location = _visible(worst["loc"], document)
-        raise _at(document, location, value, problem, _remedy(worst)) from None
-    problems = tuple(cross_check(card))
+        problems = [_problem(detail, document) for detail in error.errors(include_url=False)]
     if problems:
-        first = problems[0]
-        problem = first.problem + _more(len(problems))
-        raise _at(document, first.location, first.value, problem, first.remedy)
+        first, more = problems[0], f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.location)
+        shown = " ".join(field.split()).lstrip(".")[:200]
+        where = f"{path}:{document.line(first.location)}" + (f": {shown}" if shown else "")
+        raise InputError(where, first.value, first.problem + more, first.remedy)
     return LocatedCard(card, document)
 
 
@@ -119,8 +116,16 @@ def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
             raise InputError("SKILL", name, f"no such skill in {skills}", f"choose from: {choice}")
     if not known:
         raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
-    chosen = sorted(set(names)) or list(known)
-    return MappingProxyType({name: _card_of(known[name]) for name in chosen})
+    found = {}
+    for name in sorted(set(names)) or known:
+        card = find_card(known[name])
+        if card is None:
+            problem = "the skill has no card"
+            remedy = "write its card.yaml; the cards of ringproof's skills are in its checkout"
+            raise InputError(str(known[name] / CARD_FILE), None, problem, remedy)
+        refuse_link_outside(card)
+        found[name] = card
+    return MappingProxyType(found)
 
 
 def _is_folder(path: Path) -> bool:
@@ -155,16 +160,6 @@ def _names_upstreams(card: Path) -> bool:
         return False
 
 
-def _card_of(folder: Path) -> Path:
-    card = find_card(folder)
-    if card is None:
-        problem = "the skill has no card"
-        remedy = "write its card.yaml; the cards of ringproof's skills are in its checkout"
-        raise InputError(str(folder / CARD_FILE), None, problem, remedy)
-    refuse_link_outside(card)
-    return card
-
-
 def refuse_link_outside(card: Path) -> None:
     """Raise `InputError` for a card that is a link out of the folder of all cards or skills."""
     root = card.parent.parent
@@ -172,42 +167,23 @@ def refuse_link_outside(card: Path) -> None:
         raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
 
 
-def _at(
-    document: YamlDocument, location: Location, value: object, problem: str, remedy: str
-) -> InputError:
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    where = f"{document.path}:{document.line(location)}"
-    shown = " ".join(field.split()).lstrip(".")[:200]
-    return InputError(f"{where}: {shown}" if shown else where, value, problem, remedy)
-
-
-def _visible(raw: Location, document: YamlDocument) -> Location:
-    """Remove the names of union branches that pydantic puts into a location."""
-    location: Location = ()
-    for index, part in enumerate(raw):
-        last = index == len(raw) - 1
-        if (*location, part) in document.lines or last:
-            location = (*location, part)
-    return location
-
-
-def _problem(detail: ErrorDetails) -> str:
-    fixed = {"missing": "is missing", "extra_forbidden": "is not a key of a card"}
-    if detail["type"] in fixed:
-        return fixed[detail["type"]]
-    text = detail["msg"]
-    return text[:1].lower() + text[1:]
-
-
-def _remedy(detail: ErrorDetails) -> str:
-    if detail["type"] == "card":
-        return str(detail["ctx"]["remedy"])
-    if detail["type"] == "extra_forbidden":
+def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
+    """Return an error of pydantic in our words."""
+    kind, text, value = detail["type"], detail["msg"], detail["input"]
+    problem = text[:1].lower() + text[1:]
+    remedy = _REMEDIES.get(kind, "see the schema in ringproof.harness.cards.model")
+    if kind == "card":
+        remedy = detail["ctx"]["remedy"]
+    elif kind == "missing":
+        problem, value = "is missing", None
+    elif kind == "extra_forbidden":
         known = [name for model in CardModel.__subclasses__() for name in model.model_fields]
         near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-        return f"did you mean `{near[0]}`?" if near else "remove it"
-    return _REMEDIES.get(detail["type"], "see the schema in ringproof.harness.cards.model")
-
-
-def _more(count: int) -> str:
-    return "" if count == 1 else f" (and {count - 1} more)"
+        problem = "is not a key of a card"
+        remedy = f"did you mean `{near[0]}`?" if near else "remove it"
+    if isinstance(value, (dict, list, tuple)):
+        value = type(value).__name__
+    location: Location = ()
+    for part in detail["loc"][:-1]:  # without the names of union branches
+        location = (*location, part) if (*location, part) in document.lines else location
+    return CardProblem((*location, *detail["loc"][-1:]), value, problem, remedy)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Any
 
 from ringproof.harness.cards.document import Location
-from ringproof.harness.cards.model import Card, Claim, Command, Marker, Pitfall
+from ringproof.harness.cards.model import Card
 from ringproof.harness.cards.proof import Proof, ProofKind, parse_proof
-
-
-_STATEMENTS = ("constraints", "pitfalls", "markers", "commands", "claims")
-"""The lists of a card that hold statements."""
 
 
 class StatementKind(str, Enum):
@@ -25,6 +23,21 @@ class StatementKind(str, Enum):
     CLAIM = "claim"
     PROSE = "prose"
     ANCHOR = "anchor"
+
+
+_LISTS: Mapping[str, tuple[StatementKind, Callable[[Any], str]]] = MappingProxyType(
+    {
+        "constraints": (StatementKind.CONSTRAINT, lambda item: item.says),
+        "pitfalls": (StatementKind.PITFALL, lambda item: item.symptom),
+        "markers": (
+            StatementKind.MARKER,
+            lambda item: item.says or f"{item.where}: {item.pattern}",
+        ),
+        "commands": (StatementKind.COMMAND, lambda item: item.run),
+        "claims": (StatementKind.CLAIM, lambda item: item.says),
+    }
+)
+"""The lists of a card that hold statements, and the text of each statement."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class CardProblem:
     """A problem in the references of a card."""
 
     location: Location
-    value: str
+    value: object
     problem: str
     remedy: str
 
@@ -61,39 +74,24 @@ def statements(card: Card) -> tuple[Statement, ...]:
     """
     listed = tuple(_listed(card))
     ids = {statement.id for statement in listed}
-    used = {
-        proof.target
-        for statement in listed
-        for proof in statement.proofs
-        if proof.kind is ProofKind.ANCHOR
-    }
-    loose = tuple(
-        _statement(card, anchor.id, StatementKind.ANCHOR, anchor.role, (_anchor_proof(anchor.id),))
-        for anchor in card.anchors
-        if anchor.id not in used
+    used = {proof.target for statement in listed for proof in _anchors(statement.proofs)}
+    return (
+        *listed,
+        *_prose(card, ids),
+        *(
+            _statement(card, anchor.id, StatementKind.ANCHOR, anchor.role, (f"anchor:{anchor.id}",))
+            for anchor in card.anchors
+            if anchor.id not in used
+        ),
     )
-    return listed + tuple(_prose(card, ids)) + loose
-
-
-def _anchor_proof(anchor_id: str) -> Proof:
-    return Proof(ProofKind.ANCHOR, anchor_id)
 
 
 def _listed(card: Card) -> Iterator[Statement]:
-    for constraint in card.constraints:
-        proofs = _parsed(constraint.proof)
-        if constraint.upstream_anchor is not None:
-            proofs = tuple(dict.fromkeys((*proofs, _anchor_proof(constraint.upstream_anchor))))
-        kind, scope = StatementKind.CONSTRAINT, constraint.lines
-        yield _statement(card, constraint.id, kind, constraint.says, proofs, scope)
-    said: tuple[tuple[Pitfall | Marker | Command | Claim, StatementKind, str], ...] = (
-        *((item, StatementKind.PITFALL, item.symptom) for item in card.pitfalls),
-        *((m, StatementKind.MARKER, m.says or f"{m.where}: {m.pattern}") for m in card.markers),
-        *((item, StatementKind.COMMAND, item.run) for item in card.commands),
-        *((item, StatementKind.CLAIM, item.says) for item in card.claims),
-    )
-    for item, kind, says in said:
-        yield _statement(card, item.id, kind, says, _parsed(item.proof), item.lines)
+    for name, (kind, says) in _LISTS.items():
+        for item in getattr(card, name):
+            checked_at = getattr(item, "upstream_anchor", None)
+            entries = (*item.proof, f"anchor:{checked_at}") if checked_at else item.proof
+            yield _statement(card, item.id, kind, says(item), entries, item.lines)
 
 
 def _statement(
@@ -101,19 +99,20 @@ def _statement(
     name: str,
     kind: StatementKind,
     says: str,
-    proofs: tuple[Proof, ...],
+    entries: tuple[str, ...],
     scope: tuple[str, ...] | None = None,
 ) -> Statement:
     """Return a statement with the lines that it names, or those of its anchors' upstreams."""
+    proofs = tuple(dict.fromkeys(map(parse_proof, entries)))
     if scope is None:
         places = {anchor.id: anchor.upstream for anchor in card.anchors}
-        named = {places.get(p.target) for p in proofs if p.kind is ProofKind.ANCHOR}
+        named = {places.get(proof.target) for proof in _anchors(proofs)}
         scope = tuple(line.id for line in card.lines if named.intersection(line.upstreams))
     return Statement(name, kind, says, proofs, scope)
 
 
-def _parsed(entries: tuple[str, ...]) -> tuple[Proof, ...]:
-    return tuple(parse_proof(entry) for entry in entries)
+def _anchors(proofs: Iterable[Proof]) -> Iterator[Proof]:
+    return (proof for proof in proofs if proof.kind is ProofKind.ANCHOR)
 
 
 def _prose(card: Card, ids: set[str]) -> Iterator[Statement]:
@@ -154,10 +153,10 @@ def _named_anchors(card: Card) -> Iterator[tuple[Location, str]]:
     for index, constraint in enumerate(card.constraints):
         if constraint.upstream_anchor is not None:
             yield ("constraints", index, "upstream_anchor"), constraint.upstream_anchor
-    for part in _STATEMENTS:
+    for part in _LISTS:
         for index, item in enumerate(getattr(card, part)):
-            anchors = (p.target for p in _parsed(item.proof) if p.kind is ProofKind.ANCHOR)
-            yield from (((part, index, "proof"), name) for name in anchors)
+            named = _anchors(map(parse_proof, item.proof))
+            yield from (((part, index, "proof"), proof.target) for proof in named)
     for index, row in enumerate(card.version_matrix):
         yield from ((("version_matrix", index, "anchors", at), a) for at, a in enumerate(row.anchors))
 
@@ -191,7 +190,7 @@ def _line_problems(card: Card) -> Iterator[CardProblem]:
             homes.setdefault(name, line.id)
     known = [line.id for line in card.lines]
     remedy = f"use one of: {', '.join(known) or 'none there'}"
-    for part in _STATEMENTS:
+    for part in _LISTS:
         for index, item in enumerate(getattr(card, part)):
             for name in (name for name in item.lines or () if name not in known):
                 yield CardProblem((part, index, "lines"), name, "is not a line", remedy)
@@ -199,7 +198,7 @@ def _line_problems(card: Card) -> Iterator[CardProblem]:
 
 def _duplicates(card: Card) -> Iterator[CardProblem]:
     first: dict[str, str] = {}
-    for name in ("lines", "anchors", *_STATEMENTS):
+    for name in ("lines", "anchors", *_LISTS):
         for index, item in enumerate(getattr(card, name)):
             if item.id in first:
                 problem = f"is already the id of {first[item.id]}"
