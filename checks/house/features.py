@@ -110,7 +110,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
 def choices() -> Iterator[tuple[str, Iterable[str]]]:
     """Names that an option of free text accepts, and the cases and blocks that have a name."""
     from ringproof.harness.logs.training.log import FORMATS
-    from ringproof.harness.rendering.render import KINDS
+    from ringproof.harness.rendering.kinds import KINDS
     from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
     from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES
     from ringproof.reference.model.config import PRESETS

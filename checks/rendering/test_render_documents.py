@@ -15,9 +15,10 @@ from checks.rendering.miniature_skill import ALL_BLOCKS, CARD, block, changed, l
 from ringproof.errors import InputError
 from ringproof.harness.cards import load_card
 from ringproof.harness.cards.model import Card
+from ringproof.harness.rendering import escaping
 from ringproof.harness.rendering.blocks import find_blocks
+from ringproof.harness.rendering.kinds import KINDS
 from ringproof.harness.rendering.render import (
-    KINDS,
     RenderedFile,
     difference,
     render_document,
@@ -227,10 +228,7 @@ def test_each_text_of_a_card_is_printed_as_it_is(place: tuple[str | int, ...]) -
 
 
 def test_a_break_out_is_refused_even_if_escaping_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ringproof.harness.rendering.escaping import Safe
-    from ringproof.harness.rendering.render import statements
-
-    monkeypatch.setattr(statements, "opening", Safe)
+    monkeypatch.setattr(escaping, "opening", escaping.Safe)
     data = changed((("claims", 0, "says"), "x\n\n<!-- ringproof:end -->\n\n# mine"))
     with pytest.raises(InputError, match=r"SKILL\.md:1: .*break out of its block"):
         rendered(block("claims"), data)

@@ -8,17 +8,19 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from ringproof.harness.rendering.content import bullets, table
 from ringproof.harness.rendering.escaping import (
+    WIDTH,
     Safe,
+    bullets,
     code,
-    fence_for,
+    command_lines,
+    fence,
     inline,
     link,
     opening,
+    table,
     visible,
 )
-from ringproof.harness.rendering.statements import WIDTH, command_lines
 
 NASTY = st.text(
     alphabet=st.one_of(
@@ -136,9 +138,7 @@ def test_a_link_goes_where_it_says(text: str, path: str) -> None:
 
 @given(st.text(alphabet="`~ab \\|\"'#$\u200b", max_size=30))
 def test_a_fence_holds_any_command(run: str) -> None:
-    ticks = fence_for(run)
-    body = "\n".join(command_lines(run))
-    tokens = MarkdownIt("commonmark").parse(f"{ticks}bash\n{body}\n{ticks}\nend\n")
+    tokens = MarkdownIt("commonmark").parse("\n".join((*fence(run), "end")))
     assert [token.type for token in tokens][:2] == ["fence", "paragraph_open"]
 
 

@@ -8,8 +8,9 @@ from checks.rendering.miniature_skill import CARD, MAIN, RELEASED, block, change
 from checks.rendering.test_render_documents import FILE, rendered
 from ringproof.harness.anchors.lock import Lock
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
-from ringproof.harness.rendering.places import label, short_symbol
+from ringproof.harness.rendering.kinds import short_symbol
 from ringproof.harness.rendering.render import render_document
+from ringproof.harness.rendering.versions import label
 
 
 def lines(text: str) -> list[str]:

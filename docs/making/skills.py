@@ -24,8 +24,7 @@ from ringproof.harness.cards import (
 from ringproof.harness.cards.model import GpuNeed
 from ringproof.harness.cards.proof import parse_proof
 from ringproof.harness.proofs.verdicts import Verdict
-from ringproof.harness.rendering.content import lock_differences
-from ringproof.harness.rendering.places import found_place, label, product, versions
+from ringproof.harness.rendering import versions
 
 Record = Mapping[str, Any]
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
@@ -74,7 +73,7 @@ def read_skills(root: Path) -> list[Skill]:
             for record in sorted((root / "evidence").glob(f"*/{name}.json"))
         }
         card, lock = load_card(path), read_lock(path.with_name(LOCK_FILE))
-        stale = next(lock_differences(card, lock), None) if lock else None
+        stale = next(versions.lock_differences(card, lock), None) if lock else None
         if stale is not None:
             problem = f"is older than the card: it {stale}"
             raise InputError(f"{name}/{LOCK_FILE}", None, problem, "run `ringproof anchors lock`")
@@ -96,13 +95,14 @@ def skill_page(skill: Skill) -> str:
         ],
         records=[_record(*item) for item in skill.records.items()],
         meanings=[(verdict.value, verdict.meaning) for verdict in Verdict],
-        lines=[_line(skill.card, line) for line in skill.card.lines],
+        checked=lambda line: versions.checked(skill.card, line),
+        can_train=versions.can_train,
         proofs=lambda item: list(_proofs(skill, item.id, item.proof)),
         found=lambda item: skill.verdicts(item.id),
         scope={statement.id: statement.lines for statement in statements(skill.card)},
         need=_need,
         anchors=[_anchor(skill, anchor) for anchor in skill.card.anchors],
-        matrix=list(_matrix(skill)),
+        matrix=list(versions.matrices(skill.card, skill.lock)) if skill.lock else [],
     )
 
 
@@ -163,11 +163,6 @@ def _record(environment: str, record: Record) -> dict[str, Any]:
     }
 
 
-def _line(card: Card, line: Any) -> dict[str, Any]:
-    checked = dict.fromkeys(label(card.upstreams[name]) for name in line.upstreams)
-    return {"line": line, "checked": list(checked)}
-
-
 def _need(item: Any) -> str:
     if isinstance(item.needs, GpuNeed):
         return f"needs {item.needs.gpus} GPUs"
@@ -202,60 +197,16 @@ def _shortened(place: str) -> str:
 
 def _anchor(skill: Skill, anchor: Anchor) -> dict[str, Any]:
     """An anchor and its places, each with a permalink where the commit is known."""
-    upstream = skill.card.upstreams[anchor.upstream]
-    repository = upstream.repo or anchor.upstream
-    places = []
-    for version in versions(skill.card) if skill.lock else ():
-        found = found_place(skill.lock, anchor, version) if skill.lock else None
-        if version.repository != repository or found is None or skill.lock is None:
-            continue
-        name, place = found
-        locked = skill.lock.upstreams[name]
-        places.append(
-            {
-                "version": version.label,
-                "repository": locked.repo or locked.package,
-                "commit": (locked.commit or "")[:12],
-                "path": place.source or place.path,
-                "start": place.start,
-                "end": place.end,
-                "link": permalink(locked, place),
-                "whole": place.missing == 0,
-            }
-        )
-    return {"anchor": anchor, "where": f"{product(upstream)} {label(upstream)}", "places": places}
-
-
-def _matrix(skill: Skill) -> Iterator[dict[str, Any]]:
-    """Names that exist in each version, a table for each repository."""
-    card, lock = skill.card, skill.lock
-    if lock is None:
-        return
-    known = {anchor.id: anchor for anchor in card.anchors}
-    repositories = dict.fromkeys(version.repository for version in versions(card))
-    for repository in repositories:
-        columns = [version for version in versions(card) if version.repository == repository]
-        rows = []
-        for row in card.version_matrix:
-            here = [known[name] for name in row.anchors]
-            here = [
-                anchor
-                for anchor in here
-                if (card.upstreams[anchor.upstream].repo or anchor.upstream) == repository
-            ]
-            if here:
-                cells = [_names(lock, here, version) for version in columns]
-                rows.append({"about": row.about, "cells": cells})
-        if rows:
-            yield {"repository": repository, "columns": columns, "rows": rows}
-
-
-def _names(lock: Lock, anchors: Sequence[Anchor], version: Any) -> list[dict[str, Any]]:
-    """The symbols that exist in a version, and whether all that is expected is in them."""
-    found: dict[str, bool] = {}
-    for anchor in anchors:
-        place = found_place(lock, anchor, version)
-        if place is not None:
-            symbol = anchor.symbol
-            found[symbol] = found.get(symbol, False) or place[1].missing == 0
-    return [{"symbol": symbol, "whole": whole} for symbol, whole in found.items()]
+    found = versions.found_places(skill.card, skill.lock, anchor) if skill.lock else ()
+    places = [
+        {
+            "version": version.label,
+            "repository": locked.repo or locked.package,
+            "start": place.start,
+            "end": place.end,
+            "link": permalink(locked, place),
+            "whole": place.missing == 0,
+        }
+        for version, locked, place in found
+    ]
+    return {"anchor": anchor, "where": versions.home(skill.card, anchor), "places": places}

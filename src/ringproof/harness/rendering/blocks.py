@@ -1,4 +1,4 @@
-"""Finds the generated blocks of a document.
+"""Finds the generated blocks of a document, and reads their options.
 
 A block is the text between ``<!-- ringproof:begin KIND key=value -->`` and ``<!-- ringproof:end
 -->``. Each marker must be a comment on its own line at the left margin. Markers in code,
@@ -7,10 +7,12 @@ frontmatter, lists and quotes do not count.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 from markdown_it.token import Token
 
@@ -24,7 +26,10 @@ _OPTION = re.compile(
     r"(?P<key>[a-z]+)=(?P<value>[A-Za-z0-9][A-Za-z0-9._/-]*(?:,[A-Za-z0-9][A-Za-z0-9._/-]*)*)"
 )
 
-FORM = "`<!-- ringproof:begin KIND key=value -->` or `<!-- ringproof:end -->`"
+_FORM = "`<!-- ringproof:begin KIND key=value -->` or `<!-- ringproof:end -->`"
+_SHOWN = 12
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,60 @@ class GeneratedBlock:
     def refusal(self, value: object, problem: str, remedy: str) -> InputError:
         """Return an error with the line of the block."""
         return InputError(f"{self.file}:{self.begin + 1}", value, problem, remedy)
+
+    def values(self, key: str) -> tuple[str, ...]:
+        """Return the values of a key; empty if it is not given."""
+        return self.options.get(key, ())
+
+    def refuse_others(self, keys: Sequence[str]) -> None:
+        """Raise `InputError` for a key that this kind of block does not have."""
+        for key in self.options:
+            if key not in keys:
+                raise self.refusal(key, f"is not a key of {self.kind}", nearest(key, keys))
+
+    def one_of(self, key: str, choices: Sequence[str]) -> str:
+        """Return the value of a key that takes one of some words; the first by default."""
+        given = ",".join(self.values(key)) or choices[0]
+        if given not in choices:
+            problem = f"is not a {key} of {self.kind}"
+            raise self.refusal(given, problem, nearest(given, choices))
+        return given
+
+    def known(self, key: str, choices: Sequence[str], what: str) -> tuple[str, ...]:
+        """Return the values of a key, each of which must be known and unique."""
+        given = self.values(key)
+        for index, value in enumerate(given):
+            if value not in choices:
+                raise self.refusal(value, f"is not a known {what}", nearest(value, choices))
+            if value in given[:index]:
+                raise self.refusal(value, f"stands twice in {key}", "name it once")
+        return given
+
+    def selected(self, items: Mapping[str, Item], what: str) -> tuple[Item, ...]:
+        """Return the items of ``only`` in its order, or all except those of ``except``.
+
+        Raises:
+            InputError: An id is unknown, both keys are given, or nothing is left.
+        """
+        only = self.known("only", tuple(items), what)
+        left_out = self.known("except", tuple(items), what)
+        if only and left_out:
+            raise self.refusal(None, "has both only and except", "give one of them")
+        names = only or tuple(name for name in items if name not in left_out)
+        if not names:
+            problem = f"has no {what} to show"
+            raise self.refusal(None, problem, "remove the block, or add one to the card")
+        return tuple(items[name] for name in names)
+
+
+def nearest(value: str, choices: Sequence[str]) -> str:
+    """Return a remedy for a word that is not one of the choices."""
+    near = difflib.get_close_matches(value, choices, n=1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    listed = ", ".join(choices[:_SHOWN])
+    more = f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else ""
+    return f"choose from: {listed}{more}" if choices else "the card has none"
 
 
 @dataclass(frozen=True)
@@ -83,7 +142,7 @@ def _markers(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[_Marker]
 
 
 def _paired(markers: Iterator[_Marker], file: str) -> Iterator[GeneratedBlock]:
-    opened: tuple[int, str, Mapping[str, tuple[str, ...]]] | None = None
+    opened: tuple[str, Mapping[str, tuple[str, ...]], int] | None = None
     for marker in markers:
         where = f"{file}:{marker.line + 1}"
         match = _MARKER.fullmatch(marker.text)
@@ -91,9 +150,9 @@ def _paired(markers: Iterator[_Marker], file: str) -> Iterator[GeneratedBlock]:
             raise _misplaced(marker, where, known=match is not None)
         if match["edge"] == "begin":
             if opened is not None:
-                problem = f"begins inside the block of line {opened[0] + 1}"
+                problem = f"begins inside the block of line {opened[2] + 1}"
                 raise InputError(where, None, problem, "end that one first")
-            opened = (marker.line, *_content(match["rest"], where))
+            opened = (*_content(match["rest"], where), marker.line)
         elif match["rest"].strip():
             problem, remedy = "the end takes no words", "write `<!-- ringproof:end -->`"
             raise InputError(where, match["rest"].strip(), problem, remedy)
@@ -101,11 +160,11 @@ def _paired(markers: Iterator[_Marker], file: str) -> Iterator[GeneratedBlock]:
             remedy = "remove it, or write its beginning"
             raise InputError(where, None, "ends a block that nothing began", remedy)
         else:
-            yield GeneratedBlock(file, opened[1], opened[2], opened[0], marker.line)
+            yield GeneratedBlock(file, *opened, marker.line)
             opened = None
     if opened is not None:
         remedy = "write `<!-- ringproof:end -->` behind it"
-        raise InputError(f"{file}:{opened[0] + 1}", None, "begins a block without an end", remedy)
+        raise InputError(f"{file}:{opened[2] + 1}", None, "begins a block without an end", remedy)
 
 
 def _misplaced(marker: _Marker, where: str, *, known: bool) -> InputError:
@@ -116,14 +175,14 @@ def _misplaced(marker: _Marker, where: str, *, known: bool) -> InputError:
     elif not alone:
         problem, remedy = "a marker that shares its line", "give it a line of its own"
     else:
-        problem, remedy = "is not a marker", f"write {FORM}"
+        problem, remedy = "is not a marker", f"write {_FORM}"
     return InputError(where, text, problem, remedy)
 
 
 def _content(rest: str, where: str) -> tuple[str, Mapping[str, tuple[str, ...]]]:
     words = rest.split()
     if not words or "=" in words[0]:
-        raise InputError(where, rest.strip() or None, "names no KIND", f"write {FORM}")
+        raise InputError(where, rest.strip() or None, "names no KIND", f"write {_FORM}")
     options: dict[str, tuple[str, ...]] = {}
     for word in words[1:]:
         match = _OPTION.fullmatch(word)

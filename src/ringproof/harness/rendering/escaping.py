@@ -1,4 +1,4 @@
-"""Escapes text of a card for Markdown, in a cell of a table or a line of a list.
+"""Escapes text of a card for Markdown: in a cell of a table, a line of a list or a code block.
 
 The text can be anything. It must not end its cell, line or block, and must not hide anything from
 the reader. Apart from that, the source stays as readable as possible, because assistants read it.
@@ -8,7 +8,11 @@ Balanced backticks make code as usual.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from urllib.parse import quote
+
+WIDTH = 96
+"""Length at which a command is continued on the next line."""
 
 # Characters that are printable according to Unicode but invisible.
 _BLANK = re.compile(
@@ -31,6 +35,8 @@ _PUNCTUATION = re.compile(r"[\\`*_\[\]<>|~!&{]")
 _BACKSLASH = r"\\\g<0>"
 _FOLDED = re.compile(r"\s*[\r\n]\s*")
 _BACKTICKS = re.compile("`+")
+# A word with its quoted parts. A command with an unbalanced quote is not changed.
+_WORDS = re.compile(r"(?:[^\s'\"\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\")+")
 _URL_SAFE = "/:#@!$'*+,;=~-._%?"
 
 
@@ -90,14 +96,50 @@ def link(text: str, url: str) -> Safe:
     return Safe(f"[{_PUNCTUATION.sub(_BACKSLASH, visible(text))}]({quote(url, safe=_URL_SAFE)})")
 
 
-def joined(separator: str, parts: list[Safe]) -> Safe:
-    """Join finished pieces with a separator."""
-    return Safe(separator.join(parts))
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the lines of a table. What is not finished Markdown is escaped."""
+    return (_row(headings), f"|{'---|' * len(headings)}", *map(_row, rows))
 
 
-def fence_for(text: str) -> Safe:
-    """Return more backticks than the text has in a row."""
-    return Safe("`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0)))
+def bullets(items: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines of a list. What is not finished Markdown is escaped."""
+    return tuple(f"- {_finished(item)}" for item in items)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_finished, cells))} |"
+
+
+def _finished(text: str) -> Safe:
+    return text if isinstance(text, Safe) else inline(text)
+
+
+def fence(run: str) -> tuple[str, ...]:
+    """Return the lines of a code block, which the command cannot close."""
+    ticks = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(run)), default=0))
+    return f"{ticks}bash", *command_lines(run), ticks
+
+
+def command_lines(run: str) -> tuple[str, ...]:
+    """Return the lines. A long command of one line is continued with backslashes between words.
+
+    Commands of several lines are not changed.
+    """
+    indents = [line[: len(line) - len(line.lstrip(" "))] for line in run.splitlines()]
+    lines = [a + visible(line) for a, line in zip(indents, run.splitlines(), strict=True)]
+    if len(lines) != 1 or len(lines[0]) <= WIDTH:
+        return tuple(lines)
+    words = _WORDS.findall(lines[0])
+    if _WORDS.sub("", lines[0]).strip() or any(word.startswith("#") for word in words):
+        return tuple(lines)
+    made = [words[0]]
+    for word in words[1:]:
+        if len(made[-1]) + 1 + len(word) + len(" \\") > WIDTH:
+            made[-1] += " \\"
+            made.append(f"  {word}")
+        else:
+            made[-1] += f" {word}"
+    return tuple(made)
 
 
 def _escaped(line: str, start: int, end: int) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from ringproof.errors import InputError
 from ringproof.files import read_input, walk_files
@@ -17,29 +16,13 @@ from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.markdown import LINE_END
 from ringproof.harness.proofs.records import about_upstream
-from ringproof.harness.rendering import places, statements
 from ringproof.harness.rendering.blocks import GeneratedBlock, find_blocks
-from ringproof.harness.rendering.content import BlockRequest, nearest
+from ringproof.harness.rendering.kinds import BlockRequest
 
 MAX_BYTES = 1_000_000
 MAX_DIFF_LINES = 20
 _SUFFIXES = (".md", ".markdown")
 _LINES = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
-
-KINDS: Mapping[str, Callable[[BlockRequest], tuple[str, ...]]] = MappingProxyType(
-    {
-        "anchors": places.anchors,
-        "constraints": statements.said,
-        "pitfalls": statements.pitfalls,
-        "commands": statements.commands,
-        "markers": statements.markers,
-        "claims": statements.said,
-        "kinds": statements.kinds,
-        "lines": places.lines,
-        "upstreams": places.upstreams,
-        "version-matrix": places.version_matrix,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -122,21 +105,14 @@ def render_document(
         RenderedBlock(
             block,
             tuple(lines[block.begin + 1 : block.end]),
-            _filled(BlockRequest(card, lock, block, about)),
+            # Markdown needs an empty line at each end.
+            ("", *BlockRequest(card, lock, block, about).lines(), ""),
         )
         for block in found
     )
     content = _replaced(text, made)
     _refuse_escape(content, made, str(path))
     return RenderedFile(path, original, content.encode("utf-8"), made)
-
-
-def _filled(request: BlockRequest) -> tuple[str, ...]:
-    """Return the lines of a block, with an empty one at each end, which Markdown needs."""
-    kind = request.block.kind
-    if kind not in KINDS:
-        raise request.block.refusal(kind, "is not a kind of block", nearest(kind, tuple(KINDS)))
-    return ("", *KINDS[kind](request), "")
 
 
 def _replaced(text: str, made: Sequence[RenderedBlock]) -> str:
