@@ -88,6 +88,22 @@ def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes
         raise InputError(field or str(path), value, problem, remedy) from error
 
 
+def walk_folders(
+    root: Path, skip: Callable[[Path], bool], deepest: int | None = None
+) -> Iterator[tuple[Path, list[str], list[Path]]]:
+    """Yield every folder, the names of its files and the folders in it that are links, sorted.
+
+    Args:
+        skip: Whether to leave out a subfolder.
+        deepest: Level below ``root`` whose folders are the last; no limit by default.
+    """
+    for where, folders, files in os.walk(root, followlinks=False):
+        here = Path(where)
+        is_last = len(here.relative_to(root).parts) == deepest
+        folders[:] = sorted(name for name in folders if not is_last and not skip(here / name))
+        yield here, sorted(files), [here / name for name in folders if (here / name).is_symlink()]
+
+
 def walk_files(folder: Path, skip: Callable[[str], bool]) -> Iterator[Path]:
     """Yield the regular files below a folder, folder by folder, sorted by name.
 
@@ -97,9 +113,8 @@ def walk_files(folder: Path, skip: Callable[[str], bool]) -> Iterator[Path]:
         folder: Folder to list.
         skip: Whether to leave out a subfolder, by its name.
     """
-    for where, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(name for name in folders if not skip(name))
-        for path in (Path(where, name) for name in sorted(names)):
+    for where, names, _ in walk_folders(folder, lambda path: skip(path.name)):
+        for path in (where / name for name in names):
             if not path.is_symlink() and path.is_file():
                 yield path
 

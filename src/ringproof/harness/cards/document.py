@@ -109,14 +109,18 @@ def parse_yaml(
     try:
         builder = _Builder(iter(YAML(typ="safe", pure=True).parse(text)), max_depth, refuse_control)
         return builder.document(), builder.lines, builder.spelling
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
-        problem = f"not valid YAML: {error.problem or error.context}"
-        raise YamlProblem(line, problem, "correct the syntax there", refused=False) from error
     except YAMLError as error:
-        problem = f"not valid YAML: {' '.join(str(error).split())[:200]}"
-        raise YamlProblem(None, problem, "correct the syntax", refused=False) from error
+        line, problem = syntax_error(error)
+        remedy = "correct the syntax there"
+        raise YamlProblem(line, f"not valid YAML: {problem}", remedy, refused=False) from error
+
+
+def syntax_error(error: Exception) -> tuple[int, str]:
+    """Return the line, from 1, and the problem that ruamel.yaml found."""
+    if not isinstance(error, MarkedYAMLError):
+        return 1, " ".join(str(error).split())[:200]
+    mark = error.problem_mark or error.context_mark
+    return 1 if mark is None else mark.line + 1, str(error.problem or error.context)
 
 
 def read_document(path: Path) -> YamlDocument:

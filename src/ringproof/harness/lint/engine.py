@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringproof.harness.lint.cards import check_card
 from ringproof.harness.lint.fenced import check_commands, check_data, check_shell
 from ringproof.harness.lint.references import check_references, check_unreferenced
 from ringproof.harness.lint.rules import RULES, rule_of
-from ringproof.harness.lint.safety import (
-    check_characters,
-    check_hidden,
-    check_remote_code,
-    check_secrets,
-)
+from ringproof.harness.lint.safety import check_characters, check_hidden, check_texts
 from ringproof.harness.lint.selection import LintConfig, Silence, apply_silences, silences_of
 from ringproof.harness.lint.skill import Skill, find_skills, read_skill
-from ringproof.harness.lint.spec import check_duplicates, check_sizes, check_spec, has_skills_ref
+from ringproof.harness.lint.spec import (
+    check_card,
+    check_duplicates,
+    check_sizes,
+    check_spec,
+    has_skills_ref,
+)
 from ringproof.harness.reports.formats import finding_data
 from ringproof.harness.reports.model import Finding, Report
 
@@ -32,8 +32,7 @@ _CHECKS = (
     check_data,
     check_characters,
     check_hidden,
-    check_remote_code,
-    check_secrets,
+    check_texts,
 )
 
 

@@ -14,104 +14,109 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
-from ringproof.harness.lint.markdown import Piece
+from ringproof.harness.cards.document import syntax_error
 from ringproof.harness.lint.skill import Skill
+from ringproof.harness.lint.source import Piece
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
-LANGUAGES = frozenset(("bash", "sh", "shell", "zsh"))
+_SHELLS = frozenset(("bash", "sh", "shell", "zsh"))
 _PROMPT = re.compile(r"^\s*\$ ")
-_HEREDOC = re.compile(r"<<(-?)\s*(?:(['\"])([^'\"\n]+)\2|\\?([A-Za-z_][\w.]*))")
-_BROKEN_CONTINUATION = re.compile(r"(?<!\\)\\[ \t]+$")
-_OPENERS = (("$((", "))"), ("$(", ")"), ("${", "}"))
+_HEREDOC = re.compile(r"<<(?!<)(-?)\s*(?:(['\"])([^'\"\n]+)\2|\\?([A-Za-z_][\w.]*))")
+_BROKEN_CONTINUATION = re.compile(r"\\[ \t]+\n(?![ \t]*(?:[\n#]|\Z))")
+_OPENERS = (("$((", "))"), ("$(", ")"), ("${", "}"), ("`", "`"))
 
 
 def check_shell(skill: Skill) -> Iterator[Finding]:
     """Every shell fence of every Markdown file."""
-    for source, fence in skill.fences(LANGUAGES):
+    for source, fence in skill.fences(_SHELLS):
         lines = fence.text.split("\n")
         if any(_PROMPT.match(line) for line in lines):
             lines = [_PROMPT.sub("", line) if _PROMPT.match(line) else "" for line in lines]
-        scanner = _Scanner("\n".join(lines), fence.line)
-        scanner.run()
-        for line, problem in scanner.problems:
-            yield Finding("RP301", source.shown, line, f"this does not parse: {problem}")
+        for line, problem in _Scanner("\n".join(lines)).problems():
+            yield source.finding("RP301", fence.line + line, f"this does not parse: {problem}")
 
 
 @dataclass
 class _Scanner:
-    """Walks through one script; thrown away afterwards."""
+    """Walks through one script; thrown away afterwards.
+
+    Attributes:
+        open: Closing characters that are awaited, and where each began.
+        heredocs: Words that end the heredocs of the line, and whether tabs may stand before them.
+    """
 
     text: str
-    first: int
     at: int = 0
-    stack: list[tuple[str, int]] = field(default_factory=list)
+    open: list[tuple[str, int]] = field(default_factory=list)
     heredocs: list[tuple[str, bool]] = field(default_factory=list)
-    problems: list[tuple[int, str]] = field(default_factory=list)
+    found: list[tuple[int, str]] = field(default_factory=list)
 
-    def run(self) -> None:
-        """Fill ``problems``."""
+    def problems(self) -> list[tuple[int, str]]:
+        """Return the line, from 0, and a sentence for each problem."""
         while self.at < len(self.text):
             self._step()
-        for closer, opened in self.stack[:1]:
-            self.problems.append((self._line(opened), f"no closing {closer} for this"))
+        found = [*self.found, *((at, f"no closing {end} for this") for end, at in self.open[:1])]
+        return [(self.text.count("\n", 0, at), problem) for at, problem in found]
 
     def _step(self) -> None:
         character = self.text[self.at]
-        closer = self.stack[-1][0] if self.stack else ""
+        closer = self.open[-1][0] if self.open else ""
         if closer == "'":
-            end = self.text.find("'", self.at)
-            if end >= 0:
-                self.stack.pop()
-            self.at = end + 1 if end >= 0 else len(self.text)
+            self._move_behind("'")
         elif character == "\\":
             self._backslash(quoted=closer == '"')
         elif closer and self.text.startswith(closer, self.at):
-            self.stack.pop()
+            self.open.pop()
             self.at += len(closer)
         elif character == "\n" and self.heredocs and closer != '"':
             self._skip_heredocs()
         elif closer == '"':
             self._expansion_or_skip()
-        elif character == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;&|()"):
-            end = self.text.find("\n", self.at)
-            self.at = len(self.text) if end < 0 else end
+        elif character == "#" and self._begins_a_word():
+            self.at = self._find("\n")
         elif character in "'\"":
             self._push(character, 1)
         elif character == "(" and closer:
             self._push(")", 1)
-        elif character == "<" and all(inner != "))" for inner, _ in self.stack):
+        elif character == "<" and all(end != "))" for end, _ in self.open):
             self._heredoc()
         else:
             self._expansion_or_skip()
+
+    def _begins_a_word(self) -> bool:
+        return self.at == 0 or self.text[self.at - 1] in " \t\n;&|()"
+
+    def _find(self, end: str) -> int:
+        place = self.text.find(end, self.at)
+        return len(self.text) if place < 0 else place
+
+    def _move_behind(self, quote: str) -> None:
+        self.at = self._find(quote) + 1
+        if self.at <= len(self.text):
+            self.open.pop()
+
+    def _push(self, closer: str, width: int) -> None:
+        self.open.append((closer, self.at))
+        self.at += width
 
     def _expansion_or_skip(self) -> None:
         for opener, closer in _OPENERS:
             if self.text.startswith(opener, self.at):
                 self._push(closer, len(opener))
                 return
-        if self.text[self.at] == "`":
-            self._push("`", 1)
-        else:
-            self.at += 1
-
-    def _push(self, closer: str, width: int) -> None:
-        self.stack.append((closer, self.at))
-        self.at += width
+        self.at += 1
 
     def _backslash(self, *, quoted: bool) -> None:
-        end = self.text.find("\n", self.at)
-        rest = self.text[self.at : end if end >= 0 else len(self.text)]
-        follows = end >= 0 and self.text[end + 1 :].lstrip(" \t")[:1] not in ("", "\n", "#")
-        if not quoted and follows and _BROKEN_CONTINUATION.fullmatch(rest):
-            self.problems.append((self._line(self.at), "spaces after the \\ end the command here"))
+        if not quoted and _BROKEN_CONTINUATION.match(self.text, self.at):
+            self.found.append((self.at, "spaces after the \\ end the command here"))
         self.at += 2
 
     def _heredoc(self) -> None:
         match = _HEREDOC.match(self.text, self.at)
-        if match is None or self.text.startswith("<<<", self.at):
+        if match is None:
             self.at += 3 if self.text.startswith("<<<", self.at) else 1
             return
         self.heredocs.append((match[3] or match[4], bool(match[1])))
@@ -124,14 +129,9 @@ class _Scanner:
             indent = r"\t*" if dash else r"[ \t]*"  # an example may be indented as a whole
             end = re.compile(rf"^{indent}{re.escape(word)}[ \t]*$", re.M).search(self.text, self.at)
             if end is None:
-                self.problems.append((self._line(start), f"no line {word!r} ends the heredoc"))
-                self.at = len(self.text)
-                break
-            self.at = end.end()
+                self.found.append((start, f"no line {word!r} ends the heredoc"))
+            self.at = len(self.text) if end is None else end.end()
         self.heredocs.clear()
-
-    def _line(self, offset: int) -> int:
-        return self.first + self.text.count("\n", 0, offset)
 
 
 _CONTINUATION = re.compile(r"\\\n[ \t]*")
@@ -149,11 +149,11 @@ def check_commands(skill: Skill, program: Any) -> Iterator[Finding]:
     Args:
         program: ringproof as a click command, with its options and subcommands.
     """
-    for source, fence in skill.fences(LANGUAGES):
+    for source, fence in skill.fences(_SHELLS):
         for line, words in _numbered_commands(fence):
             problem = _problem(words, program)
             if problem:
-                yield Finding("RP302", source.shown, line, problem)
+                yield source.finding("RP302", line, problem)
 
 
 def _numbered_commands(fence: Piece) -> Iterator[tuple[int, list[str]]]:
@@ -211,7 +211,7 @@ def _problem(words: list[str], command: Any) -> str:
     return ""
 
 
-_LANGUAGES = frozenset(("json", "yaml", "yml"))
+_DATA = frozenset(("json", "yaml", "yml"))
 # Not a document: an excerpt, an example with something left out or to be filled in, a template.
 _ABRIDGED_JSON = re.compile(r"\.\.\.|…|<[A-Za-z_][^\n\"]*>|\{\{|\{%|\$\{|\A\s*\"[^\"\n]*\"\s*:")
 _ABRIDGED_YAML = re.compile(r"\{\{|\{%|^\s*(?:\.\.\.|…)", re.M)
@@ -222,40 +222,38 @@ _COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DO
 
 def check_data(skill: Skill) -> Iterator[Finding]:
     """Every JSON and YAML fence of every Markdown file."""
-    for source, fence in skill.fences(_LANGUAGES):
+    for source, fence in skill.fences(_DATA):
         is_json = fence.language == "json"
         if (_ABRIDGED_JSON if is_json else _ABRIDGED_YAML).search(fence.text):
             continue
-        found = json_problem(fence) if is_json else yaml_problem(fence)
+        found = _json_problem(fence.text) if is_json else _yaml_problem(fence.text)
         if found is not None:
-            yield Finding("RP303" if is_json else "RP304", source.shown, *found)
+            rule, name = ("RP303", "JSON") if is_json else ("RP304", "YAML")
+            message = f"not valid {name}: {showable(found[1])}"
+            yield source.finding(rule, fence.line + found[0] - 1, message)
 
 
-def json_problem(fence: Piece) -> tuple[int, str] | None:
+def _json_problem(written: str) -> tuple[int, str] | None:
     """Line and problem; several values after each other (JSON lines) are fine, so are comments."""
-    text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), fence.text)
+    text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), written).rstrip()
     decoder = json.JSONDecoder()
-    at = len(text) - len(text.lstrip())
+    at = 0
     try:
         while at < len(text):
-            _, end = decoder.raw_decode(text, at)
-            at = end + len(text[end:]) - len(text[end:].lstrip())
+            at += len(text[at:]) - len(text[at:].lstrip())
+            _, at = decoder.raw_decode(text, at)
     except json.JSONDecodeError as error:
-        return fence.line + error.lineno - 1, f"not valid JSON: {showable(error.msg)}"
+        return error.lineno, error.msg
     except RecursionError:
-        return fence.line, "not valid JSON: nested too deeply"
+        return 1, "nested too deeply"
     return None
 
 
-def yaml_problem(fence: Piece) -> tuple[int, str] | None:
+def _yaml_problem(text: str) -> tuple[int, str] | None:
     """Line and problem; only parsed, nothing is constructed."""
     try:
-        for _event in YAML(typ="safe", pure=True).parse(fence.text):
+        for _event in YAML(typ="safe", pure=True).parse(text):
             pass
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = fence.line if mark is None else fence.line + mark.line
-        return line, f"not valid YAML: {showable(str(error.problem or error.context))}"
     except (YAMLError, ValueError) as error:
-        return fence.line, f"not valid YAML: {showable(str(error))}"
+        return syntax_error(error)
     return None

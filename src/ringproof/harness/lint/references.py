@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from ringproof.harness.lint.markdown import Piece
-from ringproof.harness.lint.skill import Skill, SourceFile, out_of
+from ringproof.harness.lint.skill import Skill, out_of
+from ringproof.harness.lint.source import SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -40,17 +40,15 @@ _KNOWN = re.compile(
 def check_references(skill: Skill) -> Iterator[Finding]:
     """Links, `references/…` code spans and ``@path`` mentions that lead nowhere or outside."""
     for source in skill.texts:
-        if source.markdown is None:
-            continue
-        for piece in source.markdown.links:
-            yield from _check(skill, source, piece, _target(piece.text))
-        for piece in source.markdown.codes:
+        for piece in source.of("link"):
+            yield from _check(skill, source, piece.line, _target(piece.text))
+        for piece in source.of("code"):
             match = _SKILL_PATH.fullmatch(piece.text)
             if match and (match[1] == "references" or (skill.folder / match[1]).is_dir()):
-                yield from _check(skill, source, piece, piece.text)
-        for piece in source.markdown.prose:
+                yield from _check(skill, source, piece.line, piece.text)
+        for piece in source.of("text"):
             for match in _AT_PATH.finditer(piece.text):
-                yield from _check(skill, source, piece, match[1])
+                yield from _check(skill, source, piece.line, match[1])
 
 
 def _target(href: str) -> str:
@@ -62,28 +60,24 @@ def _target(href: str) -> str:
     return "" if _PLACEHOLDER.search(href) or not re.search(r"[./]", path) else path
 
 
-def _check(skill: Skill, source: SourceFile, piece: Piece, target: str) -> Iterator[Finding]:
+def _check(skill: Skill, source: SourceFile, line: int, target: str) -> Iterator[Finding]:
     if not target or "\x00" in target:
-        return
-    shown = showable(target, 120)
-    if target.startswith("/"):
-        message = f"{shown} is an absolute path; make it relative to the skill"
-        yield Finding("RP209", source.shown, piece.line, message)
         return
     bases = (skill.folder / PurePosixPath(source.name).parent, skill.folder, skill.repository)
     paths = [Path(posixpath.normpath(base / target)) for base in bases]
     inside = [path for path in paths if path.is_relative_to(skill.repository)]
-    if not inside:
-        message = f"{shown} leads {out_of(skill.repository, skill.folder)}"
-        yield Finding("RP209", source.shown, piece.line, message)
-        return
     found = [path for path in inside if _exists(path)]
-    if not found:
-        message = f"{shown} leads nowhere; correct the path or remove the reference"
-        yield Finding("RP201", source.shown, piece.line, message)
+    if target.startswith("/"):
+        rule, problem = "RP209", "is an absolute path; make it relative to the skill"
+    elif not inside:
+        rule, problem = "RP209", f"leads {out_of(skill.repository, skill.folder)}"
+    elif not found:
+        rule, problem = "RP201", "leads nowhere; correct the path or remove the reference"
     elif not any(path.is_relative_to(skill.folder) for path in found):
-        message = f"{shown} leads {out_of(skill.folder, skill.folder)}"
-        yield Finding("RP211", source.shown, piece.line, message)
+        rule, problem = "RP211", f"leads {out_of(skill.folder, skill.folder)}"
+    else:
+        return
+    yield source.finding(rule, line, f"{showable(target, 120)} {problem}")
 
 
 def _exists(path: Path) -> bool:
@@ -124,17 +118,15 @@ def _mentioned(source: SourceFile, names: tuple[str, ...]) -> frozenset[str]:
     text = source.text
     words = {word.strip(".-") for word in _WORD.findall(text)}
     folders = {"".join(groups).strip(".") for groups in _FOLDER.findall(text)}
-    modules: set[str] = set()
-    if source.name.endswith(_CODE):
+    is_code = source.name.endswith(_CODE)
+    if is_code:
         folders |= set(_QUOTED.findall(text))
         words |= folders
-    if source.name.endswith(_CODE) or "python" in words:
-        modules = set(_PART.findall(text))
-    found = set()
-    for name in names:
-        path = PurePosixPath(name)
-        imported = path.suffix in _CODE and (path.stem in modules)
-        covered = any(part in folders for part in path.parts[:-1])
-        if path.name.strip(".-") in words or imported or covered:
-            found.add(name)
-    return frozenset(found)
+    modules = set(_PART.findall(text)) if is_code or "python" in words else set()
+    return frozenset(
+        name
+        for name, path in zip(names, map(PurePosixPath, names), strict=True)
+        if path.name.strip(".-") in words
+        or (path.suffix in _CODE and path.stem in modules)
+        or not folders.isdisjoint(path.parts[:-1])
+    )

@@ -21,7 +21,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.lint.rules import IDS
-from ringproof.harness.lint.skill import Skill, SourceFile
+from ringproof.harness.lint.skill import Skill
+from ringproof.harness.lint.source import Piece, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -124,13 +125,10 @@ def silences_of(skill: Skill) -> Iterator[Silence]:
 
 
 def _in_file(source: SourceFile) -> Iterator[Silence]:
-    if source.markdown is not None:
-        pieces = [(piece.text, piece.line) for piece in source.markdown.hidden]
-    else:
-        pieces = [(source.text, 1)]
-    for text, start in pieces:
-        for match in _SILENCE.finditer(text):
-            line = start + text.count("\n", 0, match.start())
+    whole = Piece("", source.text, 1)
+    for piece in (whole,) if source.body is None else source.of("hidden"):
+        for match in _SILENCE.finditer(piece.text):
+            line = piece.line + piece.text.count("\n", 0, match.start())
             first, last = _range(source, line, whole=bool(match["file"]))
             rules = frozenset(re.findall(r"RP\d+", match["rules"]))
             yield Silence(source.shown, line, rules, first, last, (match["reason"] or "").strip())
@@ -139,9 +137,9 @@ def _in_file(source: SourceFile) -> Iterator[Silence]:
 def _range(source: SourceFile, line: int, *, whole: bool) -> tuple[int, int]:
     if whole:
         return 1, source.text.count("\n") + 1
-    if source.markdown is None:
+    if source.body is None:
         return line, line + 1
-    blocks = sorted(source.markdown.blocks)
+    blocks = sorted(source.blocks)
     own = next(((a, b) for a, b in blocks if a <= line <= b), (line, line))
     after = next(((a, b) for a, b in blocks if a > own[1]), own)
     return own[0], after[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.files import looks_binary
+from ringproof.files import looks_binary, walk_folders
 from ringproof.harness.cards.document import YamlProblem, parse_yaml
-from ringproof.harness.lint.markdown import FRONTMATTER, Markdown, Piece, parse_markdown
+from ringproof.harness.lint.source import FRONTMATTER, Piece, SourceFile, parsed
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -26,29 +25,10 @@ MAX_HEAD_CHARACTERS = 64_000
 MAX_HEAD_NESTING = 8
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """How text of 16 or 32 bits a character begins, which is not read."""
-SKIPPED = re.compile(
+_SKIPPED = re.compile(
     r"\.git|\.hg|\.svn|node_modules|site-packages|__pycache__|\.?venv|\.tox|\.nox"
     r"|\.mypy_cache|\.pytest_cache|\.ruff_cache|.*\.egg-info"
 )
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A text file of a skill.
-
-    Attributes:
-        name: Path relative to the skill folder, with slashes.
-        markdown: The parsed form of a Markdown file; ``None`` of any other.
-    """
-
-    name: str
-    shown: str
-    text: str
-    markdown: Markdown | None = None
-
-    def line_of(self, offset: int) -> int:
-        """Return the 1-based line of a character offset."""
-        return self.text.count("\n", 0, offset) + 1
 
 
 @dataclass(frozen=True)
@@ -64,10 +44,6 @@ class Frontmatter:
     lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     problem: str = ""
     problem_line: int = 1
-
-    def line(self, key: str) -> int:
-        """Return the line of a key; the first line when it is missing."""
-        return self.lines.get(key, 1)
 
 
 @dataclass(frozen=True)
@@ -91,9 +67,12 @@ class Skill:
     def fences(self, languages: frozenset[str]) -> Iterator[tuple[SourceFile, Piece]]:
         """Yield the fenced blocks in some languages, each with the file that it stands in."""
         for source in self.texts:
-            for fence in source.markdown.fences if source.markdown else ():
-                if fence.language in languages:
-                    yield source, fence
+            found = (fence for fence in source.of("fence") if fence.language in languages)
+            yield from ((source, fence) for fence in found)
+
+    def of_key(self, rule: str, key: str, message: str) -> Finding:
+        """Return a finding at a key of the frontmatter."""
+        return self.main.finding(rule, self.frontmatter.lines.get(key, 1), message)
 
 
 def parse_frontmatter(text: str) -> Frontmatter:
@@ -133,8 +112,8 @@ def find_skills(path: Path) -> tuple[tuple[Path, Path], ...]:
         real = real.parent
     repository = _repository(real)
     found = []
-    for folder, names, _ in _folders(real):
-        exact = [name for name in names if name == MAIN]
+    for folder, names, _ in walk_folders(real, _is_skipped, MAX_DEPTH):
+        exact = [MAIN] if MAIN in names else []
         for name in exact or [name for name in names if name.lower() == MAIN.lower()]:
             found.append((folder / name, repository))
     if not found:
@@ -156,18 +135,8 @@ def _repository(real: Path) -> Path:
     return real
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, list[str], list[Path]]]:
-    """Yield every folder, the names of its files, and linked folders, which are not entered."""
-    for where, folders, files in os.walk(root, followlinks=False):
-        here = Path(where)
-        deep = len(here.relative_to(root).parts) >= MAX_DEPTH
-        folders[:] = sorted(
-            name
-            for name in ([] if deep else folders)
-            if SKIPPED.fullmatch(name) is None and not (here / name / "pyvenv.cfg").exists()
-        )
-        linked = [here / name for name in folders if (here / name).is_symlink()]
-        yield here, sorted(files), linked
+def _is_skipped(folder: Path) -> bool:
+    return bool(_SKIPPED.fullmatch(folder.name)) or (folder / "pyvenv.cfg").exists()
 
 
 def read_skill(main: Path, repository: Path) -> Skill:
@@ -179,46 +148,31 @@ def read_skill(main: Path, repository: Path) -> Skill:
         InputError: It has more files than any skill needs.
     """
     folder = main.parent
+    files: list[Path] = []
+    unread: list[Finding] = []
+    for where, found, linked in walk_folders(folder, _is_skipped, MAX_DEPTH):
+        if where == folder or MAIN not in found:
+            files += [where / name for name in found]
+            for path in linked:
+                unread += _leading_out(path, folder, repository)
+        if len(files) + len(unread) > MAX_FILES_PER_SKILL:
+            problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
+            raise InputError("PATH", folder, problem, "lint a smaller folder")
+    names = tuple(path.relative_to(folder).as_posix() for path in files)
     texts: list[SourceFile] = []
-    files, linked = _inside(folder)
-    unread = [found for path in linked for found in _leading_out(path, folder, repository)]
-    for path in files:
-        name, shown = path.relative_to(folder).as_posix(), shown_path(path)
+    for name, path in zip(names, files, strict=True):
         leading = list(_leading_out(path, folder, repository))
         unread += leading
-        if any(found.rule == "RP209" for found in leading):
-            continue
-        raw = _read(path)
-        text = None
-        if raw is not None and len(raw) <= MAX_BYTES:
-            with suppress(UnicodeDecodeError):
-                text = raw.decode("utf-8")
-        if text is not None:
-            is_markdown = name.lower().endswith((".md", ".mdx", ".markdown"))
-            parsed = parse_markdown(text) if is_markdown else None
-            texts.append(SourceFile(name, shown, text, parsed))
-        elif raw is None or raw.startswith(_WIDE) or not (b"\0" in raw and looks_binary(raw)):
-            why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
-            unread.append(Finding("RP208", shown, 1, why))
+        leaves = any(item.rule == "RP209" for item in leading)
+        content = None if leaves else _content(path)
+        if isinstance(content, Finding):
+            unread.append(content)
+        elif content is not None:
+            texts.append(parsed(name, shown_path(path), content))
     empty = SourceFile(main.name, shown_path(main), "")
     read = next((text for text in texts if text.name == main.name), empty)
     head = parse_frontmatter(read.text)
-    names = tuple(path.relative_to(folder).as_posix() for path in files)
     return Skill(folder, repository, read, head, tuple(texts), names, tuple(unread))
-
-
-def _inside(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files of a skill, and the folders in it that are links."""
-    found: list[Path] = []
-    folders: list[Path] = []
-    for where, files, linked in _folders(folder):
-        if where == folder or MAIN not in files:
-            found += [where / name for name in files]
-            folders += linked
-        if len(found) + len(folders) > MAX_FILES_PER_SKILL:
-            problem = f"more than {MAX_FILES_PER_SKILL:,} files in one skill"
-            raise InputError("PATH", folder, problem, "lint a smaller folder")
-    return found, folders
 
 
 def _leading_out(path: Path, folder: Path, repository: Path) -> Iterator[Finding]:
@@ -244,15 +198,22 @@ def out_of(left: Path, skill: Path) -> str:
     return f"out of {what}, and {why}; copy it into the skill, or link to its URL"
 
 
-def _read(path: Path) -> bytes | None:
-    """Return the first bytes, one more than may be checked; never open a device or pipe."""
-    try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
-    except OSError:
+def _content(path: Path) -> str | Finding | None:
+    """Return a file's text, ``None`` for binary data, or a finding for what cannot be checked.
+
+    A device or a pipe is never opened.
+    """
+    raw = b""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
+            if len(raw) <= MAX_BYTES:
+                return raw.decode("utf-8")
+    if b"\0" in raw and looks_binary(raw) and not raw.startswith(_WIDE):
         return None
+    why = f"larger than {MAX_BYTES:,} bytes, not UTF-8 or not readable: not checked"
+    return Finding("RP208", shown_path(path), 1, why)
 
 
 def shown_path(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""RP101 to RP107: the Agent Skills specification; RP203 to RP207: sizes, and skills too alike.
+"""RP101 to RP107: the specification; RP203 to RP207: sizes, and skills too alike; RP210: the card.
 
 Our own checks are complete, so that Python 3.10 and installations without skills-ref (it needs
 3.11) say the same. Where skills-ref is installed, its parser and validator are asked as well, and a
@@ -11,9 +11,12 @@ import importlib
 import importlib.util
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from ringproof.harness.lint.skill import Skill
+from ringproof.errors import InputError, printable
+from ringproof.harness.cards.document import read_document
+from ringproof.harness.cards.loading import find_card, load_card, refuse_link_outside
+from ringproof.harness.lint.skill import MAIN, Skill, shown_path
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -25,32 +28,34 @@ KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-
 
 def check_spec(skill: Skill) -> Iterator[Finding]:
     """Every disagreement with the specification."""
-    if skill.main.name != "SKILL.md":
-        yield _at(skill, "RP107", 1, f"spelled {skill.main.name}; many clients see only SKILL.md")
+    if skill.main.name != MAIN:
+        message = f"spelled {skill.main.name}; many clients see only {MAIN}"
+        yield skill.main.finding("RP107", 1, message)
     own = tuple(_own(skill))
     yield from own
     description = str(skill.frontmatter.data.get("description", ""))
     if not own and len(description) <= MAX_DESCRIPTION:
-        yield from _skills_ref(skill)
+        for problem in _skills_ref(skill):
+            yield skill.main.finding("RP106", 1, f"skills-ref: {showable(problem)}")
 
 
 def _own(skill: Skill) -> Iterator[Finding]:
     head = skill.frontmatter
     if head.problem:
-        yield _at(skill, "RP101", head.problem_line, f"frontmatter: {head.problem}")
+        yield skill.main.finding("RP101", head.problem_line, f"frontmatter: {head.problem}")
         return
     for key in head.data:
         if key not in KEYS:
             message = f"unknown key {showable(key, 60)!r}; put it under metadata, or into the body"
-            yield _at(skill, "RP102", head.line(key), message)
+            yield skill.of_key("RP102", key, message)
     for problem in _name_problems(skill):
-        yield _at(skill, "RP103", head.line("name"), problem)
+        yield skill.of_key("RP103", "name", problem)
     description = head.data.get("description")
     if not isinstance(description, str) or not description.strip():
         problem = "is empty or not text" if "description" in head.data else "is missing"
-        yield _at(skill, "RP104", head.line("description"), f"description {problem}")
-    for key, problem in _field_problems(skill):
-        yield _at(skill, "RP105", head.line(key), f"{key} {problem}")
+        yield skill.of_key("RP104", "description", f"description {problem}")
+    for key, problem in _field_problems(head.data):
+        yield skill.of_key("RP105", key, f"{key} {problem}")
 
 
 def _name_problems(skill: Skill) -> Iterator[str]:
@@ -72,8 +77,7 @@ def _name_problems(skill: Skill) -> Iterator[str]:
         yield f"name {shown!r} is not the folder's name {showable(folder, 80)!r}"
 
 
-def _field_problems(skill: Skill) -> Iterator[tuple[str, str]]:
-    data = skill.frontmatter.data
+def _field_problems(data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for key in ("license", "compatibility", "allowed-tools"):
         if key in data and not isinstance(data[key], str):
             yield key, "is not text; write one string"
@@ -94,23 +98,40 @@ def has_skills_ref() -> bool:
     return importlib.util.find_spec("skills_ref") is not None
 
 
-def _skills_ref(skill: Skill) -> Iterator[Finding]:
+def _skills_ref(skill: Skill) -> list[str]:
     """Ask the reference validator about the text that we read; it opens no file itself."""
     if not has_skills_ref():
-        return
+        return []
     parser = importlib.import_module("skills_ref.parser")
     validator = importlib.import_module("skills_ref.validator")
     try:
         data, _ = parser.parse_frontmatter(skill.main.text)
-        problems = list(validator.validate_metadata(data, skill.folder))
+        return list(validator.validate_metadata(data, skill.folder))
     except Exception as error:  # whatever a third party's parser raises is its refusal
-        problems = [str(error)]
-    for problem in problems:
-        yield _at(skill, "RP106", 1, f"skills-ref: {showable(problem)}")
+        return [str(error)]
 
 
-def _at(skill: Skill, rule: str, line: int, message: str) -> Finding:
-    return Finding(rule, skill.main.shown, line, message)
+_REST = re.compile(r"(?::(?P<line>\d+))?:? *(?P<said>.*)")
+
+
+def check_card(skill: Skill) -> Iterator[Finding]:
+    """The card of a skill that the loader refuses, with the loader's own message.
+
+    A card in the skill's folder that names no upstreams may be of another form, which
+    ``ringproof card import`` reads; of such a card only the YAML is checked.
+    """
+    card = find_card(skill.folder)
+    if card is None or not card.is_relative_to(skill.repository):
+        return
+    try:
+        refuse_link_outside(card)
+        data = read_document(card).data if card.parent == skill.folder else None
+        if not (isinstance(data, dict) and "upstreams" not in data):
+            load_card(card)
+    except InputError as error:
+        rest = _REST.fullmatch(str(error).removeprefix(printable(str(card))))
+        line, said = (rest["line"], rest["said"]) if rest else (None, str(error))
+        yield Finding("RP210", shown_path(card), int(line or 1), said)
 
 
 MAX_LINES = 500
@@ -131,16 +152,15 @@ def check_sizes(skill: Skill) -> Iterator[Finding]:
     description = skill.frontmatter.data.get("description")
     if isinstance(description, str) and len(description) > MAX_DESCRIPTION:
         message = f"the description has {len(description):,} characters, over {MAX_DESCRIPTION:,}"
-        line = skill.frontmatter.line("description")
-        yield Finding("RP203", skill.main.shown, line, message)
-    body = skill.main.markdown.body if skill.main.markdown else ""
+        yield skill.of_key("RP203", "description", message)
+    body = skill.main.body or ""
     lines, tokens = len(body.splitlines()), approximate_tokens(body)
     if lines >= MAX_LINES:
         message = f"the body has {lines:,} lines, not under {MAX_LINES}; move parts to references/"
-        yield Finding("RP204", skill.main.shown, 1, message)
+        yield skill.main.finding("RP204", 1, message)
     if tokens >= MAX_TOKENS:
         message = f"the body has about {tokens:,} tokens, not under {MAX_TOKENS:,}"
-        yield Finding("RP205", skill.main.shown, 1, f"{message}; move parts to references/")
+        yield skill.main.finding("RP205", 1, f"{message}; move parts to references/")
 
 
 def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
@@ -153,11 +173,14 @@ def check_duplicates(skills: Iterable[Skill]) -> Iterator[Finding]:
         for other, other_name, other_words in seen:
             if name and name == other_name:
                 message = f"the name {showable(name, 80)!r} is also that of {other.main.shown}"
-                yield Finding("RP206", skill.main.shown, skill.frontmatter.line("name"), message)
-            elif min(len(words), len(other_words)) >= FEWEST_WORDS and (
-                len(words & other_words) >= NEARLY_THE_SAME * len(words | other_words)
-            ):
+                yield skill.of_key("RP206", "name", message)
+            elif _is_alike(words, other_words):
                 message = f"the description is nearly that of {other.main.shown}; say which is when"
-                line = skill.frontmatter.line("description")
-                yield Finding("RP207", skill.main.shown, line, message)
+                yield skill.of_key("RP207", "description", message)
         seen.append((skill, name, words))
+
+
+def _is_alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    if min(len(one), len(other)) < FEWEST_WORDS:
+        return False
+    return len(one & other) >= NEARLY_THE_SAME * len(one | other)
