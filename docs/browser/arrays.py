@@ -5,9 +5,9 @@ runs the planner's own files, and this module takes numpy's name there. The plan
 exact operations (see `ringproof.reference.planning.costs`), so its plans do not depend on which of
 the two it gets; `checks/site/test_browser_planner.py` compares whole plans.
 
-Arrays have up to three dimensions and hold Python's own numbers. A slice or a reshape shares its
-elements with the array it was made from, as in numpy. What the planner does not use is absent and
-raises `AttributeError` or `TypeError`.
+Arrays hold Python's own numbers. A slice or a reshape shares its elements with the array it was
+made from, as in numpy. What the planner does not use is absent and raises `AttributeError` or
+`TypeError`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class _Kind(type):
     """A scalar type that is also a dtype, with numpy's order of promotion."""
 
     rank: int
+    plain: Callable[[Any], Any]
 
 
 class generic:
@@ -50,38 +51,30 @@ class floating(generic):
 class int64(int, integer, metaclass=_Kind):
     """A whole number."""
 
-    rank = 1
+    rank, plain = 1, int
 
 
 class float64(float, floating, metaclass=_Kind):
     """A fractional number in double precision."""
 
-    rank = 2
+    rank, plain = 2, float
 
 
 class bool_(int, metaclass=_Kind):
     """The dtype of truth values; the elements are Python's own."""
 
-    rank = 0
+    rank, plain = 0, bool
 
     def __new__(cls, value: Any) -> Any:
         """The truth of a value, as Python's own."""
         return bool(value)
 
 
-int32 = uint64 = int64
-newaxis = None
 _PLAIN = {bool: bool_, int: int64, float: float64}
 
 
 def _kind(dtype: Any) -> _Kind:
     return _PLAIN.get(dtype, dtype)
-
-
-def _kind_of(values: Sequence[Any]) -> _Kind:
-    if not values:
-        return float64
-    return max((_scalar_kind(value) for value in values), key=lambda kind: kind.rank)
 
 
 def _scalar_kind(value: Any) -> _Kind:
@@ -90,22 +83,24 @@ def _scalar_kind(value: Any) -> _Kind:
     return float64 if isinstance(value, float) else int64
 
 
-def _converter(kind: _Kind) -> Callable[[Any], Any]:
-    return {bool_: bool, int64: int, float64: float}[kind]
+def _wider(*kinds: _Kind) -> _Kind:
+    return max(kinds, key=lambda kind: kind.rank)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    found, step = [], 1
-    for length in reversed(shape):
-        found.append(step)
-        step *= length
-    return tuple(reversed(found))
+def _strides(shape: Sequence[int]) -> list[int]:
+    """How far neighbours along each dimension are apart."""
+    return [math.prod(max(1, length) for length in shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 class ndarray:
-    """Elements of one kind, in a list that views share."""
+    """Elements of one kind.
 
-    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+    Attributes:
+        buffer: List that views share.
+        places: Where the elements lie in the buffer, in order.
+    """
+
+    __slots__ = ("buffer", "dtype", "places", "shape")
     __hash__ = None  # type: ignore[assignment]  # as numpy's: == compares elements
 
     def __init__(
@@ -113,14 +108,12 @@ class ndarray:
         buffer: list[Any],
         shape: tuple[int, ...],
         dtype: _Kind,
-        offset: int = 0,
-        strides: tuple[int, ...] | None = None,
+        places: Sequence[int] | None = None,
     ) -> None:
         self.buffer = buffer
         self.shape = shape
         self.dtype = dtype
-        self.offset = offset
-        self.strides = _strides(shape) if strides is None else strides
+        self.places = range(len(buffer)) if places is None else places
 
     @property
     def ndim(self) -> int:
@@ -130,12 +123,7 @@ class ndarray:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def T(self) -> ndarray:  # noqa: N802 - numpy's name
-        """The array with its dimensions reversed, which shares the elements."""
-        return ndarray(self.buffer, self.shape[::-1], self.dtype, self.offset, self.strides[::-1])
+        return len(self.places)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -144,41 +132,16 @@ class ndarray:
         (value,) = self.flat()
         return bool(value)
 
-    def __int__(self) -> int:
-        (value,) = self.flat()
-        return int(value)
-
-    def __float__(self) -> float:
-        (value,) = self.flat()
-        return float(value)
-
-    def __iter__(self) -> Iterator[Any]:
-        if len(self.shape) == 1:
-            return map(self.dtype, self.flat())
-        return (self[index] for index in range(self.shape[0]))
-
     def __repr__(self) -> str:
         return f"array({self.tolist()})"
 
-    def places(self) -> Sequence[int]:
-        """Where the elements lie in the buffer, in order."""
-        if self.strides == _strides(self.shape):
-            return range(self.offset, self.offset + self.size)
-        found: Sequence[int] = (self.offset,)
-        for length, stride in zip(self.shape, self.strides, strict=True):
-            steps = range(0, length * stride, stride) if stride else [0] * length
-            found = [place + step for place in found for step in steps]
-        return found
-
     def flat(self) -> list[Any]:
         """The elements in order, as a new list."""
-        if self.strides == _strides(self.shape):
-            return self.buffer[self.offset : self.offset + self.size]
-        if len(self.shape) == 1 and self.shape[0] and self.strides[0]:
-            step = self.strides[0]
-            end = self.offset + self.shape[0] * step
-            return self.buffer[self.offset : end if end >= 0 else None : step]
-        return list(map(self.buffer.__getitem__, self.places()))
+        places = self.places
+        if isinstance(places, range):
+            stop = None if places.stop < 0 else places.stop
+            return self.buffer[places.start : stop : places.step]
+        return list(map(self.buffer.__getitem__, places))
 
     def tolist(self) -> Any:
         """Nested lists of plain numbers."""
@@ -190,7 +153,7 @@ class ndarray:
         """The elements as another kind."""
         del copy
         kind = _kind(dtype)
-        return ndarray(list(map(_converter(kind), self.flat())), self.shape, kind)
+        return ndarray(list(map(kind.plain, self.flat())), self.shape, kind)
 
     def copy(self) -> ndarray:
         """An array of its own elements."""
@@ -204,111 +167,71 @@ class ndarray:
         """The same elements in another shape; one length may be -1."""
         known = math.prod(length for length in shape if length >= 0)
         full = tuple(self.size // max(1, known) if length < 0 else length for length in shape)
-        if self.strides != _strides(self.shape):
-            return ndarray(self.flat(), full, self.dtype)
-        return ndarray(self.buffer, full, self.dtype, self.offset)
+        return ndarray(self.buffer, full, self.dtype, self.places)
 
     # -- selection ---------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        if len(self.shape) == 1:
-            if isinstance(key, int) and not isinstance(key, bool):
-                return self.dtype(self.buffer[self._place(0, key)])
-            if isinstance(key, ndarray) and self.strides == (1,):
-                return self._picked(key)
-        shape, places = self._selection(key)
-        if isinstance(places, ndarray):
-            return places
-        if not shape:
+        if isinstance(key, int) and len(self.shape) == 1:
+            return self.dtype(self.buffer[self.places[key]])
+        shape, chosen, is_view = self._selection(key)
+        places = _picked(self.places, chosen)
+        if not shape and is_view:
             return self.dtype(self.buffer[places[0]])
+        if is_view:
+            return ndarray(self.buffer, shape, self.dtype, places)
         return ndarray(list(map(self.buffer.__getitem__, places)), shape, self.dtype)
 
-    def _picked(self, key: ndarray) -> ndarray:
-        """Elements of one contiguous dimension, by index or by truth value."""
-        values, length = self.flat(), self.shape[0]
-        if key.dtype is bool_:
-            kept = list(itertools.compress(values, key.flat()))
-            return ndarray(kept, (len(kept),), self.dtype)
-        chosen = key.flat()
-        if chosen and (max(chosen) >= length or min(chosen) < -length):
-            raise IndexError(f"an index is out of bounds for {length} elements")
-        return ndarray(list(map(values.__getitem__, chosen)), key.shape, self.dtype)
-
     def __setitem__(self, key: Any, value: Any) -> None:
-        shape, places = self._selection(key)
-        if isinstance(places, ndarray):
-            shape, places = places.shape, places.places()
-        convert = _converter(self.dtype)
+        convert = self.dtype.plain
+        if isinstance(key, int) and len(self.shape) == 1:
+            self.buffer[self.places[key]] = convert(value)
+            return
+        shape, chosen, _ = self._selection(key)
         if isinstance(value, ndarray | list | tuple):
-            values: Iterable[Any] = broadcast(asarray(value), shape)
+            values: Iterable[Any] = map(convert, broadcast(asarray(value), shape))
         else:
-            values = itertools.repeat(value, len(places))
-        for place, item in zip(places, map(convert, values), strict=True):
+            values = itertools.repeat(convert(value), len(chosen))
+        for place, item in zip(_picked(self.places, chosen), values, strict=True):
             self.buffer[place] = item
 
-    def _place(self, axis: int, index: int) -> int:
-        length = self.shape[axis]
-        if not -length <= index < length:
-            raise IndexError(f"index {index} is out of bounds for {length} elements")
-        return self.offset + (index % length) * self.strides[axis]
-
-    def _selection(self, key: Any) -> tuple[tuple[int, ...], Any]:
-        """A view in the second place, or the shape and the places of chosen elements."""
+    def _selection(self, key: Any) -> tuple[tuple[int, ...], Sequence[int], bool]:
+        """Shape and numbers of the chosen elements, and whether they are a view."""
+        if len(self.shape) == 1 and isinstance(key, ndarray):
+            if key.dtype is not bool_:
+                return *_indexed([(key, len(self), 1)]), False
+            kept = list(itertools.compress(range(self.size), key.flat()))
+            return (len(kept),), kept, False
         keys = [*_keys(key, len(self.shape))]
-        if any(isinstance(item, ndarray) for item in keys):
-            return self._chosen(keys)
-        offset, shape, strides, axis = self.offset, [], [], 0
-        for item in keys:
-            if item is None:
-                shape.append(1)
-                strides.append(0)
-                continue
-            length, stride = self.shape[axis], self.strides[axis]
-            if isinstance(item, slice):
-                start, stop, step = item.indices(length)
-                count = len(range(start, stop, step))
-                offset += start * stride if count else 0
-                shape.append(count)
-                strides.append(step * stride)
-            else:
-                offset += self._place(axis, item) - self.offset
-            axis += 1
-        if not shape:
-            return (), [offset]
-        return (), ndarray(self.buffer, tuple(shape), self.dtype, offset, tuple(strides))
-
-    def _chosen(self, keys: list[Any]) -> tuple[tuple[int, ...], list[int]]:
-        """Places of elements that arrays of indices choose; their dimensions stay in place."""
-        arrays = {
-            axis: item if isinstance(item, ndarray) else asarray(item)
-            for axis, item in enumerate(keys)
-            if not isinstance(item, slice)
-        }
-        common = _common_shape([item.shape for item in arrays.values()])
-        axes = list(arrays)
-        if axes != list(range(axes[0], axes[-1] + 1)):
-            raise TypeError("index arrays are not next to each other")
-        chosen = [0] * math.prod(common)
-        for axis, item in arrays.items():
-            length, stride = self.shape[axis], self.strides[axis]
-            values = broadcast(item, common)
-            if values and (max(values) >= length or min(values) < -length):
-                raise IndexError(f"an index is out of bounds for {length} elements")
-            chosen = [at + v % length * stride for at, v in zip(chosen, values, strict=True)]
-        parts: list[Sequence[int]] = []
+        by_arrays = any(isinstance(item, ndarray) for item in keys)
+        if by_arrays:
+            keys = [item if isinstance(item, slice) else asarray(item) for item in keys]
         shape: list[int] = []
-        for axis, item in enumerate(keys):
-            if axis == axes[0]:
-                parts.append(chosen)
-                shape.extend(common)
-            elif isinstance(item, slice):
-                start, stop, step = item.indices(self.shape[axis])
-                parts.append([at * self.strides[axis] for at in range(start, stop, step)])
-                shape.append(len(parts[-1]))
-        places = [self.offset]
-        for part in parts:
-            places = [place + step for place in places for step in part]
-        return tuple(shape), places
+        chosen: Sequence[int] = range(1)
+        was_array = False
+        sizes = zip(self.shape, _strides(self.shape), strict=True)
+        for is_array, group in itertools.groupby(keys, lambda item: isinstance(item, ndarray)):
+            if is_array and was_array:
+                raise TypeError("index arrays are not next to each other")
+            if is_array:
+                was_array = True
+                common, steps = _indexed([(item, *next(sizes)) for item in group])
+                shape += common
+                chosen = [place + step for place in chosen for step in steps]
+                continue
+            for item in group:
+                if item is None:
+                    shape.append(1)
+                    continue
+                length, stride = next(sizes)
+                if isinstance(item, slice):
+                    found = range(*item.indices(length))
+                    shape.append(len(found))
+                else:
+                    found = range(_number(item, length), _number(item, length) + 1)
+                steps = range(found.start * stride, found.stop * stride, found.step * stride)
+                chosen = _outer_sum(chosen, steps)
+        return tuple(shape), chosen, not by_arrays
 
     # -- reduction ---------------------------------------------------------------------------
 
@@ -362,10 +285,6 @@ class ndarray:
         """Index of the first smallest element."""
         return self._reduced(lambda line: line.index(min(line)), axis, int64)
 
-    def mean(self) -> float:
-        """The mean of all elements."""
-        return float(self.sum()) / self.size
-
     # -- search ------------------------------------------------------------------------------
 
     def nonzero(self) -> tuple[ndarray, ...]:
@@ -401,8 +320,44 @@ class ndarray:
             raise TypeError("only truth values are inverted")
         return ndarray([not value for value in self.flat()], self.shape, bool_)
 
-    def __abs__(self) -> ndarray:
-        return ndarray([abs(value) for value in self.flat()], self.shape, self.dtype)
+
+def _number(index: int, length: int) -> int:
+    """The number of an element, counted from the start."""
+    if not -length <= index < length:
+        raise IndexError(f"index {index} is out of bounds for {length} elements")
+    return index % length
+
+
+def _picked(places: Sequence[int], chosen: Sequence[int]) -> Sequence[int]:
+    """Some of the places; a range if both are."""
+    if not (isinstance(places, range) and isinstance(chosen, range)):
+        return list(map(places.__getitem__, chosen))
+    start, step = places.start, places.step
+    return range(start + chosen.start * step, start + chosen.stop * step, chosen.step * step)
+
+
+def _outer_sum(places: Sequence[int], steps: range) -> Sequence[int]:
+    """Every place with every step; a range if there is one place or one step."""
+    if isinstance(places, range) and len(places) == 1:
+        return range(places[0] + steps.start, places[0] + steps.stop, steps.step)
+    if isinstance(places, range) and len(steps) == 1:
+        return range(places.start + steps[0], places.stop + steps[0], places.step)
+    return [place + step for place in places for step in steps]
+
+
+def _indexed(arrays: Sequence[tuple[ndarray, int, int]]) -> tuple[tuple[int, ...], list[int]]:
+    """Shape and steps of elements that arrays of indices choose along neighbouring dimensions.
+
+    Each array comes with length and stride of its dimension.
+    """
+    common = _common_shape([item.shape for item, _, _ in arrays])
+    steps = [0] * math.prod(common)
+    for item, length, stride in arrays:
+        values = broadcast(item, common)
+        if values and (max(values) >= length or min(values) < -length):
+            raise IndexError(f"an index is out of bounds for {length} elements")
+        steps = [step + v % length * stride for step, v in zip(steps, values, strict=True)]
+    return common, steps
 
 
 def _keys(key: Any, dimensions: int) -> Iterator[Any]:
@@ -436,42 +391,33 @@ def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 def broadcast(array: ndarray, shape: tuple[int, ...]) -> list[Any]:
     """The elements of an array, repeated to a larger shape."""
+    values = array.flat()
     if array.shape == shape:
-        return array.flat()
-    extra = len(shape) - len(array.shape)
-    if extra < 0:
-        if math.prod(array.shape[:-extra]) != 1:
-            raise ValueError(f"shape {array.shape} does not fit {shape}")
-        array = ndarray(array.flat(), array.shape[-extra:], array.dtype)
-        extra = 0
-    strides = [0] * extra
-    for length, stride, wanted in zip(array.shape, array.strides, shape[extra:], strict=True):
-        if length not in (1, wanted):
-            raise ValueError(f"shape {array.shape} does not fit {shape}")
-        strides.append(0 if length == 1 else stride)
-    repeated = ndarray(array.buffer, shape, array.dtype, array.offset, tuple(strides))
-    return list(map(array.buffer.__getitem__, repeated.places()))
+        return values
+    if len(values) == 1:
+        return values * math.prod(shape)
+    padded = (1,) * (len(shape) - len(array.shape)) + array.shape
+    if len(padded) != len(shape) or any(
+        a not in (1, b) for a, b in zip(padded, shape, strict=True)
+    ):
+        raise ValueError(f"shape {array.shape} does not fit {shape}")
+    inner = 1
+    for length, wanted in zip(reversed(padded), reversed(shape), strict=True):
+        if length != wanted:
+            blocks = [values[start : start + inner] for start in range(0, len(values), inner)]
+            values = [value for block in blocks for _ in range(wanted) for value in block]
+        inner *= wanted
+    return values
 
 
 def _binary(
     function: Callable[[Any, Any], Any], one: Any, other: Any, kind: _Kind | None = None
 ) -> ndarray:
     """Apply a function to pairs of elements; the kind of the result is the wider one's."""
-    plain_one, plain_other = _is_scalar(one), _is_scalar(other)
-    if plain_other and not plain_one:
-        left, right, shape = one.flat(), itertools.repeat(other), one.shape
-        kinds = (one.dtype, _scalar_kind(other))
-    elif plain_one and not plain_other:
-        left, right, shape = itertools.repeat(one), other.flat(), other.shape
-        kinds = (_scalar_kind(one), other.dtype)
-    else:
-        one, other = asarray(one), asarray(other)
-        shape = _common_shape((one.shape, other.shape))
-        left, right = broadcast(one, shape), broadcast(other, shape)
-        kinds = (one.dtype, other.dtype)
-    if kind is None:
-        kind = max(kinds, key=lambda item: item.rank)
-    found = list(map(function, left, right))
+    left, right = asarray(one), asarray(other)
+    shape = _common_shape((left.shape, right.shape))
+    kind = _wider(left.dtype, right.dtype) if kind is None else kind
+    found = list(map(function, broadcast(left, shape), broadcast(right, shape)))
     if kind is float64 and found and not isinstance(found[0], float):
         found = list(map(float, found))
     return ndarray(found, shape, kind)
@@ -569,12 +515,13 @@ def array(values: Any, dtype: Any = None) -> ndarray:
         return values.copy() if dtype is None else values.astype(dtype)
     if _is_scalar(values):
         kind = _scalar_kind(values) if dtype is None else _kind(dtype)
-        return ndarray([_converter(kind)(values)], (), kind)
+        return ndarray([kind.plain(values)], (), kind)
     items = list(values)
     if items and isinstance(items[0], ndarray | list | tuple | range):
         return stack([array(item, dtype) for item in items])
-    kind = _kind_of(items) if dtype is None else _kind(dtype)
-    return ndarray(list(map(_converter(kind), items)), (len(items),), kind)
+    kinds = map(_scalar_kind, items) if items else [float64]
+    kind = _wider(*kinds) if dtype is None else _kind(dtype)
+    return ndarray(list(map(kind.plain, items)), (len(items),), kind)
 
 
 def asarray(values: Any, dtype: Any = None) -> ndarray:
@@ -597,7 +544,7 @@ def full(shape: Any, value: Any, dtype: Any = None) -> ndarray:
     """An array of equal elements."""
     kind = _scalar_kind(value) if dtype is None else _kind(dtype)
     length = math.prod(_shape(shape))
-    return ndarray([_converter(kind)(value)] * length, _shape(shape), kind)
+    return ndarray([kind.plain(value)] * length, _shape(shape), kind)
 
 
 def zeros(shape: Any, dtype: Any = float) -> ndarray:
@@ -621,9 +568,6 @@ def full_like(like: ndarray, value: Any) -> ndarray:
 def empty_like(like: ndarray) -> ndarray:
     """Zeros in the shape and kind of another array."""
     return full(like.shape, 0, like.dtype)
-
-
-zeros_like = empty_like
 
 
 def arange(*bounds: int) -> ndarray:
@@ -660,9 +604,8 @@ def where(condition: ndarray, one: Any, other: Any) -> ndarray:
     arrays = [asarray(item) for item in (condition, one, other)]
     shape = _common_shape([item.shape for item in arrays])
     tests, first, second = (broadcast(item, shape) for item in arrays)
-    kind = max(arrays[1].dtype, arrays[2].dtype, key=lambda item: item.rank)
-    convert = _converter(kind)
-    found = [convert(a if test else b) for test, a, b in zip(tests, first, second, strict=True)]
+    kind = _wider(arrays[1].dtype, arrays[2].dtype)
+    found = [kind.plain(a if test else b) for test, a, b in zip(tests, first, second, strict=True)]
     return ndarray(found, shape, kind)
 
 
@@ -674,7 +617,10 @@ def cumsum(values: Any, axis: int = -1, out: ndarray | None = None) -> Any:
     _, lines = made._lines(axis)
     found = [item for line in lines for item in itertools.accumulate(line)]
     kind = float64 if made.dtype is float64 else int64
-    result = ndarray(list(map(_converter(kind), found)), made.shape, kind)
+    return _put(ndarray(list(map(kind.plain, found)), made.shape, kind), out)
+
+
+def _put(result: ndarray, out: ndarray | None) -> ndarray:
     if out is None:
         return result
     out[:] = result
@@ -693,11 +639,11 @@ def diff(values: Any, prepend: Any = None, append: Any = None) -> ndarray:
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> ndarray:
     """Arrays one after the other."""
     made = [asarray(item) for item in arrays]
-    kind = max((item.dtype for item in made), key=lambda item: item.rank)
+    kind = _wider(*(item.dtype for item in made))
     if axis == 0:
         flat = [value for item in made for value in item.flat()]
         shape = (sum(item.shape[0] for item in made), *made[0].shape[1:])
-        return ndarray(list(map(_converter(kind), flat)), shape, kind)
+        return ndarray(list(map(kind.plain, flat)), shape, kind)
     if axis != 1 or any(len(item.shape) != 2 for item in made):
         raise TypeError("arrays are joined along the first or second axis")
     rows = [[value for item in made for value in item[row].flat()] for row in range(len(made[0]))]
@@ -779,11 +725,6 @@ def rint(values: ndarray) -> ndarray:
     return ndarray([float(round(item)) for item in values.flat()], values.shape, float64)
 
 
-def floor(values: ndarray) -> ndarray:
-    """The next whole numbers below."""
-    return ndarray([float(math.floor(item)) for item in values.flat()], values.shape, float64)
-
-
 class _Extreme:
     """``np.minimum`` or ``np.maximum``."""
 
@@ -816,11 +757,7 @@ def _reduceat(
         for line in lines
         for start, end in zip(first, [*first[1:], values.shape[-1]], strict=True)
     ]
-    result = ndarray(found, (*values.shape[:-1], len(first)), values.dtype)
-    if out is None:
-        return result
-    out[:] = result
-    return out
+    return _put(ndarray(found, (*values.shape[:-1], len(first)), values.dtype), out)
 
 
 def _part_sum(values: list[float]) -> float:
@@ -828,12 +765,7 @@ def _part_sum(values: list[float]) -> float:
     return values[0] + _pairwise_sum(values[1:])
 
 
-def _isnan_scalar(value: float) -> bool:
-    return value != value
-
-
 add = SimpleNamespace(reduceat=_reduceat)
-isnan = _isnan_scalar
 
 
 def iinfo(kind: Any) -> SimpleNamespace:
