@@ -14,10 +14,7 @@ from checks.lint.skill_folder import make_skill, report_on
 from checks.reports.sarif_structure import sarif_problems
 from ringproof.cli.lint import lint
 from ringproof.errors import InputError
-from ringproof.harness.lint.engine import LintReport, as_report
 from ringproof.harness.lint.rules import RULES
-from ringproof.harness.reports.formats import as_github
-from ringproof.harness.reports.model import Finding
 
 ROOT = Path(__file__).parents[2]
 BODY = "[x](a%0A::error::b,c.md)\n\n```bash\necho 'a\n```\n"
@@ -30,16 +27,12 @@ def run(*arguments: object) -> tuple[int, str, BaseException | None]:
     return result.exit_code, result.stdout, result.exception
 
 
-def test_text_names_place_rule_and_counts(tmp_path: Path) -> None:
+def test_text_and_exit_codes(tmp_path: Path) -> None:
+    assert run(make_skill(tmp_path))[0] == 0
     code, text, _ = run(make_skill(tmp_path, BODY))
     assert code == 1
     assert re.search(r"SKILL\.md:8: RP301 this does not parse", text)
     assert "1 skills, 1 files: 2 errors, 0 warnings" in text
-
-
-def test_exit_codes(tmp_path: Path) -> None:
-    assert run(make_skill(tmp_path))[0] == 0
-    assert run(make_skill(tmp_path, BODY))[0] == 1
     assert run(make_skill(tmp_path, BODY), "--ignore", "RP")[0] == 0
     (tmp_path / "empty").mkdir()
     refused = run(tmp_path / "empty")[2]
@@ -56,38 +49,23 @@ def test_json_goes_to_stdout_or_a_file(tmp_path: Path) -> None:
     assert run(folder, "--json", tmp_path / "report.json")[0] == 1
     assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report
     assert run(folder, "--format", "github", "--sarif", tmp_path / "report.sarif")[0] == 1
-    assert sarif_problems(json.loads((tmp_path / "report.sarif").read_text("utf-8"))) == []
+    log = json.loads((tmp_path / "report.sarif").read_text("utf-8"))
+    assert sarif_problems(log) == []
+    assert [rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]] == [
+        rule.id for rule in RULES
+    ]
+    silence = "<!-- ringproof: ignore RP301 because it is a template -->\n"
+    quiet = make_skill(tmp_path, BODY.replace("```bash", f"{silence}```bash"), name="two")
+    results = json.loads(run(quiet, "--format", "sarif")[1])["runs"][0]["results"]
+    assert [(item["ruleId"], "suppressions" in item) for item in results] == [
+        ("RP201", False),
+        ("RP301", True),
+    ]
     for both in (("--json", "-", "--format", "sarif"), ("--sarif", "-")):
         assert isinstance(run(folder, *both)[2], InputError)
     assert (report["pass"], report["skills"], report["files"]) == (False, 1, 1)
     assert [item["rule"] for item in report["findings"]] == ["RP201", "RP301"]
     assert {"rule", "name", "level", "path", "line", "message"} == report["findings"][0].keys()
-
-
-def test_sarif_has_the_structure_of_2_1_0(tmp_path: Path) -> None:
-    comment = "<!-- ringproof: ignore RP301 because it is a template -->\n"
-    _, text, _ = run(
-        make_skill(tmp_path, BODY.replace("```bash", comment + "```bash")), "--format", "sarif"
-    )
-    log = json.loads(text)
-    assert sarif_problems(log) == []
-    assert (log["version"], log["$schema"].endswith("sarif-2.1.0.json")) == ("2.1.0", True)
-    (one,) = log["runs"]
-    driver = one["tool"]["driver"]
-    assert [rule["id"] for rule in driver["rules"]] == [rule.id for rule in RULES]
-    assert all(re.fullmatch(r"[A-Za-z0-9]+", rule["name"]) for rule in driver["rules"])
-    assert [result["ruleId"] for result in one["results"]] == ["RP201", "RP301"]
-    for result in one["results"]:
-        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["level"] in ("error", "warning")
-        assert isinstance(result["message"]["text"], str)
-        place = result["locations"][0]["physicalLocation"]
-        assert place["region"]["startLine"] >= 1
-        assert re.fullmatch(r"[\w%./:~-]+", place["artifactLocation"]["uri"])
-    assert [result.get("suppressions") for result in one["results"]] == [
-        None,
-        [{"kind": "inSource"}],
-    ]
 
 
 def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
@@ -98,11 +76,6 @@ def test_github_annotations_cannot_be_forged(tmp_path: Path) -> None:
     )
     assert not any(line.startswith("::error::b") for line in lines)
     assert len(lines) == 3
-    forged = Finding("RP201", "a\n::error::,b.md", 1, "50%\r\n::error::x")
-    (line,) = as_github(as_report(LintReport((forged,), (), 1, 1, skills_ref=True)))
-    assert (
-        line == "::error file=a %3A%3Aerror%3A%3A%2Cb.md,line=1,title=RP201::50%25%0D%0A::error::x"
-    )
 
 
 def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from checks.rendering.miniature_skill import ALL_BLOCKS, CARD, block, changed, write_skill
+from checks.rendering.miniature_skill import ALL_BLOCKS, block, write_skill
 from ringproof.cli import main as command
 
 TEXT = "# T\n\n" + "\n".join(block(line) for line in ALL_BLOCKS)
@@ -66,18 +65,6 @@ def test_an_edited_block_is_found(tmp_path: Path, run) -> None:
     assert file.read_text() == fresh
 
 
-def test_an_edited_card_is_found(tmp_path: Path, run) -> None:
-    file = write_skill(tmp_path, TEXT)
-    run("--skills", tmp_path)
-    text = file.read_text()
-    write_skill(tmp_path, text, changed((("claims", 0, "says"), "It is slow.")))
-    red = run("--skills", tmp_path, "--check")
-    assert red.code == 1
-    assert "+- It is slow. *(unproven)*" in red.out
-    write_skill(tmp_path, text, CARD)
-    assert run("--skills", tmp_path, "--check").code == 0
-
-
 def test_json_says_which_blocks(tmp_path: Path, run) -> None:
     file = write_skill(tmp_path, block("claims") + "\n" + block("constraints"))
     found = json.loads(run("--skills", tmp_path, "--check", "--json", "-").out)
@@ -109,20 +96,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, run, text,
     assert result.err.count("\n") == 1
     assert file.read_text() == text
     assert (file.parent / "a.md").read_text() in ("", block("claims")), "all or nothing"
-
-
-def test_unknown_skill_and_unwritable_folder(tmp_path: Path, run) -> None:
-    file = write_skill(tmp_path, block("claims"))
-    assert run("other", "--skills", tmp_path).code == 2
-    if os.geteuid() == 0:
-        return
-    file.parent.chmod(0o500)
-    try:
-        refused = run("--skills", tmp_path)
-    finally:
-        file.parent.chmod(0o700)
-    assert refused.code == 2
-    assert "cannot be written" in refused.err
 
 
 def test_what_a_file_holds_cannot_steer_the_terminal(tmp_path: Path, run) -> None:

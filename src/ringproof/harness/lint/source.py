@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markdown_it.token import Token
 
@@ -22,7 +23,9 @@ _HIDDEN = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _DEFINITION_COMMENT = re.compile(r"^ {0,3}\[[^\]\n]*\]:\s*(?:#|<>)\s*[\"'(](.*)[\"')]\s*$", re.M)
-_INLINE = {"link_open": "link", "image": "link", "code_inline": "code", "text": "text"}
+_INLINE = MappingProxyType(
+    {"link_open": "link", "image": "link", "code_inline": "code", "text": "text"}
+)
 
 
 @dataclass(frozen=True)

@@ -137,15 +137,21 @@ def matrices(
         for row in card.version_matrix:
             wanted = (known[name] for name in row.anchors if only is None or name in only)
             here = [item for item in wanted if _repository(card, item.upstream) == repository]
-            cells: dict[Version, dict[str, bool]] = {version: {} for version in columns}
-            for anchor in here:
-                for version, _, place in found_places(card, lock, anchor, at):
-                    names = cells[version]
-                    names[anchor.symbol] = names.get(anchor.symbol, False) or place.missing == 0
             if here:
-                rows.append((row.about, tuple(cells.values())))
+                cells = tuple(_names(card, lock, here, version) for version in columns)
+                rows.append((row.about, cells))
         if rows:
             yield Matrix(repository, columns, tuple(rows))
+
+
+def _names(
+    card: Card, lock: Lock, anchors: Collection[Anchor], version: Version
+) -> Mapping[str, bool]:
+    names: dict[str, bool] = {}
+    for anchor in anchors:
+        for _, _, place in found_places(card, lock, anchor, version.names):
+            names[anchor.symbol] = names.get(anchor.symbol, False) or place.missing == 0
+    return names
 
 
 def lock_differences(card: Card, lock: Lock) -> Iterator[str]:
