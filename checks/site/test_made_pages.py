@@ -12,7 +12,7 @@ import pytest
 
 from checks.house.features import features
 from checks.rendering.miniature_skill import CARD, MAIN, changed, lock_of
-from docs.making import plots, reference, results, skills
+from docs.making import pages, plots
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, statements
 from ringproof.harness.cards.schema import schema_text
@@ -46,20 +46,20 @@ RECORD: Any = MappingProxyType(
 )
 
 
-def miniature(data: Any = CARD, **records: Any) -> skills.Skill:
+def miniature(data: Any = CARD, **records: Any) -> pages.Skill:
     card = Card.model_validate(dict(data))
-    return skills.Skill("demo", "The demo", card, lock_of(CARD), records)
+    return pages.Skill("demo", "The demo", card, lock_of(CARD), records)
 
 
 @pytest.fixture(scope="module")
-def found() -> list[skills.Skill]:
-    return skills.read_skills(ROOT)
+def found() -> list[pages.Skill]:
+    return pages.read_skills(ROOT)
 
 
-def test_every_statement_has_its_place_and_its_proofs(found: list[skills.Skill]) -> None:
+def test_every_statement_has_its_place_and_its_proofs(found: list[pages.Skill]) -> None:
     assert len(found) == 3
     for skill in found:
-        page = skills.skill_page(skill)
+        page = pages.skill_page(skill)
         for statement in statements(skill.card):
             if statement.kind.value == "anchor":
                 assert f'id="anchor-{statement.id}"' in page
@@ -69,9 +69,9 @@ def test_every_statement_has_its_place_and_its_proofs(found: list[skills.Skill])
                 assert proof.target.replace("'", "&#39;")[:60] in page or "unproven" in proof.id
 
 
-def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[skills.Skill]) -> None:
+def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[pages.Skill]) -> None:
     for skill in found:
-        page = skills.skill_page(skill)
+        page = pages.skill_page(skill)
         assert skill.lock is not None
         upstreams = skill.lock.upstreams
         links = [
@@ -85,7 +85,7 @@ def test_anchors_lead_to_the_commit_and_lines_of_the_lock(found: list[skills.Ski
 
 
 def test_a_page_has_verdict_evidence_and_places() -> None:
-    page = skills.skill_page(miniature(cpu=RECORD))
+    page = pages.skill_page(miniature(cpu=RECORD))
     assert page.startswith("<") is False
     assert "# The demo" in page
     assert "2 of 3 proofs ran" in page
@@ -101,7 +101,7 @@ def test_a_page_has_verdict_evidence_and_places() -> None:
 
 
 def test_without_a_record_nothing_is_called_proven() -> None:
-    page = skills.skill_page(miniature())
+    page = pages.skill_page(miniature())
     assert 'title="' not in page
     assert page.count('<span class="verdict not-run">no record</span>') == 7
     assert '<span class="verdict proven">' in page.split("What the verdicts mean")[1].split("##")[0]
@@ -111,7 +111,7 @@ def test_text_of_a_card_is_text() -> None:
     hostile = "# [x](y) <b>`a<i>`</b> {: #id } {{ 7*7 }}"
     places = (("summary",), ("pitfalls", 0, "symptom"), ("claims", 0, "says"))
     data = changed(*((place, hostile) for place in places))
-    page = skills.skill_page(miniature(data, cpu=RECORD))
+    page = pages.skill_page(miniature(data, cpu=RECORD))
     assert "&lt;b&gt;<code>a&lt;i&gt;</code>&lt;/b&gt; {: #id } {{ 7*7 }}" in page
     (heading,) = (line for line in page.split("\n") if line.startswith("### "))
     assert heading.endswith(" {: #silent .symptom }")
@@ -127,11 +127,11 @@ def test_a_stale_lock_is_refused(tmp_path: Path) -> None:
     (folder / "card.yaml").write_text(json.dumps(card))
     (folder / "anchors.lock").write_text(lock_of(CARD).text())
     with pytest.raises(InputError, match=r"anchors\.lock.*older than the card"):
-        skills.read_skills(tmp_path)
+        pages.read_skills(tmp_path)
 
 
-def test_all_pitfalls_are_listed_with_their_symptoms(found: list[skills.Skill]) -> None:
-    page = skills.pitfalls_page(found)
+def test_all_pitfalls_are_listed_with_their_symptoms(found: list[pages.Skill]) -> None:
+    page = pages.pitfalls_page(found)
     wanted = [(skill.name, item.id) for skill in found for item in skill.card.pitfalls]
     assert len(wanted) > 80
     for name, item in wanted:
@@ -139,7 +139,7 @@ def test_all_pitfalls_are_listed_with_their_symptoms(found: list[skills.Skill]) 
 
 
 def test_every_command_and_option_is_on_its_page() -> None:
-    page = reference.commands_page()
+    page = pages.commands_page()
     words = [line.split() for line in features()]
     commands = [f"# `{' '.join(rest)}`" for kind, *rest in words if kind == "command"]
     spelled = [next(w for w in rest if w[0] == "-") for kind, *rest in words if kind == "option"]
@@ -150,7 +150,7 @@ def test_every_command_and_option_is_on_its_page() -> None:
 
 
 def test_every_key_of_a_card_is_on_its_page() -> None:
-    page, schema = reference.schema_page(), json.loads(schema_text())
+    page, schema = pages.schema_page(), json.loads(schema_text())
     for name, part in [("Card", schema), *schema["$defs"].items()]:
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
         for key in part["properties"]:
@@ -158,8 +158,8 @@ def test_every_key_of_a_card_is_on_its_page() -> None:
     assert "None" not in page
 
 
-def test_the_page_of_proofs_has_every_record(found: list[skills.Skill]) -> None:
-    page = results.proven_page(found, ROOT)
+def test_the_page_of_proofs_has_every_record(found: list[pages.Skill]) -> None:
+    page = pages.proven_page(found, ROOT)
     for path in (ROOT / "evidence").glob("*/conform-*.json"):
         assert f"<td>{json.loads(path.read_text())['name']}</td>" in page
     for skill in found:

@@ -179,6 +179,11 @@ def faults(benchmarks: Path) -> bytes:
         return _svg(figure)
 
 
+def drawn(root: Path) -> dict[str, bytes]:
+    """The plots of a checkout, by file name."""
+    return {name: draw(root / "benchmarks") for name, draw in PLOTS.items()}
+
+
 PLOTS: Mapping[str, Callable[[Path], bytes]] = MappingProxyType(
     {
         "planner-scale.svg": planner_scale,
