@@ -1,4 +1,4 @@
-"""The pages that are made: skills and their evidence, the command line, and the schema of a card."""
+"""The pages that are made: skills and their evidence, the commands, and the schema of a card."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import typer
 from ringproof.cli.options import JsonOption
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
-from ringproof.harness.lint.engine import as_json, as_report
+from ringproof.harness.lint.engine import as_json
 from ringproof.harness.lint.engine import lint as run_rules
 from ringproof.harness.lint.selection import LintConfig, check_prefix, read_config
 
@@ -57,7 +57,7 @@ def lint(
     rules = _rules(config, tuple(select or ()), tuple(ignore or ()))
     program = ctx.find_root().command
     report = run_rules(tuple(paths), rules, program, obey_silences=not no_silence)
-    outputs.publish(as_report(report), as_json(report))
+    outputs.publish(report, as_json(report))
     if report.findings:
         raise typer.Exit(1)
 

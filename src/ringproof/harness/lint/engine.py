@@ -37,19 +37,16 @@ _CHECKS = (
 
 
 @dataclass(frozen=True)
-class LintReport:
-    """What a run found.
+class LintReport(Report):
+    """What a run found, and silenced by comments with a reason.
 
     Attributes:
-        silenced: What comments with a reason silenced.
         skills_ref: Whether the reference validator took part.
     """
 
-    findings: tuple[Finding, ...]
-    silenced: tuple[Finding, ...]
-    skills: int
-    files: int
-    skills_ref: bool
+    skills: int = 0
+    files: int = 0
+    skills_ref: bool = False
 
 
 def lint(
@@ -80,40 +77,33 @@ def lint(
         for check in _CHECKS:
             findings += check(skill)
         findings += check_commands(skill, program)
-        silences += silences_of(skill) if obey_silences else ()
+        for source in skill.texts if obey_silences else ():
+            silences += silences_of(source)
         slim.append(skill)
     findings += check_duplicates(slim)
     wanted = sorted({item for item in findings if config.applies(item)}, key=_order)
     left, silenced = apply_silences(wanted, silences)
     found = sorted((item for item in left if config.applies(item)), key=_order)
-    return LintReport(tuple(found), silenced, len(mains), files, has_skills_ref())
+    errors = sum(rule_of(item.rule).level == "error" for item in found)
+    counts = f"{len(mains)} skills, {files} files: {errors} errors, {len(found) - errors} warnings"
+    more = f", {len(silenced)} silenced" if silenced else ""
+    without = "" if has_skills_ref() else " (without skills-ref)"
+    summary = (f"{counts}{more}{without}",)
+    return LintReport(RULES, tuple(found), summary, silenced, len(mains), files, has_skills_ref())
 
 
 def _order(finding: Finding) -> tuple[str, int, str, str]:
     return finding.path, finding.line, finding.rule, finding.message
 
 
-def as_report(lint: LintReport) -> Report:
-    """Return the findings, the rules and one closing line with the counts."""
-    errors = sum(rule_of(item.rule).level == "error" for item in lint.findings)
-    silenced = f", {len(lint.silenced)} silenced" if lint.silenced else ""
-    summary = (
-        f"{lint.skills} skills, {lint.files} files: {errors} errors, "
-        f"{len(lint.findings) - errors} warnings{silenced}"
-        f"{'' if lint.skills_ref else ' (without skills-ref)'}"
-    )
-    return Report(RULES, lint.findings, (summary,), lint.silenced)
-
-
-def as_json(lint: LintReport) -> dict[str, Any]:
+def as_json(report: LintReport) -> dict[str, Any]:
     """Return the report as data."""
-    report = as_report(lint)
     return {
         "version": 1,
-        "pass": not lint.findings,
-        "skills": lint.skills,
-        "files": lint.files,
-        "skills_ref": lint.skills_ref,
-        "findings": [finding_data(report, item) for item in lint.findings],
-        "silenced": [finding_data(report, item) for item in lint.silenced],
+        "pass": not report.findings,
+        "skills": report.skills,
+        "files": report.files,
+        "skills_ref": report.skills_ref,
+        "findings": [finding_data(report, item) for item in report.findings],
+        "silenced": [finding_data(report, item) for item in report.silenced],
     }

@@ -21,7 +21,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.lint.rules import IDS
-from ringproof.harness.lint.skill import Skill
 from ringproof.harness.lint.source import Piece, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
@@ -117,14 +116,10 @@ class Silence:
         return inside and finding.rule in self.rules and bool(self.reason)
 
 
-def silences_of(skill: Skill) -> Iterator[Silence]:
-    """Every silencing comment of a skill."""
-    for source in skill.texts:
-        if "ringproof:" in source.text:
-            yield from _in_file(source)
-
-
-def _in_file(source: SourceFile) -> Iterator[Silence]:
+def silences_of(source: SourceFile) -> Iterator[Silence]:
+    """Every silencing comment of a file."""
+    if "ringproof:" not in source.text:
+        return
     whole = Piece("", source.text, 1)
     for piece in (whole,) if source.body is None else source.of("hidden"):
         for match in _SILENCE.finditer(piece.text):
