@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -92,6 +93,23 @@ def test_the_glossary_is_short_and_sorted() -> None:
     words = WORD.findall((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
     assert 10 <= len(words) <= GLOSSARY_WORDS
     assert words == sorted(set(words))
+
+
+def test_the_page_names_what_was_not_executed() -> None:
+    found = [json.loads(path.read_text()) for path in (ROOT / "evidence").glob("*/*.json")]
+    records = [record for record in found if "claims" in record]
+    assert len(records) >= 3
+    missing = {
+        claim["id"]
+        for record in records
+        for claim in record["claims"]
+        if claim["lines"]
+        and claim["kind"] != "anchor"
+        and (claim["evidence"] != "upstream executed" or claim["verdict"] != "proven")
+    }
+    page = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"## What is not executed, and why\n(.*?)\n## ", page, re.DOTALL)
+    assert set(re.findall(r"`([a-z][a-z0-9-]+)`", section)) == missing
 
 
 def test_a_wrong_link_file_and_type_are_seen(tmp_path: Path) -> None:
