@@ -49,13 +49,14 @@ constraints:
    proof: 'checks/test_a.py::test_product'}}
 pitfalls:
 - {{id: silent, symptom: loss is wrong, cause: no group, remedy: set it,
-   proof: [smoke/test_b.py, 'anchor:place']}}
+   proof: [smoke/test_b.py, 'anchor:place'], short: {{symptom: loss}}}}
 markers:
 - {{id: line, pattern: x+, where: census, proof: 'anchor:place'}}
 commands:
 - {{id: run, run: x, expects: PASS, needs: {{gpus: 2}}, proof: 'anchor:place'}}
 claims:
 - {{id: open, says: fast, proof: 'unproven: no machine', lines: [soon]}}
+version_matrix: [{{about: the function, anchors: [place]}}]
 """)
 )
 
@@ -168,6 +169,15 @@ def _set(location: tuple[str | int, ...], value: Any) -> dict[str, Any]:
         (("lines", 0, "id"), "silent", "is already the id of"),
         (("validation_status", "groups"), ["other"], "not an id of this card"),
         (("recommended_path", "x"), {"a": {"b": 1}}, "recommended_path"),
+        (("upstreams", "lm", "label"), "x" * 41, "upstreams.lm.label: "),
+        (("anchors", 0, "short"), 5, "anchors[0].short: "),
+        (("pitfalls", 0, "short"), "one line", "pitfalls[0].short: "),
+        (("pitfalls", 0, "short", "remedi"), "x", "did you mean `remedy`?"),
+        (("version_matrix", 0, "anchors"), ["other"], "not an anchor of this card (got"),
+        (("version_matrix", 0, "anchors"), ["place", "place"], "stands twice in this row"),
+        (("version_matrix", 0, "anchors"), [], "version_matrix[0].anchors: "),
+        (("version_matrix", 0, "abuot"), "x", "did you mean `about`?"),
+        (("version_matrix", 0, "about"), " ", "version_matrix[0].about: "),
     ],
 )
 def test_wrong_values_are_refused_by_line_and_field(
