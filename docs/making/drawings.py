@@ -59,20 +59,18 @@ class Drawing:
 
     def box(self, x: float, y: float, width: float, height: float, style: str) -> None:
         """Add a rectangle."""
-        self.parts.append(
-            f'<rect x="{_short(x)}" y="{_short(y)}" width="{_short(width)}" '
-            f'height="{_short(height)}" class="{style}"/>'
-        )
+        self.add("rect", x=x, y=y, width=width, height=height, class_=style)
 
     def text(self, x: float, y: float, words: object, style: str = "") -> None:
         """Add text; ``y`` is its baseline."""
-        self.parts.append(
-            f'<text x="{_short(x)}" y="{_short(y)}" class="{style}">{escape(str(words))}</text>'
-        )
+        self.add("text", words, x=x, y=y, class_=style)
 
-    def path(self, commands: str, style: str) -> None:
-        """Add a path."""
-        self.parts.append(f'<path d="{commands}" class="{style}"/>')
+    def add(self, tag: str, words: object = None, **attributes: float | str) -> None:
+        """Add an element; an underscore in the name of an attribute stands for a hyphen."""
+        pairs = ((name.strip("_").replace("_", "-"), value) for name, value in attributes.items())
+        head = " ".join((tag, *(f'{name}="{_short(value)}"' for name, value in pairs)))
+        inner = "/>" if words is None else f">{escape(str(words))}</{tag}>"
+        self.parts.append(f"<{head}{inner}")
 
     def __str__(self) -> str:
         """The file."""
@@ -86,8 +84,8 @@ class Drawing:
         )
 
 
-def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def zigzag() -> Drawing:
@@ -144,11 +142,11 @@ def ring_steps() -> Drawing:
         for rank in range(RANKS):
             for span in rank_spans(TOKENS, RANKS, rank, partition):
                 y = top + span.start * cell
-                made.path(f"M{left} {_short(y)}h{_short(size * cell)}", "line")
+                made.add("path", d=f"M{left} {_short(y)}h{_short(size * cell)}", class_="line")
                 middle = top + (span.start + span.stop) / 2 * cell + 4
                 made.text(left - 6, middle, f"rank {rank}", "end small")
         edge = _short(size * cell)
-        made.path(f"M{left} {top}h{edge}v{edge}h-{edge}z", "line")
+        made.add("path", d=f"M{left} {top}h{edge}v{edge}h-{edge}z", class_="line")
         made.text(left + size * cell / 2, top + size * cell + 18, "key position", "middle small")
     for step in range(RANKS):
         made.box(190 + step * 90, 374, 16, 16, f"c{step}")
@@ -204,14 +202,12 @@ def hierarchy() -> Drawing:
             reach = 26 if there > here else 84
             top = edge + (-reach if above else reach)
             start, end = left + here * step, left + there * step
-            made.parts.append(
-                f'<path d="M{start} {edge}C{start} {top} {end} {top} {end} {edge}" '
-                f'class="arrow s{index}" marker-end="url(#head)"/>'
-            )
+            curve = f"M{start} {edge}C{start} {top} {end} {top} {end} {edge}"
+            made.add("path", d=curve, class_=f"arrow s{index}", marker_end="url(#head)")
         made.text(8, middle + (-78 if above else 86), f"level 1: ring {list(ring)}", "small")
     for rank in range(8):
         x = left + rank * step
-        made.parts.append(f'<circle cx="{x}" cy="{middle}" r="17" class="c{rank % 2}"/>')
+        made.add("circle", cx=x, cy=middle, r=17, class_=f"c{rank % 2}")
         made.text(x, middle + 5, rank, "on middle")
     made.text(8, middle - 4, "level 0: all-to-all", "small")
     made.text(8, middle + 12, "inside each box", "small")
