@@ -17,6 +17,7 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -261,30 +262,6 @@ class ndarray:
         pairwise = kind is float64 and (axis is None or axis % len(self.shape) == self.ndim - 1)
         return self._reduced(_pairwise_sum if pairwise else sum, axis, kind)
 
-    def max(self, axis: int | None = None) -> Any:
-        """The largest element."""
-        return self._reduced(max, axis, self.dtype)
-
-    def min(self, axis: int | None = None) -> Any:
-        """The smallest element."""
-        return self._reduced(min, axis, self.dtype)
-
-    def any(self, axis: int | None = None) -> Any:
-        """Whether any element is true."""
-        return self._reduced(any, axis, bool_)
-
-    def all(self, axis: int | None = None) -> Any:
-        """Whether all elements are true."""
-        return self._reduced(all, axis, bool_)
-
-    def argmax(self, axis: int | None = None) -> Any:
-        """Index of the first largest element."""
-        return self._reduced(lambda line: line.index(max(line)), axis, int64)
-
-    def argmin(self, axis: int | None = None) -> Any:
-        """Index of the first smallest element."""
-        return self._reduced(lambda line: line.index(min(line)), axis, int64)
-
     # -- search ------------------------------------------------------------------------------
 
     def nonzero(self) -> tuple[ndarray, ...]:
@@ -437,42 +414,51 @@ def _floor_divided(one: Any, other: Any) -> Any:
     return one // other if other else 0
 
 
-def _operators() -> None:
-    """Give the array Python's operators."""
-
-    def method(function: Callable[[Any, Any], Any], kind: _Kind | None, swap: bool) -> Any:
-        if swap:
-            return lambda self, other: _binary(function, other, self, kind)
-        return lambda self, other: _binary(function, self, other, kind)
-
-    def in_place(function: Callable[[Any, Any], Any]) -> Any:
-        def run(self: ndarray, other: Any) -> ndarray:
-            self[:] = _binary(function, self, other)
-            return self
-
-        return run
-
-    arithmetic = {
-        "add": (operator.add, None),
-        "sub": (operator.sub, None),
-        "mul": (operator.mul, None),
-        "truediv": (_divided, float64),
-        "floordiv": (_floor_divided, None),
-        "mod": (operator.mod, None),
-        "pow": (operator.pow, None),
-        "and": (operator.and_, None),
-        "or": (operator.or_, None),
-        "xor": (operator.xor, None),
-    }
-    for name, (function, kind) in arithmetic.items():
-        setattr(ndarray, f"__{name}__", method(function, kind, False))
-        setattr(ndarray, f"__r{name}__", method(function, kind, True))
-        setattr(ndarray, f"__i{name}__", in_place(function))
-    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(ndarray, f"__{name}__", method(getattr(operator, name), bool_, False))
+def _method(function: Callable[[Any, Any], Any], kind: _Kind | None, *, swap: bool = False) -> Any:
+    if swap:
+        return lambda self, other: _binary(function, other, self, kind)
+    return lambda self, other: _binary(function, self, other, kind)
 
 
-_operators()
+def _in_place(function: Callable[[Any, Any], Any]) -> Any:
+    def run(self: ndarray, other: Any) -> ndarray:
+        self[:] = _binary(function, self, other)
+        return self
+
+    return run
+
+
+def _reduction(function: Callable[[Any], Any], kind: _Kind | None) -> Any:
+    return lambda self, axis=None: self._reduced(function, axis, kind or self.dtype)
+
+
+# The operators of Python, and the reductions of numpy.
+for _name, _function, _result in (
+    ("add", operator.add, None),
+    ("sub", operator.sub, None),
+    ("mul", operator.mul, None),
+    ("truediv", _divided, float64),
+    ("floordiv", _floor_divided, None),
+    ("mod", operator.mod, None),
+    ("pow", operator.pow, None),
+    ("and", operator.and_, None),
+    ("or", operator.or_, None),
+    ("xor", operator.xor, None),
+):
+    setattr(ndarray, f"__{_name}__", _method(_function, _result))
+    setattr(ndarray, f"__r{_name}__", _method(_function, _result, swap=True))
+    setattr(ndarray, f"__i{_name}__", _in_place(_function))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(ndarray, f"__{_name}__", _method(getattr(operator, _name), bool_))
+for _name, _function, _result in (
+    ("max", max, None),
+    ("min", min, None),
+    ("any", any, bool_),
+    ("all", all, bool_),
+    ("argmax", lambda line: line.index(max(line)), int64),
+    ("argmin", lambda line: line.index(min(line)), int64),
+):
+    setattr(ndarray, _name, _reduction(_function, _result))
 
 
 def _whole(values: list[int]) -> ndarray:
@@ -483,16 +469,14 @@ def _pairwise_sum(values: list[float]) -> float:
     """The sum in numpy's order: eight partial sums in blocks of up to 128, halves above that."""
     count = len(values)
     if count < 8:
-        return math.fsum(values[:1]) if count == 1 else _running_sum(values)
+        return _running_sum(values)
     if count <= 128:
         whole = count - count % 8
         part = [_running_sum(values[start:whole:8]) for start in range(8)]
         total = ((part[0] + part[1]) + (part[2] + part[3])) + (
             (part[4] + part[5]) + (part[6] + part[7])
         )
-        for value in values[whole:]:
-            total += value
-        return total
+        return _running_sum([total, *values[whole:]])
     half = count // 2
     half -= half % 8
     return _pairwise_sum(values[:half]) + _pairwise_sum(values[half:])
@@ -500,10 +484,7 @@ def _pairwise_sum(values: list[float]) -> float:
 
 def _running_sum(values: list[float]) -> float:
     """One addition after the other; Python's own sum of floats compensates for rounding."""
-    total = 0.0
-    for value in values:
-        total += value
-    return total
+    return reduce(operator.add, values, 0.0)
 
 
 # -- functions -----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 from types import MappingProxyType
@@ -76,21 +75,12 @@ print(json.dumps({"answer": answer, "loaded": loaded}))
 _LOG = logging.getLogger("mkdocs.hooks.browser")
 
 
-@dataclass(frozen=True)
-class FirstPlan:
-    """The plan that the page shows before its own Python runs.
-
-    Attributes:
-        answer: What `docs/browser/entry.py` answers.
-        sources: Files to be packed, by their names in the archive.
-    """
-
-    answer: dict[str, object]
-    sources: dict[str, Path]
-
-
-def first_plan() -> FirstPlan:
+def first_plan() -> tuple[dict[str, object], dict[str, Path]]:
     """Run the entry as the browser does, with `arrays` for numpy, and note what it imported.
+
+    Returns:
+        What `docs/browser/entry.py` answers, and the files to be packed by their names in the
+        archive.
 
     Raises:
         subprocess.CalledProcessError: The planner uses something that `arrays` does not have.
@@ -98,7 +88,7 @@ def first_plan() -> FirstPlan:
     command = [sys.executable, "-c", _LISTING, str(BROWSER), json.dumps(dict(FIRST))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    return FirstPlan(found["answer"], dict(_sources(found["loaded"])))
+    return found["answer"], dict(_sources(found["loaded"]))
 
 
 def _sources(loaded: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -129,10 +119,10 @@ def put(site: Path) -> bool:
     """
     folder = site / "assets" / "planner"
     folder.mkdir(parents=True, exist_ok=True)
-    first = first_plan()
-    (folder / "first.html").write_text(str(first.answer.pop("page")), encoding="utf-8")
+    answer, sources = first_plan()
+    (folder / "first.html").write_text(str(answer.pop("page")), encoding="utf-8")
     there = PYODIDE.is_dir()
-    state = {"python": there, "options": dict(FIRST), **first.answer}
+    state = {"python": there, "options": dict(FIRST), **answer}
     (folder / "first.json").write_text(json.dumps(state), encoding="utf-8")
     if not there:
         _LOG.info("no Python for the browser: run `make docs`, or npm ci in docs/browser")
@@ -141,7 +131,7 @@ def put(site: Path) -> bool:
         shutil.copyfile(PYODIDE / name, folder / name)
     shutil.copyfile(compiled_wheel(), folder / "compiled.whl")
     with zipfile.ZipFile(folder / "ringproof.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(first.sources.items()):
+        for name, path in sorted(sources.items()):
             archive.write(path, name)
     return True
 
