@@ -208,6 +208,7 @@ def test_each_skill_is_found_once_and_folders_of_tools_never(tmp_path: Path) -> 
     for name in (".git", "node_modules", "__pycache__", ".venv", "environment"):
         make_skill(tmp_path / name)
     (tmp_path / "environment" / "pyvenv.cfg").touch()
+    make_skill(tmp_path.joinpath(*"abcdefghijklmnop"))  # deeper than is looked
     assert [main for main, _ in find_skills(tmp_path)] == [folder / "SKILL.md"]
 
 
