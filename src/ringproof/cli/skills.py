@@ -102,8 +102,9 @@ def install_command(
     if not into.is_dir():
         raise InputError("--into", into, "no such folder", "name the folder of the project")
     names = list(find_cards(folder, tuple(skills or ())))
-    plans = [planned(folder / name, into / place / name)
-             for place in _places(agent) for name in names]  # fmt: skip
+    plans = [
+        planned(folder / name, into / place / name) for place in _places(agent) for name in names
+    ]
     if not force:
         refuse_changed(plans)
     for plan in plans:

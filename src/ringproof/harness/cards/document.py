@@ -78,6 +78,7 @@ class YamlDocument:
         return 1
 
 
+@dataclass(eq=False)
 class YamlProblem(ValueError):
     """YAML that cannot be used.
 
@@ -86,12 +87,10 @@ class YamlProblem(ValueError):
         refused: Whether this reader refuses it, although it may be valid YAML.
     """
 
-    def __init__(self, line: int | None, problem: str, remedy: str, refused: bool = True) -> None:
-        super().__init__(problem)
-        self.line = line
-        self.problem = problem
-        self.remedy = remedy
-        self.refused = refused
+    line: int | None
+    problem: str
+    remedy: str
+    refused: bool = True
 
 
 @no_collection()
