@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from checks.rendering.miniature_skill import ALL_BLOCKS, block, write_skill
-from ringproof.cli import main as command
+from smoke.processes import called
 
 TEXT = "# T\n\n" + "\n".join(block(line) for line in ALL_BLOCKS)
 
@@ -17,11 +17,8 @@ TEXT = "# T\n\n" + "\n".join(block(line) for line in ALL_BLOCKS)
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     def call(*arguments: str | Path) -> SimpleNamespace:
-        monkeypatch.setattr("sys.argv", ["ringproof", "render", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            command.main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=caught.value.code or 0, out=out, err=err)
+        code, out, err = called(capsys, monkeypatch, "render", *map(str, arguments))
+        return SimpleNamespace(code=code, out=out, err=err)
 
     return call
 

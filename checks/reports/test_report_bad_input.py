@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from checks.anchors.scene import Scene
 from checks.cards.hostile import BOMB
 from checks.fences.trees import checkout
 from checks.proofs.miniature import anchor
-from ringproof.cli.main import main
+from smoke.processes import called
 
 FORMATS = ("text", "json", "sarif", "github")
 Run = Callable[..., tuple[int, str, str]]
@@ -24,18 +23,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def ringproof(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ringproof", *map(str, words)])
-        try:
-            main()
-            code: object = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-        said = capsys.readouterr()
-        assert isinstance(code, int)
-        return code, said.out, said.err
-
-    return ringproof
+    return lambda *words: called(capsys, monkeypatch, *map(str, words))
 
 
 def commands(scene: Scene) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.site.planning_in_a_child import loaded
+from docs.making.browser import loaded
 
 arrays = loaded("arrays_under_test", "arrays.py")
 BATCHES = 40

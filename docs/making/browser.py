@@ -7,6 +7,7 @@ the same; then the page shows its first plan and names the command.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import shutil
@@ -16,7 +17,8 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 DOCS = Path(__file__).parents[1]
 BROWSER = DOCS / "browser"
@@ -52,26 +54,6 @@ _OWN = MappingProxyType(
 )
 """Files of `docs/browser`, by their names in the archive."""
 _ELSEWHERE = ("numpy", "entry", _COMPILED)
-_LISTING = """
-import importlib.util, json, sys
-from pathlib import Path
-def module(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
-    return made
-module("numpy", sys.argv[1] + "/arrays.py")
-module("numpy.typing", sys.argv[1] + "/array_types.py")
-sys.modules["markupsafe._speedups"] = None
-entry = module("entry", sys.argv[1] + "/entry.py")
-answer = json.loads(entry.answer(sys.argv[2]))
-entry.answer(json.dumps({"text": "12 x"}))
-files = {name: getattr(item, "__file__", None) for name, item in list(sys.modules.items())}
-loaded = {name: file for name, file in files.items()
-          if file and name.partition(".")[0] not in sys.stdlib_module_names}
-print(json.dumps({"answer": answer, "loaded": loaded}))
-"""
 _LOG = logging.getLogger("mkdocs.hooks.browser")
 
 
@@ -85,10 +67,43 @@ def first_plan() -> tuple[dict[str, object], dict[str, Path]]:
     Raises:
         subprocess.CalledProcessError: The planner uses something that `arrays` does not have.
     """
-    command = [sys.executable, "-c", _LISTING, str(BROWSER), json.dumps(dict(FIRST))]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", "from docs.making import browser; browser.list_modules()"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=DOCS.parent)
     found = json.loads(done.stdout)
     return found["answer"], dict(_sources(found["loaded"]))
+
+
+def list_modules() -> None:
+    """Plan in this process, and print the answer and the file of each module that it loaded."""
+    sys.modules["markupsafe._speedups"] = None  # type: ignore[assignment]  # compiled
+    entry = planner("arrays")
+    answer = json.loads(entry.answer(json.dumps(dict(FIRST))))
+    entry.answer(json.dumps({"text": "12 x"}))  # refusing it needs other modules
+    files = {name: getattr(item, "__file__", None) for name, item in list(sys.modules.items())}
+    foreign = {
+        name: file
+        for name, file in files.items()
+        if file and name.partition(".")[0] not in sys.stdlib_module_names
+    }
+    print(json.dumps({"answer": answer, "loaded": foreign}))
+
+
+def planner(arithmetic: str) -> Any:
+    """Load `docs/browser/entry.py`, with ``arrays`` in the place of numpy, or with ``numpy``."""
+    if arithmetic == "arrays":
+        loaded("numpy", "arrays.py")
+        loaded("numpy.typing", "array_types.py")
+    return loaded("entry", "entry.py")
+
+
+def loaded(name: str, file: str) -> ModuleType:
+    """A module of `docs/browser` under another name."""
+    spec = importlib.util.spec_from_file_location(name, BROWSER / file)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
 
 
 def _sources(loaded: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
