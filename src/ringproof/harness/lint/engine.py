@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ringproof.harness.lint.fenced import check_commands, check_data, check_shell
 from ringproof.harness.lint.references import check_references, check_unreferenced
-from ringproof.harness.lint.rules import RULES, rule_of
+from ringproof.harness.lint.rules import RULES
 from ringproof.harness.lint.safety import check_characters, check_hidden, check_texts
-from ringproof.harness.lint.selection import LintConfig, Silence, apply_silences, silences_of
-from ringproof.harness.lint.skill import Skill, find_skills, read_skill
+from ringproof.harness.lint.selection import LintConfig, apply_silences, silences_of
+from ringproof.harness.lint.skill import find_skills, read_skill
 from ringproof.harness.lint.spec import (
     check_card,
     check_duplicates,
@@ -66,30 +67,25 @@ def lint(
         InputError: A path does not exist or holds no skill.
     """
     mains = {main.parent: (main, home) for path in paths for main, home in find_skills(path)}
-    findings: list[Finding] = []
-    silences: list[Silence] = []
-    slim: list[Skill] = []
-    files = 0
-    for folder in sorted(mains):
-        skill = read_skill(*mains[folder])
-        files += len(skill.texts)
-        findings += skill.unread
-        for check in _CHECKS:
-            findings += check(skill)
-        findings += check_commands(skill, program)
-        for source in skill.texts if obey_silences else ():
-            silences += silences_of(source)
-        slim.append(skill)
-    findings += check_duplicates(slim)
-    wanted = sorted({item for item in findings if config.applies(item)}, key=_order)
-    left, silenced = apply_silences(wanted, silences)
-    found = sorted((item for item in left if config.applies(item)), key=_order)
-    errors = sum(rule_of(item.rule).level == "error" for item in found)
-    counts = f"{len(mains)} skills, {files} files: {errors} errors, {len(found) - errors} warnings"
+    skills = [read_skill(*mains[folder]) for folder in sorted(mains)]
+    texts = [text for skill in skills for text in skill.texts]
+    checks = (*_CHECKS, partial(check_commands, program=program))
+    every = {item for skill in skills for check in checks for item in check(skill)}
+    every |= {*check_duplicates(skills), *(item for skill in skills for item in skill.unread)}
+    silences = [item for text in texts for item in silences_of(text)] if obey_silences else []
+    left, silenced = apply_silences(sorted(filter(config.applies, every), key=_order), silences)
+    found = sorted(filter(config.applies, left), key=_order)
+    levels = {rule.id: rule.level for rule in RULES}
+    errors = [levels[item.rule] for item in found].count("error")
+    counts = (
+        f"{len(skills)} skills, {len(texts)} files: {errors} errors, {len(found) - errors} warnings"
+    )
     more = f", {len(silenced)} silenced" if silenced else ""
     without = "" if has_skills_ref() else " (without skills-ref)"
     summary = (f"{counts}{more}{without}",)
-    return LintReport(RULES, tuple(found), summary, silenced, len(mains), files, has_skills_ref())
+    return LintReport(
+        RULES, tuple(found), summary, silenced, len(skills), len(texts), has_skills_ref()
+    )
 
 
 def _order(finding: Finding) -> tuple[str, int, str, str]:

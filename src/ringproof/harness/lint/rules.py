@@ -40,8 +40,3 @@ RULES: tuple[Rule, ...] = (
 )
 
 IDS = frozenset(rule.id for rule in RULES)
-
-
-def rule_of(identifier: str) -> Rule:
-    """The rule with an id that is known to exist."""
-    return next(rule for rule in RULES if rule.id == identifier)
