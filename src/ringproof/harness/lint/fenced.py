@@ -130,7 +130,9 @@ class _Scanner:
             end = re.compile(rf"^{indent}{re.escape(word)}[ \t]*$", re.M).search(self.text, self.at)
             if end is None:
                 self.found.append((start, f"no line {word!r} ends the heredoc"))
-            self.at = len(self.text) if end is None else end.end()
+                self.at = len(self.text)
+                break
+            self.at = end.end()
         self.heredocs.clear()
 
 
