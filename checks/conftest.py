@@ -74,7 +74,7 @@ def _engine(wheel: PinnedWheel) -> EngineWheel:
         )
     except UpstreamUnavailable as error:
         pytest.skip(f"{error}: run `ringproof upstream fetch --wheels`")
-    return EngineWheel(Version(wheel.version), wheel.spec, tree)
+    return EngineWheel(Version(wheel.version), str(wheel), tree)
 
 
 gc.set_threshold(200_000, 20, 100)

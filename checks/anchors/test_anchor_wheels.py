@@ -15,10 +15,10 @@ from ringproof.harness.anchors import (
     AnchorResolver,
     UpstreamError,
     UpstreamUnavailable,
-    open_upstream,
 )
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
 from ringproof.harness.upstreams.releases import Archive, DamagedWheel, fetch_release
+from ringproof.harness.upstreams.sources import UpstreamChoice
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
@@ -126,13 +126,14 @@ def test_offline_never_starts_pip(index: Path, tmp_path: Path) -> None:
 def test_a_package_upstream_opens_and_a_repository_does_not(tmp_path: Path) -> None:
     digest = fill_cache(tmp_path)
     package = PackageUpstream(package="demo-upstream", version="1.0", file_sha256=digest)
-    tree = open_upstream(package, cache=tmp_path, offline=True)
+    choice = UpstreamChoice({}, tmp_path, offline=True)
+    tree = choice.open("u", package)
     assert tree.origin == f"pip:demo-upstream==1.0#sha256={digest}"
     anchor = Anchor(id="a", upstream="u", path="pkg/mod.py", symbol="build", role="r")
     assert AnchorResolver(tree).resolve(anchor).holds
     repository = RepositoryUpstream(repo="o/n", ref="main", commit="a" * 40)
     with pytest.raises(UpstreamUnavailable, match="needs a checkout of o/n at aaaa"):
-        open_upstream(repository, cache=tmp_path, offline=True)
+        choice.open("r", repository)
 
 
 def test_an_unwritable_cache_is_bad_input(index: Path, tmp_path: Path) -> None:

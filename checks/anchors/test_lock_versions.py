@@ -26,7 +26,7 @@ from ringproof.harness.anchors.lock import (
 from ringproof.harness.cards import Card, load_card
 from ringproof.harness.proofs.anchoring import AnchorProver
 from ringproof.harness.proofs.verdicts import ProofState
-from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
+from ringproof.harness.upstreams.sources import UpstreamChoice, parse_overrides
 
 GITMODULES = '[submodule "x"]\n\tpath = third\n\turl = ../where.git\n'
 

@@ -9,10 +9,11 @@ import pytest
 from checks.anchors.gitrepo import commit, make_repository
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.git import GitTree, Location
-from ringproof.harness.upstreams.submodules import (
-    MAX_BYTES,
+from ringproof.harness.upstreams.git import (
     MAX_LISTED,
+    MAX_MODULES_BYTES,
+    GitTree,
+    Location,
     Submodule,
     SubmoduleSources,
     refuse_unused,
@@ -129,7 +130,7 @@ def test_nested_and_relative(tmp_path: Path) -> None:
 
 HOSTILE = [
     ("", "not in .gitmodules"),
-    ("#" * (MAX_BYTES + 1), "too large for a list of submodules"),
+    ("#" * (MAX_MODULES_BYTES + 1), "too large for a list of submodules"),
     (_modules(third="https://example.org/alone.git"), "without OWNER/NAME"),
     (_modules(third="https://example.org/../.."), "without OWNER/NAME"),
     (_modules(third="http://[::1"), "without OWNER/NAME"),

@@ -10,7 +10,7 @@ import pytest
 from checks.anchors.gitrepo import commit, make_repository
 from checks.proofs.miniature import Miniature, claim, miniature
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.specs import absolute_spec
+from ringproof.harness.upstreams.sources import absolute_spec
 
 TESTS = """
 import pathlib

@@ -20,12 +20,8 @@ from checks.anchors.wheelhouse import make_wheel, only_index
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from checks.upstreams.http_git import served
 from ringproof.cli.upstream import listed
-from ringproof.errors import InputError
-from ringproof.harness.proofs.progress import make_progress
-from ringproof.harness.upstreams.fetching import Servers
-from ringproof.harness.upstreams.gitprogram import Unreachable
-from ringproof.harness.upstreams.provision import Provision
-from ringproof.harness.upstreams.wanted import Wanted, WantedCommit
+from ringproof.harness.upstreams.fetching import Repository, Unreachable
+from ringproof.harness.upstreams.wanted import Provision, Wanted, WantedCommit
 
 BATCHES = 3
 
@@ -266,20 +262,19 @@ def test_a_server_that_fails_does_not_stop_the_others(
     made: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paths have no host; two of them are two servers."""
-    fetch = Provision._fetched
+    ask = Repository.newest_commit
 
-    def fetched(run: Provision, repo: str, new: list[str], lock: int) -> dict[str, InputError]:
-        if repo == "A/broken":
+    def newest_commit(repository: Repository, ref: str) -> str:
+        if repository.name == "A/broken":
             raise Unreachable("upstream", None, "cannot be reached", "name another")
-        return dict(fetch(run, repo, new, lock))
+        return ask(repository, ref)
 
-    monkeypatch.setattr(Provision, "_fetched", fetched)
+    monkeypatch.setattr(Repository, "newest_commit", newest_commit)
     here = WantedCommit(NAME, made.old, "old")
     wanted = Wanted((WantedCommit("A/broken", made.old, "main"), here), ())
-    servers = Servers({"A/broken": f"file://{tmp_path}", NAME: f"file://{made.server}"}, 5)
-    progress = make_progress(Console(stderr=True))
-    short = Provision(tmp_path / "other", servers, progress, print).bring(wanted)
-    assert [item.what for item in short] == [f"A/broken main {made.old[:12]}"]
+    urls = {"A/broken": f"file://{tmp_path}", NAME: f"file://{made.server}"}
+    short = Provision(tmp_path / "other", Console(stderr=True), print, urls=urls).bring(wanted)
+    assert list(short) == [f"A/broken main {made.old[:12]}"]
 
 
 def test_a_long_list_of_what_is_missing_is_cut() -> None:

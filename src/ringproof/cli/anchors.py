@@ -30,13 +30,12 @@ from ringproof.harness.anchors.resolve import AnchorStatus, Resolution
 from ringproof.harness.cards import find_cards
 from ringproof.harness.cards.loading import LocatedCard, locate_card
 from ringproof.harness.reports.printable import LONGEST, showable
-from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
-from ringproof.harness.upstreams.specs import open_tree
-from ringproof.harness.upstreams.submodules import (
+from ringproof.harness.upstreams.git import (
     MissingSubmodule,
     SubmoduleSources,
     refuse_unused,
 )
+from ringproof.harness.upstreams.sources import UpstreamChoice, open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
 app = typer.Typer(

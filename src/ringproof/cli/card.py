@@ -21,7 +21,7 @@ from ringproof.files import write_atomically
 from ringproof.harness.cards.schema import schema_text
 from ringproof.harness.importing.importer import as_json, as_text, convert, refuse_overlap, write
 from ringproof.harness.importing.roots import open_roots
-from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.harness.upstreams.sources import parse_overrides
 
 app = typer.Typer(
     help="Import cards from elsewhere, and print the schema of cards.", no_args_is_help=True

@@ -17,7 +17,6 @@ from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
 from ringproof.harness.evals.cases import Case, load_cases
 from ringproof.harness.evals.running import Answer, Arm, ask_all, mean_scores
-from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.reports.printable import showable
 
 app = typer.Typer(help="Ask an assistant the evals of the skills.", no_args_is_help=True)
@@ -112,7 +111,7 @@ def run(
         for case, place in _cases(folder, skills, only)
         for skill in ((place, None) if without else (place,))
     ]
-    answers = tuple(ask_all(arms, words, timeout, make_progress(Console(stderr=True))))
+    answers = tuple(ask_all(arms, words, timeout, Console(stderr=True)))
     if json_path:
         write_json({"version": 1, "command": command, **_data(answers)}, json_path)
     if json_path != "-":

@@ -25,9 +25,8 @@ from ringproof.harness.fences.check import (
     mend,
     repository_root,
 )
-from ringproof.harness.upstreams.choice import parse_overrides
-from ringproof.harness.upstreams.specs import open_tree
-from ringproof.harness.upstreams.submodules import SubmoduleSources, refuse_unused
+from ringproof.harness.upstreams.git import SubmoduleSources, refuse_unused
+from ringproof.harness.upstreams.sources import open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamTree
 
 EXAMPLE = (

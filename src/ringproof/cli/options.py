@@ -11,8 +11,8 @@ import typer
 from ringproof import __version__
 from ringproof.cli.cache import default_cache
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.specs import split_git
-from ringproof.harness.upstreams.submodules import SubmoduleSources
+from ringproof.harness.upstreams.git import SubmoduleSources
+from ringproof.harness.upstreams.sources import split_git
 from ringproof.shipped import shipped_skills
 
 

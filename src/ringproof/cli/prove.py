@@ -25,12 +25,11 @@ from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.proofs.evidence import skill_record
-from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import print_result, render_report
 from ringproof.harness.proofs.suite import ProveRequest
-from ringproof.harness.upstreams.choice import parse_overrides
+from ringproof.harness.upstreams.sources import parse_overrides
 from ringproof.shipped import workplace
 
 _Out = Annotated[
@@ -96,7 +95,7 @@ def prove(
         )  # fmt: skip
         missing = bring_missing(request, console)
         request = _without(missing, request)
-        result = run_proofs(request, make_progress(console), _notice)
+        result = run_proofs(request, console, _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     _write(result, out, record)

@@ -21,22 +21,10 @@ from ringproof.cli.options import (
 from ringproof.cli.output import write_json
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
-from ringproof.harness.proofs.progress import make_progress
 from ringproof.harness.proofs.suite import ProveRequest
-from ringproof.harness.upstreams.choice import UpstreamChoice
-from ringproof.harness.upstreams.fetched import find_commit
-from ringproof.harness.upstreams.fetching import Servers
-from ringproof.harness.upstreams.provision import Provision, Shortfall
-from ringproof.harness.upstreams.releases import DamagedWheel
-from ringproof.harness.upstreams.wanted import (
-    Wanted,
-    damage,
-    has_wheel,
-    missing,
-    not_given,
-    pinned_beside,
-    wanted_by,
-)
+from ringproof.harness.upstreams.fetching import find_commit
+from ringproof.harness.upstreams.releases import Archive, DamagedWheel
+from ringproof.harness.upstreams.wanted import Provision, Wanted, pinned_beside, wanted_by
 
 app = typer.Typer(
     help="Bring the upstream code that cards name to this machine.", no_args_is_help=True
@@ -103,19 +91,17 @@ def fetch(
     _, wanted = _needs(folder, skills or ())
     if wheels:
         wanted = Wanted((), wanted.wheels)
+    urls = _parse_servers(servers or [], wanted)
     provision = Provision(
-        cache_folder(cache),
-        Servers(_parse_servers(servers or [], wanted), patience),
-        make_progress(Console(stderr=True)),
-        typer.echo,
+        cache_folder(cache), Console(stderr=True), typer.echo, urls=urls, patience=patience
     )
     short = provision.bring(wanted, branches=branches)
     if short:
         *others, last = _by_reason(short)
         for line in others:
             typer.echo(f"not fetched: {line}", err=True)
-        error = short[-1].error
-        raise InputError("upstream", None, f"not fetched: {last}", error.remedy)
+        remedy = [error.remedy for error in short.values()][-1]
+        raise InputError("upstream", None, f"not fetched: {last}", remedy)
     commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
     typer.echo(f"all there: {len(commits)} commits and {number} wheels, in {cache_folder(cache)}")
 
@@ -143,8 +129,8 @@ def list_command(
         for item in wanted.commits
     ]
     for wheel in wanted.wheels:
-        here = has_wheel(place, wheel)
-        damaged = not here and damage(place, wheel) is not None
+        found = wheel.cached(place)
+        here, damaged = isinstance(found, Archive), isinstance(found, DamagedWheel)
         row = {"name": wheel.package, "version": wheel.version, "here": here, "damaged": damaged}
         rows.append(row)
     if json_path:
@@ -167,24 +153,29 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
             cache is damaged and cannot be downloaded again.
     """
     (cards, needed), cache = _needs(request.skills, request.names), request.cache
-    choice = UpstreamChoice(request.upstreams, cache, request.offline)
-    wanted = missing(not_given(needed, cards, choice), cache)
+    given = {
+        (upstream.repo, upstream.commit)
+        for card in cards.values()
+        for name, upstream in card.upstreams.items()
+        if name in request.upstreams or upstream.repo in request.upstreams
+    }
+    commits = (item for item in needed.commits if (item.repo, item.commit) not in given)
+    wanted = Wanted(tuple(commits), needed.wheels).missing(cache)
     if request.offline:
-        for damaged in filter(None, (damage(cache, wheel) for wheel in wanted.wheels)):
-            raise damaged
-        names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
+        for wheel in wanted.wheels:
+            if isinstance(damaged := wheel.cached(cache), DamagedWheel):
+                raise damaged
+        names = [str(item) for item in (*wanted.commits, *wanted.wheels)]
         return (f"{listed(names)}: not in the cache",) if names else ()
-    servers = Servers({}, _PROVE_PATIENCE)
-    provision = Provision(
-        cache, servers, make_progress(console), partial(typer.echo, err=True), wait=_PROVE_PATIENCE
-    )
+    say = partial(typer.echo, err=True)
+    provision = Provision(cache, console, say, patience=_PROVE_PATIENCE, wait=_PROVE_PATIENCE)
     try:
         short = provision.bring(wanted)
     except InputError as error:  # no git, a full disk, or another run that fetches
         return (str(error),)
-    for item in short:
-        if isinstance(item.error, DamagedWheel):
-            raise item.error
+    for reason in short.values():
+        if isinstance(reason, DamagedWheel):
+            raise reason
     return _by_reason(short)
 
 
@@ -203,11 +194,11 @@ def _parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
     return found
 
 
-def _by_reason(short: Sequence[Shortfall]) -> tuple[str, ...]:
+def _by_reason(short: Mapping[str, InputError]) -> tuple[str, ...]:
     """Return one line for each reason why something is missing, with the first of what is."""
     found: dict[str, list[str]] = {}
-    for item in short:
-        found.setdefault(item.error.problem, []).append(item.what)
+    for what, error in short.items():
+        found.setdefault(error.problem, []).append(what)
     return tuple(f"{listed(names)}: {reason}" for reason, names in found.items())
 
 

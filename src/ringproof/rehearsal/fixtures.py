@@ -20,9 +20,8 @@ import pytest
 from ringproof.cli.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
-from ringproof.harness.upstreams.choice import parse_overrides
-from ringproof.harness.upstreams.fetched import fetched_spec
-from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.fetching import fetched_spec
+from ringproof.harness.upstreams.sources import open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamUnavailable
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Failure, Outcome, Servers

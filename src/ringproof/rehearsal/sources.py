@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.releases import download_wheels, examined, make_folder, sha256_of
-from ringproof.harness.upstreams.specs import open_tree
+from ringproof.harness.upstreams.sources import open_tree
 from ringproof.harness.upstreams.tree import (
     PICTURES,
     UpstreamError,

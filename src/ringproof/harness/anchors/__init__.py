@@ -1,7 +1,6 @@
 """Anchors: references to upstream code by symbol instead of by line number."""
 
 from ringproof.harness.anchors.resolve import AnchorResolver, AnchorStatus, Resolution
-from ringproof.harness.upstreams.choice import open_upstream
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 __all__ = (
@@ -11,5 +10,4 @@ __all__ = (
     "UpstreamError",
     "UpstreamTree",
     "UpstreamUnavailable",
-    "open_upstream",
 )

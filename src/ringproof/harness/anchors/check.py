@@ -15,7 +15,7 @@ from ringproof.harness.cards.loading import LocatedCard
 from ringproof.harness.cards.model import Anchor, Card
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import LONGEST, relative_path, showable
-from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.sources import UpstreamChoice
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 CHANGED = "changed since the lock"

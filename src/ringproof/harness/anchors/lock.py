@@ -20,10 +20,9 @@ from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.anchors.resolve import AnchorResolver, Resolution
 from ringproof.harness.cards.model import Anchor, Card, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.choice import UpstreamChoice
-from ringproof.harness.upstreams.fetched import find_commit
-from ringproof.harness.upstreams.specs import open_tree
-from ringproof.harness.upstreams.submodules import Submodule
+from ringproof.harness.upstreams.fetching import find_commit
+from ringproof.harness.upstreams.git import Submodule
+from ringproof.harness.upstreams.sources import UpstreamChoice, open_tree
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree
 
 LOCK_FILE = "anchors.lock"

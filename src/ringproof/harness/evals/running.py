@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -13,11 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from ringproof.errors import InputError
 from ringproof.files import read_bounded
 from ringproof.harness.evals.cases import Case
-from ringproof.harness.proofs.progress import Progress
+from ringproof.harness.proofs.progress import progress
 from ringproof.installing import AGENTS
+from ringproof.processes import contained
 
 PROMPT = "{prompt}"
 """Stands in a command line for the prompt; without it, the prompt is standard input."""
@@ -75,7 +75,7 @@ def judged(case: Case, answer: str) -> tuple[bool, ...]:
 
 
 def ask_all(
-    arms: Sequence[Arm], command: Sequence[str], limit: float, progress: Progress
+    arms: Sequence[Arm], command: Sequence[str], limit: float, console: Console
 ) -> Iterator[Answer]:
     """Ask for each arm, one after the other, and yield the answers.
 
@@ -83,16 +83,13 @@ def ask_all(
         InputError: The command does not exist.
     """
     failed = 0
-    progress.begin("evals", len(arms))
-    try:
+    with progress(console, "evals", len(arms)) as update:
         for done, arm in enumerate(arms):
-            progress.update(done, len(arms), failed, f"{arm.case.id} {arm.name}")
+            update(done, len(arms), failed, f"{arm.case.id} {arm.name}")
             answer = ask(arm, command, limit)
             failed += answer.state != "answered"
             yield answer
-        progress.update(len(arms), len(arms), failed, "")
-    finally:
-        progress.end()
+        update(len(arms), len(arms), failed, "")
 
 
 def ask(arm: Arm, command: Sequence[str], limit: float) -> Answer:
@@ -135,22 +132,15 @@ def _run(words: Sequence[str], project: Path, given: str, out: Path, limit: floa
     ):
         stdin.write(given.encode())
         stdin.seek(0)
+        streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         try:
-            process = subprocess.Popen(
-                words, cwd=project, stdin=stdin, stdout=stdout, stderr=stderr,
-                start_new_session=True,
-            )  # fmt: skip
+            with contained(words, cwd=project, **streams) as process:
+                return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
         except OSError as error:
             problem = f"cannot be started: {error.strerror}"
             raise InputError("--cmd", words[0], problem, "name a program on the PATH") from error
-        try:
-            return process.wait(limit)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _text(path: Path) -> str:

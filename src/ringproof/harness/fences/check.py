@@ -29,7 +29,7 @@ from ringproof.harness.code.quotes import (
 from ringproof.harness.fences.mentions import MAX_DOCUMENT_BYTES, ByteSpan, Mention, find_mentions
 from ringproof.harness.reports.model import Finding, Report, Rule
 from ringproof.harness.reports.printable import LONGEST, relative_path, showable
-from ringproof.harness.upstreams.submodules import submodule_urls
+from ringproof.harness.upstreams.git import submodule_urls
 from ringproof.harness.upstreams.tree import FolderTree, UpstreamError, UpstreamTree
 
 CHECKOUT = "."

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.harness.anchors.resolve import AnchorResolver
 from ringproof.harness.code.files import SourceLines, TreeFiles
-from ringproof.harness.upstreams.specs import open_tree, split_git
-from ringproof.harness.upstreams.submodules import repository_of, submodule_urls
+from ringproof.harness.upstreams.git import repository_of, submodule_urls
+from ringproof.harness.upstreams.sources import open_tree, split_git
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamTree, UpstreamUnavailable
 
 OPTION = "--upstream"

@@ -29,7 +29,7 @@ from ringproof.harness.cards import (
 )
 from ringproof.harness.proofs.executed import Touch, note
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
-from ringproof.harness.upstreams.choice import UpstreamChoice, parse_overrides
+from ringproof.harness.upstreams.sources import UpstreamChoice, parse_overrides
 from ringproof.harness.upstreams.tree import PICTURES
 
 UPSTREAM_OPTION = "--ringproof-upstream"

@@ -14,6 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringproof.harness.upstreams.gitprogram import Git, first_line
+
 _GPU_QUERY = (
     "import json, torch; "
     "print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]))"
@@ -46,8 +48,9 @@ def read_environment(root: Path) -> Environment:
     except importlib.metadata.PackageNotFoundError:
         torch = None
     gpus = _gpus() if torch is not None else ()
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = None if commit is None else _git(root, "status", "--porcelain")
+    here = ("-C", str(root))
+    commit = first_line(Git(None), *here, "rev-parse", "--verify", "HEAD") or None
+    changes = first_line(Git(None), *here, "status", "--porcelain")
     return Environment(
         name=_class_name(torch, gpus),
         python=platform.python_version(),
@@ -56,7 +59,7 @@ def read_environment(root: Path) -> Environment:
         cpus=_usable_cpus(),
         gpus=gpus,
         commit=commit,
-        dirty=None if changes is None else bool(changes),
+        dirty=None if commit is None else bool(changes),
     )
 
 
@@ -81,31 +84,9 @@ def _usable_cpus() -> int:
 def _gpus() -> tuple[str, ...]:
     if shutil.which("nvidia-smi") is None and not Path("/dev/nvidia0").exists():
         return ()
-    output = _output([sys.executable, "-c", _GPU_QUERY], seconds=120)
+    command = [sys.executable, "-c", _GPU_QUERY]
     try:
-        return tuple(json.loads((output or "[]").splitlines()[-1]))
-    except (ValueError, IndexError):
+        done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+        return tuple(json.loads(done.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return ()
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    if shutil.which("git") is None:
-        return None
-    return _output(["git", "-C", str(root), *arguments], seconds=30)
-
-
-def _output(command: list[str], *, seconds: float) -> str | None:
-    """Return the output of a short command, or ``None`` if it failed."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from rich.console import Console
+
 from ringproof.errors import InputError
 from ringproof.harness.cards import (
     Card,
@@ -31,10 +33,10 @@ from ringproof.harness.proofs.evidence import (
 )
 from ringproof.harness.proofs.executed import Evidence
 from ringproof.harness.proofs.grounds import Grounds
-from ringproof.harness.proofs.progress import Progress
+from ringproof.harness.proofs.progress import progress
 from ringproof.harness.proofs.suite import ProveRequest, SuiteResult, judge_tests, run_suite
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
-from ringproof.harness.upstreams.choice import UpstreamChoice
+from ringproof.harness.upstreams.sources import UpstreamChoice
 
 NO_TESTS = "needs a checkout of ringproof"
 """Why tests are not here where only the skills are."""
@@ -68,7 +70,7 @@ class _Subject:
     own: Mapping[str, Evidence]
 
 
-def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], None]) -> ProveResult:
+def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]) -> ProveResult:
     """Run every proof of the chosen skills once and judge their statements.
 
     Args:
@@ -95,10 +97,10 @@ def prove(request: ProveRequest, progress: Progress, notice: Callable[[str], Non
     )
     for line in stale:
         notice(line)
-    anchors = _prove_anchors(request, subjects, progress)
+    anchors = _prove_anchors(request, subjects, console)
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
-    suite = run_suite(request, runnable, jobs, progress)
+    suite = run_suite(request, runnable, jobs, console)
     alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in wanted)
     results = tuple(
         _judge(subject, anchors[subject.name], suite, alone=alone) for subject in subjects
@@ -149,7 +151,7 @@ def _exists(root: Path, proof: Proof) -> bool:
 
 
 def _prove_anchors(
-    request: ProveRequest, subjects: Sequence[_Subject], progress: Progress
+    request: ProveRequest, subjects: Sequence[_Subject], console: Console
 ) -> Mapping[str, Mapping[str, ProofResult]]:
     """Look up all anchors, and return the results by skill and proof id."""
     choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
@@ -158,20 +160,17 @@ def _prove_anchors(
     total = sum(len(subject.card.anchors) for subject in subjects)
     done = failed = 0
     found: dict[str, Mapping[str, ProofResult]] = {}
-    progress.begin("anchors", total)
-    try:
+    with progress(console, "anchors", total) as update:
         for subject in subjects:
             results = {}
             for anchor in subject.card.anchors:
-                progress.update(done, total, failed, f"{anchor.upstream}: {anchor.path}")
+                update(done, total, failed, f"{anchor.upstream}: {anchor.path}")
                 result = prover.prove(subject.card, anchor)
                 results[result.id] = result
                 done += 1
                 failed += result.state is ProofState.FAILED
             found[subject.name] = MappingProxyType(results)
-        progress.update(done, total, failed, "")
-    finally:
-        progress.end()
+        update(done, total, failed, "")
     return MappingProxyType(found)
 
 

@@ -2,15 +2,15 @@
 
 Loaded with ``-p ringproof.harness.proofs.recorder``. ``--ringproof-select FILE`` is a JSON object
 ``{"ids": [...], "quick": bool}``: a test is run when an id names it, its function, class or file;
-with ``quick`` tests marked ``slow`` are left out. ``--ringproof-events FILE`` receives one JSON
-object per line, flushed at once, so that a run that dies is told apart from one that ends.
+with ``quick`` tests marked ``slow`` are skipped, as left out. ``--ringproof-events FILE`` receives
+one JSON object per line, flushed at once, so that a run that dies is told apart from one that ends.
 ``--ringproof-upstream NAME=SPEC`` tells tests where a checkout of an upstream is; a test that needs
 one and is given none skips, with `UpstreamChoice`'s words as its reason. ``--ringproof-cache DIR``
 is the cache in which such checkouts are looked for, and with ``--ringproof-offline`` tests download
 nothing. The events:
 
     {"event": "collect", "id": FILE, "outcome": "failed" | "skipped", "detail": TEXT}
-    {"event": "selected", "ids": [...], "left_out": [...]}
+    {"event": "selected", "ids": [...]}
     {"event": "start", "id": NODE}
     {"event": "phase", "id": NODE, "when": "setup" | "call" | "teardown", "outcome": ...,
      "seconds": S, "detail": TEXT, "expected_failure": bool, "properties": [[NAME, VALUE], ...],
@@ -35,6 +35,7 @@ from ringproof.harness.cards.proof import covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.proofs.executed import Touch, collecting
 from ringproof.harness.proofs.imports import ImportedUpstreams
+from ringproof.harness.proofs.verdicts import LEFT_OUT
 
 TOUCHES = "ringproof-touches"
 """Property of a test that carries what it touched of upstream from a worker."""
@@ -57,22 +58,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start recording.
-
-    Where tests are distributed, the controlling process writes what becomes of them, and the first
-    worker what was collected and chosen: the controller collects nothing itself.
-    """
+    """Start recording; where tests are distributed, only the controlling process records."""
     events = config.getoption("--ringproof-events")
     selection = config.getoption("--ringproof-select")
     if selection is not None:
         wanted = json.loads(Path(selection).read_text("utf-8"))
         config.pluginmanager.register(_Selector(tuple(wanted["ids"]), bool(wanted["quick"])))
         config.pluginmanager.register(_Touches())
-    worker = getattr(config, "workerinput", {}).get("workerid")
-    if events is not None and worker in (None, "gw0"):
+    if events is not None and not hasattr(config, "workerinput"):
         stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115 - closed at session end
-        kind = _Recorder if worker is None else _Collection
-        config.pluginmanager.register(kind(stream, str(config.rootpath)), "ringproof-recorder")
+        config.pluginmanager.register(_Recorder(stream, str(config.rootpath)))
 
 
 class _Selector:
@@ -87,14 +82,11 @@ class _Selector:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         named = [item for item in items if any(covers(wanted, item.nodeid) for wanted in self._ids)]
-        slow = {item for item in named if self._quick and item.get_closest_marker("slow")}
-        kept = [item for item in named if item not in slow]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-        items[:] = kept
-        recorder = config.pluginmanager.get_plugin("ringproof-recorder")
-        if recorder is not None:
-            left_out = [item.nodeid for item in named if item in slow]
-            recorder.write("selected", ids=[item.nodeid for item in kept], left_out=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(named)])
+        items[:] = named
+        for item in named:
+            if self._quick and item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason=LEFT_OUT), append=False)
 
 
 class _Touches:
@@ -130,8 +122,8 @@ class _Touches:
         yield from self._imports.touches(item.path, name)
 
 
-class _Collection:
-    """Records the collection. Paths below the repository root are made relative."""
+class _Recorder:
+    """Writes the events. Paths below the repository root are made relative."""
 
     def __init__(self, stream: TextIO, root: str) -> None:
         self._stream = stream
@@ -145,6 +137,13 @@ class _Collection:
         if report.outcome != "passed":
             detail = self._detail(report)
             self.write("collect", id=report.nodeid, outcome=report.outcome, detail=detail)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.write("selected", ids=[item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self.write("selected", ids=list(ids))
 
     def pytest_unconfigure(self) -> None:
         self._stream.close()
@@ -162,10 +161,6 @@ class _Collection:
             text += f"\n{content.rstrip()[-_OUTPUT_CHARACTERS:]}"
         text = text.replace(f"{self._root}/", "").strip()
         return text.encode("utf-8", "replace").decode("utf-8")
-
-
-class _Recorder(_Collection):
-    """Also records the results of tests."""
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.write("start", id=nodeid)

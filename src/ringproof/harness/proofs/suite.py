@@ -17,19 +17,20 @@ from types import MappingProxyType
 from typing import IO, Any, TextIO
 
 import psutil
+from rich.console import Console
 
 from ringproof.errors import InputError
 from ringproof.harness.cards.proof import Proof, covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.proofs.executed import Evidence, Touch
-from ringproof.harness.proofs.progress import Progress
-from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Spread
-from ringproof.harness.upstreams.specs import absolute_spec
+from ringproof.harness.proofs.progress import Update, progress
+from ringproof.harness.proofs.verdicts import LEFT_OUT, ProofResult, ProofState, Spread
+from ringproof.harness.upstreams.sources import absolute_spec
+from ringproof.processes import contained
 
 _LOG_TAIL_LINES = 6
 _GRACE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
-LEFT_OUT = "left out of the quick run"
 
 # States of tests: the first that any test has is that of the proof.
 TEST_STATES = (
@@ -136,22 +137,20 @@ class EventLog:
     """Collects the events of `recorder` into a `SuiteResult`, and is the source of progress."""
 
     selected: tuple[str, ...] | None = None
-    left_out: tuple[str, ...] = ()
     ended: bool = False
-    finished: int = 0
-    failed: int = 0
     current: str = ""
     _tests: dict[str, TestOutcome] = field(default_factory=dict)
     _problems: dict[str, CollectProblem] = field(default_factory=dict)
     _partial: str = ""
 
-    def read(self, stream: TextIO, progress: Progress) -> None:
+    def read(self, stream: TextIO, update: Update) -> None:
         """Read the lines that were written since the last call, and update the progress."""
         *whole, self._partial = (self._partial + stream.read()).split("\n")
         for line in whole:
             self.feed(line)
+        finished = [test.state for test in self._tests.values() if test.finished]
         total = None if self.selected is None else len(self.selected)
-        progress.update(self.finished, total, self.failed, self.current)
+        update(len(finished), total, finished.count(ProofState.FAILED), self.current)
 
     def feed(self, line: str) -> None:
         """Read one line. Incomplete lines are ignored."""
@@ -161,7 +160,7 @@ class EventLog:
         except (ValueError, KeyError, TypeError):
             return
         if kind == "selected":
-            self.selected, self.left_out = tuple(event["ids"]), tuple(event["left_out"])
+            self.selected = tuple(event["ids"])
         elif kind == "collect":
             failed = event["outcome"] == "failed"
             self._problems[event["id"]] = CollectProblem(event["id"], failed, event["detail"])
@@ -171,10 +170,7 @@ class EventLog:
         elif kind == "phase":
             self._phase(event)
         elif kind == "finish":
-            test = self._tests.setdefault(event["id"], TestOutcome(event["id"]))
-            test.finished = True
-            self.finished += 1
-            self.failed += test.state is ProofState.FAILED
+            self._tests.setdefault(event["id"], TestOutcome(event["id"])).finished = True
         elif kind == "end":
             self.ended = True
 
@@ -190,7 +186,8 @@ class EventLog:
         if state is ProofState.PASSED or test.state is ProofState.FAILED:
             return
         outside = state is ProofState.FAILED and event["when"] != "call"
-        test.state = state
+        left_out = state is ProofState.SKIPPED and event["detail"] == LEFT_OUT
+        test.state = ProofState.LEFT_OUT if left_out else state
         test.detail = f"in {event['when']}: " * outside + event["detail"]
 
     def result(self, ended: str) -> SuiteResult:
@@ -206,13 +203,12 @@ class EventLog:
             test.detail = f"{ended} while this test was running\n{test.detail}".strip()
         cut = [name for name in self.selected or () if name not in tests]
         tests |= {name: TestOutcome(name, ProofState.NOT_RUN, detail=ended) for name in cut}
-        tests |= {name: TestOutcome(name, ProofState.LEFT_OUT) for name in self.left_out}
         incomplete = ended if cut or died or self.selected is None or not self.ended else ""
         return SuiteResult(MappingProxyType(tests), tuple(self._problems.values()), incomplete)
 
 
 def run_suite(
-    request: ProveRequest, proofs: Sequence[Proof], jobs: int, progress: Progress
+    request: ProveRequest, proofs: Sequence[Proof], jobs: int, console: Console
 ) -> SuiteResult:
     """Run the tests, follow their events, and end all processes.
 
@@ -252,20 +248,18 @@ def run_suite(
         *_distributed(tuple(dict.fromkeys(proof.file for proof in proofs)), jobs),
     ]
     log = EventLog()
-    deadline = time.monotonic() + request.timeout
-    progress.begin("tests", None)
-    try:
-        with (
-            output.open("wb") as stream,
-            _contained(command, cwd=request.root, output=stream) as process,
-            events.open("r", encoding="utf-8") as lines,
-        ):
-            while _wait(process, deadline):
-                log.read(lines, progress)
-            log.read(lines, progress)
-            code = process.poll()
-    finally:
-        progress.end()
+    with (
+        progress(console, "tests") as update,
+        output.open("wb") as stream,
+        events.open("r", encoding="utf-8") as lines,
+        _supervised(command, request.root, stream) as process,
+    ):
+        deadline = time.monotonic() + request.timeout
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0.0)))
+            log.read(lines, update)
+        code = process.poll()
     return log.result(_ending(code, request.timeout, output))
 
 
@@ -287,66 +281,37 @@ def _ending(code: int | None, seconds: float, output: Path) -> str:
 
 
 @contextlib.contextmanager
-def _contained(
-    command: Sequence[str], *, cwd: Path, output: IO[bytes]
+def _supervised(
+    command: Sequence[str], folder: Path, output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in its own session, and end all of its processes on exit.
+    """Run a command, and end it and all that it has started on exit, whatever their sessions are.
 
-    Its output goes to a file, so no pipe can fill.
+    It is interrupted first, so that it can close what it opened. Its output goes to a file, so that
+    no pipe can fill.
     """
-    process = subprocess.Popen(
-        list(command),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    strays: set[psutil.Process] = set()
     try:
-        yield process
-    finally:
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt the process, so that it can close what it opened, then kill all that is left."""
-    strays = _descendants(process.pid)
-    try:
-        if process.poll() is None:
-            _signal_group(process.pid, signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_SECONDS)
-        if process.poll() is None:
-            strays |= _descendants(process.pid)
-    finally:
-        # This also runs after a second interrupt and after a normal end, since a test may have left
-        # processes in the group.
-        _signal_group(process.pid, signal.SIGKILL)
+        with contained(command, cwd=folder, **streams) as process:
+            try:
+                yield process
+            finally:
+                strays |= _descendants(process.pid)
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGINT)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE_SECONDS)
+                    strays |= _descendants(process.pid)
+    finally:  # also after a second interrupt
         for stray in strays:
             with contextlib.suppress(psutil.Error):
                 stray.kill()
-        process.wait()
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _descendants(root: int) -> set[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return set(psutil.Process(root).children(recursive=True))
     return set()
-
-
-def _wait(process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Sleep briefly, and return whether the process still runs before the deadline."""
-    left = deadline - time.monotonic()
-    if process.poll() is not None or left <= 0:
-        return False
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(min(_PAUSE_SECONDS, left))
-    return True
 
 
 def judge_tests(

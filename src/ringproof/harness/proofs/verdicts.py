@@ -33,6 +33,10 @@ class Verdict(str, Enum):
         return member
 
 
+LEFT_OUT = "left out of the quick run"
+"""Why a test that is marked slow was skipped."""
+
+
 class ProofState(str, Enum):
     """Result of one proof of a statement, or of one of its tests."""
 

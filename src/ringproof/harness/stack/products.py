@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.specs import FORMS, open_tree
+from ringproof.harness.upstreams.gitprogram import Git, first_line
+from ringproof.harness.upstreams.sources import FORMS, open_tree
 from ringproof.harness.upstreams.tree import (
     FolderTree,
     InstalledTree,
@@ -174,12 +175,4 @@ def checked_out(folder: Path) -> str | None:
     """Return the commit that a folder has checked out; ``None`` where it is no git checkout."""
     if not (folder / ".git").exists():
         return None
-    # Import here, since loading libgit2 takes time and everything else works without it.
-    try:
-        import pygit2
-    except ImportError:
-        return None
-    try:
-        return str(pygit2.Repository(str(folder)).head.target)
-    except (pygit2.GitError, KeyError):
-        return None
+    return first_line(Git(folder), "rev-parse", "--verify", "HEAD") or None

@@ -1,137 +1,136 @@
-"""Runs the ``git`` program on one bare repository, and says in one line why it failed."""
+"""Runs the ``git`` program on one repository, without the settings of a shell."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shutil
-import signal
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ringproof.errors import InputError
+from ringproof.processes import contained
 
 # A user's hook or shell may have set these, and they would lead to another repository.
 _UNSET = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
           "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_NAMESPACE")  # fmt: skip
 _SET = ("LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true", "GIT_SSH_VARIANT=auto")
-_UNREACHABLE = re.compile(
-    r"[Cc]ould not resolve|[Cc]onnection (refused|reset|timed out)|[Ff]ailed to connect"
-    r"|[Cc]ouldn't connect|unable to (connect|look up)|[Nn]etwork is unreachable|No route to host"
-    r"|[Oo]peration (timed out|too slow)|early EOF|hung up unexpectedly|SSL|HTTP 5\d\d"
-    r"|error: 5\d\d|Proxy|403|407"
-)
-_UNKNOWN = re.compile(
-    r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"
-)
-_FULL = re.compile(r"No space left on device|[Dd]isk quota exceeded|File too large")
-_ACCESS = re.compile(r"^fatal: (unable to access '[^']*': )?")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@|[^/\s@:]+:[^/\s@:]+@")
 
 
-class Unreachable(InputError):
-    """The server of a repository does not answer. Other repositories there will not, either."""
+class Ended(NamedTuple):
+    """How a command ended: its exit code, ``None`` after a time limit; its output and messages."""
+
+    code: int | None
+    out: str
+    log: str
+
+    @property
+    def reason(self) -> str:
+        """Git's own last word on what failed, on one line."""
+        lines = [line.strip() for line in self.log.replace("\r", "\n").splitlines()]
+        named = [line for line in lines if line.startswith(("fatal:", "error:", "remote: fatal:"))]
+        return " ".join([*named, *filter(None, lines), "git gave no reason"][0].split())
 
 
 @dataclass(frozen=True)
-class GitProgram:
-    """The ``git`` program for a bare repository in the cache.
+class Git:
+    """The ``git`` program for one repository.
 
     Attributes:
-        folder: The repository; ``None`` for commands that need none.
-        url: Where it is fetched from.
-        lock: File descriptor of the lock of the cache, which the program keeps while it runs.
+        folder: Bare repository, or folder of a work tree; ``None`` for commands that need none.
+        settings: Entries ``NAME=VALUE`` of git's configuration.
+        lock: File descriptor of a lock, which the program keeps while it runs.
+        fetches: Whether git may fetch objects. Otherwise an object that is missing in a partial
+            clone is an error, and not fetched.
     """
 
     folder: Path | None
-    url: str
-    lock: int
+    settings: tuple[str, ...] = ()
+    lock: int | None = None
+    fetches: bool = False
 
-    def run(
-        self, *arguments: str, feed: str = "", seconds: float | None = None, what: str = ""
-    ) -> str:
-        """Run one command and return its standard output.
+    def command(self, *arguments: str) -> list[str]:
+        """Return the words of a command.
+
+        Raises:
+            InputError: There is no git.
+        """
+        program = shutil.which("git")
+        if program is None:
+            problem, remedy = "the git program is not installed", "install git 2.29 or newer"
+            raise InputError("upstream", None, problem, f"{remedy}, or use dir: or pip:")
+        words = ["env", *(word for name in _UNSET for word in ("-u", name)), *_SET]
+        words += () if self.fetches else ("GIT_ALLOW_PROTOCOL=none",)
+        words += (program, "-c", "core.fsmonitor=false")
+        words += (word for setting in self.settings for word in ("-c", setting))
+        if self.folder is not None:
+            inside = self.folder / ".git"
+            words.append(f"--git-dir={inside if inside.exists() else self.folder}")
+        return [*words, *arguments]
+
+    def run(self, *arguments: str, feed: str = "", seconds: float | None = None) -> Ended:
+        """Run one command in a session of its own, so that its helpers end with it.
 
         Args:
             feed: Standard input.
             seconds: Time limit.
-            what: What is fetched, for messages.
+        """
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        kept = () if self.lock is None else (self.lock,)
+        command = self.command(*arguments)
+        with contained(command, pass_fds=kept, text=True, errors="replace", **pipes) as process:
+            try:
+                out, log = process.communicate(feed, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                return Ended(None, "", "")
+            return Ended(process.returncode, out, log)
+
+
+class BlobReader:
+    """Reads files of a repository by their ids, in one process of ``git cat-file --batch``."""
+
+    def __init__(self, git: Git) -> None:
+        self._process = subprocess.Popen(
+            git.command("cat-file", "--batch"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def read(self, blob: str, limit: int) -> bytes:
+        """Return the content of a file.
 
         Raises:
-            Unreachable: The server does not answer in time.
-            InputError: The command failed.
+            OverflowError: It is larger than the limit; nothing else can be read after that.
+            OSError: It is missing or damaged.
         """
-        command = [
-            *("env", *(word for name in _UNSET for word in ("-u", name)), *_SET, _program()),
-            *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60"),
-            *("-c", f"remote.origin.url={self.url}", "-c", "core.fsmonitor=false"),
-            *("-c", "fetch.negotiationAlgorithm=noop", "-c", "maintenance.auto=false"),
-            *(() if self.folder is None else (f"--git-dir={self.folder}",)),
-            *arguments,
-        ]
-        code, out, log = _ended(command, feed, seconds, self.lock)
-        if code != 0:
-            raise self._failure(what, log, seconds if code is None else None)
-        return out
+        source, sink = self._process.stdout, self._process.stdin
+        assert source is not None and sink is not None
+        with contextlib.suppress(BrokenPipeError):
+            sink.write(f"{blob}\n".encode())
+            sink.flush()
+        header = source.readline().split()
+        if len(header) != 3:  # "ID missing", or the process ended
+            log = "" if header else self._process.communicate()[1].decode("utf-8", "replace")
+            raise OSError(Ended(None, "", log).reason if log else f"{blob} is missing")
+        size = int(header[2])
+        if size > limit:
+            raise OverflowError(f"{size:,} bytes")
+        data = source.read(size + 1)[:size]
+        if len(data) < size:
+            raise OSError(f"{blob} is cut short")
+        return data
 
-    def _failure(self, what: str, log: str, seconds: float | None) -> InputError:
-        url = _CREDENTIALS.sub("", self.url)
-        reason = f"no answer within {seconds:g} s" if seconds is not None else _reason(log)
-        name = f"{what} from {url}" if what else url
-        if _FULL.search(log):
-            return InputError("--cache", self.folder, "the disk is full", "free space, and go on")
-        if seconds is not None or _UNREACHABLE.search(log):
-            remedy = "check the network, or name another server with --from NAME=URL"
-            return Unreachable("upstream", None, f"{url} cannot be reached: {reason}", remedy)
-        if _UNKNOWN.search(log):
-            remedy = "correct the card, or name another server with --from NAME=URL"
-            return InputError("upstream", None, f"has no such commit: {name}", remedy)
-        remedy = "name another server with --from NAME=URL"
-        return InputError("upstream", None, f"cannot be fetched: {name}: {reason}", remedy)
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
-def _program() -> str:
-    found = shutil.which("git")
-    if found is None:
-        problem = "the git program is not installed"
-        raise InputError("upstream", None, problem, "install git 2.29 or newer, or give --upstream")
-    return found
-
-
-def _ended(
-    command: Sequence[str], feed: str, seconds: float | None, lock: int
-) -> tuple[int | None, str, str]:
-    """Run a command in a session of its own, so that it can be ended with all its helpers.
-
-    Returns:
-        Its exit code, ``None`` after the time limit; its standard output; its messages.
-    """
-    with subprocess.Popen(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        pass_fds=(lock,),
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            out, log = process.communicate(feed, timeout=seconds)
-            return process.returncode, out, log
-        except subprocess.TimeoutExpired:
-            return None, "", ""
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _reason(log: str) -> str:
-    """Return git's own last word on what failed, on one line and without passwords."""
-    lines = [line.strip() for line in log.replace("\r", "\n").splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("fatal:", "error:", "remote: fatal:"))]
-    said = _ACCESS.sub("", (named or lines or ["git gave no reason"])[0])
-    return _CREDENTIALS.sub("", " ".join(said.split()))[:200]
+def first_line(git: Git, *arguments: str) -> str:
+    """Return the first line that a command prints; empty if it fails or there is no git."""
+    if shutil.which("git") is None:
+        return ""
+    ended = git.run(*arguments, seconds=30)
+    return ended.out.partition("\n")[0].strip() if ended.code == 0 else ""

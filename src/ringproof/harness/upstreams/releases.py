@@ -39,8 +39,6 @@ _UNREACHABLE = re.compile(
 )
 _NO_MATCH = "No matching distribution found"
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
-
-
 _MAX_RECORD = 1_000
 
 
@@ -77,13 +75,30 @@ def release_folder(cache: Path, package: str, version: str) -> Path:
     return cache / canonicalize_name(package) / version
 
 
-def wheels_in(folder: Path) -> Iterator[Archive | DamagedWheel]:
-    """Yield the wheels of a folder, and an error for each that is damaged."""
-    for path in sorted(folder.glob("*.whl")):
+def cached_wheels(cache: Path, package: str, version: str) -> Iterator[Archive | DamagedWheel]:
+    """Yield the wheels of one release in the cache, and an error for each that is damaged."""
+    for path in sorted(release_folder(cache, package, version).glob("*.whl")):
         try:
             yield examined(path)
         except DamagedWheel as damage:
             yield damage
+
+
+def cached_wheel(
+    cache: Path, package: str, version: str, accepted: tuple[str, ...]
+) -> Archive | DamagedWheel | None:
+    """Return the cached wheel of a release whose hash is accepted, or else one that is damaged.
+
+    Args:
+        accepted: Accepted SHA-256 values; any if empty.
+    """
+    damaged = None
+    for wheel in cached_wheels(cache, package, version):
+        if isinstance(wheel, DamagedWheel):
+            damaged = damaged or wheel
+        elif not accepted or wheel.sha256 in accepted:
+            return wheel
+    return damaged
 
 
 def examined(path: Path) -> Archive:
@@ -104,8 +119,10 @@ def examined(path: Path) -> Archive:
         raise DamagedWheel(path, "its SHA-256 is not recorded beside it")
     if known.decode("ascii", "replace").strip() != digest:
         raise DamagedWheel(path, "its SHA-256 is not the recorded one")
-    if not zipfile.is_zipfile(path):
-        raise DamagedWheel(path, "it is not a zip file")
+    try:
+        zipfile.ZipFile(path).close()
+    except zipfile.BadZipFile as error:
+        raise DamagedWheel(path, "it is not a readable zip file") from error
     return Archive(path, digest)
 
 
@@ -113,7 +130,7 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
+        while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
@@ -123,10 +140,7 @@ def open_release(
 ) -> WheelTree:
     """Open the files of a release; arguments and errors are those of `fetch_release`."""
     archive = fetch_release(package, version, cache=cache, accepted=accepted, offline=offline)
-    try:
-        return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
-    except UpstreamError as error:
-        raise DamagedWheel(archive.path, "it is not a readable zip file") from error
+    return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
 
 
 def fetch_release(
@@ -154,25 +168,21 @@ def fetch_release(
         InputError: The index has no wheel of the release.
     """
     wanted = f"{package}=={version}"
-    folder = release_folder(cache, package, version)
-    others: dict[str, str] = {}
-    damaged: list[DamagedWheel] = []
-    for found in wheels_in(folder):
-        if isinstance(found, DamagedWheel):
-            damaged.append(found)
-        elif not accepted or found.sha256 in accepted:
-            return found
-        else:
-            others[found.sha256] = found.path.name
-    if damaged and not mend:
-        raise damaged[0]
-    for archive in () if offline else download_wheels(wanted, folder, patience):
+    kept = cached_wheel(cache, package, version, accepted)
+    if isinstance(kept, Archive):
+        return kept
+    if kept is not None and not mend:
+        raise kept
+    if offline:
+        found = cached_wheels(cache, package, version)
+        names = [wheel.path.name for wheel in found if isinstance(wheel, Archive)]
+        but = "".join(f" ({name} has another hash)" for name in names)
+        raise UpstreamUnavailable(f"{wanted} is not in the cache{but}, and this is offline")
+    others = set()
+    for archive in download_wheels(wanted, release_folder(cache, package, version), patience):
         if not accepted or archive.sha256 in accepted:
             return archive
-        others[archive.sha256] = archive.path.name
-    if offline:
-        but = "".join(f" ({name} has another hash)" for name in others.values())
-        raise UpstreamUnavailable(f"{wanted} is not in the cache{but}, and this is offline")
+        others.add(archive.sha256)
     if not others:
         problem = "the package index has no such release as a wheel"
         remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"

@@ -1,4 +1,4 @@
-"""What cards and tests need from upstream: commits of repositories, and wheels.
+"""What cards and tests need from upstream, and bringing it into the cache.
 
 Beside the cards may lie two lists of what tests need: ``commits.txt`` with lines ``OWNER/NAME REF
 COMMIT``, and ``wheels.txt`` in pip's form of requirements with hashes, so that ``pip download
@@ -8,21 +8,36 @@ used.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
 
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.cards.model import Card, PackageUpstream
-from ringproof.harness.upstreams.choice import UpstreamChoice
-from ringproof.harness.upstreams.fetched import find_commit
+from ringproof.harness.proofs.progress import progress
+from ringproof.harness.upstreams.fetching import (
+    NEWEST,
+    SERVER,
+    Repository,
+    Unreachable,
+    find_commit,
+    locked,
+)
 from ringproof.harness.upstreams.releases import (
+    INDEX_UNREACHABLE,
+    Archive,
     DamagedWheel,
+    cached_wheel,
     fetch_release,
-    release_folder,
-    wheels_in,
 )
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
@@ -33,8 +48,10 @@ _RELEASE = re.compile(
     r"(?P<package>[a-z0-9]([a-z0-9-]*[a-z0-9])?)==(?P<version>[0-9][0-9a-z.]*)"
     r"(?P<hashes>(\s+--hash=sha256:[0-9a-f]{64})+)"
 )
+_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*([./][A-Za-z0-9][A-Za-z0-9_-]*)*")
 _MOVING = ("main", "master", "dev")
 """Refs that are branches; the others that cards name are tags, releases and pull requests."""
+_WHEELS_AT_ONCE = 4  # most of pip's time is its own
 
 
 @dataclass(frozen=True)
@@ -57,10 +74,12 @@ class PinnedWheel:
     version: str
     sha256: tuple[str, ...]
 
-    @property
-    def spec(self) -> str:
-        """The release as ``pip:PACKAGE==VERSION``."""
+    def __str__(self) -> str:
         return f"pip:{self.package}=={self.version}"
+
+    def cached(self, cache: Path) -> Archive | DamagedWheel | None:
+        """See `cached_wheel`."""
+        return cached_wheel(cache, self.package, self.version, self.sha256)
 
 
 @dataclass(frozen=True)
@@ -75,11 +94,13 @@ class Wanted:
     commits: tuple[WantedCommit, ...]
     wheels: tuple[PinnedWheel, ...]
 
-    @property
-    def branches(self) -> tuple[tuple[str, str], ...]:
-        """Repository and name of each branch that moves."""
-        named = {(item.repo, item.ref): None for item in self.commits if item.ref in _MOVING}
-        return tuple(named)
+    def missing(self, cache: Path) -> Wanted:
+        """Return the part that the cache does not have."""
+        commits = (
+            item for item in self.commits if find_commit(cache, item.repo, item.commit) is None
+        )
+        wheels = (w for w in self.wheels if not isinstance(w.cached(cache), Archive))
+        return Wanted(tuple(commits), tuple(wheels))
 
 
 def wanted_by(cards: Mapping[str, Card], pinned: Wanted) -> Wanted:
@@ -113,17 +134,15 @@ def pinned_beside(cards: Iterable[Path]) -> Wanted:
         InputError: A line of a list has another form.
     """
     folders = sorted({path.parent.parent for path in cards})
-    commits = [path for folder in folders if (path := folder / _COMMITS_FILE).is_file()]
-    wheels = [path for folder in folders if (path := folder / WHEELS_FILE).is_file()]
     remedy = "write OWNER/NAME REF COMMIT, the commit in full"
-    return Wanted(
-        tuple(
-            WantedCommit(match[1], match[3], match[2])
-            for path in commits
-            for match in _matches(path, _COMMIT, "is not a commit of a repository", remedy)
-        ),
-        tuple(wheel for path in wheels for wheel in read_wheels(path)),
-    )
+    commits = [
+        WantedCommit(match[1], match[3], match[2])
+        for folder in folders
+        if (path := folder / _COMMITS_FILE).is_file()
+        for match in _matches(path, _COMMIT, "is not a commit of a repository", remedy)
+    ]
+    lists = (path for folder in folders if (path := folder / WHEELS_FILE).is_file())
+    return Wanted(tuple(commits), tuple(wheel for path in lists for wheel in read_wheels(path)))
 
 
 def read_wheels(path: Path) -> tuple[PinnedWheel, ...]:
@@ -133,15 +152,11 @@ def read_wheels(path: Path) -> tuple[PinnedWheel, ...]:
         InputError: The file cannot be read, or a line is not a release with hashes.
     """
     remedy = "write PACKAGE==VERSION --hash=sha256:DIGEST"
-    found = _matches(path, _RELEASE, "is not a release with hashes", remedy)
-    return tuple(
-        PinnedWheel(
-            match["package"],
-            match["version"],
-            tuple(re.findall(r"sha256:([0-9a-f]{64})", match["hashes"])),
-        )
-        for match in found
-    )
+    found = []
+    for match in _matches(path, _RELEASE, "is not a release with hashes", remedy):
+        hashes = re.findall(r"sha256:([0-9a-f]{64})", match["hashes"])
+        found.append(PinnedWheel(match["package"], match["version"], tuple(hashes)))
+    return tuple(found)
 
 
 def _matches(
@@ -158,39 +173,150 @@ def _matches(
             raise InputError(str(path), line, problem, remedy)
 
 
-def missing(wanted: Wanted, cache: Path) -> Wanted:
-    """Return the part that the cache does not have."""
-    commits = (
-        item for item in wanted.commits if find_commit(cache, item.repo, item.commit) is None
-    )
-    wheels = (wheel for wheel in wanted.wheels if not has_wheel(cache, wheel))
-    return Wanted(tuple(commits), tuple(wheels))
+@dataclass(frozen=True)
+class Provision:
+    """One run that fetches.
 
+    Attributes:
+        cache: Folder for repositories and wheels.
+        console: Where progress is shown.
+        say: Function that receives a line for each repository that was fetched.
+        urls: Servers by ``OWNER/NAME``; GitHub by default.
+        patience: Seconds after which a server that does not answer counts as unreachable.
+        wait: Seconds to wait for another run that fetches into the same cache.
+    """
 
-def has_wheel(cache: Path, wheel: PinnedWheel) -> bool:
-    """Return whether the cache has a sound wheel of a release, whose hash is accepted."""
-    try:
-        fetch_release(
-            wheel.package, wheel.version, cache=cache, accepted=wheel.sha256, offline=True
-        )
-    except (UpstreamUnavailable, UpstreamError, DamagedWheel):
-        return False
-    return True
+    cache: Path
+    console: Console
+    say: Callable[[str], None]
+    urls: Mapping[str, str] = field(default_factory=dict)
+    patience: float = 30.0
+    wait: float = 60.0
+    _down: dict[str, InputError] = field(default_factory=dict, repr=False)
 
+    def bring(self, wanted: Wanted, *, branches: bool = False) -> dict[str, InputError]:
+        """Fetch what is not in the cache yet.
 
-def damage(cache: Path, wheel: PinnedWheel) -> DamagedWheel | None:
-    """Return what is wrong with the cached wheel of a release that `has_wheel` does not accept."""
-    found = wheels_in(release_folder(cache, wheel.package, wheel.version))
-    return next((item for item in found if isinstance(item, DamagedWheel)), None)
+        Args:
+            branches: Whether to fetch the newest commit of each branch, too.
 
+        Returns:
+            What could not be fetched, and why: the server or the index does not answer, or does not
+            have it.
 
-def not_given(wanted: Wanted, cards: Mapping[str, Card], choice: UpstreamChoice) -> Wanted:
-    """Return what is wanted without the commits that the user gave with ``--upstream``."""
-    given = {
-        (upstream.repo, upstream.commit)
-        for card in cards.values()
-        for name, upstream in card.upstreams.items()
-        if name in choice.overrides or upstream.repo in choice.overrides
-    }
-    commits = (item for item in wanted.commits if (item.repo, item.commit) not in given)
-    return Wanted(tuple(commits), wanted.wheels)
+        Raises:
+            InputError: Another run fetches, the cache cannot be written, or there is no git.
+        """
+        if not (wanted.commits or wanted.wheels):
+            return {}
+        short: dict[str, InputError] = {}
+        try:
+            with locked(self.cache, self.wait) as lock:
+                for repo, items in itertools.groupby(wanted.commits, lambda item: item.repo):
+                    short.update(self._commits(repo, list(items), lock, branches))
+                short.update(self._wheels(wanted.wheels))
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            problem = "the disk is full" if full else f"cannot be written: {error.strerror}"
+            remedy = "free space, and go on" if full else "name a writable folder"
+            raise InputError("--cache", self.cache, problem, remedy) from error
+        return short
+
+    def _commits(
+        self, repo: str, commits: list[WantedCommit], lock: int, branches: bool
+    ) -> Iterator[tuple[str, InputError]]:
+        """Fetch commits of one repository, and yield those that could not be fetched."""
+        url = self.urls.get(repo, f"{SERVER}/{repo}")
+        server = urlsplit(url).netloc or url  # a path has no host that others share
+        repository = Repository(repo, self.cache, url, lock, self.patience)
+        try:
+            if server in self._down:
+                raise self._down[server]
+            moving = [item.ref for item in commits if item.ref in _MOVING] if branches else []
+            for name in dict.fromkeys(moving):
+                newest = repository.newest_commit(name)
+                commits.append(WantedCommit(repo, newest, f"{NEWEST}{name}"))
+            failures = self._fetched(repository, commits)
+            refs = Counter(item.ref for item in commits)
+            for item in commits:
+                if item.commit in failures:
+                    yield str(item), failures[item.commit]
+                elif _REF.fullmatch(item.ref) and refs[item.ref] == 1:
+                    repository.give_name(item.ref, item.commit)
+        except InputError as error:
+            if error.field == "--cache":
+                raise
+            if isinstance(error, Unreachable):
+                self._down[server] = error
+            yield from ((str(item), error) for item in commits)
+
+    def _fetched(
+        self, repository: Repository, commits: Sequence[WantedCommit]
+    ) -> dict[str, InputError]:
+        """Fetch what is not there, and return by commit why it could not be fetched."""
+        found = dict.fromkeys(item.commit for item in commits)
+        new = [one for one in found if find_commit(self.cache, repository.name, one) is None]
+        if not new:
+            return {}
+        repository.newest_commit("HEAD")
+        with progress(self.console, f"{repository.name}: files") as update:
+            failures = repository.fetch(new, lambda done, all_: update(done, all_, 0, "fetching"))
+        self.say(f"{repository.name}: {len(new) - len(failures)} commits fetched")
+        return failures
+
+    def _wheels(self, wheels: Sequence[PinnedWheel]) -> Iterator[tuple[str, InputError]]:
+        """Download wheels, and yield those that could not be downloaded."""
+        cached = {wheel: wheel.cached(self.cache) for wheel in wheels}
+        new = [wheel for wheel in wheels if not isinstance(cached[wheel], Archive)]
+        if not new:
+            return
+        failed = 0
+        mended: list[DamagedWheel] = []
+        pool = ThreadPoolExecutor(_WHEELS_AT_ONCE)
+        try:
+            with progress(self.console, "wheels", len(new)) as update:
+                errors = pool.map(self._wheel, new)
+                for done, (wheel, error) in enumerate(zip(new, errors, strict=True), 1):
+                    broken = cached[wheel]
+                    if error is not None:
+                        failed += 1
+                        if isinstance(broken, DamagedWheel):
+                            error = DamagedWheel(broken.path, broken.flaw, error.problem)
+                        yield str(wheel), error
+                    elif isinstance(broken, DamagedWheel):
+                        mended.append(broken)
+                    update(done, len(new), failed, str(wheel))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        for broken in mended:
+            self.say(f"{broken.path} was damaged and is downloaded again: {broken.flaw}")
+        self.say(f"{len(new) - failed} wheels fetched")
+
+    def _wheel(self, wheel: PinnedWheel) -> InputError | None:
+        """Download a wheel; return why it could not be downloaded."""
+        if "pip" in self._down:
+            return self._down["pip"]
+        remedy = "check the network and pip's settings"
+        try:
+            fetch_release(
+                wheel.package,
+                wheel.version,
+                cache=self.cache,
+                accepted=wheel.sha256,
+                offline=False,
+                patience=self.patience,
+                mend=True,
+            )
+        except UpstreamUnavailable as error:
+            failure = InputError("upstream", None, str(error), remedy)
+            if INDEX_UNREACHABLE in str(error):
+                self._down["pip"] = failure
+            return failure
+        except UpstreamError as error:
+            correct = "correct the hash where the release is named, or the index"
+            return InputError("upstream", None, str(error), correct)
+        except InputError as error:
+            if error.field == "--cache":
+                raise
+            return error
+        return None
