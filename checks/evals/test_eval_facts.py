@@ -15,7 +15,7 @@ import pytest
 from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.evals.cases import Case, Expectation, load_cases
 from ringproof.harness.evals.running import judged
-from ringproof.harness.proofs.records import recorded_verdicts
+from ringproof.harness.proofs.evidence import recorded_verdicts
 from ringproof.harness.proofs.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]

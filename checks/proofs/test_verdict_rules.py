@@ -15,7 +15,7 @@ from ringproof.harness.cards import Proof, ProofKind, Statement, StatementKind
 from ringproof.harness.proofs import environment as machine
 from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.executed import Evidence
-from ringproof.harness.proofs.suite import EventLog, SuiteResult, judge_tests
+from ringproof.harness.proofs.suite import SuiteResult, judge_tests
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState, Verdict, judge
 
 TEST = Proof(ProofKind.PYTEST, "checks/t.py::test_x")
@@ -73,11 +73,12 @@ def _phase(node: str, when: str, outcome: str = "passed", **more: Any) -> dict[s
 
 
 def _suite(*events: Mapping[str, Any], ended: str = "pytest ended") -> SuiteResult:
-    log = EventLog()
+    suite = SuiteResult()
     for event in events:
-        log.feed(json.dumps(dict(event)))
-    log.feed('{"event": "fini')
-    return log.result(ended)
+        suite.feed(json.dumps(dict(event)))
+    suite.feed('{"event": "fini')
+    suite.end(ended)
+    return suite
 
 
 SELECTED = MappingProxyType({"event": "selected", "ids": [TEST.target, "checks/t.py::test_y"]})

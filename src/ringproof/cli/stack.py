@@ -18,7 +18,7 @@ from ringproof.cli.options import (
 from ringproof.cli.output import write_json
 from ringproof.harness.anchors.lock import LOCK_FILE, read_lock
 from ringproof.harness.cards import find_cards, load_card
-from ringproof.harness.proofs.records import recorded_verdicts
+from ringproof.harness.proofs.evidence import recorded_verdicts
 from ringproof.harness.stack.assess import Assessment, assess
 from ringproof.harness.stack.products import Product, find_products
 from ringproof.harness.stack.report import failed, stack_data, stack_lines

@@ -6,10 +6,10 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
@@ -27,8 +27,8 @@ from ringproof.harness.cards import (
     ProofKind,
     RepositoryUpstream,
 )
-from ringproof.harness.proofs.executed import Touch, note
-from ringproof.harness.proofs.verdicts import ProofResult, ProofState, judge_anchor
+from ringproof.harness.proofs.executed import Evidence, Touch, note
+from ringproof.harness.proofs.verdicts import ProofResult, ProofState
 from ringproof.harness.upstreams.sources import UpstreamChoice, parse_overrides
 from ringproof.harness.upstreams.tree import PICTURES
 
@@ -40,9 +40,6 @@ OFFLINE_OPTION = "--ringproof-offline"
 """How `prove` tells pytest that tests may not download anything."""
 
 
-_Unusable = UpstreamError | UpstreamUnavailable
-
-
 class AnchorProver:
     """Looks up anchors in the upstreams of their cards, at the versions that the cards name.
 
@@ -52,7 +49,7 @@ class AnchorProver:
 
     def __init__(self, choice: UpstreamChoice) -> None:
         self._choice = choice
-        self._opened: dict[tuple[str, str], AnchorResolver | _Unusable] = {}
+        self._opened: dict[tuple[str, str], AnchorResolver | Exception] = {}
 
     def prove(self, card: Card, anchor: Anchor) -> ProofResult:
         """Look up one anchor and return its result.
@@ -62,33 +59,38 @@ class AnchorProver:
                 is another version than the card names.
         """
         proof = Proof(ProofKind.ANCHOR, anchor.id)
-        digest = anchor_digest(card, anchor)
-        upstream = card.upstreams[anchor.upstream]
-        key = (anchor.upstream, upstream.model_dump_json())
-        if key not in self._opened:
-            self._opened[key] = self._open(anchor.upstream, upstream)
-        opened = self._opened[key]
+        result = partial(ProofResult, proof.id, proof.kind, sources=anchor_digest(card, anchor))
         try:
-            if isinstance(opened, _Unusable):
-                raise opened
-            return judge_anchor(proof, opened.resolve(anchor), digest)
+            found = self._resolver(anchor.upstream, card).resolve(anchor)
         except UpstreamUnavailable as error:  # or the repository of a submodule was not given
-            state, detail = ProofState.UNAVAILABLE, str(error)
+            return result(ProofState.UNAVAILABLE, detail=str(error))
         except UpstreamError as error:
-            state, detail = ProofState.FAILED, str(error)
-        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=digest)
+            return result(ProofState.FAILED, detail=str(error))
+        notes = {"origin": (found.origin,)}
+        if found.fingerprint is not None:
+            notes["place"] = (f"{found.path}:{found.start}-{found.end}",)
+            notes["fingerprint"] = (found.fingerprint,)
+        state = ProofState.PASSED if found.holds else ProofState.FAILED
+        detail = "" if found.holds else f"{found.status.value}: {found.detail}"
+        return result(state, notes=notes, detail=detail, evidence=Evidence.READ)
 
-    def _open(
-        self, name: str, upstream: PackageUpstream | RepositoryUpstream
-    ) -> AnchorResolver | _Unusable:
-        given = self._choice.spec(name, upstream)
-        try:
-            tree = self._choice.open(name, upstream)
-        except (UpstreamError, UpstreamUnavailable) as error:
-            return error
-        if given is not None:
-            refuse_other_version(name, given, upstream, tree)
-        return AnchorResolver(tree)
+    def _resolver(self, name: str, card: Card) -> AnchorResolver:
+        """Open an upstream once, and raise again what was raised then."""
+        upstream = card.upstreams[name]
+        key = (name, upstream.model_dump_json())
+        if key not in self._opened:
+            given = self._choice.spec(name, upstream)
+            try:
+                tree = self._choice.open(name, upstream)
+                if given is not None:
+                    refuse_other_version(name, given, upstream, tree)
+                self._opened[key] = AnchorResolver(tree)
+            except (UpstreamError, UpstreamUnavailable) as error:
+                self._opened[key] = error
+        opened = self._opened[key]
+        if isinstance(opened, Exception):
+            raise opened
+        return opened
 
 
 def refuse_other_version(
@@ -113,13 +115,6 @@ def anchor_digest(card: Card, anchor: Anchor) -> str:
     upstream = card.upstreams[anchor.upstream]
     written = [upstream.model_dump(mode="json"), anchor.model_dump(mode="json", exclude={"role"})]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-
-
-def anchor_digests(card: Card) -> Mapping[str, str]:
-    """Return the digests of all anchors by proof id."""
-    return MappingProxyType(
-        {f"anchor:{anchor.id}": anchor_digest(card, anchor) for anchor in card.anchors}
-    )
 
 
 @dataclass(frozen=True)

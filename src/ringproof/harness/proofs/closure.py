@@ -34,10 +34,8 @@ class SourceClosure:
     def files(self, test_file: str) -> tuple[str, ...]:
         """Return the closure as sorted paths relative to the root; empty if the file is missing."""
         start = self._root / test_file
-        if not start.is_file():
-            return ()
         seen: set[Path] = set()
-        stack = [start, *self._conftests(start)]
+        stack = [start, *self._conftests(start)] if start.is_file() else []
         while stack:
             path = stack.pop()
             if path not in seen:
@@ -48,17 +46,10 @@ class SourceClosure:
     def digest(self, test_file: str) -> str | None:
         """Return the SHA-256 over names and contents of the closure, or ``None``."""
         names = self.files(test_file)
-        if not names:
-            return None
         total = hashlib.sha256()
         for name in names:
-            total.update(f"{name}\0{self._hash(self._root / name)}\n".encode())
-        return total.hexdigest()
-
-    def _hash(self, path: Path) -> str:
-        if path not in self._hashes:
-            self._hashes[path] = hashlib.sha256(_read(path)).hexdigest()
-        return self._hashes[path]
+            total.update(f"{name}\0{self._hashes[self._root / name]}\n".encode())
+        return total.hexdigest() if names else None
 
     def _conftests(self, start: Path) -> Iterator[Path]:
         for folder in start.parents:
@@ -68,72 +59,56 @@ class SourceClosure:
                 return
 
     def _imports(self, path: Path) -> frozenset[Path]:
-        if path not in self._direct:
-            try:
-                tree = ast.parse(_read(path))
-            except (SyntaxError, ValueError, RecursionError):
-                # Its bytes count. The test run reports the error.
-                tree = ast.Module(body=[], type_ignores=[])
-            # pytest puts a test file's folder (the first that is not a package) on the path.
-            bases = {self._root / name for name in _IMPORT_ROOTS} | {_import_base(path)}
-            named = {name for node in ast.walk(tree) for name in _named(node)}
-            started = {text for node in ast.walk(tree) for text in _dotted_text(node)}
-            found = set(self._relative(tree, path))
-            for base in bases:
-                for name in named | started:
-                    found.update(self._below(base, name.split(".")))
-                for name in started:
-                    main = base.joinpath(*name.split("."), "__main__.py")
-                    found.update([main] if main.is_file() else [])
-            self._direct[path] = frozenset(found)
+        """Return the files that a file imports directly, parent packages included."""
+        if path in self._direct:
+            return self._direct[path]
+        try:
+            source = path.read_bytes()
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+            raise InputError(str(path), None, problem, "check its permissions") from error
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError):
+            # Its bytes count. The test run reports the error.
+            tree = ast.Module(body=[], type_ignores=[])
+        # pytest puts a test file's folder (the first that is not a package) on the path.
+        bases = [*(self._root / name for name in _IMPORT_ROOTS), _import_base(path)]
+        found: set[Path] = set()
+        for level, name, started in {item for node in ast.walk(tree) for item in _named(node)}:
+            for base in path.parents[level - 1 : level] if level else bases:
+                found.update(_below(base, name.split("."), relative=bool(level), started=started))
+        self._hashes[path] = hashlib.sha256(source).hexdigest()
+        self._direct[path] = frozenset(file for file in found if self._root in file.parents)
         return self._direct[path]
 
-    def _below(self, base: Path, parts: list[str]) -> Iterator[Path]:
-        """Yield the files that importing a dotted name executes, parent packages included."""
-        folder = base
-        for part in parts:
-            for candidate in (folder / f"{part}.py", folder / part / "__init__.py"):
-                if candidate.is_file():
-                    yield candidate
-            folder = folder / part
-            if not folder.is_dir():
-                return
 
-    def _relative(self, tree: ast.Module, path: Path) -> Iterator[Path]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                base = path
-                for _ in range(node.level):
-                    base = base.parent
-                if not base.is_relative_to(self._root):
-                    continue
-                module = node.module.split(".") if node.module else []
-                for alias in node.names:
-                    yield from self._below(base, [*module, alias.name])
-                if (base / "__init__.py").is_file():
-                    yield base / "__init__.py"
-
-
-def _named(node: ast.AST) -> Iterator[str]:
+def _named(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Yield level and dotted name of imports, and strings that ``python -m`` could get."""
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from ((0, alias.name, False) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        prefix = f"{node.module}." if node.module else ""
+        yield from ((node.level, prefix + alias.name, False) for alias in node.names)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value[:200]
+        if all(part.isidentifier() for part in text.split(".")):
+            yield 0, text, True
 
 
-def _dotted_text(node: ast.AST) -> Iterator[str]:
-    """Yield a string that could be the argument of ``python -m``."""
-    value = node.value if isinstance(node, ast.Constant) else None
-    if isinstance(value, str) and all(part.isidentifier() for part in value[:200].split(".")):
-        yield value[:200]
+def _below(folder: Path, parts: list[str], *, relative: bool, started: bool) -> Iterator[Path]:
+    """Yield the files that importing a dotted name executes.
 
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(str(path), None, problem, "check its permissions") from error
+    Args:
+        relative: Whether the folder is a package itself.
+        started: Whether the name is also one for ``python -m``.
+    """
+    wanted = [folder / "__init__.py"] if relative else []
+    for part in parts:
+        wanted += [folder / f"{part}.py", folder / part / "__init__.py"]
+        folder = folder / part
+    wanted += [folder / "__main__.py"] if started else []
+    yield from (file for file in wanted if file.is_file())
 
 
 def _import_base(path: Path) -> Path:

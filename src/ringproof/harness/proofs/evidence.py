@@ -21,14 +21,16 @@ There is one file for each skill and environment class::
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from pydantic import BaseModel
+
 from ringproof import __version__
+from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card
 from ringproof.harness.cards.statements import Statement, StatementKind
 from ringproof.harness.proofs.environment import Environment
@@ -36,6 +38,7 @@ from ringproof.harness.proofs.executed import Evidence, Touch
 from ringproof.harness.proofs.verdicts import ProofResult, StatementResult, Verdict
 
 VERSION = 2
+_BEST_FIRST = ("proven", "partly", "refuted", "in-reference", "unproven", "not-here")
 _WORST_FIRST = (
     Verdict.REFUTED,
     Verdict.UNPROVEN,
@@ -67,13 +70,13 @@ class SkillResult:
         """
         found = dict.fromkeys((*(kind.value for kind in Evidence), "none"), 0)
         for result in self.statements:
-            ground = result.ground
-            rests = ground is not None and ground.evidence in (Evidence.UPSTREAM, Evidence.READ)
-            if result.statement.kind is StatementKind.ANCHOR:
-                continue
-            if result.statement.lines or rests:
+            evidence = result.ground.evidence
+            rests = evidence in (Evidence.UPSTREAM, Evidence.READ)
+            if result.statement.kind is not StatementKind.ANCHOR and (
+                result.statement.lines or rests
+            ):
                 settled = result.verdict in (Verdict.PROVEN, Verdict.IN_REFERENCE)
-                found[ground.evidence.value if settled and ground else "none"] += 1
+                found[evidence.value if settled and evidence else "none"] += 1
         return found
 
     @property
@@ -128,18 +131,18 @@ def skill_record(result: SkillResult, facts: RunFacts) -> dict[str, Any]:
 
 
 def _claim(result: StatementResult) -> dict[str, Any]:
-    ground = result.ground
+    statement, ground = result.statement, result.ground
     return {
-        "id": result.statement.id,
-        "kind": result.statement.kind.value,
-        "says": result.statement.says,
-        "lines": list(result.statement.lines),
+        "id": statement.id,
+        "kind": statement.kind.value,
+        "says": statement.says,
+        "lines": list(statement.lines),
         "verdict": result.verdict.value,
         "reason": result.reason,
         "seconds": round(result.seconds, 3),
-        "evidence": None if ground is None else ground.evidence.value,
-        "executed": [] if ground is None else list(ground.executed),
-        "read": [] if ground is None else list(ground.read),
+        "evidence": ground.evidence and ground.evidence.value,
+        "executed": list(ground.executed),
+        "read": list(ground.read),
         "proofs": [_proof(proof) for proof in result.proofs],
     }
 
@@ -151,14 +154,11 @@ def _proof(proof: ProofResult) -> dict[str, Any]:
         "outcome": proof.state.value,
         "seconds": proof.seconds,
         "tests": {state.value: count for state, count in proof.tests.items()},
-        "numbers": {
-            name: {"min": spread.minimum, "max": spread.maximum, "count": spread.count}
-            for name, spread in proof.numbers.items()
-        },
+        "numbers": {name: asdict(spread) for name, spread in proof.numbers.items()},
         "notes": {name: list(values) for name, values in proof.notes.items()},
         "detail": proof.detail,
         "sources": proof.sources,
-        "evidence": None if proof.evidence is None else proof.evidence.value,
+        "evidence": proof.evidence and proof.evidence.value,
         "upstream": list(dict.fromkeys(_words(touch) for touch in proof.touches)),
     }
 
@@ -189,18 +189,88 @@ def _status(result: SkillResult) -> dict[str, str]:
     return topics
 
 
+class _RecordedProof(BaseModel):
+    id: str
+    seconds: float = 0.0
+    sources: str | None = None
+
+
+class _RecordedClaim(BaseModel):
+    id: str = ""
+    says: str = ""
+    verdict: str = ""
+    proofs: tuple[_RecordedProof, ...] = ()
+
+
+class _Record(BaseModel):
+    """The parts of a record that are read again, of any version of the format."""
+
+    version: int = 0
+    claims: tuple[_RecordedClaim, ...]
+    about_upstream: dict[str, int] = {}
+
+
+def _records(folder: Path, skill: str) -> Iterator[tuple[Path, _Record | None]]:
+    """Yield the records of a skill; ``None`` for a file that is none."""
+    for path in sorted(folder.glob(f"*/{skill}.json")):
+        try:
+            yield path, _Record.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            yield path, None
+
+
+def _readable_records(folder: Path, skill: str) -> Iterator[_Record]:
+    """Yield the records of a skill.
+
+    Raises:
+        InputError: A record cannot be read.
+    """
+    for path, record in _records(folder, skill):
+        if record is None:
+            remedy = "record it again with `ringproof prove --record`"
+            raise InputError(str(path), None, "is not an evidence record", remedy)
+        yield record
+
+
+def recorded_verdicts(folder: Path, skill: str) -> Mapping[str, str]:
+    """Return the best verdict of each statement of a skill over all environments.
+
+    Args:
+        folder: Folder with ``CLASS/SKILL.json``.
+
+    Raises:
+        InputError: A record cannot be read.
+    """
+    rank = {verdict: place for place, verdict in enumerate(_BEST_FIRST)}
+    best: dict[str, str] = {}
+    for record in _readable_records(folder, skill):
+        for claim in record.claims:
+            both = (claim.verdict, best.get(claim.id, claim.verdict))
+            best[claim.id] = min(both, key=lambda verdict: rank.get(verdict, len(rank)))
+    return MappingProxyType(best)
+
+
+def about_upstream(folder: Path, skill: str) -> Mapping[str, int] | None:
+    """Return the counts of a skill's statements about upstream by kind of evidence.
+
+    They are those of the environment in which most were executed in upstream's code; ``None``
+    without a record that has them.
+
+    Raises:
+        InputError: A record cannot be read.
+    """
+    counts = (record.about_upstream for record in _readable_records(folder, skill))
+    executed = Evidence.UPSTREAM.value
+    return max((one for one in counts if one), key=lambda one: one[executed], default=None)
+
+
 def recorded_seconds(folder: Path, skill: str) -> dict[str, float]:
     """Return how long each proof of a skill took according to its records, by proof id.
 
     A record that is not readable is left out.
     """
-    found: dict[str, float] = {}
-    for path in sorted(folder.glob(f"*/{skill}.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            claims = json.loads(path.read_text("utf-8"))["claims"]
-            proofs = [proof for claim in claims for proof in claim["proofs"]]
-            found.update({proof["id"]: float(proof["seconds"]) for proof in proofs})
-    return found
+    claims = (claim for _, record in _records(folder, skill) if record for claim in record.claims)
+    return {proof.id: proof.seconds for claim in claims for proof in claim.proofs}
 
 
 def stale_records(
@@ -215,48 +285,30 @@ def stale_records(
         folder: Folder with ``CLASS/SKILL.json``.
         digests: Current digests of the sources of proofs, by proof id.
     """
-    for path in sorted(folder.glob(f"*/{skill}.json")):
-        name = f"{folder.name}/{path.parent.name}/{path.name}"
-        try:
-            record = json.loads(path.read_text("utf-8"))
+    for path, record in _records(folder, skill):
+        reasons = ["not readable as an evidence record"]
+        if record is not None:
             reasons = list(_differences(record, current, digests))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            reasons = ["not readable as an evidence record"]
         if reasons:
-            yield f"{name}: {'; '.join(reasons)}"
+            yield f"{folder.name}/{path.parent.name}/{path.name}: {'; '.join(reasons)}"
 
 
 def _differences(
-    record: Mapping[str, Any], current: Sequence[Statement], digests: Mapping[str, str | None]
+    record: _Record, current: Sequence[Statement], digests: Mapping[str, str | None]
 ) -> Iterator[str]:
-    if record["version"] != VERSION:
-        yield f"written as version {record['version']}, this is {VERSION}"
+    if record.version != VERSION:
+        yield f"written as version {record.version}, this is {VERSION}"
         return
-    recorded = {claim["id"]: claim for claim in record["claims"]}
-    present = {statement.id: statement for statement in current}
-    changed = [
-        name
-        for name, statement in present.items()
-        if name in recorded and not _same(recorded[name], statement)
-    ]
+    recorded = {claim.id: (claim.says, [p.id for p in claim.proofs]) for claim in record.claims}
+    present = {one.id: (one.says, [p.id for p in one.proofs]) for one in current}
+    old = {proof.id: proof.sources for claim in record.claims for proof in claim.proofs}
+    both = [name for name in present if name in recorded]
     for label, names in (
         ("new", [name for name in present if name not in recorded]),
         ("gone", [name for name in recorded if name not in present]),
-        ("reworded or proven otherwise", changed),
+        ("reworded or proven otherwise", [n for n in both if recorded[n] != present[n]]),
+        ("sources changed since", [n for n in old if n in digests and digests[n] != old[n]]),
     ):
         if names:
-            yield f"{label}: {_few(names)}"
-    old = {proof["id"]: proof["sources"] for claim in record["claims"] for proof in claim["proofs"]}
-    moved = [name for name, digest in old.items() if name in digests and digests[name] != digest]
-    if moved:
-        yield f"sources changed since: {_few(moved)}"
-
-
-def _same(recorded: Mapping[str, Any], statement: Statement) -> bool:
-    proofs = [proof["id"] for proof in recorded["proofs"]]
-    return recorded["says"] == statement.says and proofs == [p.id for p in statement.proofs]
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            yield f"{label}: {', '.join(names[:3])}{more}"

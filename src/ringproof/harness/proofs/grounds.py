@@ -24,8 +24,8 @@ class Grounds:
         self._card = card
         self._lines: dict[Touch, frozenset[str]] = {}
 
-    def of(self, statement: Statement, proofs: Sequence[ProofResult]) -> Ground | None:
-        """Return the ground of a statement; ``None`` if no proof passed.
+    def of(self, statement: Statement, proofs: Sequence[ProofResult]) -> Ground:
+        """Return the ground of a statement.
 
         A line without an upstream at hand cannot be covered by anything and is left out. A
         statement rests on ringproof's own code only if no line is executed or read.
@@ -33,7 +33,7 @@ class Grounds:
         passed = [proof for proof in proofs if proof.state is ProofState.PASSED]
         kinds = {proof.evidence for proof in passed if proof.evidence is not None}
         if not kinds:
-            return None
+            return Ground()
         strongest = next(kind for kind in _STRONGEST_FIRST if kind in kinds)
         executed = self._touched(passed, executed=True)
         if not statement.lines:

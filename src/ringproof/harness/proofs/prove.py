@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from rich.console import Console
 
@@ -22,7 +21,7 @@ from ringproof.harness.cards import (
     load_card,
     statements,
 )
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digests
+from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION, AnchorProver, anchor_digest
 from ringproof.harness.proofs.closure import SourceClosure
 from ringproof.harness.proofs.environment import read_environment
 from ringproof.harness.proofs.evidence import (
@@ -55,21 +54,6 @@ class ProveResult:
     stale: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """A skill before the run, with the digests of its proofs' sources by proof id.
-
-    ``own`` holds the kind of each test that touches no upstream code, by proof id.
-    """
-
-    name: str
-    card: Card
-    statements: tuple[Statement, ...]
-    tests: tuple[Proof, ...]
-    digests: Mapping[str, str | None]
-    own: Mapping[str, Evidence]
-
-
 def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]) -> ProveResult:
     """Run every proof of the chosen skills once and judge their statements.
 
@@ -81,60 +65,38 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
             a proof is outside the repository.
     """
     started, clock = datetime.datetime.now(datetime.timezone.utc), time.monotonic()
-    subjects = _subjects(request)
-    wanted = dict.fromkeys(proof for subject in subjects for proof in subject.tests)
+    paths = find_cards(request.skills, request.names)
+    cards = {name: load_card(path) for name, path in paths.items()}
+    said = {name: statements(card) for name, card in cards.items()}
+    proofs = dict.fromkeys(p for own in said.values() for one in own for p in one.proofs)
+    tests = [proof for proof in proofs if proof.kind is ProofKind.PYTEST]
+    closure = SourceClosure(request.root)
+    digests = {proof.id: closure.digest(proof.file) for proof in tests}
     runnable = _longest_first(
-        [proof for proof in wanted if _exists(request.root, proof)],
-        [recorded_seconds(request.evidence, subject.name) for subject in subjects],
+        [proof for proof in tests if _exists(request.root, proof)],
+        [recorded_seconds(request.evidence, name) for name in cards],
     )
     environment = read_environment(request.root)
-    stale = tuple(
-        line
-        for subject in subjects
-        for line in stale_records(
-            request.evidence, subject.name, subject.statements, subject.digests
-        )
-    )
+    stale: list[str] = []
+    for name, card in cards.items():
+        own = {f"anchor:{anchor.id}": anchor_digest(card, anchor) for anchor in card.anchors}
+        stale += stale_records(request.evidence, name, said[name], digests | own)
     for line in stale:
         notice(line)
-    anchors = _prove_anchors(request, subjects, console)
+    anchors = _prove_anchors(request, cards, console)
     # Two test processes, or one if tests share GPUs or there is one processor.
     jobs = request.jobs or (1 if environment.gpus else min(2, environment.cpus))
     suite = run_suite(request, runnable, jobs, console)
-    alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in wanted)
+    alone = not any((request.root / Path(proof.file).parts[0]).exists() for proof in tests)
+    outcomes = {p.id: _outcome(p, suite, closure, alone=alone) for p in proofs}
     results = tuple(
-        _judge(subject, anchors[subject.name], suite, alone=alone) for subject in subjects
+        _judged(name, card, said[name], outcomes | anchors[name]) for name, card in cards.items()
     )
     facts = RunFacts(environment, started, time.monotonic() - clock, request.quick)
     problems = list(_problems(results, suite))
     if request.require_all:
         problems += (*request.short, *_lacking(results))
-    return ProveResult(facts, results, tuple(problems), stale)
-
-
-def _subjects(request: ProveRequest) -> tuple[_Subject, ...]:
-    closure = SourceClosure(request.root)
-    found = []
-    for name, path in find_cards(request.skills, request.names).items():
-        card = load_card(path)
-        said = statements(card)
-        tests = tuple(
-            proof
-            for statement in said
-            for proof in statement.proofs
-            if proof.kind is ProofKind.PYTEST
-        )
-        digests = {proof.id: closure.digest(proof.file) for proof in tests}
-        both = MappingProxyType({**digests, **anchor_digests(card)})
-        own = {proof.id: _own_kind(closure, proof) for proof in tests}
-        found.append(_Subject(name, card, said, tests, both, own))
-    return tuple(found)
-
-
-def _own_kind(closure: SourceClosure, proof: Proof) -> Evidence:
-    """The kind of a test that touches no upstream code, by what its file imports."""
-    ran = any(name.startswith(_REFERENCE) for name in closure.files(proof.file))
-    return Evidence.REFERENCE if ran else Evidence.DERIVED
+    return ProveResult(facts, results, tuple(problems), tuple(stale))
 
 
 def _exists(root: Path, proof: Proof) -> bool:
@@ -151,27 +113,23 @@ def _exists(root: Path, proof: Proof) -> bool:
 
 
 def _prove_anchors(
-    request: ProveRequest, subjects: Sequence[_Subject], console: Console
-) -> Mapping[str, Mapping[str, ProofResult]]:
+    request: ProveRequest, cards: Mapping[str, Card], console: Console
+) -> Mapping[str, dict[str, ProofResult]]:
     """Look up all anchors, and return the results by skill and proof id."""
     choice = UpstreamChoice(request.upstreams, request.cache, request.offline)
-    choice.refuse_unknown(subject.card for subject in subjects)
+    choice.refuse_unknown(cards.values())
     prover = AnchorProver(choice)
-    total = sum(len(subject.card.anchors) for subject in subjects)
-    done = failed = 0
-    found: dict[str, Mapping[str, ProofResult]] = {}
-    with progress(console, "anchors", total) as update:
-        for subject in subjects:
-            results = {}
-            for anchor in subject.card.anchors:
-                update(done, total, failed, f"{anchor.upstream}: {anchor.path}")
-                result = prover.prove(subject.card, anchor)
-                results[result.id] = result
-                done += 1
-                failed += result.state is ProofState.FAILED
-            found[subject.name] = MappingProxyType(results)
-        update(done, total, failed, "")
-    return MappingProxyType(found)
+    anchors = [(skill, anchor) for skill, card in cards.items() for anchor in card.anchors]
+    failed = 0
+    found: dict[str, dict[str, ProofResult]] = {skill: {} for skill in cards}
+    with progress(console, "anchors", len(anchors)) as update:
+        for done, (skill, anchor) in enumerate(anchors):
+            update(done, len(anchors), failed, f"{anchor.upstream}: {anchor.path}")
+            result = prover.prove(cards[skill], anchor)
+            found[skill][result.id] = result
+            failed += result.state is ProofState.FAILED
+        update(len(anchors), len(anchors), failed, "")
+    return found
 
 
 def _longest_first(
@@ -184,36 +142,37 @@ def _longest_first(
     return tuple(sorted(proofs, key=lambda proof: (-seconds[proof.file], proof.file)))
 
 
-def _without_file(proof: Proof, *, alone: bool) -> ProofResult:
-    """Judge a test whose file does not exist.
+def _outcome(
+    proof: Proof, suite: SuiteResult, closure: SourceClosure, *, alone: bool
+) -> ProofResult:
+    """Return the result of a proof that is not an anchor.
 
-    A checkout that has a folder of the named tests lacks this one, so the card is wrong. Skills
-    that were installed or copied alone have none of these folders.
+    A checkout that has a folder of the named tests and lacks the file of one has a wrong card.
+    Skills that were installed or copied ``alone`` have none of these folders.
     """
-    if alone:
+    if proof.kind is not ProofKind.PYTEST:
+        return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
+    sources = closure.files(proof.file)
+    if not sources and alone:
         return ProofResult(proof.id, proof.kind, ProofState.UNAVAILABLE, detail=NO_TESTS)
-    return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=f"no file {proof.file}")
+    if not sources:
+        detail = f"no file {proof.file}"
+        return ProofResult(proof.id, proof.kind, ProofState.MISSING, detail=detail)
+    # The kind of a test that touches no upstream code follows from what its file imports.
+    ran = any(name.startswith(_REFERENCE) for name in sources)
+    own = Evidence.REFERENCE if ran else Evidence.DERIVED
+    return judge_tests(proof, suite, closure.digest(proof.file), own=own)
 
 
-def _judge(
-    subject: _Subject, anchors: Mapping[str, ProofResult], suite: SuiteResult, *, alone: bool
+def _judged(
+    skill: str, card: Card, said: Sequence[Statement], outcomes: Mapping[str, ProofResult]
 ) -> SkillResult:
-    def outcome(proof: Proof) -> ProofResult:
-        if proof.kind is ProofKind.ANCHOR:
-            return anchors[proof.id]
-        if proof.kind is ProofKind.UNPROVEN:
-            return ProofResult(proof.id, proof.kind, ProofState.DECLARED, detail=proof.target)
-        digest = subject.digests[proof.id]
-        if digest is None:
-            return _without_file(proof, alone=alone)
-        return judge_tests(proof, suite, digest, own=subject.own[proof.id])
-
-    grounds = Grounds(subject.card)
+    grounds = Grounds(card)
     judged = []
-    for statement in subject.statements:
-        proofs = tuple(outcome(proof) for proof in statement.proofs)
+    for statement in said:
+        proofs = tuple(outcomes[proof.id] for proof in statement.proofs)
         judged.append(judge(statement, proofs, grounds.of(statement, proofs)))
-    return SkillResult(subject.name, subject.card, tuple(judged))
+    return SkillResult(skill, card, tuple(judged))
 
 
 def _lacking(results: Sequence[SkillResult]) -> Iterator[str]:

@@ -46,15 +46,13 @@ _OUTPUT_CHARACTERS = 1500
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
-    group = parser.getgroup("ringproof")
-    group.addoption("--ringproof-events", metavar="FILE", default=None, help="write events here")
-    group.addoption("--ringproof-select", metavar="FILE", default=None, help="tests to run")
-    help_text = "where a checkout of an upstream is, for tests that run its code"
-    group.addoption(
-        UPSTREAM_OPTION, metavar="NAME=SPEC", action="append", default=[], help=help_text
-    )
-    group.addoption(CACHE_OPTION, metavar="DIR", default=None, help="where fetched upstreams are")
-    group.addoption(OFFLINE_OPTION, action="store_true", help="do not download anything")
+    add = parser.getgroup("ringproof").addoption
+    add("--ringproof-events", metavar="FILE", default=None, help="write events here")
+    add("--ringproof-select", metavar="FILE", default=None, help="tests to run")
+    where = "where a checkout of an upstream is, for tests that run its code"
+    add(UPSTREAM_OPTION, metavar="NAME=SPEC", action="append", default=[], help=where)
+    add(CACHE_OPTION, metavar="DIR", default=None, help="where fetched upstreams are")
+    add(OFFLINE_OPTION, action="store_true", help="do not download anything")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -193,11 +191,6 @@ class _Recorder:
 
 def _plain(value: object) -> float | int | str:
     """Return a recorded property for JSON: finite numbers unchanged, anything else as text."""
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        return number if math.isfinite(number) else str(number)
-    return str(value)[:200].encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        return str(value)[:200].encode("utf-8", "replace").decode("utf-8")
+    return int(value) if isinstance(value, numbers.Integral) else float(value)

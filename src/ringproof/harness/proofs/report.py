@@ -147,7 +147,7 @@ def _table(skill: SkillResult) -> Table:
             escape(result.statement.id),
             result.statement.kind.value,
             f"[{style}]{_signed(result.verdict)}[/]",
-            result.ground.evidence.value if result.ground else "-",
+            result.ground.evidence.value if result.ground.evidence else "-",
             f"{passed}/{len(pointed)}" if pointed else "-",
             f"{result.seconds:.1f}" if any(proof.executed for proof in pointed) else "-",
         )

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,31 +64,88 @@ class TestOutcome:
     finished: bool = False
 
 
-@dataclass(frozen=True)
-class CollectProblem:
-    """A file or class whose tests were not listed, because of an error or a skip."""
-
-    id: str
-    failed: bool
-    detail: str
-
-
-@dataclass(frozen=True)
+@dataclass
 class SuiteResult:
-    """Result of one pytest run.
+    """Result of one pytest run, which grows with the events of `recorder`.
 
     Attributes:
         tests: Every test that a proof names, by node id.
+        problems: Outcome and reason of files and classes whose tests were not listed, by node id.
         incomplete: Why some selected tests were not run; empty if all were.
     """
 
-    tests: Mapping[str, TestOutcome]
-    problems: tuple[CollectProblem, ...] = ()
+    tests: dict[str, TestOutcome] = field(default_factory=dict)
+    problems: dict[str, tuple[ProofState, str]] = field(default_factory=dict)
     incomplete: str = ""
+    _selected: tuple[str, ...] | None = None
+    _current: str = ""
+    _ended: bool = False
+    _partial: str = ""
 
     def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
         """Return the tests that a node id names, in the order in which they ran."""
         return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
+
+    def read(self, stream: TextIO, update: Update) -> None:
+        """Read the lines that were written since the last call, and update the progress."""
+        *whole, self._partial = (self._partial + stream.read()).split("\n")
+        for line in whole:
+            self.feed(line)
+        finished = [test.state for test in self.tests.values() if test.finished]
+        total = None if self._selected is None else len(self._selected)
+        update(len(finished), total, finished.count(ProofState.FAILED), self._current)
+
+    def feed(self, line: str) -> None:
+        """Read one line. Incomplete lines are ignored."""
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if kind == "selected":
+            self._selected = tuple(event["ids"])
+        elif kind == "collect":
+            self.problems[event["id"]] = (ProofState(event["outcome"]), event["detail"])
+        elif kind == "start":
+            self._current = event["id"]
+            self.tests[event["id"]] = TestOutcome(event["id"])
+        elif kind == "phase":
+            self._phase(event)
+        elif kind == "finish":
+            self.tests.setdefault(event["id"], TestOutcome(event["id"])).finished = True
+        elif kind == "end":
+            self._ended = True
+
+    def _phase(self, event: Mapping[str, Any]) -> None:
+        test = self.tests.setdefault(event["id"], TestOutcome(event["id"]))
+        test.seconds += event["seconds"]
+        test.properties = tuple((name, value) for name, value in event["properties"])
+        test.touches = tuple(Touch(*row) for row in event.get("touches", ()))
+        state = ProofState(event["outcome"])
+        if event["expected_failure"]:
+            # An expected failure means that the property does not hold, so it is not a proof.
+            state = ProofState.FAILED
+        if state is ProofState.PASSED or test.state is ProofState.FAILED:
+            return
+        outside = state is ProofState.FAILED and event["when"] != "call"
+        left_out = state is ProofState.SKIPPED and event["detail"] == LEFT_OUT
+        test.state = ProofState.LEFT_OUT if left_out else state
+        test.detail = f"in {event['when']}: " * outside + event["detail"]
+
+    def end(self, how: str) -> None:
+        """Judge the tests that did not end.
+
+        Args:
+            how: How the process ended: ``the run was stopped after 5 s``.
+        """
+        died = [test for test in self.tests.values() if not test.finished]
+        for test in died:
+            test.state = ProofState.FAILED
+            test.detail = f"{how} while this test was running\n{test.detail}".strip()
+        cut = [name for name in self._selected or () if name not in self.tests]
+        for name in cut:
+            self.tests[name] = TestOutcome(name, ProofState.NOT_RUN, detail=how)
+        self.incomplete = how if cut or died or self._selected is None or not self._ended else ""
 
 
 @dataclass(frozen=True)
@@ -132,81 +190,6 @@ class ProveRequest:
         yield from (OFFLINE_OPTION,) * self.offline
 
 
-@dataclass
-class EventLog:
-    """Collects the events of `recorder` into a `SuiteResult`, and is the source of progress."""
-
-    selected: tuple[str, ...] | None = None
-    ended: bool = False
-    current: str = ""
-    _tests: dict[str, TestOutcome] = field(default_factory=dict)
-    _problems: dict[str, CollectProblem] = field(default_factory=dict)
-    _partial: str = ""
-
-    def read(self, stream: TextIO, update: Update) -> None:
-        """Read the lines that were written since the last call, and update the progress."""
-        *whole, self._partial = (self._partial + stream.read()).split("\n")
-        for line in whole:
-            self.feed(line)
-        finished = [test.state for test in self._tests.values() if test.finished]
-        total = None if self.selected is None else len(self.selected)
-        update(len(finished), total, finished.count(ProofState.FAILED), self.current)
-
-    def feed(self, line: str) -> None:
-        """Read one line. Incomplete lines are ignored."""
-        try:
-            event = json.loads(line)
-            kind = event["event"]
-        except (ValueError, KeyError, TypeError):
-            return
-        if kind == "selected":
-            self.selected = tuple(event["ids"])
-        elif kind == "collect":
-            failed = event["outcome"] == "failed"
-            self._problems[event["id"]] = CollectProblem(event["id"], failed, event["detail"])
-        elif kind == "start":
-            self.current = event["id"]
-            self._tests[event["id"]] = TestOutcome(event["id"])
-        elif kind == "phase":
-            self._phase(event)
-        elif kind == "finish":
-            self._tests.setdefault(event["id"], TestOutcome(event["id"])).finished = True
-        elif kind == "end":
-            self.ended = True
-
-    def _phase(self, event: Mapping[str, Any]) -> None:
-        test = self._tests.setdefault(event["id"], TestOutcome(event["id"]))
-        test.seconds += event["seconds"]
-        test.properties = tuple((name, value) for name, value in event["properties"])
-        test.touches = tuple(Touch(*row) for row in event.get("touches", ()))
-        state = ProofState(event["outcome"])
-        if event["expected_failure"]:
-            # An expected failure means that the property does not hold, so it is not a proof.
-            state = ProofState.FAILED
-        if state is ProofState.PASSED or test.state is ProofState.FAILED:
-            return
-        outside = state is ProofState.FAILED and event["when"] != "call"
-        left_out = state is ProofState.SKIPPED and event["detail"] == LEFT_OUT
-        test.state = ProofState.LEFT_OUT if left_out else state
-        test.detail = f"in {event['when']}: " * outside + event["detail"]
-
-    def result(self, ended: str) -> SuiteResult:
-        """Return the result of all events.
-
-        Args:
-            ended: How the process ended, for tests that were running: ``timed out after 5 s``.
-        """
-        tests = dict(self._tests)
-        died = [test for test in tests.values() if not test.finished]
-        for test in died:
-            test.state = ProofState.FAILED
-            test.detail = f"{ended} while this test was running\n{test.detail}".strip()
-        cut = [name for name in self.selected or () if name not in tests]
-        tests |= {name: TestOutcome(name, ProofState.NOT_RUN, detail=ended) for name in cut}
-        incomplete = ended if cut or died or self.selected is None or not self.ended else ""
-        return SuiteResult(MappingProxyType(tests), tuple(self._problems.values()), incomplete)
-
-
 def run_suite(
     request: ProveRequest, proofs: Sequence[Proof], jobs: int, console: Console
 ) -> SuiteResult:
@@ -229,9 +212,10 @@ def run_suite(
         problem = f"cannot be created: {error.strerror}"
         raise InputError("--out", request.out, problem, "name a writable folder") from error
     if not proofs:
-        return SuiteResult({})
+        return SuiteResult()
     if find_spec("pytest") is None:
-        return SuiteResult({}, (), "pytest is not installed; run: pip install 'ringproof[prove]'")
+        remedy = "run: pip install 'ringproof[prove]'"
+        return SuiteResult(incomplete=f"pytest is not installed; {remedy}")
     events, selection = scratch / "events.jsonl", scratch / "select.json"
     output = scratch / "pytest.log"
     events.write_text("", "utf-8")
@@ -247,7 +231,7 @@ def run_suite(
         *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
         *_distributed(tuple(dict.fromkeys(proof.file for proof in proofs)), jobs),
     ]
-    log = EventLog()
+    suite = SuiteResult()
     with (
         progress(console, "tests") as update,
         output.open("wb") as stream,
@@ -258,9 +242,10 @@ def run_suite(
         while process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0.0)))
-            log.read(lines, update)
+            suite.read(lines, update)
         code = process.poll()
-    return log.result(_ending(code, request.timeout, output))
+    suite.end(_ending(code, request.timeout, output))
+    return suite
 
 
 def _distributed(files: Sequence[str], jobs: int) -> Iterator[str]:
@@ -326,84 +311,56 @@ def judge_tests(
     if not tests:
         state, detail = _nothing_collected(proof, suite)
         return ProofResult(proof.id, proof.kind, state, detail=detail, sources=sources)
-    counts = {state: sum(test.state is state for test in tests) for state in TEST_STATES}
+    counts = Counter(test.state for test in tests)
+    passed = (test for test in tests if test.state is ProofState.PASSED)
+    touches = sorted({touch for test in passed for touch in test.touches})
+    ran = (test for test in tests if test.state in (ProofState.PASSED, ProofState.FAILED))
+    executed = {touch.executed for touch in touches}
+    recorded: dict[str, list[float | int | str]] = {}
+    for name, value in (pair for test in ran for pair in test.properties):
+        recorded.setdefault(name, []).append(value)
+    numbers = {name: [v for v in own if not isinstance(v, str)] for name, own in recorded.items()}
+    notes = {name: [v for v in own if isinstance(v, str)] for name, own in recorded.items()}
     return ProofResult(
         proof.id,
         proof.kind,
         next(state for state in TEST_STATES if counts[state]),
         seconds=round(sum(test.seconds for test in tests), 3),
-        tests=MappingProxyType({state: counts[state] for state in ProofState if counts.get(state)}),
-        numbers=_numbers(tests),
-        notes=_notes(tests),
+        tests={state: counts[state] for state in ProofState if counts[state]},
+        numbers={name: Spread(min(v), max(v), len(v)) for name, v in numbers.items() if v},
+        notes={name: tuple(dict.fromkeys(texts)) for name, texts in notes.items() if texts},
         detail=_test_detail(tests, counts),
         sources=sources,
-        touches=(touches := _touched(tests)),
-        evidence=_evidence(touches, own),
+        touches=tuple(touches),
+        evidence=Evidence.UPSTREAM if True in executed else Evidence.READ if executed else own,
     )
 
 
-def _touched(tests: Iterable[TestOutcome]) -> tuple[Touch, ...]:
-    passed = (test for test in tests if test.state is ProofState.PASSED)
-    return tuple(sorted({touch for test in passed for touch in test.touches}))
-
-
-def _evidence(touches: Iterable[Touch], own: Evidence) -> Evidence:
-    executed = {touch.executed for touch in touches}
-    return Evidence.UPSTREAM if True in executed else Evidence.READ if executed else own
-
-
 def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
-    for problem in suite.problems:
+    for name, problem in suite.problems.items():
         # A problem of the file, of a class that contains the test, or of a folder.
-        if problem.id == proof.file or proof.target.startswith(
-            (f"{problem.id}::", f"{problem.id}/")
-        ):
-            state = ProofState.FAILED if problem.failed else ProofState.SKIPPED
-            return state, problem.detail
+        if name == proof.file or proof.target.startswith((f"{name}::", f"{name}/")):
+            return problem
     if suite.incomplete:
         return ProofState.NOT_RUN, f"not run: {suite.incomplete}"
     return ProofState.MISSING, "names no test of this checkout"
 
 
 def _test_detail(tests: Sequence[TestOutcome], counts: Mapping[ProofState, int]) -> str:
-    failures = [test for test in tests if test.state is ProofState.FAILED]
-    if failures:
-        more = f"\n({len(failures) - 1} more failed)" if len(failures) > 1 else ""
-        return f"{failures[0].id}\n{failures[0].detail}{more}"
+    failed, not_run, skipped = (
+        [test for test in tests if test.state is state]
+        for state in (ProofState.FAILED, ProofState.NOT_RUN, ProofState.SKIPPED)
+    )
+    if failed:
+        more = f"\n({len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        return f"{failed[0].id}\n{failed[0].detail}{more}"
     parts = []
-    alone = counts[ProofState.PASSED] == 0
-    if counts[ProofState.NOT_RUN]:
-        cut = next(test for test in tests if test.state is ProofState.NOT_RUN)
-        parts.append(f"{counts[ProofState.NOT_RUN]} not run: {cut.detail}")
-    if counts[ProofState.SKIPPED]:
-        reasons = dict.fromkeys(test.detail for test in tests if test.state is ProofState.SKIPPED)
-        prefix = "" if alone else f"{counts[ProofState.SKIPPED]} skipped: "
-        parts.append(prefix + ", ".join(reasons))
+    some = counts[ProofState.PASSED] > 0
+    if not_run:
+        parts.append(f"{len(not_run)} not run: {not_run[0].detail}")
+    if skipped:
+        reasons = ", ".join(dict.fromkeys(test.detail for test in skipped))
+        parts.append(f"{len(skipped)} skipped: {reasons}" if some else reasons)
     if counts[ProofState.LEFT_OUT]:
-        prefix = "" if alone else f"{counts[ProofState.LEFT_OUT]} "
-        parts.append(prefix + LEFT_OUT)
+        parts.append(f"{counts[ProofState.LEFT_OUT]} {LEFT_OUT}" if some else LEFT_OUT)
     return "; ".join(parts)
-
-
-def _recorded(tests: Iterable[TestOutcome]) -> Iterable[tuple[str, float | int | str]]:
-    ran = (test for test in tests if test.state in (ProofState.PASSED, ProofState.FAILED))
-    return (pair for test in ran for pair in test.properties)
-
-
-def _numbers(tests: Sequence[TestOutcome]) -> Mapping[str, Spread]:
-    spreads: dict[str, Spread] = {}
-    for name, value in _recorded(tests):
-        if isinstance(value, str):
-            continue
-        old = spreads.get(name, Spread(value, value, 0))
-        low, high = min(old.minimum, value), max(old.maximum, value)
-        spreads[name] = Spread(low, high, old.count + 1)
-    return MappingProxyType(spreads)
-
-
-def _notes(tests: Sequence[TestOutcome]) -> Mapping[str, tuple[str, ...]]:
-    notes: dict[str, tuple[str, ...]] = {}
-    for name, value in _recorded(tests):
-        if isinstance(value, str) and value not in notes.get(name, ()):
-            notes[name] = (*notes.get(name, ()), value)
-    return MappingProxyType(notes)

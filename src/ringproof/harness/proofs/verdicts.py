@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 
-from ringproof.harness.anchors.resolve import Resolution
-from ringproof.harness.cards.proof import Proof, ProofKind
+from ringproof.harness.cards.proof import ProofKind
 from ringproof.harness.cards.statements import Statement
 from ringproof.harness.proofs.executed import Evidence, Touch
 
@@ -58,8 +56,8 @@ _EXECUTED = frozenset((ProofState.PASSED, ProofState.FAILED))
 class Spread:
     """Range of a number that several tests of one proof recorded."""
 
-    minimum: float
-    maximum: float
+    min: float
+    max: float
     count: int
 
 
@@ -105,13 +103,14 @@ class Ground:
     """What a statement rests on.
 
     Attributes:
-        evidence: The strongest kind of its passed proofs that covers its whole scope.
+        evidence: The strongest kind of its passed proofs that covers its whole scope; ``None`` if
+            no proof passed.
         executed: Lines of its scope on which upstream's code ran.
         read: Lines of its scope in which upstream's code was read.
         uncovered: Lines of its scope on which neither happened.
     """
 
-    evidence: Evidence
+    evidence: Evidence | None = None
     executed: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
@@ -119,13 +118,13 @@ class Ground:
 
 @dataclass(frozen=True)
 class StatementResult:
-    """A statement and its verdict; ``ground`` is ``None`` if no proof passed."""
+    """A statement and its verdict."""
 
     statement: Statement
     verdict: Verdict
     reason: str
     proofs: tuple[ProofResult, ...]
-    ground: Ground | None = None
+    ground: Ground = Ground()
 
     @property
     def seconds(self) -> float:
@@ -134,7 +133,7 @@ class StatementResult:
 
 
 def judge(
-    statement: Statement, proofs: tuple[ProofResult, ...], ground: Ground | None = None
+    statement: Statement, proofs: tuple[ProofResult, ...], ground: Ground = Ground()
 ) -> StatementResult:
     """Judge a statement.
 
@@ -156,10 +155,10 @@ def judge(
     if not passed or cut:
         return StatementResult(statement, Verdict.NOT_HERE, open_points, proofs)
     verdict = Verdict.PROVEN if all(proof.complete for proof in proofs) else Verdict.PARTLY
-    own = ground is not None and ground.evidence in (Evidence.REFERENCE, Evidence.DERIVED)
+    own = ground.evidence in (Evidence.REFERENCE, Evidence.DERIVED)
     if verdict is Verdict.PROVEN and statement.lines and own:
         verdict = Verdict.IN_REFERENCE
-    elif verdict is Verdict.PROVEN and ground is not None and ground.uncovered:
+    elif verdict is Verdict.PROVEN and ground.uncovered:
         verdict = Verdict.PARTLY
         open_points = f"nothing ran or was read on {', '.join(ground.uncovered)}"
     return StatementResult(statement, verdict, open_points, proofs, ground)
@@ -171,23 +170,3 @@ def _telling_line(proof: ProofResult) -> str:
     raised = [line[2:].strip() for line in lines if line.startswith("E ")]
     telling = [*raised[:1], *reversed(lines), proof.state.value][0]
     return f"{proof.id}: {telling}"
-
-
-def judge_anchor(proof: Proof, resolution: Resolution, sources: str) -> ProofResult:
-    """Judge an anchor that was looked up."""
-    state = ProofState.PASSED if resolution.holds else ProofState.FAILED
-    detail = "" if resolution.holds else f"{resolution.status.value}: {resolution.detail}"
-    notes = {"origin": (resolution.origin,)}
-    if resolution.fingerprint is not None:
-        notes["place"] = (f"{resolution.path}:{resolution.start}-{resolution.end}",)
-        notes["fingerprint"] = (resolution.fingerprint,)
-    place = MappingProxyType(notes)
-    return ProofResult(
-        proof.id,
-        proof.kind,
-        state,
-        notes=place,
-        detail=detail,
-        sources=sources,
-        evidence=Evidence.READ,
-    )

@@ -15,7 +15,7 @@ from ringproof.harness.cards.document import decoded
 from ringproof.harness.cards.loading import load_card
 from ringproof.harness.cards.model import Card
 from ringproof.harness.markdown import LINE_END
-from ringproof.harness.proofs.records import about_upstream
+from ringproof.harness.proofs.evidence import about_upstream
 from ringproof.harness.rendering.blocks import GeneratedBlock, find_blocks
 from ringproof.harness.rendering.kinds import BlockRequest
 
