@@ -252,7 +252,7 @@ def test_bad_input_is_one_line(
 def test_nothing_installed_is_said(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ringproof.harness.stack.products._PACKAGES", ("no-such-package",))
+    monkeypatch.setattr("importlib.metadata.distributions", lambda **_: ())
     monkeypatch.setattr("sys.argv", ["ringproof", "stack"])
     with pytest.raises(SystemExit) as left:
         main()

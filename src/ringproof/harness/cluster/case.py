@@ -76,19 +76,6 @@ def check_timeout(seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What a rank may use.
-
-    Args:
-        threads: Compute threads.
-        memory: Bytes of its data; 0 for no limit.
-    """
-
-    threads: int
-    memory: int
-
-
-@dataclass(frozen=True)
 class RankContext:
     """One rank's view of a case. The default process group is initialised."""
 

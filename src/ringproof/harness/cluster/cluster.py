@@ -15,8 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +26,6 @@ from ringproof.harness.cluster.case import (
     CaseFunction,
     CaseOutcome,
     ClusterOptions,
-    Resources,
     check_timeout,
 )
 from ringproof.harness.cluster.watch import Watch, Worker
@@ -167,11 +164,21 @@ class Cluster:
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([WORKER_MODULE, *self.options.preload])
+        limit = Machine.here().share(self.world_size) if self.options.limited else 0
         with _environment(OMP_NUM_THREADS=str(self.options.threads)):
-            limit = Machine.here().share(self.world_size) if self.options.limited else 0
             for rank in range(self.world_size):
-                resources = Resources(self.options.threads, limit)
-                self._workers.append(_start_worker(context, rank, resources))
+                control, remote_control = context.Pipe()
+                output, remote_output = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_serve,
+                    args=(dict(os.environ), rank, remote_control, remote_output),
+                    kwargs={"threads": self.options.threads, "memory": limit},
+                    daemon=True,
+                )
+                process.start()
+                remote_control.close()
+                remote_output.close()
+                self._workers.append(Worker(rank, process, control, output))
 
     def _stop(self) -> None:
         for worker in self._workers:
@@ -184,46 +191,23 @@ class Cluster:
         self._workers.clear()
 
 
-def _start_worker(context: ForkServerContext, rank: int, resources: Resources) -> Worker:
-    control, remote_control = context.Pipe()
-    output, remote_output = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_serve,
-        args=(rank, resources, remote_control, remote_output, dict(os.environ)),
-        daemon=True,
-    )
-    process.start()
-    remote_control.close()
-    remote_output.close()
-    return Worker(rank, process, control, output)
-
-
-def _serve(
-    rank: int,
-    resources: Resources,
-    control: Connection,
-    output: Connection,
-    variables: dict[str, str],
-) -> None:
+def _serve(variables: dict[str, str], *place: Any, **resources: Any) -> None:
     os.environ.update(variables)
     from ringproof.harness.cluster.worker import serve  # in the worker only
 
-    serve(rank, resources, control, output)
+    serve(*place, **resources)
 
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
     """Set variables while the server process starts, since torch reads them when it is imported."""
-    before = {name: os.environ.get(name) for name in values}
+    before = dict(os.environ)
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def launched_world() -> tuple[int, int] | None:

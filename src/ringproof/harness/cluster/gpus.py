@@ -12,8 +12,6 @@ service). The results are the same, but measured times are meaningless.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
 
 from ringproof.errors import InputError
@@ -66,13 +64,3 @@ def sharing_variables(rank: int, host: str) -> Mapping[str, str]:
         # Otherwise hosts of one NVLink network would copy from GPU to GPU.
         "NCCL_MNNVL_ENABLE": "0",
     }
-
-
-def prepare_sharing(rank: int, ranks: int, gpus: int) -> None:
-    """Set these variables in this process if there are more ranks than GPUs, before NCCL starts.
-
-    All ranks of a host must decide alike, since NCCL uses shared memory among ranks of one host:
-    ``ranks`` are those on this host in all cases of this process.
-    """
-    if ranks > gpus:
-        os.environ.update(sharing_variables(rank, platform.node()))

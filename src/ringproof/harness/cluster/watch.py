@@ -58,11 +58,6 @@ class _Death:
     code: int | None
 
     @property
-    def by_itself(self) -> bool:
-        """Whether it ended without a signal."""
-        return self.code is not None and self.code >= 0
-
-    @property
     def reason(self) -> str:
         if self.code is not None and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
@@ -231,8 +226,8 @@ class Watch:
         times = {**{r.rank: r.failed_at or 0.0 for r in raised}, **deaths}
         first = min(times, key=lambda rank: times[rank])
         if first in self._deaths:
-            reason = self._deaths[first].reason
-            if self._deaths[first].by_itself and not self._lines(first):
+            reason, code = self._deaths[first].reason, self._deaths[first].code
+            if code is not None and code >= 0 and not self._lines(first):
                 reason += f" before it wrote anything; {GUARD_HINT}"
             return RankFailure(first, reason, self._tail(first), self._others(first))
         report = self._reports[first]

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import platform
 import resource
 import signal
 import sys
@@ -30,20 +31,27 @@ from ringproof.harness.cluster.case import (
     ClusterOptions,
     RankContext,
     RankReport,
-    Resources,
 )
-from ringproof.harness.cluster.gpus import choose_backend, gpu_of, prepare_sharing
+from ringproof.harness.cluster.gpus import choose_backend, gpu_of, sharing_variables
 
 LATER_SECONDS = 60.0
 """By which a collective gives up later than its case, whose limit names where each rank hangs."""
 
 
 def serve(
-    rank: int, resources: Resources, control: connection.Connection, output: connection.Connection
+    rank: int,
+    control: connection.Connection,
+    output: connection.Connection,
+    *,
+    threads: int,
+    memory: int,
 ) -> None:
     """Run cases until the parent closes the control channel or dies.
 
-    ``output`` replaces stdout and stderr.
+    Args:
+        output: Replaces stdout and stderr.
+        threads: Compute threads.
+        memory: Bytes that the rank may use for its data; 0 for no limit.
     """
     for descriptor in (1, 2):  # by number, since the parent may have closed its own
         os.dup2(output.fileno(), descriptor)
@@ -54,9 +62,9 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # to see where a hung rank is
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    torch.set_num_threads(resources.threads)
-    if resources.memory and not torch.cuda.is_available():  # CUDA maps more than it uses
-        resource.setrlimit(resource.RLIMIT_DATA, (resources.memory, resource.RLIM_INFINITY))
+    torch.set_num_threads(threads)
+    if memory and not torch.cuda.is_available():  # CUDA maps more than it uses
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.RLIM_INFINITY))
     while True:
         try:
             assignment: Assignment = control.recv()
@@ -131,13 +139,14 @@ def _place(
     """Choose backend and device of a rank, by the ranks of the case on this host.
 
     ``sharing`` is the number of ranks on this host that may share GPUs in any case; 0 if none may.
+    All ranks of a host decide alike by it, since NCCL uses shared memory among ranks of one host.
     """
     gpus = torch.cuda.device_count()
     backend = choose_backend(asked, local_ranks, gpus, share=sharing > 0)
     if backend != "nccl":
         return backend, torch.device("cpu")
-    if sharing:
-        prepare_sharing(local_rank, sharing, gpus)
+    if sharing > gpus:
+        os.environ.update(sharing_variables(local_rank, platform.node()))
     device = torch.device("cuda", gpu_of(local_rank, gpus))
     torch.cuda.set_device(device)
     return backend, device

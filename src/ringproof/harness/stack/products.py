@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.gitprogram import Git, first_line
@@ -25,26 +26,41 @@ MEGATRON = "NVIDIA/Megatron-LM"
 ENGINE = "NVIDIA/TransformerEngine"
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
 
-_SIGNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+
+class _Traits(NamedTuple):
+    """By what a product is recognised, and where it says its version.
+
+    Attributes:
+        signs: Files that only this product has.
+        versions: Files with its version.
+        package: Its name on the package index.
+    """
+
+    signs: tuple[str, ...]
+    versions: tuple[str, ...]
+    package: str
+
+
+_TRAITS: Mapping[str, _Traits] = MappingProxyType(
     {
-        MEGATRON: ("megatron/core/parallel_state.py",),
-        ENGINE: ("transformer_engine/pytorch/__init__.py",),
-        BRIDGE: ("src/megatron/bridge/__init__.py", "megatron/bridge/__init__.py"),
-    }
-)
-"""Files that only this product has, by its repository."""
-_PACKAGES = ("megatron-core", "transformer-engine", "megatron-bridge")
-_SPEC = re.compile(r"(git|fetched|pip|dir|installed):")
-_VERSION_FILES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        MEGATRON: ("megatron/core/package_info.py",),
-        ENGINE: ("build_tools/VERSION.txt",),
-        BRIDGE: (
-            "src/megatron/bridge/package_info.py",
-            "megatron/bridge/package_info.py",
+        MEGATRON: _Traits(
+            ("megatron/core/parallel_state.py",),
+            ("megatron/core/package_info.py",),
+            "megatron-core",
+        ),
+        ENGINE: _Traits(
+            ("transformer_engine/pytorch/__init__.py",),
+            ("build_tools/VERSION.txt",),
+            "transformer-engine",
+        ),
+        BRIDGE: _Traits(
+            ("src/megatron/bridge/__init__.py", "megatron/bridge/__init__.py"),
+            ("src/megatron/bridge/package_info.py", "megatron/bridge/package_info.py"),
+            "megatron-bridge",
         ),
     }
 )
+_SPEC = re.compile(r"(git|fetched|pip|dir|installed):")
 
 
 @dataclass(frozen=True)
@@ -103,43 +119,40 @@ def _opened(name: str, cache: Path, offline: bool) -> UpstreamTree:
 
 def _products(name: str, tree: UpstreamTree) -> list[Product]:
     found = [
-        Product(repo, tree, _version(repo, tree), _commit(name, tree))
-        for repo, signs in _SIGNS.items()
-        if any(_is_file(tree, sign) for sign in signs)
+        Product(repo, tree, _version(traits.versions, tree), _commit(name, tree))
+        for repo, traits in _TRAITS.items()
+        if any(_text(tree, sign) is not None for sign in traits.signs)
     ]
     if not found:
-        problem = "holds none of " + ", ".join(_SIGNS)
+        problem = "holds none of " + ", ".join(_TRAITS)
         raise InputError("PATH", name, problem, "name the root of a checkout or a site-packages")
     return found
 
 
-def _is_file(tree: UpstreamTree, path: str) -> bool:
+def _text(tree: UpstreamTree, path: str) -> str | None:
     try:
-        tree.read(path)
+        return tree.read(path).decode("utf-8", "replace")
     except (FileNotFoundError, UpstreamError):
-        return False
-    return True
+        return None
 
 
 def _installed() -> Iterator[tuple[str, Product]]:
-    distributions = importlib.metadata.distributions
-    packages = [name for name in _PACKAGES if any(True for _ in distributions(name=name))]
+    known = [traits.package for traits in _TRAITS.values()]
+    packages = [name for name in known if any(importlib.metadata.distributions(name=name))]
     if not packages:
-        problem = f"none of {', '.join(_PACKAGES)} is installed in this environment"
+        problem = f"none of {', '.join(known)} is installed in this environment"
         raise InputError("PATH", None, problem, "name a checkout or a wheel")
     for package in packages:
         for product in _products(package, InstalledTree(package)):
             yield f"installed:{package}", product
 
 
-def _version(repo: str, tree: UpstreamTree) -> str:
+def _version(files: Sequence[str], tree: UpstreamTree) -> str:
     """The version that a tree's own files, or the name of its wheel, say; empty if none does."""
-    for path in _VERSION_FILES[repo]:
-        try:
-            text = tree.read(path).decode("utf-8", "replace")
-        except (FileNotFoundError, UpstreamError):
-            continue
-        return text.strip() if path.endswith(".txt") else _from_package_info(text)
+    for path in files:
+        text = _text(tree, path)
+        if text is not None:
+            return text.strip() if path.endswith(".txt") else _from_package_info(text)
     match = re.search(r"(==|-)(\d+(\.\w+)+)", tree.origin)
     return match[2] if match else ""
 
