@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from operator import add, mul, sub, truediv
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -25,28 +22,6 @@ TRUE = (Verdict.PROVEN, Verdict.PARTLY)
 UNCHECKED = ("dynamic-v2",)
 """Lines of upstream of which the skill says that they were read and not run."""
 NONSENSE = "The weather is fine today, and I would rather speak of turtles, boats and tea."
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = MappingProxyType(
-    {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv}
-)
-
-
-def calculated(text: str) -> float:
-    """Return the value of a calculation with numbers, ``+ - * /`` and parentheses.
-
-    Raises:
-        ValueError: It is something else.
-    """
-
-    def value(node: ast.expr) -> float:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            return float(node.value)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"not a calculation: {text}")
-
-    return value(ast.parse(text, mode="eval").body)
 
 
 def cases_of(name: str) -> tuple[Case, ...]:
@@ -126,7 +101,7 @@ def test_calculated_answers_are_right(name: str) -> None:
         for one in case.expectations:
             assert bool(one.computed) <= bool(one.rule)
             if one.computed:
-                number = f"{calculated(one.computed):g}"
+                number = f"{eval(one.computed):g}"  # of our own files
                 assert any(number in pattern.pattern.replace("[,.]?", "") for pattern in one.says)
 
 

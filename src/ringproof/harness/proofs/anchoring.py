@@ -30,7 +30,6 @@ from ringproof.harness.cards import (
 from ringproof.harness.proofs.executed import Evidence, Touch, note
 from ringproof.harness.proofs.verdicts import ProofResult, ProofState
 from ringproof.harness.upstreams.sources import UpstreamChoice, parse_overrides
-from ringproof.harness.upstreams.tree import PICTURES
 
 UPSTREAM_OPTION = "--ringproof-upstream"
 """How `prove` hands checkouts to pytest: ``NAME=SPEC``, as often as needed; see `recorder`."""
@@ -182,13 +181,3 @@ def given_tree(
     refuse_other_version(name, choice.spec(name, upstream) or "", upstream, tree)
     repo, commit = getattr(upstream, "repo", ""), getattr(upstream, "commit", "")
     return GivenTree(tree, repo, commit)
-
-
-def unpack(tree: UpstreamTree, under: str, folder: Path) -> None:
-    """Write the files whose path starts with ``under`` to a folder, so that they can be run."""
-    for path in tree.paths(under):
-        if path.lower().endswith(PICTURES):
-            continue
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(tree.read(path))
