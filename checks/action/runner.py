@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+
+from checks.running import ran
 
 EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
@@ -76,20 +77,11 @@ class Action:
             "GITHUB_WORKSPACE": str(workspace),
             "RUNNER_TEMP": str(self.temporary),
         }
-        ran = subprocess.run(
-            [*SHELL, str(script)],
-            cwd=workspace,
-            env={**self.environment, **places, **given},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        done.code, done.stdout, done.stderr = (
-            ran.returncode,
-            done.stdout + ran.stdout,
-            done.stderr + ran.stderr,
-        )
+        environment = {**self.environment, **places, **given}
+        step_done = ran(*SHELL, script, cwd=workspace, env=environment)
+        done.code = step_done.returncode
+        done.stdout += step_done.stdout
+        done.stderr += step_done.stderr
         for line in output.read_text().splitlines():
             name, equals, value = line.partition("=")
             assert equals, f"no NAME=VALUE line: {line}"

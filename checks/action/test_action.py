@@ -16,6 +16,7 @@ from checks.action.runner import Action, evaluate
 from checks.fences.trees import CODE, checkout, fence
 from checks.proofs.miniature import anchor, claim, miniature
 from checks.reports.sarif_structure import sarif_problems
+from checks.running import schema_problems
 
 pytestmark = pytest.mark.slow  # installs the package anew
 
@@ -153,20 +154,14 @@ def test_the_runner_understands_only_what_it_knows() -> None:
             evaluate(text, {"inputs.x": "b"}, missing="")
 
 
-def _problems(schema: str, *paths: Path) -> str:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
-
-
 def test_action_and_workflows_obey_github_s_schemas(tmp_path: Path) -> None:
     workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     assert workflows
-    assert _problems("github-actions", ROOT / "action.yml") == ""
-    assert _problems("github-workflows", *workflows) == ""
+    assert schema_problems("github-actions", ROOT / "action.yml") == ""
+    assert schema_problems("github-workflows", *workflows) == ""
     wrong = tmp_path / "action.yml"
     wrong.write_text((ROOT / "action.yml").read_text().replace("using: composite", "using: bash"))
-    assert "bash" in _problems("github-actions", wrong)
+    assert "bash" in schema_problems("github-actions", wrong)
 
 
 def test_workflows_pin_actions_and_ask_for_few_rights() -> None:

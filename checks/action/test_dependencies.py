@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from checks.action.installed import ROOT, declared, lent_packages
+from checks.running import ran
 
 # Every module of the harness and of the command line, without what runs under
 # torch, numpy or pytest.
@@ -33,7 +34,7 @@ def imported(folder: Path, requirements: list[str]) -> subprocess.CompletedProce
     lent = lent_packages(folder, requirements)
     # -S leaves site-packages out, -I the environment and the working directory.
     command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(lent), str(ROOT / "src")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ran(*command)
 
 
 def test_the_declared_dependencies_suffice(tmp_path: Path) -> None:

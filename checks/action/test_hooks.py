@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 from checks.action.installed import ROOT, copy_of_ringproof, offline_environment
 from checks.fences.trees import CODE, checkout, fence
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.running import ran, run_here
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 
@@ -70,10 +70,7 @@ def test_a_hook_runs_when_its_files_change(name: str) -> None:
 
 def _git(folder: Path, *words: str) -> str:
     identity = ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org")
-    command = ["git", *identity, *words]
-    return subprocess.run(
-        command, cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return ran("git", *identity, *words, cwd=folder, check=True).stdout.strip()
 
 
 def _committed(folder: Path) -> str:
@@ -88,13 +85,7 @@ def _scene(root: Path) -> Miniature:
     made = miniature(root)
     made.card(anchors=[anchor("a-build")], claims=[claim("says", "anchor:a-build")])
     checkout(root, {"src/a.py": CODE, "skills/demo/SKILL.md": GOOD})
-    rendered = subprocess.run(
-        [sys.executable, "-m", "ringproof", "render"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    rendered = run_here(root, ["render"])
     assert rendered.returncode == 0, rendered.stderr
     return made
 
@@ -120,15 +111,8 @@ def test_pre_commit_runs_them(tmp_path: Path) -> None:
     environment["PRE_COMMIT_HOME"] = str(tmp_path / "home" / "pre-commit")
 
     def verdicts() -> tuple[int, dict[str, str], str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "pre_commit", "run", "--all-files", "--color=never"],
-            cwd=made.root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        words = ("-m", "pre_commit", "run", "--all-files", "--color=never")
+        done = ran(sys.executable, *words, cwd=made.root, env=environment)
         names = {hook["name"]: name for name, hook in hooks().items()}
         lines = re.findall(r"^(.+?)\.{3,}(.+)$", done.stdout, re.M)
         found = {names[name]: verdict for name, verdict in lines if name in names}

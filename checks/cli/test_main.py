@@ -13,6 +13,7 @@ import typer
 import typer.testing
 
 from checks.house.features import features
+from checks.running import ran, ringproof
 from ringproof.cli import main as command
 from ringproof.errors import InputError
 
@@ -27,15 +28,9 @@ main()
 """
 
 
-def python(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, **how
-    )
-
-
 def failing(error: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return python("-c", BROKEN.format(error=error), env=environment)
+    return ran(sys.executable, "-c", BROKEN.format(error=error), env=environment)
 
 
 def test_help_loads_no_command() -> None:
@@ -45,7 +40,7 @@ def test_help_loads_no_command() -> None:
         "try: main()\n"
         "finally: print(*(m for m in sys.modules if m.split('.')[0] in ('ringproof', 'rich')))"
     )
-    *shown, loaded = python("-c", program).stdout.splitlines()
+    *shown, loaded = ran(sys.executable, "-c", program).stdout.splitlines()
     assert any(line.startswith("  lint ") for line in shown)
     small = ("cli", "cli.main", "cli.places", "cli.termination", "errors", "holding")
     assert set(loaded.split()) == {"ringproof", *(f"ringproof.{name}" for name in small)}
@@ -82,13 +77,8 @@ def test_without_a_place_for_the_traceback_it_is_printed(monkeypatch: pytest.Mon
 
 def test_output_that_cannot_be_written_is_exit_2() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ringproof", "card", "schema"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        streams = {"stdout": full, "stderr": subprocess.PIPE, "capture_output": False}
+        done = ringproof("card", "schema", **streams)
     assert done.returncode == 2
     assert done.stderr.startswith("error: output: cannot be written: No space left")
 
@@ -96,13 +86,8 @@ def test_output_that_cannot_be_written_is_exit_2() -> None:
 def test_a_reader_that_has_gone_ends_the_command_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "ringproof", "card", "schema"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    streams = {"stdout": writing, "stderr": subprocess.PIPE, "capture_output": False}
+    done = ringproof("card", "schema", **streams)
     os.close(writing)
     assert (done.returncode, done.stderr) == (command.CLOSED_PIPE, "")
 

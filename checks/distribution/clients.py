@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from checks.running import ran
 
 ROOT = Path(__file__).parents[2]
 PINNED = re.compile(r"^CLIENTS := (.+)$", re.MULTILINE)
@@ -41,10 +41,7 @@ def find_clients() -> Clients:
     npx = shutil.which("npx")
     if npx is None:
         pytest.skip("npx is not installed")
-    done = subprocess.run(
-        [npx, "--offline", "-y", *pinned(), "--", "sh", "-c", LISTED],
-        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = ran(npx, "--offline", "-y", *pinned(), "--", "sh", "-c", LISTED)
     lines = done.stdout.split()
     if done.returncode or len(lines) != 2:
         pytest.skip("programs of npm are not in its cache: run `make clients`")

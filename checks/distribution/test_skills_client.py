@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from checks.distribution.clients import ROOT, Clients, find_clients, pinned
+from checks.running import ran, run_here
 from ringproof.harness.markdown import parse, split_lines
 from ringproof.installing import AGENTS
 
@@ -44,12 +44,10 @@ class Client:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run it without a terminal, telemetry, or a trace of the agent that started this test."""
         program = self.clients.modules / "skills" / "bin" / "cli.mjs"
-        return subprocess.run(
-            [self.clients.node, str(program), *words], cwd=self.project, stdin=subprocess.DEVNULL,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "DISABLE_TELEMETRY": "1",
-                 "DO_NOT_TRACK": "1", "NO_COLOR": "1"},
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        quiet = dict.fromkeys(("DISABLE_TELEMETRY", "DO_NOT_TRACK", "NO_COLOR"), "1")
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.home), **quiet}
+        settings = {"cwd": self.project, "env": environment, "stdin": subprocess.DEVNULL}
+        return ran(self.clients.node, program, *words, **settings)
 
     def install(self, *agents: str, options: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """Install all skills for some agents, and return what the client reports."""
@@ -153,19 +151,12 @@ def test_the_first_commands_run_where_the_skill_was_installed(client: Client) ->
         launch = first_command(skill, "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun ")
         (client.project / "train.sh").write_text(launch + "\n", encoding="utf-8")
         words = ["doctor", "train.sh", "--line", "dev", "--offline", "--json", "-"]
-        done = ringproof(client.project, *words)
+        done = run_here(client.project, words)
         assert done.returncode in (0, 1), done.stderr
         (verdict,) = json.loads(done.stdout)["examinations"]
         assert verdict["settings"], name
-    printed = ringproof(client.project, "skills", "show", NAMES[0])
+    printed = run_here(client.project, ["skills", "show", NAMES[0]])
     assert printed.returncode == 0
-
-
-def ringproof(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ringproof", *words], cwd=folder, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
 
 
 def test_our_table_of_agents_is_the_client_s(client: Client) -> None:

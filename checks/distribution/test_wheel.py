@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 
 from checks.action.installed import ROOT, declared, lent_packages
 from checks.proofs.miniature import HEAD, claim
+from checks.running import ran
 from hatch_build import PARTS
 from ringproof.harness.cards import ProofKind, find_cards, load_card, statements
 from ringproof.harness.proofs.prove import NO_TESTS
@@ -51,10 +52,7 @@ class Installed:
 
     def run(self, *words: str, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
         lent = {} if packages is None else {"PYTHONPATH": str(packages)}
-        return subprocess.run(
-            [str(self.program), *words], cwd=self.place, env={**self.environment, **lent},
-            capture_output=True, text=True, timeout=110, check=False,
-        )  # fmt: skip
+        return ran(self.program, *words, cwd=self.place, env={**self.environment, **lent})
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +79,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 def test_the_wheel_holds_what_a_checkout_has(built: Path) -> None:
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     shipped = {name.removeprefix("ringproof/_checkout/") for name in names if "_checkout/" in name}
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z", "--", *PARTS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    tracked = ran("git", "ls-files", "-z", "--", *PARTS, cwd=ROOT, check=True).stdout
     assert set(filter(None, tracked.split("\0"))) <= shipped
     assert {name.split("/")[0] for name in shipped} >= SHIPPED
     assert not [name for name in names if any(part in name for part in NOT_SHIPPED)]
@@ -100,10 +92,7 @@ def test_descriptions_are_those_that_a_package_index_takes(built: Path) -> None:
     pytest.importorskip("twine", reason="twine is not installed; it is an extra of ringproof[dev]")
     archives = [str(path) for path in built.iterdir() if path.suffix in (".whl", ".gz")]
     assert len(archives) == 2
-    done = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", *archives],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = ran(sys.executable, "-m", "twine", "check", "--strict", *archives)
     assert (done.returncode, done.stdout.count("PASSED")) == (0, 2), done.stdout + done.stderr
 
 

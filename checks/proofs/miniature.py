@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from unittest import mock
 
 from ruamel.yaml import YAML
 
 from checks.anchors.wheelhouse import fill_cache
-from ringproof.cli.main import main
+from checks.running import run_here
 
 HEAD: Mapping[str, Any] = MappingProxyType(
     {
@@ -94,24 +90,6 @@ class Miniature:
         whole = json.loads(done.stdout)
         claims = {item["id"]: item for skill in whole["skills"] for item in skill["claims"]}
         return done.returncode, claims, whole
-
-
-def run_here(folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run ``ringproof`` with these arguments in this process, from a folder."""
-    code, before = 0, Path.cwd()
-    with (
-        contextlib.redirect_stdout(io.StringIO()) as output,
-        contextlib.redirect_stderr(io.StringIO()) as errors,
-        mock.patch.object(sys, "argv", ["ringproof", *words]),
-    ):
-        os.chdir(folder)
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            os.chdir(before)
-    return subprocess.CompletedProcess([*words], code, output.getvalue(), errors.getvalue())
 
 
 def miniature(root: Path) -> Miniature:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from typer.testing import CliRunner
 
-from ringproof.cli.main import app, main
+from checks.running import run_here
 from ringproof.harness.anchors import AnchorResolver
 from ringproof.harness.anchors.lock import Lock, LockedAnchor, LockedPlace, LockedUpstream
 from ringproof.harness.cards import load_card
@@ -71,13 +70,11 @@ def tree(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path) -> Run:
     """Run `ringproof stack` beside a card that was checked at the first and the second tree."""
     for name, files in (("old", FIRST), ("new", SECOND)):
         tree(tmp_path / "checked" / name, files)
     write_card(tmp_path, CARD)
-    monkeypatch.chdir(tmp_path)
-
     write_lock(tmp_path)
     verdicts = {claim["id"]: "proven" for claim in CARD["claims"]} | {"fast": "unproven"}
     record = {"claims": [{"id": name, "verdict": said} for name, said in verdicts.items()]}
@@ -85,10 +82,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "evidence" / "cpu" / "demo.json").write_text(json.dumps(record))
 
     def stack(*arguments: str) -> tuple[int, dict[str, Any]]:
-        monkeypatch.setattr("sys.argv", ["ringproof", "stack", *arguments, "--json", "-"])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0), json.loads(capsys.readouterr().out)
+        done = run_here(tmp_path, ["stack", *arguments, "--json", "-"])
+        return done.returncode, json.loads(done.stdout)
 
     return stack
 
@@ -141,8 +136,7 @@ def test_a_checked_tree_holds(run: Run, tmp_path: Path) -> None:
 
 
 def test_standings_are_explained_where_they_are_first_seen(run: Run, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["stack", "--skills", str(tmp_path / "skills"), "checked/new"])
-    lines = done.stdout.splitlines()
+    lines = run_here(tmp_path, ["stack", "checked/new"]).stdout.splitlines()
     assert [line.split(": ")[0] for line in lines[:4]] == [one.value for one in Standing]
     assert lines.index("") == 4
 
@@ -232,29 +226,15 @@ def test_a_wheel_is_a_tree(run: Run, tmp_path: Path) -> None:
         ("pip:megatron-core", "names no exact release"),
     ],
 )
-def test_bad_input_is_one_line(
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    argument: str,
-    words: str,
-) -> None:
+def test_bad_input_is_one_line(run: Run, tmp_path: Path, argument: str, words: str) -> None:
     (tmp_path / "broken.whl").write_text("x")
-    monkeypatch.setattr("sys.argv", ["ringproof", "stack", argument])
-    with pytest.raises(SystemExit) as left:
-        main()
-    captured = capsys.readouterr()
-    assert left.value.code == 2
-    assert words in captured.err and captured.err.count("\n") == 1
+    done = run_here(tmp_path, ["stack", argument])
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_nothing_installed_is_said(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.distributions", lambda **_: ())
-    monkeypatch.setattr("sys.argv", ["ringproof", "stack"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    assert "installed in this environment" in capsys.readouterr().err
+    done = run_here(tmp_path, ["stack"])
+    assert done.returncode == 2
+    assert "installed in this environment" in done.stderr

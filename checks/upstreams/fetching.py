@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 from checks.anchors.gitrepo import commit, make_repository
-from checks.proofs.miniature import Miniature, anchor, claim, miniature, run_here
+from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.running import ringproof, run_here
 
 NAME = "some/demo"
 MANY = 2300
@@ -58,15 +58,8 @@ class Demo:
 
     def run_apart(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``ringproof`` in a process of its own, which may be killed."""
-        return subprocess.run(
-            [sys.executable, "-m", "ringproof", *self.words(*arguments)],
-            cwd=self.repository.root,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        environment = {**os.environ, **environment}
+        return ringproof(*self.words(*arguments), cwd=self.repository.root, env=environment)
 
     def here(self) -> list[str]:
         """Commits that `upstream list` says are in the cache."""

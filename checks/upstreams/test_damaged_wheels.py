@@ -13,7 +13,8 @@ from types import MappingProxyType
 import pytest
 
 from checks.anchors.wheelhouse import fill_cache, make_wheel, only_index
-from checks.proofs.miniature import Miniature, anchor, claim, miniature, run_here
+from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.running import run_here
 
 
 def _truncate(wheel: Path) -> None:

@@ -12,6 +12,7 @@ import pygit2
 import pytest
 
 from checks.anchors.gitrepo import commit
+from checks.running import ran
 from checks.upstreams.fetching import NAME, Demo, demo
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,14 +39,9 @@ def _program(folder: Path, name: str, text: str) -> str:
 def _newest(made: Demo, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     path = _program(folder / "bin", "ringproof", RINGPROOF)
     out = str(folder / "out")
-    return subprocess.run(
-        [str(ROOT / ".ci" / "newest"), NAME, "main", "old", out, "--cache", str(made.cache)],
-        cwd=made.repository.root,
-        env={**os.environ, "PATH": path, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = (ROOT / ".ci" / "newest", NAME, "main", "old", out, "--cache", made.cache)
+    environment = {**os.environ, "PATH": path, **environment}
+    return ran(*words, cwd=made.repository.root, env=environment)
 
 
 @pytest.mark.parametrize(

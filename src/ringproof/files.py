@@ -25,10 +25,7 @@ def write_atomically(
     pipe) cannot be replaced without destroying it, and is written to as it is.
 
     Args:
-        path: Where; its folder exists.
-        content: What; text is written as UTF-8.
         field: The option that named the path, for the message.
-        mode: Permissions of the file.
 
     Raises:
         InputError: The file cannot be written there.
@@ -55,6 +52,19 @@ def write_atomically(
         raise InputError(field or "file", path, problem, "name a writable place") from error
 
 
+def make_folder(folder: Path, *, field: str) -> None:
+    """Create a folder and those above it; ``field`` is the option that named it.
+
+    Raises:
+        InputError: It cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+        raise InputError(field, folder, problem, "name a writable folder") from error
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """Read a file of at most ``limit`` bytes; see `ringproof.pipes` for pipes.
 
@@ -69,11 +79,9 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def read_input(path: Path, limit: int, *, field: str = "", remedy: str) -> bytes:
-    """Read a file that the user named; see `read_bounded`.
+    """Read a file of at most ``limit`` bytes that the user named.
 
     Args:
-        path: File to read.
-        limit: Largest size in bytes.
         field: Option that named the file; the path itself by default.
         remedy: What to do when the file cannot be read.
 
@@ -107,11 +115,8 @@ def walk_folders(
 def walk_files(folder: Path, skip: Callable[[str], bool]) -> Iterator[Path]:
     """Yield the regular files below a folder, folder by folder, sorted by name.
 
-    Links are neither followed nor returned.
-
-    Args:
-        folder: Folder to list.
-        skip: Whether to leave out a subfolder, by its name.
+    Links are neither followed nor returned. ``skip`` says whether to leave out a subfolder, by its
+    name.
     """
     for where, names, _ in walk_folders(folder, lambda path: skip(path.name)):
         for path in (where / name for name in names):

@@ -22,10 +22,7 @@ def held_file(path: Path, option: str) -> Iterator[None]:
     """Make a file where it is missing, and hold it while the block runs.
 
     A file that was made and is still empty at the end is removed. A pipe or device is not held.
-
-    Args:
-        path: File that this process is to write.
-        option: Option that named it, for the message.
+    ``option`` is the option that named it, for the message.
 
     Raises:
         InputError: It cannot be written, or another process holds it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +22,7 @@ from ringproof.cli.options import (
 from ringproof.cli.output import write_json
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
+from ringproof.files import make_folder, write_atomically
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
@@ -94,59 +93,39 @@ def prove(
             upstreams=parse_overrides(upstream or []), require_all=require_all,
         )  # fmt: skip
         missing = bring_missing(request, console)
-        request = _without(missing, request)
+        if missing:  # then nothing tries to fetch it again
+            short = tuple(f"not at hand: {item}" for item in missing)
+            request = replace(request, offline=True, short=short)
         result = run_proofs(request, console, _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    _write(result, out, record)
+    records = [skill_record(skill, result.facts) for skill in result.skills]
+    places = {"--out": out}
+    if record is not None:
+        places["--record"] = record / result.facts.environment.name
+    for option, place in places.items():
+        make_folder(place, field=option)
+        for one in records:
+            write_json(one, place / f"{one['skill']}.json", field=option)
+    report = render_report(records, result.problems, result.stale)
+    write_atomically(out / "report.html", report, field="--out")
     if json_path:
-        write_json(_summary(result), json_path)
+        write_json(_summary(result, records), json_path)
     print_result(result, console if json_path == "-" else Console())
     typer.echo(f"report: {out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
 
 
-def _without(missing: Sequence[str], request: ProveRequest) -> ProveRequest:
-    """Return the request when something could not be fetched: nothing tries to again."""
-    if not missing:
-        return request
-    short = tuple(f"not at hand: {item}" for item in missing)
-    return replace(request, offline=True, short=short)
-
-
 def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
 
 
-def _records(result: ProveResult) -> list[dict[str, Any]]:
-    return [skill_record(skill, result.facts) for skill in result.skills]
-
-
-def _summary(result: ProveResult) -> dict[str, Any]:
+def _summary(result: ProveResult, records: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "version": 1,
         "pass": not result.problems,
         "problems": list(result.problems),
         "stale": list(result.stale),
-        "skills": _records(result),
+        "skills": records,
     }
-
-
-def _write(result: ProveResult, out: Path, record: Path | None) -> None:
-    records = _records(result)
-    _write_records(records, out, "--out")
-    if record is not None:
-        _write_records(records, record / result.facts.environment.name, "--record")
-    report = render_report(records, result.problems, result.stale)
-    write_atomically(out / "report.html", report, field="--out")
-
-
-def _write_records(records: list[dict[str, Any]], folder: Path, field: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be created: {error.strerror}"
-        raise InputError(field, folder, problem, "name a writable folder") from error
-    for record in records:
-        write_json(record, folder / f"{record['skill']}.json", field=field)

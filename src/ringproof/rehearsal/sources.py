@@ -16,7 +16,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.releases import download_wheels, examined, make_folder, sha256_of
+from ringproof.files import make_folder
+from ringproof.harness.upstreams.releases import download_wheels, examined, sha256_of
 from ringproof.harness.upstreams.sources import open_tree
 from ringproof.harness.upstreams.tree import (
     PICTURES,
@@ -123,7 +124,7 @@ def _wheel(option: str, path: Path, package: str) -> WheelTree:
 def _newest_engine(cache: Path, offline: bool) -> WheelTree:
     """The newest release of the package index, or the newest in the cache where that fails."""
     folder = cache / "transformer-engine"
-    make_folder(folder)
+    make_folder(folder, field="--cache")
     problem = "this is offline"
     if not offline:
         try:
@@ -151,7 +152,7 @@ def unpacked(tree: UpstreamTree, parts: Iterable[str], cache: Path) -> Path:
     target = cache / "trees" / key
     if target.is_dir():
         return target
-    make_folder(target.parent)
+    make_folder(target.parent, field="--cache")
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key}-"))
     try:
         for path in tree.paths():

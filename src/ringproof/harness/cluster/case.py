@@ -45,10 +45,6 @@ class ClusterOptions:
             those of the first cluster of a process have an effect.
         limited: Whether each rank may take no more than its share of the free memory. Ranks on
             GPUs have no limit.
-
-    Raises:
-        InputError: The backend is unknown, there is no thread, the limit is not a positive number,
-            or GPUs are to be shared with gloo, which has none.
     """
 
     backend: str = "auto"

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ def refuse_other_version(
     if isinstance(upstream, PackageUpstream):
         problem = "is a release, which is proven from its wheel"
         raise InputError("--upstream", name, problem, "leave it out or use `anchors check`")
-    commit = getattr(tree, "commit", upstream.commit)
+    commit = tree.commit or upstream.commit
     if commit != upstream.commit:
         problem = f"is commit {commit[:12]}, and the card speaks of {upstream.commit[:12]}"
         raise InputError("--upstream", spec, problem, "leave the ref out or use `anchors check`")
@@ -116,34 +115,27 @@ def anchor_digest(card: Card, anchor: Anchor) -> str:
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class GivenTree:
+class GivenTree(UpstreamTree):
     """An upstream checkout that notes what a test does with it.
 
-    Attributes:
+    Args:
         tree: Its files.
         repo: Repository of the sources.
         commit: The commit that the card names.
     """
 
-    tree: UpstreamTree
-    repo: str
-    commit: str
-
-    @property
-    def origin(self) -> str:
-        """See `UpstreamTree.origin`."""
-        return self.tree.origin
+    def __init__(self, tree: UpstreamTree, repo: str, commit: str) -> None:
+        self.origin, self.commit, self._tree, self._repo = tree.origin, commit, tree, repo
 
     def read(self, path: str) -> bytes:
         """See `UpstreamTree.read`; the test read upstream."""
-        note(Touch(False, self.repo, self.commit))
-        return self.tree.read(path)
+        note(Touch(False, self._repo, str(self.commit)))
+        return self._tree.read(path)
 
     def paths(self, under: str = "") -> Iterator[str]:
         """See `UpstreamTree.paths`; the test read upstream."""
-        note(Touch(False, self.repo, self.commit))
-        return self.tree.paths(under)
+        note(Touch(False, self._repo, str(self.commit)))
+        return self._tree.paths(under)
 
     def run(self, path: str, parts: Sequence[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
         """Execute statements of a file, alone; the test executed upstream.
@@ -152,7 +144,7 @@ class GivenTree:
             parts: Statements of the file, as `ast.parse` gives them.
             names: What they find; it gets what they define.
         """
-        note(Touch(True, self.repo, self.commit))
+        note(Touch(True, self._repo, str(self.commit)))
         exec(compile(ast.Module([*parts], []), path, "exec"), names)
         return names
 

@@ -211,7 +211,7 @@ class _Record(BaseModel):
 
 
 def _records(folder: Path, skill: str) -> Iterator[tuple[Path, _Record | None]]:
-    """Yield the records of a skill; ``None`` for a file that is none."""
+    """Yield the records ``CLASS/SKILL.json`` in a folder; ``None`` for a file that is none."""
     for path in sorted(folder.glob(f"*/{skill}.json")):
         try:
             yield path, _Record.model_validate_json(path.read_bytes())
@@ -234,9 +234,6 @@ def _readable_records(folder: Path, skill: str) -> Iterator[_Record]:
 
 def recorded_verdicts(folder: Path, skill: str) -> Mapping[str, str]:
     """Return the best verdict of each statement of a skill over all environments.
-
-    Args:
-        folder: Folder with ``CLASS/SKILL.json``.
 
     Raises:
         InputError: A record cannot be read.
@@ -282,7 +279,6 @@ def stale_records(
     """Yield a line for each committed record of a skill that is stale.
 
     Args:
-        folder: Folder with ``CLASS/SKILL.json``.
         digests: Current digests of the sources of proofs, by proof id.
     """
     for path, record in _records(folder, skill):

@@ -20,7 +20,7 @@ from typing import IO, Any, TextIO
 import psutil
 from rich.console import Console
 
-from ringproof.errors import InputError
+from ringproof.files import make_folder
 from ringproof.harness.cards.proof import Proof, covers
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.proofs.executed import Evidence, Touch
@@ -201,16 +201,9 @@ def run_suite(
     Args:
         proofs: Node ids to run, whose files exist, in the order in which to start them.
         jobs: Number of parallel test processes, among which files are divided.
-
-    Raises:
-        InputError: The folder for the output cannot be created.
     """
     scratch = request.out.resolve()
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be created: {error.strerror}"
-        raise InputError("--out", request.out, problem, "name a writable folder") from error
+    make_folder(scratch, field="--out")
     if not proofs:
         return SuiteResult()
     if find_spec("pytest") is None:

@@ -178,10 +178,7 @@ def _from_package_info(text: str) -> str:
 
 def _commit(name: str, tree: UpstreamTree) -> str | None:
     """The commit of a git spec, or that a folder has checked out; its files may differ from it."""
-    known = getattr(tree, "commit", None)
-    if known is not None:
-        return str(known)
-    return checked_out(Path(name.removeprefix("dir:")))
+    return tree.commit or checked_out(Path(name.removeprefix("dir:")))
 
 
 def checked_out(folder: Path) -> str | None:

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
+from ringproof.files import make_folder, write_atomically
 from ringproof.harness.upstreams.gitprogram import Ended, Git
-from ringproof.harness.upstreams.releases import make_folder
 from ringproof.harness.upstreams.tree import PICTURES
 
 SERVER = "https://github.com"
@@ -124,7 +123,7 @@ def locked(cache: Path, seconds: float) -> Iterator[int]:
     Raises:
         InputError: Another run still fetches after that many seconds.
     """
-    make_folder(cache)
+    make_folder(cache, field="--cache")
     handle = os.open(cache / "fetch.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         end = time.monotonic() + seconds

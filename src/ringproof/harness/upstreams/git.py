@@ -93,7 +93,7 @@ class MissingSubmodule(UpstreamUnavailable, InputError):
         InputError.__init__(self, path, None, problem, remedy)
 
 
-class GitTree:
+class GitTree(UpstreamTree):
     """The files of one commit, without a work tree.
 
     Paths in a submodule are read at its pinned commit from the repository given for it.
@@ -122,7 +122,7 @@ class GitTree:
         self._inside: dict[str, GitTree] = {}
         self._repositories: Mapping[str, str | None] | None = None
         self._reader: BlobReader | None = None
-        self.commit = _commit(self._git, path, ref)
+        self.commit: str = _commit(self._git, path, ref)
         self.origin = f"git:{ref}#commit={self.commit}"
         listed = self._git.run("ls-tree", "-r", "-z", "--full-tree", self.commit)
         if listed.code != 0:
@@ -133,11 +133,10 @@ class GitTree:
             name: pin for name, (mode, pin) in self._entries.items() if mode == _SUBMODULE
         }
 
-    def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`. Links are only followed inside their repository.
+    def _read(self, path: str) -> bytes:
+        """Read a file. Links are only followed inside their repository.
 
         Raises:
-            UpstreamUnavailable: The file is in a submodule whose repository was not given.
             InputError: An object is missing or damaged, or a given repository lacks the commit
                 at which a submodule is pinned.
         """
@@ -156,7 +155,7 @@ class GitTree:
         Raises:
             InputError: As `read`; and for more than `MAX_LISTED` submodules.
         """
-        return self._paths(under, iter(range(MAX_LISTED)))
+        return self._listed(under, iter(range(MAX_LISTED)))
 
     def submodules(self) -> tuple[Submodule, ...]:
         """Return the submodules, recursively if repositories were given; raises like `paths`."""
@@ -244,41 +243,45 @@ class GitTree:
             self._inside[own.path] = tree
         return self._inside[own.path]
 
-    def _paths(self, under: str, budget: Iterator[int]) -> Iterator[str]:
+    def _listed(self, under: str, budget: Iterator[int]) -> Iterator[str]:
         for path, (mode, _) in self._entries.items():
             if mode in _FILES and path.startswith(under):
                 yield path
-        for own in self._known():
-            leads = own.path.startswith(under) or under.startswith(f"{own.path}/")
-            inside = self._entered(own, budget) if leads else None
+        for own, inside in self._modules(under, budget):
             if inside is not None:
-                below = inside._paths(under[len(own.path) + 1 :], budget)
+                below = inside._listed(under[len(own.path) + 1 :], budget)
                 yield from (f"{own.path}/{inner}" for inner in below)
 
     def _submodules(self, budget: Iterator[int]) -> Iterator[Submodule]:
-        for own in self._known():
+        for own, inside in self._modules("", budget):
             yield own
-            inside = self._entered(own, budget)
             if inside is not None:
                 yield from (_below(own, inner) for inner in inside._submodules(budget))
 
-    def _known(self) -> Iterator[Submodule]:
-        """Yield the submodules whose repository ``.gitmodules`` names."""
+    def _modules(
+        self, under: str, budget: Iterator[int]
+    ) -> Iterator[tuple[Submodule, GitTree | None]]:
+        """Yield the submodules that ``.gitmodules`` names, with the trees of those that were given.
+
+        Args:
+            under: Start of paths; submodules that have none are left out.
+            budget: Has an item for each submodule that may still be entered.
+        """
         for path in self._pins:
+            if not path.startswith(under) and not under.startswith(f"{path}/"):
+                continue
             try:
                 own = self._pinned(path)
             except UpstreamError:
                 continue
-            yield own
-
-    def _entered(self, own: Submodule, budget: Iterator[int]) -> GitTree | None:
-        """Return the tree of a submodule for a listing, or ``None`` without its repository."""
-        if self._sources.find(own.repo) is None:
-            return None
-        if next(budget, None) is None:
-            problem = f"more than {MAX_LISTED} submodules"
-            raise InputError("--upstream", self._spec, problem, "give fewer of their repositories")
-        return self._open(own, own.path)
+            if self._sources.find(own.repo) is None:
+                yield own, None
+                continue
+            if next(budget, None) is None:
+                problem = f"more than {MAX_LISTED} submodules"
+                remedy = "give fewer of their repositories"
+                raise InputError("--upstream", self._spec, problem, remedy)
+            yield own, self._open(own, path)
 
 
 def _below(outer: Submodule, inner: Submodule | None) -> Submodule:

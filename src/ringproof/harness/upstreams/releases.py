@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from ringproof.errors import InputError
-from ringproof.files import read_bounded
+from ringproof.files import make_folder, read_bounded
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable, WheelTree
 
 # Anchors need only source text, so a wheel for another Python version is accepted.
@@ -54,8 +54,6 @@ class DamagedWheel(InputError):
     """A wheel in the cache that is not what was downloaded, and is not used.
 
     Args:
-        path: The wheel.
-        flaw: What is wrong with it.
         failure: Why it could not be downloaded again, if that was tried.
     """
 
@@ -194,14 +192,10 @@ def fetch_release(
 def download_wheels(wanted: str, folder: Path, patience: float = _PATIENCE) -> Iterator[Archive]:
     """Yield the wheels of ``PACKAGE==VERSION`` for this Python and others, one download at a time.
 
-    Args:
-        patience: See `fetch_release`.
-
     Raises:
         UpstreamUnavailable: The index cannot be reached.
-        InputError: The folder cannot be created.
     """
-    make_folder(folder)
+    make_folder(folder, field="--cache")
     for python in (None, *_FALLBACK_PYTHONS):
         wheel = _download(wanted, folder, python, patience)
         if wheel is not None:
@@ -262,16 +256,3 @@ def _reason(log: str) -> str:
     lines = log.splitlines() or ["no message"]
     errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
     return _CREDENTIALS.sub("", " ".join((errors or lines)[-1].split()))[:200]
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder in the cache.
-
-    Raises:
-        InputError: The folder cannot be created.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be created: {error.strerror}"
-        raise InputError("--cache", folder, problem, "name a writable folder") from error

@@ -52,8 +52,7 @@ def open_tree(
         submodules, name: Arguments for git; see `GitTree`.
 
     Raises:
-        InputError: The spec has another form, or its repository, ref, release, folder, package or
-            network is not available.
+        InputError: The spec has another form, or what it names is not available.
     """
     kind, _, rest = spec.partition(":")
     if kind == "fetched":
@@ -114,9 +113,6 @@ def absolute_spec(spec: str) -> str:
 
     >>> absolute_spec("pip:torch==2.6.0")
     'pip:torch==2.6.0'
-
-    Raises:
-        InputError: As `split_git`.
     """
     kind, _, rest = spec.partition(":")
     if kind == "dir" and rest:
@@ -128,11 +124,7 @@ def absolute_spec(spec: str) -> str:
 
 
 def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Mapping[str, str]:
-    """Parse ``NAME=SPEC`` entries.
-
-    Raises:
-        InputError: An entry has another form, or a name is given twice.
-    """
+    """Parse ``NAME=SPEC`` entries, each name once."""
     found: dict[str, str] = {}
     for entry in entries:
         name, equals, spec = entry.partition("=")

@@ -6,9 +6,8 @@ import importlib.metadata
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from ringproof.errors import InputError
 from ringproof.files import read_bounded, walk_files
@@ -27,12 +26,23 @@ class UpstreamUnavailable(Exception):
     """The upstream is not available on this machine. This is not a finding."""
 
 
-class UpstreamTree(Protocol):
-    """The files of one upstream version."""
+def refuse_escape(path: str) -> None:
+    """Raise `UpstreamError` for a path that could leave its root."""
+    parts = path.replace("\\", "/").split("/")
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise UpstreamError(f"{path!r} leaves the upstream's root")
 
-    @property
-    def origin(self) -> str:
-        """Description of the tree that is sufficient to get it again."""
+
+class UpstreamTree:
+    """The files of one upstream version.
+
+    Attributes:
+        origin: Description of the tree that is sufficient to get it again.
+        commit: Its commit; ``None`` if it is not known.
+    """
+
+    origin = ""
+    commit: str | None = None
 
     def read(self, path: str) -> bytes:
         """Return the bytes of one file.
@@ -45,19 +55,21 @@ class UpstreamTree(Protocol):
             UpstreamError: The path leaves the root, or the file cannot be read.
             UpstreamUnavailable: The file is in a submodule whose repository was not given.
         """
+        refuse_escape(path)
+        return self._read(path)
 
     def paths(self, under: str = "") -> Iterator[str]:
         """Yield the files whose path starts with ``under``, in any order, without links."""
+        return (path for path in self._paths() if path.startswith(under))
+
+    def _read(self, path: str) -> bytes:
+        raise NotImplementedError
+
+    def _paths(self) -> Iterable[str]:
+        raise NotImplementedError
 
 
-def refuse_escape(path: str) -> None:
-    """Raise `UpstreamError` for a path that could leave its root."""
-    parts = path.replace("\\", "/").split("/")
-    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise UpstreamError(f"{path!r} leaves the upstream's root")
-
-
-class WheelTree:
+class WheelTree(UpstreamTree):
     """The files of a wheel, which are read from the zip without extracting it.
 
     Args:
@@ -76,9 +88,7 @@ class WheelTree:
             raise UpstreamError(f"{wheel.name} is not a readable wheel: {error}") from error
         self.origin = f"{origin}#sha256={sha256}"
 
-    def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`."""
-        refuse_escape(path)
+    def _read(self, path: str) -> bytes:
         try:
             entry = self._zip.getinfo(path)
         except KeyError:
@@ -98,18 +108,16 @@ class WheelTree:
             raise UpstreamError(f"{path}: larger than the archive says")
         return data
 
-    def paths(self, under: str = "") -> Iterator[str]:
-        """See `UpstreamTree.paths`."""
-        files = (entry.filename for entry in self._zip.infolist() if not _is_link(entry))
-        return (name for name in files if name.startswith(under))
+    def _paths(self) -> Iterator[str]:
+        return (entry.filename for entry in self._zip.infolist() if not _is_link(entry))
 
 
 def _is_link(entry: zipfile.ZipInfo) -> bool:
     return stat.S_ISLNK(entry.external_attr >> 16)
 
 
-class FolderTree:
-    """The files below a folder. Links inside it may only lead to places inside it.
+class FolderTree(UpstreamTree):
+    """The files below a folder, without ``.git``. Links may only lead to places inside it.
 
     Raises:
         InputError: There is no such folder.
@@ -121,19 +129,28 @@ class FolderTree:
         self._root = root.resolve()
         self.origin = f"dir:{self._root.name}"
 
-    def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`."""
-        return _read(self._root, path)
+    def _read(self, path: str) -> bytes:
+        if "\0" in path:
+            raise FileNotFoundError(path)
+        try:
+            file = (self._root / path).resolve()
+            if not file.is_relative_to(self._root):
+                raise UpstreamError(f"{path!r} is a link that leaves the upstream's root")
+            if not file.is_file():
+                raise FileNotFoundError(path)
+            return read_bounded(file, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            raise
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or "a loop of links"
+            raise UpstreamError(f"{path}: cannot be read: {reason}") from error
 
-    def paths(self, under: str = "") -> Iterator[str]:
-        """See `UpstreamTree.paths`; ``.git`` is left out."""
-        for file in walk_files(self._root, lambda name: name == ".git"):
-            path = file.relative_to(self._root).as_posix()
-            if path.startswith(under):
-                yield path
+    def _paths(self) -> Iterable[str]:
+        files = walk_files(self._root, lambda name: name == ".git")
+        return (file.relative_to(self._root).as_posix() for file in files)
 
 
-class InstalledTree:
+class InstalledTree(FolderTree):
     """The files that an installed distribution lists. Nothing in them is imported.
 
     Raises:
@@ -151,34 +168,13 @@ class InstalledTree:
         if not any(file.endswith(".py") for file in self._listed):
             problem = "is installed without its files (editable, or no record of them)"
             raise InputError("installed", package, problem, "name its folder with dir:")
-        self._root = Path(str(distribution.locate_file(""))).resolve()
+        super().__init__(Path(str(distribution.locate_file(""))))
         self.origin = f"installed:{package}=={distribution.version}"
 
-    def read(self, path: str) -> bytes:
-        """See `UpstreamTree.read`. Files of other packages are not found."""
-        refuse_escape(path)
+    def _read(self, path: str) -> bytes:
         if path not in self._listed:
             raise FileNotFoundError(path)
-        return _read(self._root, path)
+        return super()._read(path)
 
-    def paths(self, under: str = "") -> Iterator[str]:
-        """See `UpstreamTree.paths`."""
-        return (path for path in sorted(self._listed) if path.startswith(under))
-
-
-def _read(root: Path, path: str) -> bytes:
-    refuse_escape(path)
-    if "\0" in path:
-        raise FileNotFoundError(path)
-    try:
-        file = (root / path).resolve()
-        if not file.is_relative_to(root):
-            raise UpstreamError(f"{path!r} is a link that leaves the upstream's root")
-        if not file.is_file():
-            raise FileNotFoundError(path)
-        return read_bounded(file, MAX_FILE_BYTES)
-    except FileNotFoundError:
-        raise
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "a loop of links"
-        raise UpstreamError(f"{path}: cannot be read: {reason}") from error
+    def _paths(self) -> Iterable[str]:
+        return sorted(self._listed)

@@ -104,12 +104,7 @@ class Wanted:
 
 
 def wanted_by(cards: Mapping[str, Card], pinned: Wanted) -> Wanted:
-    """Return what cards need, and what tests need besides.
-
-    Args:
-        cards: By skill.
-        pinned: What the tests need, wheels with their hashes.
-    """
+    """Return what the cards of skills need, and the ``pinned`` that tests need besides."""
     commits: dict[WantedCommit, None] = {}
     wheels = {(wheel.package, wheel.version): wheel for wheel in pinned.wheels}
     for upstream in (item for card in cards.values() for item in card.upstreams.values()):
@@ -146,11 +141,7 @@ def pinned_beside(cards: Iterable[Path]) -> Wanted:
 
 
 def read_wheels(path: Path) -> tuple[PinnedWheel, ...]:
-    """Return the releases of a list in the order of its lines.
-
-    Raises:
-        InputError: The file cannot be read, or a line is not a release with hashes.
-    """
+    """Return the releases of a list in the order of its lines, or raise `InputError`."""
     remedy = "write PACKAGE==VERSION --hash=sha256:DIGEST"
     found = []
     for match in _matches(path, _RELEASE, "is not a release with hashes", remedy):
