@@ -100,15 +100,7 @@ def prove(
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
     records = [skill_record(skill, result.facts) for skill in result.skills]
-    places = {"--out": out}
-    if record is not None:
-        places["--record"] = record / result.facts.environment.name
-    for option, place in places.items():
-        make_folder(place, field=option)
-        for one in records:
-            write_json(one, place / f"{one['skill']}.json", field=option)
-    report = render_report(records, result.problems, result.stale)
-    write_atomically(out / "report.html", report, field="--out")
+    _write(result, records, out, record)
     if json_path:
         write_json(_summary(result, records), json_path)
     print_result(result, console if json_path == "-" else Console())
@@ -119,6 +111,20 @@ def prove(
 
 def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
+
+
+def _write(
+    result: ProveResult, records: list[dict[str, Any]], out: Path, record: Path | None
+) -> None:
+    places = {"--out": out}
+    if record is not None:
+        places["--record"] = record / result.facts.environment.name
+    for option, place in places.items():
+        make_folder(place, field=option)
+        for one in records:
+            write_json(one, place / f"{one['skill']}.json", field=option)
+    report = render_report(records, result.problems, result.stale)
+    write_atomically(out / "report.html", report, field="--out")
 
 
 def _summary(result: ProveResult, records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ringproof import __version__
 from ringproof.errors import InputError
@@ -207,7 +207,7 @@ class _Record(BaseModel):
 
     version: int = 0
     claims: tuple[_RecordedClaim, ...]
-    about_upstream: dict[str, int] = {}
+    about_upstream: dict[str, int] = Field(default_factory=dict)
 
 
 def _records(folder: Path, skill: str) -> Iterator[tuple[Path, _Record | None]]:

@@ -269,21 +269,27 @@ def _supervised(
     """
     streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     strays: set[psutil.Process] = set()
-    try:
-        with contained(command, cwd=folder, **streams) as process:
-            try:
-                yield process
-            finally:
-                strays |= _descendants(process.pid)
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGINT)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_GRACE_SECONDS)
-                    strays |= _descendants(process.pid)
-    finally:  # also after a second interrupt
-        for stray in strays:
-            with contextlib.suppress(psutil.Error):
-                stray.kill()
+    with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
+        stack.callback(_kill, strays)
+        process = stack.enter_context(contained(command, cwd=folder, **streams))
+        stack.callback(_interrupt, process, strays)
+        yield process
+
+
+def _interrupt(process: subprocess.Popen[bytes], strays: set[psutil.Process]) -> None:
+    """Ask a process to end, and add what it has started to ``strays``."""
+    strays |= _descendants(process.pid)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+        strays |= _descendants(process.pid)
+
+
+def _kill(strays: set[psutil.Process]) -> None:
+    for stray in strays:
+        with contextlib.suppress(psutil.Error):
+            stray.kill()
 
 
 def _descendants(root: int) -> set[psutil.Process]:

@@ -193,17 +193,9 @@ class Repository:
             For each commit that could not be fetched, why.
         """
         self._prepare()
-        failures: dict[str, InputError] = {}
-        for commit in commits:
-            if find_commit(self.cache, self.name, commit) is None:
-                try:
-                    refs = f"+{commit}:{_STARTED}/{commit}"
-                    what = f"{self.name} {commit[:12]}"
-                    self._run(*_FETCH, "--depth=1", "origin", refs, what=what)
-                except InputError as error:
-                    if isinstance(error, Unreachable) or error.field == "--cache":
-                        raise
-                    failures[commit] = error
+        new = [one for one in commits if find_commit(self.cache, self.name, one) is None]
+        reasons = {commit: self._started(commit) for commit in new}
+        failures = {commit: reason for commit, reason in reasons.items() if reason is not None}
         started = [commit for commit in commits if commit not in failures]
         self._fill(started, advance)
         for commit in started:
@@ -232,6 +224,17 @@ class Repository:
         except OSError as error:
             problem = f"cannot be written: {error.strerror}"
             raise InputError("--cache", folder, problem, "name a writable folder") from error
+
+    def _started(self, commit: str) -> InputError | None:
+        """Fetch a commit and its folders without its files; return why it cannot be had."""
+        refs, what = f"+{commit}:{_STARTED}/{commit}", f"{self.name} {commit[:12]}"
+        try:
+            self._run(*_FETCH, "--depth=1", "origin", refs, what=what)
+        except InputError as error:
+            if isinstance(error, Unreachable) or error.field == "--cache":
+                raise
+            return error
+        return None
 
     def _fill(self, commits: Sequence[str], advance: Callable[[int, int], None]) -> None:
         """Fetch the files of commits that are not there."""

@@ -8,6 +8,7 @@ used.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import re
@@ -258,27 +259,21 @@ class Provision:
     def _wheels(self, wheels: Sequence[PinnedWheel]) -> Iterator[tuple[str, InputError]]:
         """Download wheels, and yield those that could not be downloaded."""
         cached = {wheel: wheel.cached(self.cache) for wheel in wheels}
-        new = [wheel for wheel in wheels if not isinstance(cached[wheel], Archive)]
+        new = {wheel: found for wheel, found in cached.items() if not isinstance(found, Archive)}
         if not new:
             return
         failed = 0
-        mended: list[DamagedWheel] = []
-        pool = ThreadPoolExecutor(_WHEELS_AT_ONCE)
-        try:
-            with progress(self.console, "wheels", len(new)) as update:
-                errors = pool.map(self._wheel, new)
-                for done, (wheel, error) in enumerate(zip(new, errors, strict=True), 1):
-                    broken = cached[wheel]
-                    if error is not None:
-                        failed += 1
-                        if isinstance(broken, DamagedWheel):
-                            error = DamagedWheel(broken.path, broken.flaw, error.problem)
-                        yield str(wheel), error
-                    elif isinstance(broken, DamagedWheel):
-                        mended.append(broken)
-                    update(done, len(new), failed, str(wheel))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        mended = []
+        with progress(self.console, "wheels", len(new)) as update, _downloads() as pool:
+            results = zip(new.items(), pool.map(self._wheel, new), strict=True)
+            for done, ((wheel, broken), error) in enumerate(results, 1):
+                if error is None:
+                    mended += [broken] if broken else []
+                else:
+                    failed += 1
+                    again = broken and DamagedWheel(broken.path, broken.flaw, error.problem)
+                    yield str(wheel), again or error
+                update(done, len(new), failed, str(wheel))
         for broken in mended:
             self.say(f"{broken.path} was damaged and is downloaded again: {broken.flaw}")
         self.say(f"{len(new) - failed} wheels fetched")
@@ -311,3 +306,13 @@ class Provision:
                 raise
             return error
         return None
+
+
+@contextlib.contextmanager
+def _downloads() -> Iterator[ThreadPoolExecutor]:
+    """Yield threads for downloads; those that have not begun are cancelled on exit."""
+    pool = ThreadPoolExecutor(_WHEELS_AT_ONCE)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
