@@ -15,9 +15,9 @@ from packaging.version import Version
 from typer import testing
 
 from ringproof.cli.cache import default_cache
-from ringproof.harness.upstreams.releases import open_release
+from ringproof.harness.upstreams.releases import Release
 from ringproof.harness.upstreams.tree import UpstreamUnavailable, WheelTree
-from ringproof.harness.upstreams.wanted import WHEELS_FILE, PinnedWheel, read_wheels
+from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels
 from ringproof.rehearsal.sources import ENGINE_PARTS, unpacked
 
 if TYPE_CHECKING:
@@ -67,14 +67,12 @@ def te_wheel(request: pytest.FixtureRequest) -> EngineWheel:
     return _engine(request.param)
 
 
-def _engine(wheel: PinnedWheel) -> EngineWheel:
+def _engine(wheel: Release) -> EngineWheel:
     try:
-        tree = open_release(
-            wheel.package, wheel.version, cache=default_cache(), accepted=wheel.sha256, offline=True
-        )
+        tree = wheel.open(default_cache(), offline=True)
     except UpstreamUnavailable as error:
         pytest.skip(f"{error}: run `ringproof upstream fetch --wheels`")
-    return EngineWheel(Version(wheel.version), str(wheel), tree)
+    return EngineWheel(Version(wheel.version), wheel.spec, tree)
 
 
 gc.set_threshold(200_000, 20, 100)

@@ -17,7 +17,7 @@ from ringproof.harness.anchors import (
     UpstreamUnavailable,
 )
 from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.releases import Archive, DamagedWheel, fetch_release
+from ringproof.harness.upstreams.releases import Archive, DamagedWheel, Release
 from ringproof.harness.upstreams.sources import UpstreamChoice
 
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
@@ -35,7 +35,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _fetch(cache: Path, *accepted: str, offline: bool = False, version: str = "1.0") -> Archive:
-    return fetch_release("demo_upstream", version, cache=cache, accepted=accepted, offline=offline)
+    return Release("demo_upstream", version, accepted).fetch(cache, offline=offline)
 
 
 def test_downloaded_once_then_cached(index: Path, tmp_path: Path) -> None:
@@ -57,9 +57,8 @@ def test_a_damaged_cache_entry_is_not_used(index: Path, tmp_path: Path) -> None:
     for offline in (True, False):
         with pytest.raises(DamagedWheel, match=str(good.path)):
             _fetch(tmp_path / "cache", offline=offline)
-    mended = fetch_release(
-        "demo-upstream", "1.0", cache=tmp_path / "cache", offline=False, mend=True
-    )
+    release = Release("demo-upstream", "1.0")
+    mended = release.fetch(tmp_path / "cache", offline=False, mend=True)
     assert mended == good == _fetch(tmp_path / "cache", offline=True)
 
 

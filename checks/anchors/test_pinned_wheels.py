@@ -9,7 +9,8 @@ from packaging.version import Version
 
 from checks.conftest import ENGINES, EngineWheel
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.wanted import WHEELS_FILE, PinnedWheel, read_wheels
+from ringproof.harness.upstreams.releases import Release
+from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels
 
 DIGEST = "0123456789abcdef" * 4
 LIST = Path(__file__).parent.parent.parent / "cards" / WHEELS_FILE
@@ -23,8 +24,8 @@ def test_a_release_may_have_several_hashes(tmp_path: Path) -> None:
         f"demo==2.0 --hash=sha256:{DIGEST}  # more words\n"
     )
     assert read_wheels(path) == (
-        PinnedWheel("the-demo", "1.0", (DIGEST, other)),
-        PinnedWheel("demo", "2.0", (DIGEST,)),
+        Release("the-demo", "1.0", (DIGEST, other)),
+        Release("demo", "2.0", (DIGEST,)),
     )
 
 

@@ -165,7 +165,7 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
         for wheel in wanted.wheels:
             if isinstance(damaged := wheel.cached(cache), DamagedWheel):
                 raise damaged
-        names = [str(item) for item in (*wanted.commits, *wanted.wheels)]
+        names = [*map(str, wanted.commits), *(wheel.spec for wheel in wanted.wheels)]
         return (f"{listed(names)}: not in the cache",) if names else ()
     say = partial(typer.echo, err=True)
     provision = Provision(cache, console, say, patience=_PROVE_PATIENCE, wait=_PROVE_PATIENCE)

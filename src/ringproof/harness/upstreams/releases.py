@@ -68,35 +68,91 @@ class DamagedWheel(InputError):
         super().__init__("--cache", None, problem, remedy)
 
 
-def release_folder(cache: Path, package: str, version: str) -> Path:
-    """Return the folder for the wheels of one release."""
-    return cache / canonicalize_name(package) / version
+@dataclass(frozen=True)
+class Release:
+    """A release on the package index.
 
-
-def cached_wheels(cache: Path, package: str, version: str) -> Iterator[Archive | DamagedWheel]:
-    """Yield the wheels of one release in the cache, and an error for each that is damaged."""
-    for path in sorted(release_folder(cache, package, version).glob("*.whl")):
-        try:
-            yield examined(path)
-        except DamagedWheel as damage:
-            yield damage
-
-
-def cached_wheel(
-    cache: Path, package: str, version: str, accepted: tuple[str, ...]
-) -> Archive | DamagedWheel | None:
-    """Return the cached wheel of a release whose hash is accepted, or else one that is damaged.
-
-    Args:
-        accepted: Accepted SHA-256 values; any if empty.
+    Attributes:
+        sha256: SHA-256 values of its wheels that may be used; any if empty.
     """
-    damaged = None
-    for wheel in cached_wheels(cache, package, version):
-        if isinstance(wheel, DamagedWheel):
-            damaged = damaged or wheel
-        elif not accepted or wheel.sha256 in accepted:
-            return wheel
-    return damaged
+
+    package: str
+    version: str
+    sha256: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.package}=={self.version}"
+
+    @property
+    def spec(self) -> str:
+        """The release as ``pip:PACKAGE==VERSION``."""
+        return f"pip:{self}"
+
+    def folder(self, cache: Path) -> Path:
+        """Return the folder for its wheels."""
+        return cache / canonicalize_name(self.package) / self.version
+
+    def cached(self, cache: Path) -> Archive | DamagedWheel | None:
+        """Return the cached wheel whose hash is accepted, or else one that is damaged."""
+        damaged = None
+        for wheel in self._wheels(cache):
+            if isinstance(wheel, DamagedWheel):
+                damaged = damaged or wheel
+            elif self._accepts(wheel):
+                return wheel
+        return damaged
+
+    def fetch(
+        self, cache: Path, *, offline: bool, patience: float = _PATIENCE, mend: bool = False
+    ) -> Archive:
+        """Return the wheel from the cache or the index.
+
+        Args:
+            offline: Whether to use the cache only.
+            patience: Seconds after which pip gives up on an index that does not answer.
+            mend: Whether to download a wheel again that is damaged in the cache.
+
+        Raises:
+            DamagedWheel: It is in the cache and damaged, and is not to be mended.
+            UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
+            UpstreamError: No wheel has an accepted hash.
+            InputError: The index has no wheel of the release.
+        """
+        kept = self.cached(cache)
+        if isinstance(kept, Archive):
+            return kept
+        if kept is not None and not mend:
+            raise kept
+        if offline:
+            names = (one.path.name for one in self._wheels(cache) if isinstance(one, Archive))
+            but = "".join(f" ({name} has another hash)" for name in names)
+            raise UpstreamUnavailable(f"{self} is not in the cache{but}, and this is offline")
+        others = set()
+        for archive in download_wheels(str(self), self.folder(cache), patience):
+            if self._accepts(archive):
+                return archive
+            others.add(archive.sha256)
+        if not others:
+            problem = "the package index has no such release as a wheel"
+            remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"
+            raise InputError("upstreams", str(self), problem, remedy)
+        hashes = ", ".join(sorted(others))
+        raise UpstreamError(f"{self} has SHA-256 {hashes}, not what the card says")
+
+    def open(self, cache: Path, *, offline: bool) -> WheelTree:
+        """Open the files of its wheel; raises like `fetch`."""
+        archive = self.fetch(cache, offline=offline)
+        return WheelTree(archive.path, self.spec, archive.sha256)
+
+    def _accepts(self, wheel: Archive) -> bool:
+        return not self.sha256 or wheel.sha256 in self.sha256
+
+    def _wheels(self, cache: Path) -> Iterator[Archive | DamagedWheel]:
+        for path in sorted(self.folder(cache).glob("*.whl")):
+            try:
+                yield examined(path)
+            except DamagedWheel as damage:
+                yield damage
 
 
 def examined(path: Path) -> Archive:
@@ -131,62 +187,6 @@ def sha256_of(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def open_release(
-    package: str, version: str, *, cache: Path, accepted: tuple[str, ...] = (), offline: bool
-) -> WheelTree:
-    """Open the files of a release; arguments and errors are those of `fetch_release`."""
-    archive = fetch_release(package, version, cache=cache, accepted=accepted, offline=offline)
-    return WheelTree(archive.path, f"pip:{package}=={version}", archive.sha256)
-
-
-def fetch_release(
-    package: str,
-    version: str,
-    *,
-    cache: Path,
-    accepted: tuple[str, ...] = (),
-    offline: bool,
-    patience: float = _PATIENCE,
-    mend: bool = False,
-) -> Archive:
-    """Return the wheel of ``package==version`` from the cache or the index.
-
-    Args:
-        accepted: Accepted SHA-256 values; any if empty.
-        offline: Whether to use the cache only.
-        patience: Seconds after which pip gives up on an index that does not answer.
-        mend: Whether to download a wheel again that is damaged in the cache.
-
-    Raises:
-        DamagedWheel: It is in the cache and damaged, and is not to be mended.
-        UpstreamUnavailable: It is not in the cache and cannot be downloaded from here.
-        UpstreamError: No wheel has an accepted hash.
-        InputError: The index has no wheel of the release.
-    """
-    wanted = f"{package}=={version}"
-    kept = cached_wheel(cache, package, version, accepted)
-    if isinstance(kept, Archive):
-        return kept
-    if kept is not None and not mend:
-        raise kept
-    if offline:
-        found = cached_wheels(cache, package, version)
-        names = [wheel.path.name for wheel in found if isinstance(wheel, Archive)]
-        but = "".join(f" ({name} has another hash)" for name in names)
-        raise UpstreamUnavailable(f"{wanted} is not in the cache{but}, and this is offline")
-    others = set()
-    for archive in download_wheels(wanted, release_folder(cache, package, version), patience):
-        if not accepted or archive.sha256 in accepted:
-            return archive
-        others.add(archive.sha256)
-    if not others:
-        problem = "the package index has no such release as a wheel"
-        remedy = "correct the package or its version, or read it from a clone with git:PATH@REF"
-        raise InputError("upstreams", wanted, problem, remedy)
-    hashes = ", ".join(sorted(others))
-    raise UpstreamError(f"{wanted} has SHA-256 {hashes}, not what the card says")
 
 
 def download_wheels(wanted: str, folder: Path, patience: float = _PATIENCE) -> Iterator[Archive]:

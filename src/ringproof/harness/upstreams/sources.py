@@ -13,7 +13,7 @@ from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card, PackageUpstream, RepositoryUpstream
 from ringproof.harness.upstreams.fetching import FETCHED, fetched_spec, find_commit
 from ringproof.harness.upstreams.git import GitTree, SubmoduleSources
-from ringproof.harness.upstreams.releases import open_release
+from ringproof.harness.upstreams.releases import Release
 from ringproof.harness.upstreams.tree import (
     FolderTree,
     InstalledTree,
@@ -72,7 +72,7 @@ def open_tree(
         if match is None:
             raise InputError("pip", spec, "names no exact release", "write pip:PACKAGE==VERSION")
         try:
-            return open_release(match["package"], match["version"], cache=cache, offline=offline)
+            return Release(match["package"], match["version"]).open(cache, offline=offline)
         except (UpstreamUnavailable, UpstreamError) as error:
             remedy = "check the network or fill the cache"
             raise InputError("pip", spec, " ".join(str(error).split()), remedy) from error
@@ -221,10 +221,8 @@ class UpstreamChoice:
                 spec, cache=cache, offline=offline, submodules=submodules, name=upstream.repo
             )
         if isinstance(upstream, PackageUpstream):
-            name, accepted = upstream.package, upstream.file_sha256
-            return open_release(
-                name, upstream.version, cache=cache, accepted=accepted, offline=offline
-            )
+            release = Release(upstream.package, upstream.version, upstream.file_sha256)
+            return release.open(cache, offline=offline)
         folder = find_commit(cache, upstream.repo, upstream.commit)
         if folder is None:
             needed = f"{upstream.repo} at {upstream.commit[:12]}"

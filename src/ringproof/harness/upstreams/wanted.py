@@ -37,8 +37,7 @@ from ringproof.harness.upstreams.releases import (
     INDEX_UNREACHABLE,
     Archive,
     DamagedWheel,
-    cached_wheel,
-    fetch_release,
+    Release,
 )
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
@@ -68,22 +67,6 @@ class WantedCommit:
 
 
 @dataclass(frozen=True)
-class PinnedWheel:
-    """A release and the SHA-256 values of its wheels that may be used."""
-
-    package: str
-    version: str
-    sha256: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"pip:{self.package}=={self.version}"
-
-    def cached(self, cache: Path) -> Archive | DamagedWheel | None:
-        """See `cached_wheel`."""
-        return cached_wheel(cache, self.package, self.version, self.sha256)
-
-
-@dataclass(frozen=True)
 class Wanted:
     """All that cards need.
 
@@ -93,7 +76,7 @@ class Wanted:
     """
 
     commits: tuple[WantedCommit, ...]
-    wheels: tuple[PinnedWheel, ...]
+    wheels: tuple[Release, ...]
 
     def missing(self, cache: Path) -> Wanted:
         """Return the part that the cache does not have."""
@@ -115,7 +98,7 @@ def wanted_by(cards: Mapping[str, Card], pinned: Wanted) -> Wanted:
         if isinstance(upstream, PackageUpstream):
             release = (upstream.package, upstream.version)
             hashes = upstream.file_sha256 or getattr(wheels.get(release), "sha256", ())
-            wheels[release] = PinnedWheel(*release, tuple(hashes))
+            wheels[release] = Release(*release, tuple(hashes))
     commits.update(dict.fromkeys(pinned.commits))
     return Wanted(tuple(sorted(commits, key=lambda item: item.repo)), tuple(wheels.values()))
 
@@ -141,13 +124,13 @@ def pinned_beside(cards: Iterable[Path]) -> Wanted:
     return Wanted(tuple(commits), tuple(wheel for path in lists for wheel in read_wheels(path)))
 
 
-def read_wheels(path: Path) -> tuple[PinnedWheel, ...]:
+def read_wheels(path: Path) -> tuple[Release, ...]:
     """Return the releases of a list in the order of its lines, or raise `InputError`."""
     remedy = "write PACKAGE==VERSION --hash=sha256:DIGEST"
     found = []
     for match in _matches(path, _RELEASE, "is not a release with hashes", remedy):
         hashes = re.findall(r"sha256:([0-9a-f]{64})", match["hashes"])
-        found.append(PinnedWheel(match["package"], match["version"], tuple(hashes)))
+        found.append(Release(match["package"], match["version"], tuple(hashes)))
     return tuple(found)
 
 
@@ -256,7 +239,7 @@ class Provision:
         self.say(f"{repository.name}: {len(new) - len(failures)} commits fetched")
         return failures
 
-    def _wheels(self, wheels: Sequence[PinnedWheel]) -> Iterator[tuple[str, InputError]]:
+    def _wheels(self, wheels: Sequence[Release]) -> Iterator[tuple[str, InputError]]:
         """Download wheels, and yield those that could not be downloaded."""
         cached = {wheel: wheel.cached(self.cache) for wheel in wheels}
         new = {wheel: found for wheel, found in cached.items() if not isinstance(found, Archive)}
@@ -272,27 +255,19 @@ class Provision:
                 else:
                     failed += 1
                     again = broken and DamagedWheel(broken.path, broken.flaw, error.problem)
-                    yield str(wheel), again or error
-                update(done, len(new), failed, str(wheel))
+                    yield wheel.spec, again or error
+                update(done, len(new), failed, wheel.spec)
         for broken in mended:
             self.say(f"{broken.path} was damaged and is downloaded again: {broken.flaw}")
         self.say(f"{len(new) - failed} wheels fetched")
 
-    def _wheel(self, wheel: PinnedWheel) -> InputError | None:
+    def _wheel(self, wheel: Release) -> InputError | None:
         """Download a wheel; return why it could not be downloaded."""
         if "pip" in self._down:
             return self._down["pip"]
         remedy = "check the network and pip's settings"
         try:
-            fetch_release(
-                wheel.package,
-                wheel.version,
-                cache=self.cache,
-                accepted=wheel.sha256,
-                offline=False,
-                patience=self.patience,
-                mend=True,
-            )
+            wheel.fetch(self.cache, offline=False, patience=self.patience, mend=True)
         except UpstreamUnavailable as error:
             failure = InputError("upstream", None, str(error), remedy)
             if INDEX_UNREACHABLE in str(error):
