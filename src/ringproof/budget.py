@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -127,11 +128,8 @@ def free_memory() -> int | None:
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
         ):
-            try:
-                most, used = (int((folder / name).read_text()) for name in (limit, usage))
-            except (OSError, ValueError):  # no limit, or none of this kind
-                continue
-            found.append(most - used + (in_table(folder / "memory.stat", cache, 1) or 0))
+            for most, used in _numbers(folder, limit, usage):
+                found.append(most - used + (in_table(folder / "memory.stat", cache, 1) or 0))
     return min((one for one in found if one is not None), default=None)
 
 
@@ -139,19 +137,16 @@ def _cores() -> float:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = [float(count or 1)]
     for folder in _cgroups("cpu"):
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-            found.append(int(quota) / int(period))
-        except (OSError, ValueError):
-            pass
-        try:  # version 1
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota_us, period_us = (int((folder / name).read_text()) for name in names)
-        except (OSError, ValueError):
-            continue
-        if quota_us > 0:
-            found.append(quota_us / period_us)
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # then version 1
+            found += [quota / period for quota, period in _numbers(folder, *names) if quota > 0]
     return min(found)
+
+
+def _numbers(folder: Path, *names: str) -> Iterator[tuple[int, int]]:
+    """Yield the two numbers in files of a control group; none where it has no limit."""
+    with contextlib.suppress(OSError, ValueError):
+        first, second = " ".join((folder / name).read_text() for name in names).split()
+        yield int(first), int(second)
 
 
 def _cgroups(controller: str) -> Iterator[Path]:

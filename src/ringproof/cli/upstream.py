@@ -24,6 +24,7 @@ from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.proofs.suite import ProveRequest
 from ringproof.harness.upstreams.fetching import find_commit
 from ringproof.harness.upstreams.releases import Archive, DamagedWheel
+from ringproof.harness.upstreams.sources import parse_overrides
 from ringproof.harness.upstreams.wanted import Provision, Wanted, pinned_beside, wanted_by
 
 app = typer.Typer(
@@ -182,15 +183,14 @@ def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
 def _parse_servers(entries: Sequence[str], wanted: Wanted) -> Mapping[str, str]:
     """Parse ``NAME=URL`` entries; raise `InputError` for another form or an unknown name."""
     known = sorted({item.repo for item in wanted.commits})
-    found: dict[str, str] = {}
-    for entry in entries:
-        name, equals, url = entry.partition("=")
-        if not (name and equals and url) or url.startswith("-"):
-            raise InputError("--from", entry, "is not NAME=URL", "write OWNER/NAME=URL")
+    form, remedy = "NAME=URL", "write OWNER/NAME=URL"
+    found = parse_overrides(entries, option="--from", form=form, remedy=remedy)
+    for name, url in found.items():
+        if url.startswith("-"):
+            raise InputError("--from", f"{name}={url}", f"is not {form}", remedy)
         if name not in known and known:
             problem = "is not a repository of these cards"
             raise InputError("--from", name, problem, f"choose from: {', '.join(known)}")
-        found[name] = url
     return found
 
 

@@ -211,10 +211,8 @@ def _download(wanted: str, folder: Path, python: str | None, patience: float) ->
             arguments += ["--platform", platform]
     with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
         failed, log = _run_pip([*arguments, "--dest", scratch, wanted])
-        wheels = sorted(Path(scratch).glob("*.whl"))
-        if not failed and wheels:
-            return _keep(wheels[0], folder)
-    log = log if failed else "pip reported success and left no wheel"
+        if not failed:
+            return _keep(next(Path(scratch).glob("*.whl")), folder)
     if _NO_MATCH in log and not _UNREACHABLE.search(log):
         return None
     raise UpstreamUnavailable(f"pip could not download {wanted}: {_reason(log)}")

@@ -123,13 +123,19 @@ def absolute_spec(spec: str) -> str:
     return f"git:{path.resolve()}" + ("" if ref is None else f"@{ref}")
 
 
-def parse_overrides(entries: Sequence[str], *, option: str = "--upstream") -> Mapping[str, str]:
+def parse_overrides(
+    entries: Sequence[str],
+    *,
+    option: str = "--upstream",
+    form: str = "NAME=SPEC",
+    remedy: str = f"SPEC is {FORMS}",
+) -> Mapping[str, str]:
     """Parse ``NAME=SPEC`` entries, each name once."""
     found: dict[str, str] = {}
     for entry in entries:
         name, equals, spec = entry.partition("=")
         if not (name and equals and spec):
-            raise InputError(option, entry, "is not NAME=SPEC", f"SPEC is {FORMS}")
+            raise InputError(option, entry, f"is not {form}", remedy)
         if name in found:
             raise InputError(option, name, "is given twice", "give each name once")
         found[name] = spec

@@ -100,13 +100,9 @@ class WheelTree(UpstreamTree):
                 f"{path}: {entry.file_size:,} bytes are too large for a source file"
             )
         try:
-            with self._zip.open(entry) as stream:
-                data = stream.read(MAX_FILE_BYTES + 1)
+            return self._zip.read(entry)  # no more than the size above
         except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, zlib.error) as error:
             raise UpstreamError(f"{path}: cannot be read from the wheel: {error}") from error
-        if len(data) > MAX_FILE_BYTES:
-            raise UpstreamError(f"{path}: larger than the archive says")
-        return data
 
     def _paths(self) -> Iterator[str]:
         return (entry.filename for entry in self._zip.infolist() if not _is_link(entry))
