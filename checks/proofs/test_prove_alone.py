@@ -12,31 +12,24 @@ TESTED = claim("tested", "checks/test_a.py::test_x")
 
 def test_tests_that_are_not_beside_the_skills_refute_nothing(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
-    repository.card(
-        anchors=[anchor("place")],
-        claims=[
-            TESTED,
-            claim("both", "checks/test_a.py::test_x", "anchor:place"),
-        ],
-    )
+    both = claim("both", "checks/test_a.py::test_x", "anchor:place")
+    repository.card(anchors=[anchor("place")], claims=[TESTED, both])
     code, claims, whole = repository.verdicts()
-    assert code == 0
+    assert (code, whole["problems"]) == (0, [])
     assert {claims[name]["verdict"] for name in ("tested", "both")} == {"not-here"}
     assert claims["tested"]["reason"] == NO_TESTS
-    assert whole["problems"] == []
-    done = repository.prove()
+    lines = repository.prove().stdout.splitlines()
+    page = (repository.root / "build/prove/report.html").read_text()
     said = f"2 of 2 statements have tests that are not beside the skills: {NO_TESTS}"
-    assert [line for line in done.stdout.splitlines() if line.startswith(said)], done.stdout
-    assert said in (repository.root / "build/prove/report.html").read_text()
-
-
-def test_everything_is_required_with_require_all(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    repository.card(anchors=[anchor("place")], claims=[TESTED])
+    assert [line for line in lines if line.startswith(said)] and said in page
+    (legend,) = (line for line in lines if line.endswith(": no proof could run here"))
+    assert lines.index(legend) < lines.index(next(line for line in lines if "tested" in line))
+    assert not any("some proofs passed" in line for line in lines), "no verdict of this run"
+    assert page.index("no proof could run here") < page.index("<details")
     code, _, whole = repository.verdicts("--require-all")
+    lacking = [problem for problem in whole["problems"] if problem.startswith("demo: ")]
+    assert lacking == [f"demo: 1 proofs lack code: checks/test_a.py::test_x: {NO_TESTS}"]
     assert code == 1
-    lines = [problem for problem in whole["problems"] if problem.startswith("demo: ")]
-    assert lines == [f"demo: 1 proofs lack code: checks/test_a.py::test_x: {NO_TESTS}"]
 
 
 def test_in_a_checkout_a_folder_of_tests_that_does_not_exist_refutes(tmp_path: Path) -> None:
@@ -47,31 +40,13 @@ def test_in_a_checkout_a_folder_of_tests_that_does_not_exist_refutes(tmp_path: P
     repository.card(claims=claims)
     code, found, _ = repository.verdicts()
     assert code == 1
-    assert {name: item["verdict"] for name, item in found.items()} == {
-        "wrong": "refuted", "right": "proven",
-    }  # fmt: skip
+    assert [found[name]["verdict"] for name in ("wrong", "right")] == ["refuted", "proven"]
 
 
 def test_where_nothing_could_run_the_run_fails_and_refutes_nothing(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
     repository.card(claims=[TESTED])
     code, claims, whole = repository.verdicts()
-    assert code == 1
-    assert claims["tested"]["verdict"] == "not-here"
+    assert (code, claims["tested"]["verdict"]) == (1, "not-here")
     assert whole["problems"] == ["demo: no proof was executed"]
     assert "incomplete; 1 statement: 1 not-here" in repository.prove().stdout
-
-
-def test_each_verdict_is_explained_where_it_is_first_seen(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    repository.card(
-        anchors=[anchor("place")],
-        claims=[TESTED, claim("read", "anchor:place")],
-    )
-    lines = repository.prove().stdout.splitlines()
-    legend = [line for line in lines if line.endswith(": no proof could run here")]
-    assert len(legend) == 1
-    assert lines.index(legend[0]) < lines.index(next(line for line in lines if "tested" in line))
-    assert not any("some proofs passed" in line for line in lines), "no verdict of this run"
-    page = (repository.root / "build/prove/report.html").read_text()
-    assert page.index("no proof could run here") < page.index("<details")

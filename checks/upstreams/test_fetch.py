@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pygit2
@@ -18,7 +17,6 @@ from rich.console import Console
 from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel, only_index
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
-from checks.upstreams.http_git import served
 from ringproof.cli.upstream import listed
 from ringproof.harness.upstreams.fetching import Repository, Unreachable
 from ringproof.harness.upstreams.wanted import Provision, Wanted, WantedCommit
@@ -66,13 +64,11 @@ def test_a_fetched_commit_that_is_not_there_is_refused(made: Demo) -> None:
         _one_line(made.run("anchors", "drift", "--from", spec, "--to", spec), "fetched")
 
 
-def test_over_http_files_that_commits_share_are_fetched_once(large: Demo, tmp_path: Path) -> None:
+def test_files_that_commits_share_are_fetched_once(large: Demo, tmp_path: Path) -> None:
     counting = counted_git(tmp_path / "bin")
-    with served(large.server.parent) as url:
-        done = large.run("upstream", "fetch", url=f"{url}/server", **counting)
+    for _ in range(2):
+        done = large.run("upstream", "fetch", **counting)
         assert done.returncode == 0, done.stderr
-        assert large.run("upstream", "fetch", **counting).returncode == 0
-        _one_line(large.run("upstream", "fetch", "--branches", url=f"{url}/none"), "not found")
     assert batches(tmp_path / "bin") == BATCHES
     assert large.run("anchors", "check", "--offline").returncode == 0
 
@@ -159,35 +155,30 @@ def test_an_unknown_commit_does_not_keep_the_others_away(made: Demo) -> None:
     assert made.here() == [made.old[:12]]
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-def test_a_refused_connection(made: Demo, closed_port: int) -> None:
-    for scheme in ("git", "http"):
-        user = "user:secret@" if scheme == "http" else ""
-        url = f"{scheme}://{user}127.0.0.1:{closed_port}/demo"
-        done = made.run("upstream", "fetch", url=url)
-        _one_line(done, "cannot be reached", "check the network")
-        assert "secret" not in done.stderr
-
-
-def test_a_server_that_never_answers(made: Demo) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("git://127.0.0.1:{closed}/demo", ("cannot be reached", "check the network")),
+        ("http://user:secret@127.0.0.1:{closed}/demo", ("cannot be reached", "check the network")),
+        ("git://127.0.0.1:{silent}/demo", ("cannot be reached: no answer within 1 s",)),
+        ("file://{folder}/none", ("cannot be fetched", "name another server")),
+    ],
+    ids=["refused", "refused-http", "silent", "no-repository"],
+)
+def test_a_server_that_cannot_be_used(
+    made: Demo, tmp_path: Path, url: str, words: tuple[str, ...]
+) -> None:
+    start = time.monotonic()
+    with socket.socket() as closed, socket.socket() as silent:
+        for taken in (closed, silent):
+            taken.bind(("127.0.0.1", 0))
         silent.listen()
-        url = f"git://127.0.0.1:{silent.getsockname()[1]}/demo"
-        start = time.monotonic()
-        done = made.run("upstream", "fetch", "--patience", "1", url=url)
-        _one_line(done, "no answer within 1 s")
-        assert time.monotonic() - start < 30
-
-
-def test_no_such_repository(made: Demo, tmp_path: Path) -> None:
-    _one_line(made.run("upstream", "fetch", url=(tmp_path / "none").as_uri()), "cannot be fetched")
+        ports = {"closed": closed.getsockname()[1], "silent": silent.getsockname()[1]}
+        place = url.format(folder=tmp_path, **ports)
+        done = made.run("upstream", "fetch", "--patience", "1", url=place)
+    _one_line(done, *words)
+    assert "secret" not in done.stderr
+    assert time.monotonic() - start < 30
 
 
 def test_no_git(made: Demo, tmp_path: Path) -> None:
