@@ -26,7 +26,7 @@ from ringproof.files import make_folder, write_atomically
 from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
-from ringproof.harness.proofs.report import print_result, render_report
+from ringproof.harness.proofs.report import print_records, render_report
 from ringproof.harness.proofs.suite import ProveRequest
 from ringproof.harness.upstreams.sources import parse_overrides
 from ringproof.shipped import workplace
@@ -103,7 +103,7 @@ def prove(
     _write(result, records, out, record)
     if json_path:
         write_json(_summary(result, records), json_path)
-    print_result(result, console if json_path == "-" else Console())
+    print_records(records, result.problems, console if json_path == "-" else Console())
     typer.echo(f"report: {out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)

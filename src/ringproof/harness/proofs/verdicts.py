@@ -12,22 +12,28 @@ from ringproof.harness.proofs.executed import Evidence, Touch
 
 
 class Verdict(str, Enum):
-    """Verdict on a statement: its word, its sign beside the colour, and what it means."""
+    """Verdict on a statement: its word, its sign and style on a terminal, and what it means."""
 
     sign: str
+    style: str
     meaning: str
 
-    PROVEN = "proven", "\u2713", "all of its proofs ran and passed"
-    IN_REFERENCE = "in-reference", "\u2248", "about upstream, but only ringproof's own code ran"
-    PARTLY = "partly", "\u25d0", "some proofs passed, and others could not run here"
-    REFUTED = "refuted", "\u2717", "a proof failed or does not exist"
-    UNPROVEN = "unproven", "?", "the card says that nothing proves it"
-    NOT_HERE = "not-here", "\u2013", "no proof could run here"
+    PROVEN = "proven", "\u2713", "green", "all of its proofs ran and passed"
+    IN_REFERENCE = (
+        "in-reference",
+        "\u2248",
+        "dark_cyan",
+        "about upstream, but only ringproof's own code ran",
+    )
+    PARTLY = "partly", "\u25d0", "dark_orange", "some proofs passed, and others could not run here"
+    REFUTED = "refuted", "\u2717", "bold red", "a proof failed or does not exist"
+    UNPROVEN = "unproven", "?", "yellow", "the card says that nothing proves it"
+    NOT_HERE = "not-here", "\u2013", "cyan", "no proof could run here"
 
-    def __new__(cls, word: str, sign: str, meaning: str) -> Verdict:
+    def __new__(cls, word: str, sign: str, style: str, meaning: str) -> Verdict:
         """Make a member whose value is its word."""
         member = str.__new__(cls, word)
-        member._value_, member.sign, member.meaning = word, sign, meaning
+        member._value_, member.sign, member.style, member.meaning = word, sign, style, meaning
         return member
 
 
