@@ -23,7 +23,6 @@ from ringproof.cli.output import write_json
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
-from ringproof.harness.proofs.evidence import skill_record
 from ringproof.harness.proofs.prove import ProveResult
 from ringproof.harness.proofs.prove import prove as run_proofs
 from ringproof.harness.proofs.report import print_records, render_report
@@ -99,11 +98,10 @@ def prove(
         result = run_proofs(request, console, _notice)
     if missing:
         typer.echo(f"not at hand: {'; '.join(missing)}", err=True)
-    records = [skill_record(skill, result.facts) for skill in result.skills]
-    _write(result, records, out, record)
+    _write(result, out, record)
     if json_path:
-        write_json(_summary(result, records), json_path)
-    print_records(records, result.problems, console if json_path == "-" else Console())
+        write_json(_summary(result), json_path)
+    print_records(result.records, result.problems, console if json_path == "-" else Console())
     typer.echo(f"report: {out / 'report.html'}", err=True)
     if result.problems:
         raise typer.Exit(1)
@@ -113,25 +111,23 @@ def _notice(line: str) -> None:
     typer.echo(f"stale: {line}", err=True)
 
 
-def _write(
-    result: ProveResult, records: list[dict[str, Any]], out: Path, record: Path | None
-) -> None:
+def _write(result: ProveResult, out: Path, record: Path | None) -> None:
     places = {"--out": out}
     if record is not None:
-        places["--record"] = record / result.facts.environment.name
+        places["--record"] = record / result.records[0]["environment"]["class"]
     for option, place in places.items():
         make_folder(place, field=option)
-        for one in records:
+        for one in result.records:
             write_json(one, place / f"{one['skill']}.json", field=option)
-    report = render_report(records, result.problems, result.stale)
+    report = render_report(result.records, result.problems, result.stale)
     write_atomically(out / "report.html", report, field="--out")
 
 
-def _summary(result: ProveResult, records: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(result: ProveResult) -> dict[str, Any]:
     return {
         "version": 1,
         "pass": not result.problems,
         "problems": list(result.problems),
         "stale": list(result.stale),
-        "skills": records,
+        "skills": list(result.records),
     }

@@ -21,7 +21,7 @@ from ringproof.harness.cards import find_cards, load_card
 from ringproof.harness.proofs.evidence import recorded_verdicts
 from ringproof.harness.stack.assess import Assessment, assess
 from ringproof.harness.stack.products import Product, find_products
-from ringproof.harness.stack.report import failed, stack_data, stack_lines
+from ringproof.harness.stack.report import stack_data, stack_lines
 
 EXAMPLE = "Example: ringproof stack ../Megatron-LM pip:transformer-engine==2.20.2"
 
@@ -53,12 +53,13 @@ def stack(
     products = find_products(tuple(paths or ()), cache=cache_folder(cache), offline=offline)
     cards = find_cards(folder)
     found = [(name, product, _assessed(product, folder, cards)) for name, product in products]
+    data = stack_data(found)
     if json_path:
-        write_json(stack_data(found), json_path)
+        write_json(data, json_path)
     if json_path != "-":
-        for line in stack_lines(found, verbose=verbose):
+        for line in stack_lines(data, verbose=verbose):
             typer.echo(line)
-    if failed([one for _, _, assessments in found for one in assessments]):
+    if not data["pass"]:
         raise typer.Exit(1)
 
 

@@ -8,7 +8,7 @@ fixtures of the same file that it names.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -55,44 +55,39 @@ def _read(path: Path) -> Mapping[str, set[str]]:
         return {}
     found: dict[str, set[str]] = {}
     for node in tree.body:
-        for name, package in _bound(node).items():
-            found.setdefault(name, set()).add(package)
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-            found.update(dict.fromkeys(names, _named(node)))
         # Methods are asked for by their own names.
         for part in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
-            if isinstance(part, ast.FunctionDef | ast.ClassDef):
-                found[part.name] = _named(part)
+            for name in _bound(part):
+                found.setdefault(name, set()).update(_named(part))
     return found
 
 
-def _named(node: ast.AST) -> set[str]:
-    names: set[str] = set()
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement binds."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    """Yield the names that occur in a statement, and the upstream packages that it imports."""
     for child in ast.walk(node):
+        modules: list[str] = []
         if isinstance(child, ast.Name):
-            names.add(child.id)
+            yield child.id
         elif isinstance(child, ast.arg):
-            names.add(child.arg)
-        names.update(_bound(child).values())
-    return names
-
-
-def _bound(node: ast.AST) -> dict[str, str]:
-    """Return the names that an import of upstream binds, each with its package."""
-    if isinstance(node, ast.Import):
-        modules = [(alias.asname or alias.name.split(".")[0], alias.name) for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        modules = [(one.asname or one.name, f"{node.module}.{one.name}") for one in node.names]
-    else:
-        return {}
-    found = {name: _package(module) for name, module in modules}
-    return {name: _IMPORT + package for name, package in found.items() if package}
-
-
-def _package(module: str) -> str:
-    return next((name for name in _PACKAGES if f"{module}.".startswith(f"{name}.")), "")
+            yield child.arg
+        elif isinstance(child, ast.Import):
+            modules = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom) and not child.level:
+            modules = [f"{child.module}.{alias.name}" for alias in child.names]
+        for package in _PACKAGES:
+            if any(f"{module}.".startswith(f"{package}.") for module in modules):
+                yield _IMPORT + package
 
 
 def _installed(module: str) -> Touch | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -28,6 +29,7 @@ from ringproof.harness.proofs.evidence import (
     RunFacts,
     SkillResult,
     recorded_seconds,
+    skill_record,
     stale_records,
 )
 from ringproof.harness.proofs.executed import Evidence
@@ -46,10 +48,9 @@ _LACKS = re.compile(rf"needs a checkout of|needs {UPSTREAM_OPTION}|is not in the
 
 @dataclass(frozen=True)
 class ProveResult:
-    """Result of ``ringproof prove``."""
+    """Result of ``ringproof prove``: the record of each skill, and what is wrong."""
 
-    facts: RunFacts
-    skills: tuple[SkillResult, ...]
+    records: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]
     stale: tuple[str, ...]
 
@@ -96,7 +97,8 @@ def prove(request: ProveRequest, console: Console, notice: Callable[[str], None]
     problems = list(_problems(results, suite))
     if request.require_all:
         problems += (*request.short, *_lacking(results))
-    return ProveResult(facts, results, tuple(problems), tuple(stale))
+    records = tuple(skill_record(result, facts) for result in results)
+    return ProveResult(records, tuple(problems), tuple(stale))
 
 
 def _exists(root: Path, proof: Proof) -> bool:

@@ -1,8 +1,8 @@
-"""Shows what upstream trees are: as text, and as JSON."""
+"""Shows what upstream trees are: as plain data, and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,99 +12,17 @@ from ringproof.harness.stack.products import ENGINE, MEGATRON, Product
 
 VERSION = 1
 _SHOWN = 6
-_WORDS = MappingProxyType(
-    {
-        Standing.HOLDS: "hold",
-        Standing.CHANGED: "changed",
-        Standing.BROKEN: "broken",
-        Standing.NOT_CHECKED: "not checked",
-    }
-)
+_WORDS = MappingProxyType({Standing.HOLDS.value: "hold"})
+"""Words beside a count that are not those of the standing."""
 _NEEDED = MappingProxyType({MEGATRON: "Megatron-LM", ENGINE: "Transformer Engine"})
 
 
-def failed(assessments: Sequence[Assessment]) -> bool:
-    """Whether a line is unknown or ambiguous, or a statement is broken."""
-    return any(one.recognition.line is None or one.counts[Standing.BROKEN] for one in assessments)
-
-
-def stack_lines(
-    found: Sequence[tuple[str, Product, Sequence[Assessment]]], *, verbose: bool
-) -> Iterator[str]:
-    """Yield for each product its lines, what differs in it, and which features can train.
-
-    What is said of statements is explained first.
-    """
-    if any(one.recognition.line for _, _, assessments in found for one in assessments):
-        yield from (f"{standing.value}: {standing.meaning}" for standing in Standing)
-        yield ""
-    for name, product, assessments in found:
-        commit = product.commit[:12] if product.commit else ""
-        parts = (product.repo, product.version, commit, f"({name})")
-        yield showable(" ".join(part for part in parts if part), 300)
-        for assessment in assessments:
-            names = " and ".join(line.id for line in assessment.recognition.lines)
-            yield f"  {assessment.skill}: {names or 'no known line'}"
-            for line in _details(assessment, verbose=verbose):
-                yield f"    {showable(line, 1000)}"
-    yield ""
-    yield from training([one for _, _, assessments in found for one in assessments])
-
-
-def _details(one: Assessment, *, verbose: bool) -> Iterator[str]:
-    line = one.recognition.line
-    if line is None:
-        yield from _unknown(one, verbose=verbose)
-        return
-    if not line.trains:
-        yield f"cannot train: {' '.join((line.because or '').split())}"
-    counts = ", ".join(f"{one.counts[standing]} {_WORDS[standing]}" for standing in Standing)
-    yield f"statements about this line: {counts}"
-    if one.nearest is not None:
-        near = one.nearest
-        differing = f"{len(near.differing)} of {near.compared} anchors differ"
-        yield f"nearest checked: {near.upstream}, {differing if near.differing else 'equal'}"
-    for standing in tuple(Standing) if verbose else (Standing.CHANGED, Standing.BROKEN):
-        points = [point for point in one.standpoints if point.standing is standing]
-        for point in points if verbose else points[:_SHOWN]:
-            yield f"{standing.value}: {point.statement.id}: {point.reason}"
-        if len(points) > _SHOWN and not verbose:
-            yield f"{standing.value}: {len(points) - _SHOWN} more with --verbose"
-
-
-def _unknown(one: Assessment, *, verbose: bool) -> Iterator[str]:
-    if one.recognition.lines:
-        yield "the probes of the card do not tell these lines apart"
-    else:
-        yield "not checked: the code is that of none of the lines that the card knows"
-    if verbose:
-        yield from (f"{name}: {why}" for name, why in one.recognition.unmet.items())
-
-
-def training(assessments: Sequence[Assessment]) -> Iterator[str]:
-    """Yield for each skill whether its feature can train with the products that were given."""
-    by_skill: dict[str, list[Assessment]] = {}
-    for one in assessments:
-        by_skill.setdefault(one.skill, []).append(one)
-    for skill, own in by_skill.items():
-        given = {one.product.repo for one in own}
-        missing = [name for repo, name in _NEEDED.items() if repo not in given]
-        answer = "can train"
-        if any(one.recognition.line is None for one in own):
-            answer = "not checked"
-        elif not all(one.recognition.line.trains for one in own if one.recognition.line):
-            answer = "cannot train"
-        elif missing:
-            answer = f"depends on {' and '.join(missing)}, which was not given"
-        yield f"{skill}: {answer}"
-
-
 def stack_data(found: Sequence[tuple[str, Product, Sequence[Assessment]]]) -> dict[str, Any]:
-    """Return everything as plain data."""
+    """Return everything as plain data; ``pass`` if every line is known and nothing is broken."""
     everything = [one for _, _, assessments in found for one in assessments]
     return {
         "version": VERSION,
-        "pass": not failed(everything),
+        "pass": all(one.recognition.line and not one.counts[Standing.BROKEN] for one in everything),
         "products": [
             {
                 "given": name,
@@ -116,7 +34,7 @@ def stack_data(found: Sequence[tuple[str, Product, Sequence[Assessment]]]) -> di
             }
             for name, product, assessments in found
         ],
-        "training": list(training(everything)),
+        "training": list(_training(everything)),
     }
 
 
@@ -146,3 +64,68 @@ def _assessment_data(one: Assessment) -> dict[str, Any]:
             for point in one.standpoints
         ],
     }
+
+
+def _training(assessments: Sequence[Assessment]) -> Iterator[str]:
+    """Yield for each skill whether its feature can train with the products that were given."""
+    by_skill: dict[str, list[Assessment]] = {}
+    for one in assessments:
+        by_skill.setdefault(one.skill, []).append(one)
+    for skill, own in by_skill.items():
+        lines = [one.recognition.line for one in own]
+        given = {one.product.repo for one in own}
+        missing = [name for repo, name in _NEEDED.items() if repo not in given]
+        answer = "can train"
+        if None in lines:
+            answer = "not checked"
+        elif not all(line.trains for line in lines if line):
+            answer = "cannot train"
+        elif missing:
+            answer = f"depends on {' and '.join(missing)}, which was not given"
+        yield f"{skill}: {answer}"
+
+
+def stack_lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
+    """Yield for each product of `stack_data` its lines, what differs in it, and what can train.
+
+    What is said of statements is explained first.
+    """
+    if any(one["line"] for product in data["products"] for one in product["skills"]):
+        yield from (f"{standing.value}: {standing.meaning}" for standing in Standing)
+        yield ""
+    for product in data["products"]:
+        commit = (product["commit"] or "")[:12]
+        parts = (product["repo"], product["version"], commit, f"({product['given']})")
+        yield showable(" ".join(filter(None, parts)), 300)
+        for one in product["skills"]:
+            yield f"  {one['skill']}: {' and '.join(one['lines']) or 'no known line'}"
+            details = _details if one["line"] else _unknown
+            for line in details(one, verbose=verbose):
+                yield f"    {showable(line, 1000)}"
+    yield ""
+    yield from data["training"]
+
+
+def _details(one: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
+    if not one["trains"]:
+        yield f"cannot train: {' '.join((one['because'] or '').split())}"
+    counts = (f"{count} {_WORDS.get(word, word)}" for word, count in one["counts"].items())
+    yield f"statements about this line: {', '.join(counts)}"
+    if near := one["nearest"]:
+        differing = f"{len(near['differing'])} of {near['compared']} anchors differ"
+        yield f"nearest checked: {near['upstream']}, {differing if near['differing'] else 'equal'}"
+    for standing in tuple(Standing) if verbose else (Standing.CHANGED, Standing.BROKEN):
+        points = [point for point in one["statements"] if point["standing"] == standing.value]
+        for point in points if verbose else points[:_SHOWN]:
+            yield f"{standing.value}: {point['id']}: {point['reason']}"
+        if len(points) > _SHOWN and not verbose:
+            yield f"{standing.value}: {len(points) - _SHOWN} more with --verbose"
+
+
+def _unknown(one: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
+    if one["lines"]:
+        yield "the probes of the card do not tell these lines apart"
+    else:
+        yield "not checked: the code is that of none of the lines that the card knows"
+    if verbose:
+        yield from (f"{name}: {why}" for name, why in one["unmet"].items())
