@@ -183,6 +183,7 @@ def test_a_quick_run_leaves_slow_tests_out(fates: Miniature) -> None:
     assert whole["skills"][0]["quick"] is True
     assert claims["slow"]["verdict"] == "not-here"
     assert claims["slow"]["reason"] == "left out of the quick run"
+    assert claims["slow"]["proofs"][0]["tests"] == {"left out": 1}
     assert claims["both"]["verdict"] == "partly"
     assert "left out" in claims["both"]["reason"]
 

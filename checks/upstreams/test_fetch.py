@@ -18,7 +18,9 @@ from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel, only_index
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from ringproof.cli.upstream import listed
+from ringproof.errors import InputError
 from ringproof.harness.upstreams.fetching import Repository, Unreachable
+from ringproof.harness.upstreams.git import GitTree
 from ringproof.harness.upstreams.wanted import Provision, Wanted, WantedCommit
 
 BATCHES = 3
@@ -120,7 +122,9 @@ def test_pictures_are_left_out(made: Demo) -> None:
     kept = pygit2.Repository(str(made.bare))
     tree = kept.get(found).tree
     assert tree["pkg"]["mod.py"].id in kept and tree["docs"].id in kept
-    assert (tree["docs"] / "big.PNG").id not in kept
+    with pytest.raises(InputError, match="damaged or incomplete"):
+        GitTree(made.bare, found).read("docs/big.PNG")
+    assert (tree["docs"] / "big.PNG").id not in kept, "reading fetches nothing"
 
 
 def test_the_newest_commit_of_a_branch(made: Demo) -> None:
