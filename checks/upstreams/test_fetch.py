@@ -16,6 +16,7 @@ from rich.console import Console
 
 from checks.anchors.gitrepo import commit
 from checks.anchors.wheelhouse import make_wheel, only_index
+from checks.running import ran
 from checks.upstreams.fetching import MANY, NAME, Demo, batches, counted_git, demo
 from ringproof.cli.upstream import listed
 from ringproof.errors import InputError
@@ -122,9 +123,17 @@ def test_pictures_are_left_out(made: Demo) -> None:
     kept = pygit2.Repository(str(made.bare))
     tree = kept.get(found).tree
     assert tree["pkg"]["mod.py"].id in kept and tree["docs"].id in kept
+    assert (tree["docs"] / "big.PNG").id not in kept
+
+
+def test_reading_a_partial_clone_fetches_nothing(made: Demo, tmp_path: Path) -> None:
+    clone = ("git", "clone", "--quiet", "--bare", "--filter=blob:none")
+    ran(*clone, made.server.as_uri(), tmp_path / "clone", check=True)
     with pytest.raises(InputError, match="damaged or incomplete"):
-        GitTree(made.bare, found).read("docs/big.PNG")
-    assert (tree["docs"] / "big.PNG").id not in kept, "reading fetches nothing"
+        GitTree(tmp_path / "clone", "main").read("pkg/mod.py")
+    whole = ran("git", "clone", "--quiet", "--bare", made.server.as_uri(), tmp_path / "whole")
+    assert whole.returncode == 0
+    assert b"first" in GitTree(tmp_path / "whole", "main").read("pkg/mod.py")
 
 
 def test_the_newest_commit_of_a_branch(made: Demo) -> None:
