@@ -133,9 +133,14 @@ def free_memory() -> int | None:
     return min((one for one in found if one is not None), default=None)
 
 
+def usable_cpus() -> int:
+    """Cores on which this process may run."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
 def _cores() -> float:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = [float(count or 1)]
+    found = [float(usable_cpus())]
     for folder in _cgroups("cpu"):
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # then version 1
             found += [quota / period for quota, period in _numbers(folder, *names) if quota > 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import re
 import shutil
@@ -14,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringproof.budget import usable_cpus
 from ringproof.harness.upstreams.gitprogram import Git, first_line
 
 _GPU_QUERY = (
@@ -50,16 +50,16 @@ def read_environment(root: Path) -> Environment:
     gpus = _gpus() if torch is not None else ()
     here = ("-C", str(root))
     commit = first_line(Git(None), *here, "rev-parse", "--verify", "HEAD") or None
-    changes = first_line(Git(None), *here, "status", "--porcelain")
+    status = Git(None).run(*here, "status", "--porcelain") if commit else None
     return Environment(
         name=_class_name(torch, gpus),
         python=platform.python_version(),
         torch=torch,
         platform=f"{platform.system()} {platform.machine()}",
-        cpus=_usable_cpus(),
+        cpus=usable_cpus(),
         gpus=gpus,
         commit=commit,
-        dirty=None if commit is None else bool(changes),
+        dirty=bool(status.out) if status and status.code == 0 else None,
     )
 
 
@@ -74,11 +74,6 @@ def _short_name(device: str) -> str:
     """Shorten ``NVIDIA A100-SXM4-80GB`` to ``A100-SXM4-80GB``."""
     words = re.sub(r"[^A-Za-z0-9.-]+", "-", device.replace("NVIDIA", "")).strip("-")
     return words or "GPU"
-
-
-def _usable_cpus() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _gpus() -> tuple[str, ...]:
