@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
 from ruamel.yaml import YAML
 
 from checks.anchors.wheelhouse import fill_cache
@@ -102,12 +103,5 @@ def miniature(root: Path) -> Miniature:
 
 def alive(pids: Sequence[int]) -> list[int]:
     """Which processes still run; a zombie does not."""
-    running = []
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state not in ("Z", "X"):
-            running.append(pid)
-    return running
+    known = [one for one in psutil.process_iter(["status"]) if one.pid in pids]
+    return [one.pid for one in known if one.info["status"] != psutil.STATUS_ZOMBIE]

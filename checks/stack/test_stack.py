@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from checks.anchors.gitrepo import commit, make_repository
 from checks.running import run_here
-from ringproof.harness.anchors import AnchorResolver
-from ringproof.harness.anchors.lock import Lock, LockedAnchor, LockedPlace, LockedUpstream
-from ringproof.harness.cards import load_card
 from ringproof.harness.stack.assess import Standing
-from ringproof.harness.upstreams.tree import FolderTree
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -72,10 +69,15 @@ def tree(folder: Path, files: Mapping[str, str]) -> Path:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Run `ringproof stack` beside a card that was checked at the first and the second tree."""
+    upstreams, given = {}, []
     for name, files in (("old", FIRST), ("new", SECOND)):
-        tree(tmp_path / "checked" / name, files)
-    write_card(tmp_path, CARD)
-    write_lock(tmp_path)
+        folder = tree(tmp_path / "checked" / name, files)
+        made = commit(make_repository(folder, bare=False), files)
+        upstreams[name] = {"repo": "NVIDIA/Megatron-LM", "ref": name, "commit": made}
+        given += ["--upstream", f"{name}=git:checked/{name}"]
+    write_card(tmp_path, {**CARD, "upstreams": upstreams})
+    locked = run_here(tmp_path, ["anchors", "lock", *given])
+    assert locked.returncode == 0, locked.stderr
     verdicts = {claim["id"]: "proven" for claim in CARD["claims"]} | {"fast": "unproven"}
     record = {"claims": [{"id": name, "verdict": said} for name, said in verdicts.items()]}
     (tmp_path / "evidence" / "cpu").mkdir(parents=True)
@@ -94,29 +96,6 @@ def write_card(root: Path, data: Mapping[str, Any]) -> None:
     (root / "cards" / "demo").mkdir(parents=True, exist_ok=True)
     with (root / "cards" / "demo" / "card.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(json.loads(json.dumps(data)), stream)
-
-
-def write_lock(root: Path) -> None:
-    """What `ringproof anchors lock` writes where both commits are at hand."""
-    card = load_card(root / "cards" / "demo" / "card.yaml")
-    upstreams = {name: LockedUpstream(repo=up.repo) for name, up in card.upstreams.items()}
-    resolvers = {name: AnchorResolver(FolderTree(root / "checked" / name)) for name in upstreams}
-    anchors = {}
-    for anchor in card.anchors:
-        found = {name: resolver.resolve(anchor) for name, resolver in resolvers.items()}
-        places = {
-            name: LockedPlace(
-                status="found" if one.fingerprint else one.status.value,
-                path=one.path,
-                fingerprint=one.fingerprint,
-            )
-            for name, one in found.items()
-        }
-        anchors[anchor.id] = LockedAnchor(
-            upstream=anchor.upstream, path=anchor.path, symbol=anchor.symbol, places=places
-        )
-    text = Lock(upstreams=upstreams, anchors=anchors).text()
-    (root / "cards" / "demo" / "anchors.lock").write_text(text)
 
 
 def standings(data: Mapping[str, Any]) -> dict[str, str]:

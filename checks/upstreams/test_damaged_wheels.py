@@ -27,20 +27,14 @@ def _flip(wheel: Path) -> None:
     wheel.write_bytes(data)
 
 
-def _garbage_with_its_hash(wheel: Path) -> None:
-    wheel.write_bytes(b"garbage" * 1000)
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    wheel.with_name(f"{wheel.name}.sha256").write_text(digest)
+def _with_its_hash(wheel: Path, data: bytes) -> None:
+    wheel.write_bytes(data)
+    wheel.with_name(f"{wheel.name}.sha256").write_text(hashlib.sha256(data).hexdigest())
 
 
 def _no_directory(wheel: Path) -> None:
     """A zip whose last record is sound, and whose directory is not."""
-    data = bytearray(wheel.read_bytes())
-    place = data.index(b"PK\x01\x02")
-    data[place : place + 4] = b"XXXX"
-    wheel.write_bytes(data)
-    digest = hashlib.sha256(data).hexdigest()
-    wheel.with_name(f"{wheel.name}.sha256").write_text(digest)
+    _with_its_hash(wheel, wheel.read_bytes().replace(b"PK\x01\x02", b"XXXX", 1))
 
 
 def _folder(wheel: Path) -> None:
@@ -53,7 +47,7 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = MappingProxyType(
         "truncated": _truncate,
         "empty": lambda wheel: wheel.write_bytes(b""),
         "one bit": _flip,
-        "garbage": _garbage_with_its_hash,
+        "garbage": lambda wheel: _with_its_hash(wheel, b"garbage" * 1000),
         "no directory": _no_directory,
         "no hash": lambda wheel: wheel.with_name(f"{wheel.name}.sha256").unlink(),
         "a folder": _folder,
