@@ -53,18 +53,16 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = MappingProxyType(
         "a folder": _folder,
     }
 )
-COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "stack": ("stack", "pip:demo-upstream==1.0"),
-        "stack offline": ("stack", "pip:demo-upstream==1.0", "--offline"),
-        "anchors check": ("anchors", "check"),
-        "anchors check offline": ("anchors", "check", "--offline"),
-        "anchors lock": ("anchors", "lock", "--offline"),
-        "anchors drift": ("anchors", "drift", "--from", "pip:demo-upstream==1.0", "--to", "dir:."),
-        "prove": ("prove", "--jobs", "1"),
-        "prove offline": ("prove", "--jobs", "1", "--offline"),
-        "upstream fetch": ("upstream", "fetch"),
-    }
+COMMANDS = (
+    "stack pip:demo-upstream==1.0",
+    "stack pip:demo-upstream==1.0 --offline",
+    "anchors check",
+    "anchors check --offline",
+    "anchors lock --offline",
+    "anchors drift --from pip:demo-upstream==1.0 --to dir:.",
+    "prove --jobs 1",
+    "prove --jobs 1 --offline",
+    "upstream fetch",
 )
 
 
@@ -109,10 +107,10 @@ def test_a_damaged_wheel_is_named(place: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_that_reads_it_says_so(place: Place, command: str) -> None:
-    before = place.run(*COMMANDS[command])
+    before = place.run(*command.split())
     assert "damaged" not in before.stdout + before.stderr
     _truncate(place.wheel)
-    _refused(place.run(*COMMANDS[command]), place.wheel)
+    _refused(place.run(*command.split()), place.wheel)
     assert place.wheel.is_file(), "nothing is removed unless there is something better"
 
 
@@ -126,16 +124,16 @@ def test_the_list_says_which_wheel_is_damaged(place: Place) -> None:
     assert place.run("upstream", "list").stdout.split()[:2] == ["missing", "demo-upstream"]
 
 
-@pytest.mark.parametrize("command", ["upstream fetch", "prove"])
+@pytest.mark.parametrize("command", ["upstream fetch", "prove --jobs 1"])
 @pytest.mark.parametrize("kind", ["truncated", "garbage", "no hash"])
 def test_what_the_index_has_is_downloaded_again(place: Place, command: str, kind: str) -> None:
     make_wheel(place.index)
     DAMAGE[kind](place.wheel)
-    done = place.run(*COMMANDS[command])
+    done = place.run(*command.split())
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
     assert f"{place.wheel} was damaged and is downloaded again: it" in said
-    again = place.run(*COMMANDS[command])
+    again = place.run(*command.split())
     assert again.returncode == 0 and "damaged" not in again.stdout + again.stderr
     assert place.run("anchors", "check", "--offline").returncode == 0
 
