@@ -58,33 +58,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Start recording; where tests are distributed, only the controlling process records."""
     events = config.getoption("--ringproof-events")
-    selection = config.getoption("--ringproof-select")
-    if selection is not None:
-        wanted = json.loads(Path(selection).read_text("utf-8"))
-        config.pluginmanager.register(_Selector(tuple(wanted["ids"]), bool(wanted["quick"])))
+    if config.getoption("--ringproof-select") is not None:
         config.pluginmanager.register(_Touches())
     if events is not None and not hasattr(config, "workerinput"):
         stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115 - closed at session end
         config.pluginmanager.register(_Recorder(stream, str(config.rootpath)))
 
 
-class _Selector:
-    """Deselects tests that no proof names."""
-
-    def __init__(self, ids: tuple[str, ...], quick: bool) -> None:
-        self._ids = ids
-        self._quick = quick
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
-        named = [item for item in items if any(covers(wanted, item.nodeid) for wanted in self._ids)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(named)])
-        items[:] = named
-        for item in named:
-            if self._quick and item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason=LEFT_OUT), append=False)
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests that no proof names, and skip slow ones in a quick run."""
+    selection = config.getoption("--ringproof-select")
+    if selection is None:
+        return
+    wanted = json.loads(Path(selection).read_text("utf-8"))
+    named = [item for item in items if any(covers(one, item.nodeid) for one in wanted["ids"])]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(named)])
+    items[:] = named
+    for item in named:
+        if wanted["quick"] and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason=LEFT_OUT), append=False)
 
 
 class _Touches:
