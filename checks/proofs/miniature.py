@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import psutil
 from ruamel.yaml import YAML
 
 from checks.anchors.wheelhouse import fill_cache
@@ -99,9 +98,3 @@ def miniature(root: Path) -> Miniature:
     # A root of its own, so that no settings from above apply.
     made.file("pytest.ini", "[pytest]\nmarkers = slow: takes long\n")
     return made
-
-
-def alive(pids: Sequence[int]) -> list[int]:
-    """Which processes still run; a zombie does not."""
-    known = [one for one in psutil.process_iter(["status"]) if one.pid in pids]
-    return [one.pid for one in known if one.info["status"] != psutil.STATUS_ZOMBIE]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.proofs.miniature import Miniature, alive, claim, miniature
+from checks.proofs.miniature import Miniature, claim, miniature
+from smoke.processes import assert_gone, running
 
 # Each test writes the pids of itself and of what it starts, one of them in a session of its own.
 HANGING = """
@@ -61,13 +62,6 @@ def _pids(repository: Miniature, seconds: float = 30.0) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
-def _wait_until_gone(pids: list[int]) -> list[int]:
-    end = time.monotonic() + 5
-    while alive(pids) and time.monotonic() < end:
-        time.sleep(0.05)
-    return alive(pids)
-
-
 def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
     repository = _repository(tmp_path, "first", "hang", "last")
     code, claims, whole = repository.verdicts("--timeout", "8")
@@ -80,7 +74,7 @@ def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
     assert "stopped after 8 s" in claims["last"]["reason"]
     assert any("not every test was run" in problem for problem in whole["problems"])
     assert len(_pids(repository)) == 3
-    assert _wait_until_gone(_pids(repository)) == []
+    assert_gone(tuple(_pids(repository)))
 
 
 @pytest.mark.parametrize(
@@ -99,19 +93,19 @@ def test_an_interrupted_run_leaves_nothing(
         preexec_fn=_listen,
     )
     pids = _pids(repository)
-    assert len(alive(pids)) == 3, "otherwise this test sees nothing"
+    assert [running(pid) for pid in pids] == [True] * 3, "otherwise this test sees nothing"
     process.send_signal(number)
     output, _ = process.communicate(timeout=30)
     assert process.returncode in codes
     assert b"Traceback" not in output
-    assert _wait_until_gone(pids) == []
+    assert_gone(tuple(pids))
     assert not (repository.root / "build/prove/demo.json").exists(), "no half evidence"
 
 
 def test_what_a_test_leaves_in_its_group_is_ended(tmp_path: Path) -> None:
     repository = _repository(tmp_path, "leaves_something_behind")
     assert repository.prove().returncode == 0
-    assert _wait_until_gone(_pids(repository)) == []
+    assert_gone(tuple(_pids(repository)))
 
 
 def _with_one_that_dies(tmp_path: Path) -> Miniature:
