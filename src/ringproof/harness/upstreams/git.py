@@ -117,7 +117,7 @@ class GitTree(UpstreamTree):
         submodules: SubmoduleSources | None = None,
         name: str | None = None,
     ) -> None:
-        self._git, self._spec, self._name = Git(path), f"git:{path}@{ref}", name
+        self._git, self._spec, self._name = Git(path.absolute()), f"git:{path}@{ref}", name
         self._sources = SubmoduleSources() if submodules is None else submodules
         self._inside: dict[str, GitTree] = {}
         self._repositories: Mapping[str, str | None] | None = None
