@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
-from html.parser import HTMLParser
+import re
 from pathlib import Path
 from typing import Any
 
@@ -103,33 +104,18 @@ def test_the_record_is_written_by_environment_class(run: Run) -> None:
     assert record["started"].endswith("Z")
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [name for name, _ in attrs if name in ("src", "href", "srcset", "data")]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_the_report_needs_nothing_else_and_executes_nothing(run: Run) -> None:
     source = (run[3].root / "build/prove/report.html").read_text()
-    page = _Page()
-    page.feed(source)
-    assert page.loads == []
-    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    tags = re.findall(r"<([a-z][a-z0-9]*)", source)
+    assert not re.search(r"<[^>]*\s(src|href|srcset|data)=", source)
+    assert not {"script", "link", "img", "iframe"} & set(tags)
     assert "url(" not in source and "@import" not in source
     assert "prefers-color-scheme: dark" in source
-    assert "A <b>demonstration</b>." in page.text, "escaped, not rendered"
-    assert page.tags.count("details") == len(VERDICTS)
+    assert tags.count("details") == len(VERDICTS)
+    text = html.unescape(re.sub(r"<[^>]*>", "", source))
+    assert "A <b>demonstration</b>." in text, "escaped, not rendered"
     for words in ("one is not two", "1e-15 to 2e-15", "needs 8 GPUs", "nobody has a <cluster>"):
-        assert words in page.text
+        assert words in text
 
 
 def test_the_heading_counts_and_never_says_passed(fates: Miniature) -> None:
