@@ -44,6 +44,12 @@ def run_here(folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[
     return subprocess.CompletedProcess([*words], code, output.getvalue(), errors.getvalue())
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder, by their relative paths."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def schema_problems(schema: str, *paths: Path) -> str:
     """What is wrong with files by a schema that check-jsonschema brings with it."""
     check = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}")

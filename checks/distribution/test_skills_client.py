@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from checks.distribution.clients import ROOT, Clients, find_clients, pinned
-from checks.running import ran, run_here
+from checks.running import contents, ran, run_here
 from ringproof.harness.markdown import parse, split_lines
 from ringproof.installing import AGENTS
 
@@ -68,11 +68,6 @@ def client(clients: Clients, tmp_path: Path) -> Client:
     shutil.copytree(ROOT / "skills", tmp_path / "source" / "skills")
     shutil.copytree(ROOT / ".claude-plugin", tmp_path / "source" / ".claude-plugin")
     return Client(clients, tmp_path / "source", tmp_path / "home", tmp_path / "project")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def first_command(skill: Path, beginning: str) -> str:

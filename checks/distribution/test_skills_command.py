@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from checks.action.installed import ROOT
+from checks.running import contents
 from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.shipped import shipped_skills
@@ -23,11 +24,6 @@ def skills(*words: str) -> Result:
 
 def install(into: Path, *words: str) -> Result:
     return skills("install", "--skills", str(ROOT / "skills"), "--into", str(into), *words)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_a_skill_is_copied_whole_and_once_for_agents_that_share_a_folder(tmp_path: Path) -> None:
