@@ -47,7 +47,7 @@ class AnchorProver:
 
     def __init__(self, choice: UpstreamChoice) -> None:
         self._choice = choice
-        self._opened: dict[tuple[str, str], AnchorResolver | Exception] = {}
+        self._resolvers: dict[UpstreamTree, AnchorResolver] = {}
 
     def prove(self, card: Card, anchor: Anchor) -> ProofResult:
         """Look up one anchor and return its result.
@@ -73,22 +73,13 @@ class AnchorProver:
         return result(state, notes=notes, detail=detail, evidence=Evidence.READ)
 
     def _resolver(self, name: str, card: Card) -> AnchorResolver:
-        """Open an upstream once, and raise again what was raised then."""
         upstream = card.upstreams[name]
-        key = (name, upstream.model_dump_json())
-        if key not in self._opened:
-            given = self._choice.spec(name, upstream)
-            try:
-                tree = self._choice.open(name, upstream)
-                if given is not None:
-                    refuse_other_version(name, given, upstream, tree)
-                self._opened[key] = AnchorResolver(tree)
-            except (UpstreamError, UpstreamUnavailable) as error:
-                self._opened[key] = error
-        opened = self._opened[key]
-        if isinstance(opened, Exception):
-            raise opened
-        return opened
+        tree, given = self._choice.open(name, upstream), self._choice.spec(name, upstream)
+        if given is not None:
+            refuse_other_version(name, given, upstream, tree)
+        if tree not in self._resolvers:
+            self._resolvers[tree] = AnchorResolver(tree)
+        return self._resolvers[tree]
 
 
 def refuse_other_version(

@@ -144,7 +144,7 @@ def parse_overrides(
 
 @dataclass(frozen=True)
 class UpstreamChoice:
-    """Opens the upstreams of cards, each tree once.
+    """Opens the upstreams of cards, each once, and raises again what was raised then.
 
     Attributes:
         overrides: Specs by name. A name is an upstream of a card, or ``OWNER/NAME`` for all commits
@@ -157,7 +157,7 @@ class UpstreamChoice:
     overrides: Mapping[str, str]
     cache: Path
     offline: bool
-    _opened: dict[str, UpstreamTree] = field(default_factory=dict, repr=False)
+    _opened: dict[str, UpstreamTree | Exception] = field(default_factory=dict, repr=False)
 
     @property
     def submodules(self) -> SubmoduleSources:
@@ -215,8 +215,14 @@ class UpstreamChoice:
         spec = self.spec(name, upstream)
         key = upstream.model_dump_json() if spec is None else f"{upstream.repo} {spec}"
         if key not in self._opened:
-            self._opened[key] = self._tree(spec, upstream)
-        return self._opened[key]
+            try:
+                self._opened[key] = self._tree(spec, upstream)
+            except (UpstreamError, UpstreamUnavailable) as error:
+                self._opened[key] = error
+        opened = self._opened[key]
+        if isinstance(opened, Exception):
+            raise opened
+        return opened
 
     def _tree(
         self, spec: str | None, upstream: PackageUpstream | RepositoryUpstream
