@@ -103,14 +103,13 @@ def assess(
                 found[anchor.id] = resolver.resolve(anchor)
     nearest = None if lock is None else _nearest(line, lock, found)
     points = []
-    for statement in statements(card):
-        if line.id in statement.lines:
-            if nearest is None:
-                why = line.unread or "no checked commit or release is on this line"
-                points.append(Standpoint(statement, Standing.NOT_CHECKED, why))
-            else:
-                verdict = verdicts.get(statement.id, "without a record")
-                points.append(_standpoint(statement, found, nearest, verdict))
+    for statement in (one for one in statements(card) if line.id in one.lines):
+        standing = Standing.NOT_CHECKED
+        why = line.unread or "no checked commit or release is on this line"
+        if nearest is not None:
+            verdict = verdicts.get(statement.id, "without a record")
+            standing, why = _standing(statement, found, nearest, verdict)
+        points.append(Standpoint(statement, standing, why))
     return Assessment(skill, product, recognition, nearest, tuple(points))
 
 
@@ -131,37 +130,29 @@ def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) ->
     return min(candidates, key=lambda one: len(one.differing) / one.compared, default=None)
 
 
-def _standpoint(
+def _standing(
     statement: Statement, found: Mapping[str, Resolution], nearest: Nearest, verdict: str
-) -> Standpoint:
-    named = [
-        found[proof.target]
-        for proof in statement.proofs
-        if proof.kind is ProofKind.ANCHOR and proof.target in found
-    ]
+) -> tuple[Standing, str]:
+    """Return what is known of a statement, and why."""
+    anchors = [proof.target for proof in statement.proofs if proof.kind is ProofKind.ANCHOR]
+    named = [found[anchor] for anchor in anchors if anchor in found]
     own = [resolution for resolution in named if resolution.anchor in nearest.holding]
     if named and not own:
         why = f"its code is not in {nearest.upstream}, the nearest that was checked"
-        return Standpoint(statement, Standing.NOT_CHECKED, why)
-    for resolution in own:
-        if not resolution.holds:
-            why = f"{resolution.symbol} in {resolution.path}: {resolution.status.value}"
-            if resolution.status is AnchorStatus.MISSING_EXPECTATION:
-                why = resolution.detail
-            return Standpoint(statement, Standing.BROKEN, why)
+        return Standing.NOT_CHECKED, why
+    broken = next((resolution for resolution in own if not resolution.holds), None)
+    if broken is not None and broken.status is AnchorStatus.MISSING_EXPECTATION:
+        return Standing.BROKEN, broken.detail
+    if broken is not None:
+        return Standing.BROKEN, f"{broken.symbol} in {broken.path}: {broken.status.value}"
     if verdict != PROVEN:
-        return Standpoint(statement, Standing.NOT_CHECKED, f"{verdict} where it was checked")
-    return _compared(statement, own, nearest)
-
-
-def _compared(statement: Statement, own: list[Resolution], nearest: Nearest) -> Standpoint:
-    differing = [resolution for resolution in own if resolution.anchor in nearest.differing]
-    if differing:
-        first = differing[0]
-        why = f"{first.symbol} in {first.path} differs from {nearest.upstream}"
-        return Standpoint(statement, Standing.CHANGED, why)
+        return Standing.NOT_CHECKED, f"{verdict} where it was checked"
+    differing = next((one for one in own if one.anchor in nearest.differing), None)
+    if differing is not None:
+        why = f"{differing.symbol} in {differing.path} differs from {nearest.upstream}"
+        return Standing.CHANGED, why
     if own or not nearest.differing:
         what = "its anchored code" if own else "all anchored code"
-        return Standpoint(statement, Standing.HOLDS, f"{what} is that of {nearest.upstream}")
+        return Standing.HOLDS, f"{what} is that of {nearest.upstream}"
     why = f"names no code, and {len(nearest.differing)} anchors differ from {nearest.upstream}"
-    return Standpoint(statement, Standing.NOT_CHECKED, why)
+    return Standing.NOT_CHECKED, why
