@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from checks.anchors.wheelhouse import fill_cache
 from checks.cards.hostile import BOMB
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
 
@@ -69,24 +68,3 @@ def test_the_same_card_unspoiled_is_accepted(tmp_path: Path) -> None:
     repository = miniature(tmp_path)
     repository.card(anchors=[anchor("here")], claims=[claim("a", "anchor:here")])
     assert repository.prove().returncode == 0
-
-
-def test_a_wheel_that_cannot_be_had_offline_is_not_here(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    upstreams = {"demo": {"package": "demo-upstream", "version": "2.0"}}
-    repository.card(upstreams=upstreams, anchors=[anchor("here")], claims=[])
-    code, claims, _ = repository.verdicts()
-    assert code == 1
-    assert claims["here"]["verdict"] == "not-here"
-    assert "offline" in claims["here"]["reason"]
-
-
-def test_a_cached_wheel_with_another_hash_is_not_used(tmp_path: Path) -> None:
-    repository = miniature(tmp_path)
-    upstream = {"package": "demo-upstream", "version": "1.0", "file_sha256": "0" * 64}
-    repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
-    _, claims, _ = repository.verdicts()
-    assert claims["here"]["verdict"] == "not-here", "another file of the release may have it"
-    upstream["file_sha256"] = fill_cache(repository.cache)
-    repository.card(upstreams={"demo": upstream}, anchors=[anchor("here")], claims=[])
-    assert repository.verdicts()[1]["here"]["verdict"] == "proven"
