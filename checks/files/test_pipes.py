@@ -62,12 +62,6 @@ def test_a_writer_that_writes_nothing_is_the_end(pipe: Path) -> None:
     assert read_bounded(pipe, 10) == b""
 
 
-def test_more_than_the_limit_is_refused(pipe: Path) -> None:
-    behind(lambda: pipe.write_bytes(b"a" * 11) and None)
-    with pytest.raises(InputError, match="larger than 10 bytes"):
-        read_input(pipe, 10, remedy="cut it")
-
-
 def test_an_endless_device_is_refused() -> None:
     with pytest.raises(InputError, match="larger than 10 bytes"):
         read_input(Path("/dev/zero"), 10, remedy="name a file")

@@ -84,20 +84,6 @@ def test_unparsable_sources_and_cycles_do_not_stop_it(tmp_path: Path) -> None:
     assert SourceClosure(repository.root).digest("checks/absent.py") is None
 
 
-@pytest.mark.parametrize(
-    ("name", "turns"),
-    [(name, True) for name in ("checks/test_a.py", "src/pack/later.py", "shared_fixtures.py")]
-    + [(name, False) for name in ("src/pack/unused.py", "checks/test_other.py", "README.md")]
-    + [("checks/sub/conftest.py", False)],
-)
-def test_the_digest_turns_with_its_sources_only(tmp_path: Path, name: str, turns: bool) -> None:
-    repository = _repository(tmp_path)
-    before = SourceClosure(repository.root).digest("checks/test_a.py")
-    repository.file(name, FILES.get(name, "") + "\n# edited\n")
-    after = SourceClosure(repository.root).digest("checks/test_a.py")
-    assert (before != after) is turns
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Miniature:
     """Evidence, recorded by a run; the tests below each edit and restore the repository."""
@@ -116,13 +102,14 @@ CARD_FILE, RECORD = "skills/demo/card.yaml", "evidence/*/demo.json"
     ("name", "old", "new", "words"),
     [
         ("src/pack/later.py", "1", "2", "sources changed since: checks/test_a.py::test_a"),
+        ("conftest.py", "import", "import os,", "sources changed since: checks/test_a.py::test_a"),
         (CARD_FILE, "make_group", "sizes", "sources changed since: anchor:place"),
         (CARD_FILE, "a is so", "a is certainly so", "reworded or proven otherwise: a"),
         (RECORD, '"version": 2,', '"version": 0,', "written as version 0"),
         (RECORD, "{", "[", "not readable"),
         ("src/pack/unused.py", "", "X = 2", None),
     ],
-    ids=["imported", "anchor", "reworded", "version", "unreadable", "unrelated"],
+    ids=["imported", "conftest", "anchor", "reworded", "version", "unreadable", "unrelated"],
 )
 def test_stale_evidence_is_reported_and_is_no_failure(
     recorded: Miniature, tmp_path: Path, name: str, old: str, new: str, words: str | None
