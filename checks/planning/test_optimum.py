@@ -11,7 +11,7 @@ import pytest
 
 from checks.planning.batches import Mixed, random_case
 from ringproof.reference.planning import AttentionOnly, CostModel, Domain, make_plan
-from ringproof.reference.planning import bounds as bounds_module
+from ringproof.reference.planning import costs as costs_module
 from ringproof.reference.planning import planner as planner_module
 from ringproof.reference.planning.costs import make_batch
 
@@ -100,8 +100,8 @@ def test_one_group_of_all_ranks_is_not_taken_where_it_has_a_price() -> None:
     domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=SIZES)
     free, dear = AttentionOnly(), Mixed()
     lengths = np.array([400, 300, 200, 100])
-    assert planner_module.communication_is_free(make_batch(lengths, domain, free), domain)
-    assert not planner_module.communication_is_free(make_batch(lengths, domain, dear), domain)
+    assert planner_module.communication_is_free(make_batch(lengths, domain, free))
+    assert not planner_module.communication_is_free(make_batch(lengths, domain, dear))
     assert max(make_plan(lengths, domain, dear).metrics.cp_histogram) < 4
 
 
@@ -128,5 +128,7 @@ def test_a_bound_that_counts_a_group_per_sequence_is_too_high(
     domain = Domain(ranks=4, max_tokens_per_rank=512, cp_sizes=(4,))
     lengths = [100, 120, 140, 90]
     assert make_plan(lengths, domain, Mixed()).metrics.ratio >= 1
-    monkeypatch.setattr(bounds_module, "_parts", lambda batch, *_: batch.overhead[:, None])
+    monkeypatch.setattr(
+        costs_module, "shared_overhead", lambda overhead, tokens, _: overhead[:, None] + 0 * tokens
+    )
     assert make_plan(lengths, domain, Mixed()).metrics.ratio < 1

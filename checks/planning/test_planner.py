@@ -20,7 +20,7 @@ from ringproof.reference.planning import (
     violations,
 )
 from ringproof.reference.planning import divide as divide_module
-from ringproof.reference.planning import target as target_module
+from ringproof.reference.planning import pack as pack_module
 from ringproof.reference.planning.divide import Remaining
 
 MODELS: tuple[CostModel, ...] = (AttentionOnly(), Mixed())
@@ -205,16 +205,16 @@ def test_costs_decide_the_sizes() -> None:
 
 def test_a_wrong_target_is_seen_in_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: one that aims four times too high and is content with that."""
-    original = target_module.Targets.shortest
+    original = pack_module.Targets.shortest
 
-    def too_long(self: target_module.Targets, base: int) -> target_module.Target | None:
+    def too_long(self: pack_module.Targets, base: int) -> pack_module.Target | None:
         found = original(self, base)
         return None if found is None else self.at(found.ticks * 4, base)
 
-    monkeypatch.setattr(target_module.Targets, "shortest", too_long)
+    monkeypatch.setattr(pack_module.Targets, "shortest", too_long)
     for limit in ("_SMALL", "_TABLE"):  # such batches are not dealt one by one
         monkeypatch.setattr(f"ringproof.reference.planning.planner.{limit}", 0)
-    monkeypatch.setattr("ringproof.reference.planning.pack.merge", _no_merge)
+    monkeypatch.setattr("ringproof.reference.planning.groups.merge", _no_merge)
     monkeypatch.setattr("ringproof.reference.planning.divide.GOOD_ENOUGH", 1e9)
     worst = max(
         make_plan(lognormal(seed, 512), domain(64, 8192), Mixed()).metrics.ratio

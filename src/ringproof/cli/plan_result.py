@@ -99,7 +99,7 @@ class Result:
         batch = make_batch(self.lengths.values, self.domain, self.model)
         ranks, count = self.domain.ranks, len(self.lengths.values)
         found = []
-        if communication_is_free(batch, self.domain):
+        if communication_is_free(batch):
             found.append(
                 "this cost measure has no price for communication, so no plan is faster than one "
                 f"group of all {ranks} ranks; choose CP sizes with --cost full"

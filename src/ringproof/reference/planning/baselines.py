@@ -196,4 +196,4 @@ def _microbatches(packs: Packs, domain: Domain, *, idle: bool) -> tuple[Microbat
 def _bound(lengths: IntArray, domain: Domain, model: CostModel, goal: Goal) -> float:
     """No plan of the domain is shorter."""
     batch = make_batch(lengths, domain, model)
-    return lower_bound(batch, domain, goal) * batch.tick
+    return lower_bound(batch, goal) * batch.tick

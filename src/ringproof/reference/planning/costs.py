@@ -72,36 +72,48 @@ class AttentionOnly:
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of one global batch, longest first, with their costs.
+    """The sequences of one global batch, longest first, with their costs on a domain.
 
     Attributes:
+        domain: Ranks and limits.
         order: Sequence ids, longest first, ties by id.
-        lengths: Their lengths.
-        kind: For each, its column in the two tables: equal lengths share one.
-        ticks: Cost per group size (row) and kind.
-        tokens: Padded tokens per rank, likewise.
-        overhead: Ticks of a group whatever is in it, per size.
+        kind: For each, its column in the tables: equal lengths share one.
+        distinct: The length of each kind.
+        ticks, tokens: Cost, and padded tokens per rank, by group size (row) and kind.
+        overhead: Ticks of a group whatever is in it, by group size.
         microbatch_overhead: Ticks of a microbatch whatever is in it.
         tick: What one tick is worth in the cost model's unit; a power of two.
-        sizes: The group sizes.
+        work, space: The fewest rank-ticks, and tokens of all ranks together, that a sequence of
+            each kind costs at a size that can hold it; its part of the group's overhead included.
     """
 
+    domain: Domain
     order: IntArray
-    lengths: IntArray
     kind: IntArray
+    distinct: IntArray
     ticks: IntArray
     tokens: IntArray
     overhead: IntArray
     microbatch_overhead: int
     tick: float
-    sizes: tuple[int, ...]
+    work: IntArray
+    space: IntArray
 
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def total_work(self) -> int:
+        """The fewest rank-ticks of all sequences."""
+        return int(self.work[self.kind].sum())
+
+    def rows(self, sizes: Sequence[int]) -> list[int]:
+        """The rows of the tables for some of the group sizes."""
+        return [self.domain.cp_sizes.index(size) for size in sizes]
+
     def items(self, members: IntArray, chain: Sequence[int]) -> Items:
         """Some of the sequences, given by their places in `order`, for the sizes of a chain."""
-        kinds, rows = self.kind[members], [self.sizes.index(size) for size in chain]
+        kinds, rows = self.kind[members], self.rows(chain)
         first, last = rows[0], rows[-1] + 1
         if len(rows) == last - first:  # neighbours: a view
             tables = [table[first:last].take(kinds, axis=1) for table in (self.ticks, self.tokens)]
@@ -144,24 +156,42 @@ def make_batch(lengths: IntArray, domain: Domain, model: CostModel) -> Batch:
     distinct = longest_first[starts]
     kind = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(lengths)))
     values = np.stack([model.cost(distinct, size) for size in domain.cp_sizes])
-    widest = np.array(domain.cp_sizes, dtype=np.float64)[:, None]
+    sizes = np.array(domain.cp_sizes)[:, None]
     # Only a maximum and exponents: exact, so that the tick is the same on every machine.
-    overhead = [model.group_overhead(size) for size in domain.cp_sizes]
-    groups = max(size * time for size, time in zip(domain.cp_sizes, overhead, strict=True))
+    times = [model.group_overhead(size) for size in domain.cp_sizes]
+    groups = max(size * time for size, time in zip(domain.cp_sizes, times, strict=True))
     lasting = max(groups, domain.ranks * model.microbatch_overhead)
-    heaviest = max(float((values * widest).max()), lasting)
-    bits = math.frexp(heaviest)[1] + len(lengths).bit_length()
-    tick = 2.0 ** (bits - _TICK_BITS)
+    heaviest = max(float((values * sizes.astype(np.float64)).max()), lasting)
+    tick = 2.0 ** (math.frexp(heaviest)[1] + len(lengths).bit_length() - _TICK_BITS)
     ticks = np.rint(values / tick).astype(np.int64)
     tokens = np.stack([domain.rank_tokens(distinct, size) for size in domain.cp_sizes])
+    overhead = np.array([round(time / tick) for time in times], np.int64)
+    fits = tokens <= domain.max_tokens_per_rank
+    work, space = (
+        np.where(fits, table * sizes, np.iinfo(np.int64).max).min(axis=0)
+        for table in (ticks + shared_overhead(overhead, tokens, domain), tokens)
+    )
     return Batch(
+        domain=domain,
         order=order,
-        lengths=longest_first,
         kind=kind,
+        distinct=distinct,
         ticks=ticks,
         tokens=tokens,
-        overhead=np.array([round(time / tick) for time in overhead], np.int64),
+        overhead=overhead,
         microbatch_overhead=round(model.microbatch_overhead / tick),
         tick=tick,
-        sizes=domain.cp_sizes,
+        work=work,
+        space=space,
     )
+
+
+def shared_overhead(overhead: IntArray, tokens: IntArray, domain: Domain) -> IntArray:
+    """A part of a group's overhead for each sequence, by group size (row) and kind.
+
+    The parts are proportional to tokens. The tokens of one group are within the budget, so the
+    parts of its sequences are together never more than the overhead.
+    """
+    budget = domain.max_tokens_per_rank
+    share = np.minimum(tokens, budget) / budget * (1 - 1e-9)  # rounded down
+    return np.asarray(overhead[:, None] * share, np.int64)

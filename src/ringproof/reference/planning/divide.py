@@ -7,31 +7,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringproof.reference.planning.bounds import least_tokens, least_work
 from ringproof.reference.planning.costs import Batch
-from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.groups import Packing, assembled, repeated
 from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
     GOOD_ENOUGH,
-    MOST_CHAINS,
     WEIGHT_OF_UNUSED,
     Order,
-    Packing,
-    assembled,
-    dearest,
+    Target,
+    Targets,
     pack,
-    repeated,
     usable_chains,
 )
-from ringproof.reference.planning.target import Target, Targets
 
 _MOST_SPARE = 16_384
 """Later sequences that may fill holes; of more, every second, third, ... is considered."""
 _WEIGHT_OF_MISSING = 10.0
 """How much worse it is to miss a part of an equal share than to take that part longer: what is left
 over may end as one microbatch more."""
-
-
 _FIRST_LOOK = 256
 """Sequences that are looked at first in what remains; twice as many each time that was too few."""
 _AS_GOOD, _AS_FULL = 1.0005, 0.001
@@ -65,7 +59,7 @@ class _Best:
 
 
 def divide(
-    batch: Batch, domain: Domain, wanted: int, *, spread: bool = False, full: bool = False
+    batch: Batch, wanted: int, *, spread: bool = False, full: bool = False
 ) -> tuple[Packing, ...]:
     """Microbatches, each with its share of what remains, until nothing does.
 
@@ -74,7 +68,6 @@ def divide(
 
     Args:
         batch: The sequences.
-        domain: Ranks and limits.
         wanted: Number of microbatches; there are more when the sequences do not fit, and fewer
             when they run out.
         spread: Whether each microbatch gets sequences of all lengths; else neighbours in length.
@@ -82,10 +75,8 @@ def divide(
             share. Where one long sequence decides how long a microbatch takes, whatever is beside
             it is free.
     """
-    work = least_work(batch, domain)[batch.kind]
-    tokens = least_tokens(batch, domain)[batch.kind]
-    divider = _Divider(batch, domain, spread, full, tokens, work)
-    remaining = Remaining(tokens)
+    work, tokens = batch.work[batch.kind], batch.space[batch.kind]
+    divider, remaining = _Divider(batch, spread, full, tokens, work), Remaining(tokens)
     packings: list[Packing] = []
     model: tuple[_Share, _Best] | None = None
     while len(remaining):
@@ -104,10 +95,8 @@ class Remaining:
     """The sequences that no microbatch has yet, as places in the batch's order.
 
     Nothing here but `all` takes time in proportion to what remains, so that a batch of many
-    microbatches does not take time in proportion to the square of its sequences.
-
-    Args:
-        tokens: Tokens of each sequence, in the order of the batch.
+    microbatches does not take time in proportion to the square of its sequences. ``tokens`` are
+    those of each sequence, in the order of the batch.
     """
 
     def __init__(self, tokens: IntArray) -> None:
@@ -179,7 +168,6 @@ class _Divider:
     """Packs one microbatch after the other, with the fewest tokens and rank-ticks per sequence."""
 
     batch: Batch
-    domain: Domain
     spread: bool
     full: bool
     tokens: IntArray
@@ -187,7 +175,7 @@ class _Divider:
 
     def share(self, remaining: Remaining, left: int) -> _Share:
         """The share of the next of ``left`` microbatches."""
-        domain = self.domain
+        domain = self.batch.domain
         budget = domain.ranks * domain.max_tokens_per_rank
         total = remaining.tokens
         tokens = min(total if self.full else -(-total // left), budget)
@@ -230,8 +218,7 @@ class _Divider:
             return None
         members = np.empty_like(old.members)
         members[near], members[far] = share.meant[places], later
-        packing = repeated(self.batch, members, old)
-        found = self._rated(packing, share)
+        found = self._rated(repeated(self.batch, members, old), share)
         fast = found.slowness <= max(GOOD_ENOUGH, model.slowness * _AS_GOOD)
         filled = found.part >= min(FULL_ENOUGH, model.part) - _AS_FULL
         return found if fast and filled else None
@@ -239,11 +226,9 @@ class _Divider:
     def best(self, share: _Share) -> _Best:
         """The best packing of a microbatch over the chains of sizes and the smallest size used."""
         best: _Best | None = None
-        found = usable_chains(self.batch, self.domain, int(share.meant[0]))
-        for chain in found[:MOST_CHAINS]:
+        for chain in usable_chains(self.batch, int(share.meant[0])):
             items, spare = (self.batch.items(who, chain) for who in (share.meant, share.spare))
-            order = Order(self.batch, items, spare, self.domain, share.tokens)
-            best = self._improve(best, order, share)
+            best = self._improve(best, Order(self.batch, items, spare, share.tokens), share)
             if best is not None and best.final:
                 break
         if best is None:
@@ -252,15 +237,15 @@ class _Divider:
 
     def _improve(self, best: _Best | None, order: Order, share: _Share) -> _Best | None:
         """The best over ever larger smallest groups, each with a few lengths to aim at."""
-        targets = Targets(order.items, self.domain)
-        ideal = int(self.work[share.meant].sum()) / self.domain.ranks
+        targets = Targets(order.items, self.batch.domain)
+        ideal = int(self.work[share.meant].sum()) / self.batch.domain.ranks
         base = 0
         while base < len(order.items.sizes):
             shortest = targets.shortest(base)
             if best is not None and shortest is not None and shortest.ticks >= best.rating * ideal:
                 break  # larger groups do more work: nothing better comes
             smallest, before = base, best
-            for aim, strict in self._ways(targets, shortest, order):
+            for aim, strict in self._aims(targets, shortest, order):
                 packing = pack(order, targets, aim, strict=strict)
                 smallest = max(smallest, int(packing.groups.level.min()))
                 found = self._rated(packing, share)
@@ -270,7 +255,7 @@ class _Divider:
             base = smallest + 1
         return best
 
-    def _ways(
+    def _aims(
         self, targets: Targets, shortest: Target | None, order: Order
     ) -> Iterator[tuple[Target, bool]]:
         """Lengths to aim at (the shortest; one at which the longest sequence can do with a smaller
@@ -281,18 +266,17 @@ class _Divider:
         yield shortest, False
         if self.full:
             yield shortest, True
-        longer = targets.longer(shortest)
-        price = dearest(order.items, order.spare, self.domain)
+        longer, price = targets.longer(shortest), order.dearest
         if longer is not None:
             yield longer, self.full
         if self.full and price > shortest.ticks:
             yield targets.at(price, shortest.base), longer is None
 
     def _rated(self, packing: Packing, share: _Share) -> _Best:
-        ideal = int(self.work[packing.members].sum()) / self.domain.ranks
+        ideal = int(self.work[packing.members].sum()) / self.batch.domain.ranks
         part = int(self.tokens[packing.members].sum()) / share.tokens
-        everything = share.last and len(packing.members) == len(share.meant)
-        part = 1.0 if everything else part
+        if share.last and len(packing.members) == len(share.meant):
+            part = 1.0
         weight = WEIGHT_OF_UNUSED if self.full else _WEIGHT_OF_MISSING
         slowness = packing.ticks / max(ideal, 1.0)
         rating = slowness + weight * max(0.0, FULL_ENOUGH - part)
@@ -300,21 +284,19 @@ class _Divider:
         return _Best(packing, slowness, part, rating, rating <= GOOD_ENOUGH or bool(alone))
 
 
-def split_to_multiple(
-    packings: tuple[Packing, ...], batch: Batch, domain: Domain
-) -> tuple[Packing, ...]:
+def split_to_multiple(packings: tuple[Packing, ...], batch: Batch) -> tuple[Packing, ...]:
     """Split the longest until the count is a multiple, or every microbatch has one sequence."""
     found = list(packings)
-    while len(found) % domain.microbatch_multiple:
+    while len(found) % batch.domain.microbatch_multiple:
         able = [index for index, packing in enumerate(found) if len(packing.members) > 1]
         if not able:
             break
         longest = max(able, key=lambda index: found[index].ticks)
-        found[longest : longest + 1] = _halves(found[longest], batch, domain)
+        found[longest : longest + 1] = _halves(found[longest], batch)
     return tuple(found)
 
 
-def _halves(packing: Packing, batch: Batch, domain: Domain) -> list[Packing]:
+def _halves(packing: Packing, batch: Batch) -> list[Packing]:
     """Every other group by time, or of a single group every other sequence, then widened."""
     if len(packing.groups) > 1:
         place = np.empty(len(packing.groups), np.int64)
@@ -328,5 +310,5 @@ def _halves(packing: Packing, batch: Batch, domain: Domain) -> list[Packing]:
         old, home = np.unique(packing.home[keep], return_inverse=True)
         by_length, level = np.argsort(members, kind="stable"), packing.groups.level[old]
         members, home = members[by_length], home[by_length]
-        halves.append(assembled(batch, domain, packing.sizes, level, members, home, even=False))
+        halves.append(assembled(batch, packing.sizes, level, members, home, even=False))
     return halves

@@ -1,18 +1,18 @@
-"""The groups of one microbatch: dealing sequences to them, joining them, and widening them."""
+"""The groups of one microbatch: joining them, widening them, and laying them on ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from ringproof.reference.planning.costs import Items
+from ringproof.reference.planning.costs import Batch
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.plan import Group, Microbatch
 
-NO_LIMIT = int(np.iinfo(np.int64).max) // 4
-"""No sum of ticks comes near it, and adding to it does not overflow."""
 _EVEN_ENOUGH = 1.001
 """Groups within this factor of the mean time are left alone."""
 
@@ -38,116 +38,111 @@ class Groups:
     def __len__(self) -> int:
         return len(self.level)
 
-    @property
+    @cached_property
     def time(self) -> IntArray:
         """Ticks per group at its own size."""
         return self.ticks[self.level, np.arange(len(self.level))]
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Groups:
         """Some of the groups."""
-        return Groups(
-            self.level[keep],
-            self.ticks[:, keep],
-            self.tokens[:, keep],
-            self.count[keep],
-            self.overhead,
-        )
+        ticks, tokens = self.ticks[:, keep], self.tokens[:, keep]
+        return Groups(self.level[keep], ticks, tokens, self.count[keep], self.overhead)
 
 
 @dataclass(frozen=True)
-class Open:
-    """Groups that are being filled, all of them at their own size; arrays are never changed.
+class Packing:
+    """A microbatch.
 
     Attributes:
-        level: Per group, the index of its size.
-        time, filled: Ticks and tokens per rank.
-        count: Sequences.
+        groups: The groups, in no particular order.
+        sizes: The chain of group sizes that ``groups.level`` counts in.
+        members: Places in the batch's order of the sequences placed.
+        home: For each of them, its group.
+        idle: Ranks that no group could grow into.
     """
 
-    level: IntArray
-    time: IntArray
-    filled: IntArray
-    count: IntArray
+    groups: Groups
+    sizes: tuple[int, ...]
+    members: IntArray
+    home: IntArray
+    idle: int
 
-    def __len__(self) -> int:
-        return len(self.level)
+    @cached_property
+    def ticks(self) -> int:
+        """Time until the last group is done."""
+        return int(self.groups.time.max())
 
 
-def deal(
-    groups: Open, items: Items, queue: IntArray, domain: Domain, *, limit: int | None
-) -> tuple[Open, list[tuple[IntArray, IntArray]], IntArray]:
-    """Give each group the longest sequence that fits, round by round, until none fits any more.
+def assembled(
+    batch: Batch,
+    sizes: tuple[int, ...],
+    level: IntArray,
+    members: IntArray,
+    home: IntArray,
+    *,
+    even: bool = True,
+) -> Packing:
+    """The microbatch of sequences whose groups are known, none of them empty.
 
-    Returns:
-        The groups, the placed (sequences, groups) pairs of each round, and what is left of the
-        ``queue``, which has indices into ``items``, longest first.
+    The groups grow into idle ranks and, with ``even``, are joined so that all end together.
+    Arguments as for `Packing`; ``level`` is that of each group.
     """
-    ceiling = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
-    most = NO_LIMIT if domain.max_sequences is None else domain.max_sequences
-    level = groups.level
-    time, filled, count = groups.time.copy(), groups.filled.copy(), groups.count.copy()
-    pairs: list[tuple[IntArray, IntArray]] = []
-    while len(queue):
-        room = ceiling - time, domain.max_tokens_per_rank - filled, most - count
-        takers, places = _round(level, items, queue, room)
-        if not len(takers):
+    ranks, domain = np.array(sizes), batch.domain
+    groups = _summed(batch, sizes, level, members, home)
+    groups = _widened(groups, sizes, domain.ranks - int(ranks[level].sum()))
+    if even:
+        groups, moved = merge(groups, sizes, domain)
+        home = moved[home]
+    return Packing(groups, sizes, members, home, domain.ranks - int(ranks[groups.level].sum()))
+
+
+def repeated(batch: Batch, members: IntArray, old: Packing) -> Packing:
+    """The packing of other sequences in the same groups, each in the place of another."""
+    level = old.groups.level
+    groups = _summed(batch, old.sizes[: int(level.max()) + 1], level, members, old.home)
+    return replace(old, groups=groups, members=members)
+
+
+def _summed(
+    batch: Batch, sizes: tuple[int, ...], level: IntArray, members: IntArray, home: IntArray
+) -> Groups:
+    """The groups of sequences; for sizes below the smallest one in use the sums stay zero."""
+    start = int(level.min())
+    by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
+    items = batch.items(members[by_group], sizes[start:])
+    starts = np.cumsum(count) - count
+    ticks, tokens = (np.zeros((len(sizes), len(count)), np.int64) for _ in range(2))
+    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:])
+    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:])
+    overhead = batch.overhead[batch.rows(sizes)]
+    return Groups(level, ticks + overhead[:, None], tokens, count, overhead)
+
+
+def _widened(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
+    """Let groups grow into ranks that have nothing to do, the longest first.
+
+    A group that would take longer for it (its communication grows) grows only when no other can. In
+    the end fewer ranks are free than any of the groups could grow by.
+    """
+    if free <= 0:
+        return groups
+    growth = np.diff(np.array(sizes), append=np.iinfo(np.int64).max // 2)
+    level, time = groups.level.copy(), groups.time.copy()
+    while free > 0:
+        able = np.flatnonzero(growth[level] <= free)
+        if not len(able):
             break
-        taken = queue[places]
-        time[takers] += items.ticks[level[takers], taken].sum(axis=0)
-        filled[takers] += items.tokens[level[takers], taken].sum(axis=0)
-        count[takers] += len(taken)
-        pairs.append((taken.ravel(), np.tile(takers, len(taken))))
-        keep = np.ones(len(queue), bool)
-        keep[places] = False
-        queue = queue[keep]
-    return Open(level, time, filled, count), pairs, queue
-
-
-def _round(
-    levels: IntArray, items: Items, queue: IntArray, room: tuple[IntArray, IntArray, IntArray]
-) -> tuple[IntArray, IntArray]:
-    """Who takes what: groups, and the places in the queue they take, one row per layer.
-
-    The group with the most room takes first. Where a sequence is too long for the next group, it is
-    left, and that group takes the first that fits.
-    """
-    time_left, tokens_left, count_left = room
-    ticks, tokens = items.ticks[:, queue[-1]][levels], items.tokens[:, queue[-1]][levels]
-    able = (ticks <= time_left) & (tokens <= tokens_left) & (count_left > 0)
-    takers = able.nonzero()[0]
-    if not len(takers):
-        return takers, takers[None, :]
-    level, start = levels[takers], np.empty_like(takers)
-    for size in np.bincount(level).nonzero()[0].tolist():
-        here = (level == size).nonzero()[0]
-        fitting = np.minimum(
-            items.ticks[size, ::-1].searchsorted(time_left[takers[here]], side="right"),
-            items.tokens[size, ::-1].searchsorted(tokens_left[takers[here]], side="right"),
-        )
-        start[here] = queue.searchsorted(len(items) - fitting)
-    order = np.lexsort((-time_left[takers], start))
-    takers, start = takers[order], start[order]
-    steps = np.arange(len(takers))
-    places = np.maximum.accumulate(start - steps) + steps
-    within = places < len(queue)
-    takers, start, places = takers[within], start[within], places[within]
-    if start[-1] > 0:
-        return takers, places[None, :]
-    layers = _layers(levels[takers], items, queue[0], takers, room)
-    layers = min(layers, len(queue) // len(takers))
-    grid = np.arange(max(1, layers) * len(takers)).reshape(-1, len(takers))
-    grid[1::2] = grid[1::2, ::-1]  # back and forth, so that no group gets all the longer ones
-    return takers, grid
-
-
-def _layers(
-    level: IntArray, items: Items, first: int, takers: IntArray, room: tuple[IntArray, ...]
-) -> int:
-    """How many sequences like the first each group could take using at most half of its room."""
-    time_left, tokens_left, count_left = (left[takers] for left in room)
-    by_time = time_left // np.maximum(1, items.ticks[level, first])
-    by_tokens = tokens_left // items.tokens[level, first]
-    return int(np.minimum(np.minimum(by_time, by_tokens), count_left).min()) // 2
+        following = groups.ticks[level[able] + 1, able]
+        order = able[following <= max(int(time.max()), 0)]
+        if len(order):
+            order = order[np.argsort(-time[order], kind="stable")]
+            chosen = order[np.cumsum(growth[level[order]]) <= free]
+        else:
+            chosen = able[following.argmin()][None]
+        free -= int(growth[level[chosen]].sum())
+        level[chosen] += 1
+        time[chosen] = groups.ticks[level[chosen], chosen]
+    return replace(groups, level=level)
 
 
 def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups, IntArray]:
@@ -163,36 +158,31 @@ def merge(groups: Groups, sizes: Sequence[int], domain: Domain) -> tuple[Groups,
     if int(groups.time.max()) <= goal:
         return groups, new_home
     for level in range(len(sizes) - 1):
-        groups, moved = _merge_level(groups, level, sizes[level + 1] // sizes[level], goal, domain)
-        new_home = new_home if moved is None else moved[new_home]
+        teams = _teams(groups, level, sizes[level + 1] // sizes[level], goal, domain)
+        if len(teams):
+            groups, moved = _joined(groups, teams, level + 1)
+            new_home = moved[new_home]
     return groups, new_home
 
 
-def _merge_level(
-    groups: Groups, level: int, factor: int, goal: int, domain: Domain
-) -> tuple[Groups, IntArray | None]:
-    """The groups, and the new one of each old one; ``None`` where nothing was joined."""
+def _teams(groups: Groups, level: int, factor: int, goal: int, domain: Domain) -> IntArray:
+    """The groups of one size to join, ``factor`` of them in each row."""
     same = np.flatnonzero(groups.level == level)
     half = len(same) // factor
     time = groups.ticks[level, same]
     if not half or int(time.max()) <= goal:
-        return groups, None
+        return same[:0]
     order = np.argsort(-time, kind="stable")
     same, time = same[order], time[order][:half]
-    heads = same[:half]
     partners = same[::-1][: half * (factor - 1)].reshape(half, factor - 1)
-    teams = np.concatenate((heads[:, None], partners), axis=1)
-    count = groups.count[teams].sum(axis=1)
+    teams = np.concatenate((same[:half, None], partners), axis=1)
     together = groups.ticks[level + 1][teams].sum(axis=1)
     together -= (factor - 1) * groups.overhead[level + 1]
     useful = (time > goal) & (together < time)
     useful &= groups.tokens[level + 1][teams].sum(axis=1) <= domain.max_tokens_per_rank
     if domain.max_sequences is not None:
-        useful &= count <= domain.max_sequences
-    teams = teams[useful]
-    if not len(teams):
-        return groups, None
-    return _joined(groups, teams, level + 1)
+        useful &= groups.count[teams].sum(axis=1) <= domain.max_sequences
+    return teams[useful]
 
 
 def _joined(groups: Groups, teams: IntArray, level: int) -> tuple[Groups, IntArray]:
@@ -211,28 +201,67 @@ def _joined(groups: Groups, teams: IntArray, level: int) -> tuple[Groups, IntArr
     return now, number
 
 
-def widen(groups: Groups, sizes: Sequence[int], free: int) -> Groups:
-    """Let groups, none of them empty, grow into ranks that have nothing to do: the longest first.
+def side_by_side(packing: Packing) -> IntArray:
+    """The first rank of each group, largest groups first, so that every group is aligned."""
+    sizes = np.array(packing.sizes)[packing.groups.level]
+    order = np.argsort(-sizes, kind="stable")
+    offsets = np.empty_like(sizes)
+    offsets[order] = np.cumsum(sizes[order]) - sizes[order]
+    return offsets
 
-    A group that would take longer for it (its communication grows) grows only when no other can. In
-    the end fewer ranks are free than any of the groups could grow by.
+
+def run_ahead(packings: Sequence[Packing], batch: Batch) -> tuple[list[IntArray], IntArray]:
+    """The first rank of each group, by microbatch, and when each rank is done if it runs ahead.
+
+    A long group gets ranks that are free early, so that ranks that run ahead wait little. Each rank
+    begins its next microbatch when its own group has ended, as `simulate` has it under
+    ``async``; here for all groups of one size at a time. Largest groups come first, so that aligned
+    blocks of the smaller sizes are left whole.
     """
-    if free <= 0:
-        return groups
-    growth = np.diff(np.array(sizes), append=np.iinfo(np.int64).max // 2)
-    level, time = groups.level.copy(), groups.time
-    while free > 0:
-        able = np.flatnonzero(growth[level] <= free)
-        if not len(able):
-            break
-        following = groups.ticks[level[able] + 1, able]
-        order = able[following <= max(int(time.max()), 0)]
-        if len(order):
-            order = order[np.argsort(-time[order], kind="stable")]
-            chosen = order[np.cumsum(growth[level[order]]) <= free]
-        else:
-            chosen = able[following.argmin()][None]
-        free -= int(growth[level[chosen]].sum())
-        level[chosen] += 1
-        time[chosen] = groups.ticks[level[chosen], chosen]
-    return replace(groups, level=level)
+    clocks = np.zeros(batch.domain.ranks, np.int64)
+    offsets = []
+    for packing in packings:
+        groups, time = packing.groups, packing.groups.time
+        first, free = np.zeros(len(groups), np.int64), np.ones(len(clocks), bool)
+        ends = clocks.copy()
+        for level in sorted(set(groups.level.tolist()), reverse=True):
+            size = packing.sizes[level]
+            here = np.flatnonzero(groups.level == level)
+            here = here[np.argsort(-time[here], kind="stable")]
+            blocks = np.flatnonzero(free.reshape(-1, size).all(axis=1))
+            ready = clocks.reshape(-1, size)[blocks].max(axis=1)
+            earliest = np.argsort(ready, kind="stable")[: len(here)]
+            blocks = blocks[earliest]
+            first[here] = blocks * size
+            free.reshape(-1, size)[blocks] = False
+            ends.reshape(-1, size)[blocks] = (ready[earliest] + time[here])[:, None]
+        clocks = ends + batch.microbatch_overhead
+        offsets.append(first)
+    return offsets, clocks
+
+
+def placed(packing: Packing, offsets: IntArray, batch: Batch) -> Microbatch:
+    """A microbatch of the plan: groups by rank, ids of sequences, idle ranks as dummies."""
+    by_group = np.argsort(packing.home, kind="stable")
+    ids = batch.order[packing.members[by_group]].tolist()
+    ends = np.cumsum(packing.groups.count).tolist()
+    starts = [0, *ends]
+    groups: list[Group] = []
+    position = 0
+    for index in np.argsort(offsets, kind="stable").tolist():
+        first, size = int(offsets[index]), packing.sizes[packing.groups.level[index]]
+        groups += dummies(position, first, packing.sizes)
+        groups.append(Group(first, size, tuple(ids[starts[index] : ends[index]])))
+        position = first + size
+    groups += dummies(position, batch.domain.ranks, packing.sizes)
+    return Microbatch(tuple(groups))
+
+
+def dummies(start: int, end: int, sizes: tuple[int, ...]) -> list[Group]:
+    """The fewest aligned groups that cover idle ranks."""
+    found = []
+    while start < end:
+        size = max(size for size in sizes if start % size == 0 and start + size <= end)
+        found.append(Group(start, size, ()))
+        start += size
+    return found

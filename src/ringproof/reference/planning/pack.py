@@ -1,15 +1,16 @@
 """One microbatch: sequences into groups that together take up all ranks.
 
-1. A target length, and with it the smallest group size that each sequence can do with (`target`).
+1. A target length, and with it the smallest group size that each sequence can do with.
 2. As many groups of each size as those sequences need; the rest of the ranks in the smallest.
 3. Deal the sequences, longest first, at first within the target, then ever more above it.
-4. Join groups that came out too long with short ones, and widen groups into idle ranks (`groups`).
-5. Where tokens are still missing to the microbatch's share, fill holes with shorter sequences that
+4. Where tokens are still missing to the microbatch's share, fill holes with shorter sequences that
    were meant for later ones.
+5. Join groups that came out too long with short ones, and widen groups into idle ranks (`groups`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -17,8 +18,7 @@ import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
 from ringproof.reference.planning.domain import Domain, IntArray, chains
-from ringproof.reference.planning.groups import Groups, Open, deal, merge, widen
-from ringproof.reference.planning.target import Target, Targets
+from ringproof.reference.planning.groups import Packing, assembled
 
 FULL_ENOUGH = 0.998
 """Part of the wanted tokens above which a microbatch counts as full: padding takes the rest."""
@@ -27,7 +27,9 @@ GOOD_ENOUGH = 1.002
 WEIGHT_OF_UNUSED = 0.5
 """How much worse it is to leave a part of a microbatch's token budget unused than to take that part
 longer, where microbatches are filled one after the other. Only the last one's rest is lost."""
-MOST_CHAINS = 6
+NO_LIMIT = int(np.iinfo(np.int64).max) // 4
+"""No sum of ticks comes near it, and adding to it does not overflow."""
+_MOST_CHAINS = 6
 """Chains of group sizes that are tried for one microbatch. A domain that is a power of two has one
 chain; domains with more than six have dozens of divisors, and the chains differ little."""
 _LIMITS = (1.0, 1.03, 1.1, 1.4)
@@ -36,52 +38,19 @@ _LONGER = 1.03
 """Factor from one target to the next, while the groups that are needed exceed the ranks."""
 _ATTEMPTS = 80
 """Targets that are tried; the last one is ten times as long as the first."""
+_FEW = 512
+"""Up to so many sequences, single numbers are searched in lists: 0.2 us (arrays: 1.3 us). For more,
+making the lists takes longer."""
+_PRECISION = 500
+"""The target is found to one part in this; packing rounds far more."""
 
 
-@dataclass(frozen=True)
-class Packing:
-    """A microbatch.
-
-    Attributes:
-        groups: The groups, in no particular order.
-        sizes: The chain of group sizes that ``groups.level`` counts in.
-        members: Places in the batch's order of the sequences placed.
-        home: For each of them, its group.
-        idle: Ranks that no group could grow into.
-    """
-
-    groups: Groups
-    sizes: tuple[int, ...]
-    members: IntArray
-    home: IntArray
-    idle: int
-
-    @property
-    def ticks(self) -> int:
-        """Time until the last group is done."""
-        return int(self.groups.time.max())
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is wanted of one microbatch: the sequences meant for it, and shorter ones for holes.
-
-    Holes are worth filling below ``share`` tokens of all ranks.
-    """
-
-    batch: Batch
-    items: Items
-    spare: Items
-    domain: Domain
-    share: int
-
-
-def usable_chains(batch: Batch, domain: Domain, longest: int) -> list[tuple[int, ...]]:
+def usable_chains(batch: Batch, longest: int) -> list[tuple[int, ...]]:
     """Chains of group sizes whose largest group can hold the sequence at a place of the order."""
-    tokens = batch.tokens[:, batch.kind[longest]].tolist()
-    sizes = zip(batch.sizes, tokens, strict=True)
+    domain, tokens = batch.domain, batch.tokens[:, batch.kind[longest]].tolist()
+    sizes = zip(domain.cp_sizes, tokens, strict=True)
     fitting = {size for size, rows in sizes if rows <= domain.max_tokens_per_rank}
-    return [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting]
+    return [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting][:_MOST_CHAINS]
 
 
 def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
@@ -113,38 +82,166 @@ def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
     return packs
 
 
+@dataclass(frozen=True)
+class Target:
+    """A microbatch length to aim at.
+
+    Attributes:
+        ticks: The length.
+        base: Index of the smallest group size to use.
+        starts: Per group size, the first sequence that is short enough for it: sequence ``i`` goes
+            to the smallest size whose start is at most ``i``.
+    """
+
+    ticks: int
+    base: int
+    starts: tuple[int, ...]
+
+    def spans(self, count: int) -> list[tuple[int, int]]:
+        """Per group size, the sequences that need it: half-open, adjoining, smallest size last."""
+        found, end = [], count
+        for start in self.starts:
+            found.append((min(start, end), end))
+            end = min(start, end)
+        return found
+
+
+class Targets:
+    """Finds targets for one set of sequences; holds their prefix sums."""
+
+    def __init__(self, items: Items, domain: Domain) -> None:
+        self._items = items
+        self._ranks = domain.ranks
+        self._ascending = _rows(items.ticks[:, ::-1])
+        budget = domain.max_tokens_per_rank
+        self._fitting = [_first(row[::-1], budget) for row in items.tokens]
+        sizes = np.array(items.sizes)[:, None]
+        work = np.zeros((len(items.sizes), len(items) + 1), np.int64)
+        np.cumsum(items.ticks * sizes, axis=1, out=work[:, 1:])
+        self._work = _rows(work)
+        self._overhead = items.overhead.tolist()
+        self._alone = items.ticks[:, 0] + items.overhead
+
+    def shortest(self, base: int) -> Target | None:
+        """The shortest length for which all the ranks' work suffices in the continuum.
+
+        No packing with sizes from ``base`` (an index) on is shorter than about that. ``None`` when
+        a sequence does not fit into the largest group.
+        """
+        if self._fitting[-1] > 0:
+            return None
+        # The longest sequence at its fastest: larger groups may be slower, across nodes.
+        usable = [level for level in range(base, len(self._fitting)) if not self._fitting[level]]
+        low = int(self._alone[usable].min())
+        high = int(self._work[base][-1]) // self._ranks + int(self._alone[base]) + 1
+        while not self._suffices(self.at(high, base)):
+            low, high = high, 2 * high
+        while high - low > max(1, low // _PRECISION):
+            middle = (low + high) // 2
+            if self._suffices(self.at(middle, base)):
+                high = middle
+            else:
+                low = middle + 1
+        return self.at(high, base)
+
+    def longer(self, than: Target) -> Target | None:
+        """The next length at which the longest sequence can do with a smaller group."""
+        times = [
+            int(self._alone[level])
+            for level in range(than.base, len(self._fitting))
+            if not self._fitting[level] and self._alone[level] > than.ticks
+        ]
+        return self.at(min(times), than.base) if times else None
+
+    def at(self, ticks: int, base: int) -> Target:
+        """The target of a given length."""
+        ticks = min(ticks, NO_LIMIT)
+        starts = [len(self._items)] * base
+        for level in range(base, len(self._items.sizes)):
+            first = _first(self._ascending[level], ticks - self._overhead[level])
+            starts.append(max(first, self._fitting[level]))
+        return Target(ticks, base, tuple(starts))
+
+    def _suffices(self, target: Target) -> bool:
+        spans = target.spans(len(self._items))
+        if spans[-1][0] > 0:
+            return False
+        work = 0
+        for level, (start, end) in enumerate(spans):
+            work += int(self._work[level][end] - self._work[level][start])
+            if level > target.base:  # large groups hold few sequences: each brings its own overhead
+                extra = self._overhead[level] * self._items.sizes[level]
+                work += (end - start) * extra
+        return work <= self._ranks * target.ticks
+
+
+def _rows(table: IntArray) -> list[list[int]] | list[IntArray]:
+    return table.tolist() if table.shape[1] <= _FEW else list(table)
+
+
+def _first(ascending: list[int] | IntArray, limit: int) -> int:
+    """The first of the sequences (longest first) that is within the limit."""
+    if isinstance(ascending, list):
+        return len(ascending) - bisect_right(ascending, limit)
+    return len(ascending) - int(ascending.searchsorted(limit, side="right"))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted of one microbatch: the sequences meant for it, and shorter ones for holes.
+
+    Holes are worth filling below ``share`` tokens of all ranks.
+    """
+
+    batch: Batch
+    items: Items
+    spare: Items
+    share: int
+
+    @property
+    def dearest(self) -> int:
+        """Ticks of a group with its whole token budget filled, at the size the longest one needs.
+
+        With sequences of that kind, or with the shortest: across nodes those cost more per token.
+        """
+        items, budget = self.items, self.batch.domain.max_tokens_per_rank
+        level = int(np.argmax(items.tokens[:, 0] <= budget))
+        last = self.spare if len(self.spare) else items
+        kinds = ((items, 0), (last, -1))
+        full = (int(of.ticks[level, i]) * budget // int(of.tokens[level, i]) for of, i in kinds)
+        return max(full) + int(items.overhead[level])
+
+
 def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -> Packing:
     """Pack as many of the sequences as fit, aiming at a length.
 
     With ``strict``, sequences that do not fit within about that length are left for later.
     """
-    items, domain = order.items, order.domain
-    target, level = _open(targets, items, aim, domain, len(items) + len(order.spare))
-    nothing = np.zeros(len(level), np.int64)
-    groups = Open(level, items.overhead[level], nothing, nothing)
-    queue = np.arange(len(items))
-    placed: list[tuple[IntArray, IntArray]] = []
+    items, spare, domain = order.items, order.spare, order.batch.domain
+    target, level = _opened(targets, items, aim, domain, len(items) + len(spare))
+    filling, queue = _Filling(level, items.overhead, domain), np.arange(len(items))
     for factor in (*_LIMITS, None):
-        if strict and placed and factor != _LIMITS[0]:
+        if strict and filling.members and factor != _LIMITS[0]:
             break
-        limit = None if factor is None else int(target.ticks * factor)
-        groups, pairs, queue = deal(groups, items, queue, domain, limit=limit)
-        placed += pairs
+        limit = NO_LIMIT if factor is None else int(target.ticks * factor)
+        queue = filling.deal(items, queue, limit)
         if not len(queue):
             break
-    chosen = [items.members[places] for places, _ in placed]
-    if len(order.spare):
-        price = 0 if strict else dearest(items, order.spare, domain)
-        groups, pairs = _fill(groups, order, max(target.ticks, price))
-        chosen += [order.spare.members[places] for places, _ in pairs]
-        placed += pairs
-    used = groups.count > 0
+    if len(spare):
+        queue, sizes = np.arange(len(spare)), np.array(spare.sizes)[level]
+        most = max(target.ticks, 0 if strict else order.dearest)
+        for limit in (int(filling.time.max()), most):
+            missing = order.share - int((filling.filled * sizes).sum())
+            if missing <= 0 and filling.count.all():
+                break
+            queue = filling.deal(spare, queue, limit)
+    used = filling.count > 0
     number = np.cumsum(used) - 1
-    members, home = np.concatenate(chosen), number[np.concatenate([group for _, group in placed])]
-    return assembled(order.batch, domain, items.sizes, level[used], members, home)
+    members, home = np.concatenate(filling.members), number[np.concatenate(filling.home)]
+    return assembled(order.batch, items.sizes, level[used], members, home)
 
 
-def _open(
+def _opened(
     targets: Targets, items: Items, target: Target, domain: Domain, most: int
 ) -> tuple[Target, IntArray]:
     """The groups to open: their levels, largest first, and the target that made them fit.
@@ -182,84 +279,82 @@ def _wanted(items: Items, target: Target, domain: Domain) -> tuple[int, list[int
     return work, needed
 
 
-def _fill(
-    groups: Open, order: Order, limit_at_most: int
-) -> tuple[Open, list[tuple[IntArray, IntArray]]]:
-    """Fill empty groups, and holes while the microbatch has less than its share."""
-    sizes = np.array(order.spare.sizes)
-    queue = np.arange(len(order.spare))
-    placed: list[tuple[IntArray, IntArray]] = []
-    for limit in (int(groups.time.max()), limit_at_most):
-        missing = order.share - int((groups.filled * sizes[groups.level]).sum())
-        if missing <= 0 and groups.count.all():
-            break
-        groups, pairs, queue = deal(groups, order.spare, queue, order.domain, limit=limit)
-        placed += pairs
-    return groups, placed
+class _Filling:
+    """Groups that are being filled, all of them at their own size.
 
-
-def dearest(items: Items, spare: Items, domain: Domain) -> int:
-    """Ticks of a group with its whole token budget filled, at the size the longest sequence needs.
-
-    With sequences of that kind, or with the shortest: across nodes those cost more per token.
-    """
-    level = int(np.argmax(items.tokens[:, 0] <= domain.max_tokens_per_rank))
-    budget = domain.max_tokens_per_rank
-    last = spare if len(spare) else items
-    kinds = ((items, 0), (last, -1))
-    full = (int(of.ticks[level, i]) * budget // int(of.tokens[level, i]) for of, i in kinds)
-    return max(full) + int(items.overhead[level])
-
-
-def repeated(batch: Batch, members: IntArray, old: Packing) -> Packing:
-    """The packing of other sequences in the same groups, each in the place of another."""
-    level = old.groups.level
-    groups = _summed(batch, old.sizes[: int(level.max()) + 1], level, members, old.home)
-    return Packing(groups, old.sizes, members, old.home, old.idle)
-
-
-def assembled(
-    batch: Batch,
-    domain: Domain,
-    sizes: tuple[int, ...],
-    level: IntArray,
-    members: IntArray,
-    home: IntArray,
-    *,
-    even: bool = True,
-) -> Packing:
-    """The microbatch of sequences whose groups are known, none of them empty.
-
-    The groups grow into idle ranks and, with ``even``, are joined so that all end together.
-
-    Args:
-        batch: The sequences of the global batch.
-        domain: Ranks and limits.
-        sizes: The chain of group sizes that ``level`` counts in.
+    Attributes:
         level: Per group, the index of its size.
-        members: Places of the microbatch's sequences in the batch's order.
-        home: For each of them, its group.
-        even: Whether groups are joined.
+        time, filled, count: Ticks, tokens per rank, and sequences of each group.
+        members, home: Places in the batch's order of what was dealt, and its groups.
     """
-    ranks = np.array(sizes)
-    groups = _summed(batch, sizes, level, members, home)
-    groups = widen(groups, sizes, domain.ranks - int(ranks[level].sum()))
-    if even:
-        groups, moved = merge(groups, sizes, domain)
-        home = moved[home]
-    return Packing(groups, sizes, members, home, domain.ranks - int(ranks[groups.level].sum()))
+
+    def __init__(self, level: IntArray, overhead: IntArray, domain: Domain) -> None:
+        self.level, self.time = level, overhead[level]
+        self.filled, self.count = np.zeros_like(level), np.zeros_like(level)
+        self.members: list[IntArray] = []
+        self.home: list[IntArray] = []
+        self._budget = domain.max_tokens_per_rank
+        self._most = NO_LIMIT if domain.max_sequences is None else domain.max_sequences
+
+    def deal(self, items: Items, queue: IntArray, limit: int) -> IntArray:
+        """Give each group the longest sequence that fits, round by round, until none fits any more.
+
+        The ``queue`` has indices into ``items``, longest first; what is left of it is returned.
+        """
+        ceiling = min(limit, NO_LIMIT)
+        while len(queue):
+            room = ceiling - self.time, self._budget - self.filled, self._most - self.count
+            takers, places = _round(self.level, items, queue, room)
+            if not len(takers):
+                break
+            taken, level = queue[places], self.level[takers]
+            self.time[takers] += items.ticks[level, taken].sum(axis=0)
+            self.filled[takers] += items.tokens[level, taken].sum(axis=0)
+            self.count[takers] += len(taken)
+            self.members.append(items.members[taken.ravel()])
+            self.home.append(np.tile(takers, len(taken)))
+            keep = np.ones(len(queue), bool)
+            keep[places] = False
+            queue = queue[keep]
+        return queue
 
 
-def _summed(
-    batch: Batch, sizes: tuple[int, ...], level: IntArray, members: IntArray, home: IntArray
-) -> Groups:
-    """The groups of sequences; for sizes below the smallest one in use the sums stay zero."""
-    start = int(level.min())
-    by_group, count = np.argsort(home, kind="stable"), np.bincount(home)
-    items = batch.items(members[by_group], sizes[start:])
-    starts = np.cumsum(count) - count
-    ticks, tokens = (np.zeros((len(sizes), len(count)), np.int64) for _ in range(2))
-    np.add.reduceat(items.ticks, starts, axis=1, out=ticks[start:])
-    np.add.reduceat(items.tokens, starts, axis=1, out=tokens[start:])
-    overhead = batch.overhead[[batch.sizes.index(size) for size in sizes]]
-    return Groups(level, ticks + overhead[:, None], tokens, count, overhead)
+def _round(
+    levels: IntArray, items: Items, queue: IntArray, room: tuple[IntArray, IntArray, IntArray]
+) -> tuple[IntArray, IntArray]:
+    """Who takes what: groups, and the places in the queue they take, one row per layer.
+
+    The group with the most room takes first. Where a sequence is too long for the next group, it is
+    left, and that group takes the first that fits.
+    """
+    time_left, tokens_left, count_left = room
+    ticks, tokens = items.ticks[:, queue[-1]][levels], items.tokens[:, queue[-1]][levels]
+    able = (ticks <= time_left) & (tokens <= tokens_left) & (count_left > 0)
+    takers = able.nonzero()[0]
+    if not len(takers):
+        return takers, takers[None, :]
+    level, start = levels[takers], np.empty_like(takers)
+    for size in np.bincount(level).nonzero()[0].tolist():
+        here = (level == size).nonzero()[0]
+        fitting = np.minimum(
+            items.ticks[size, ::-1].searchsorted(time_left[takers[here]], side="right"),
+            items.tokens[size, ::-1].searchsorted(tokens_left[takers[here]], side="right"),
+        )
+        start[here] = queue.searchsorted(len(items) - fitting)
+    order = np.lexsort((-time_left[takers], start))
+    takers, start = takers[order], start[order]
+    steps = np.arange(len(takers))
+    places = np.maximum.accumulate(start - steps) + steps
+    within = places < len(queue)
+    takers, start, places = takers[within], start[within], places[within]
+    if start[-1] > 0:
+        return takers, places[None, :]
+    # How many sequences like the first each group could take using at most half of its room.
+    level, first = levels[takers], queue[0]
+    by_time = time_left[takers] // np.maximum(1, items.ticks[level, first])
+    by_tokens = tokens_left[takers] // items.tokens[level, first]
+    layers = int(np.minimum(np.minimum(by_time, by_tokens), count_left[takers]).min()) // 2
+    layers = max(1, min(layers, len(queue) // len(takers)))
+    grid = np.arange(layers * len(takers)).reshape(-1, len(takers))
+    grid[1::2] = grid[1::2, ::-1]  # back and forth, so that no group gets all the longer ones
+    return takers, grid

@@ -24,13 +24,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringproof.errors import InputError
-from ringproof.reference.planning.bounds import fewest_microbatches, least_work, lower_bound
+from ringproof.reference.planning.bounds import fewest_microbatches, lower_bound
 from ringproof.reference.planning.costs import Batch, CostModel, make_batch
 from ringproof.reference.planning.divide import divide, split_to_multiple
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.greedy import one_by_one
-from ringproof.reference.planning.layout import dummies, laid_out, placed, side_by_side
-from ringproof.reference.planning.pack import Packing, assembled, first_fit
+from ringproof.reference.planning.groups import (
+    Packing,
+    assembled,
+    dummies,
+    placed,
+    run_ahead,
+    side_by_side,
+)
+from ringproof.reference.planning.pack import first_fit
 from ringproof.reference.planning.plan import Microbatch, Plan, finished
 from ringproof.reference.planning.simulate import Goal
 
@@ -77,12 +84,15 @@ class _Candidate:
 
     @property
     def idle(self) -> int:
-        """Ranks without a sequence, over all microbatches."""
+        """Ranks without work, over all microbatches."""
         return sum(packing.idle for packing in self.packings)
 
 
 def make_plan(
-    lengths: Sequence[int] | IntArray, domain: Domain, model: CostModel, goal: Goal | None = None
+    lengths: Sequence[int] | IntArray,
+    domain: Domain,
+    model: CostModel,
+    goal: Goal | None = None,
 ) -> Plan:
     """Plan one global batch; the same on every rank for the same arguments.
 
@@ -99,16 +109,14 @@ def make_plan(
     goal = goal or Goal()
     values = check_lengths(lengths, domain)
     batch = make_batch(values, domain, model)
-    bound = lower_bound(batch, domain, goal)
-    search = _Search(batch, domain, goal, bound)
-    best = search.small() if len(batch) * domain.ranks <= _SMALL else search.large()
+    bound = lower_bound(batch, goal)
+    best = _Search(batch, goal, bound).run()
     if goal.objective == "async":
-        offsets, _ = laid_out(best.packings, batch, domain.ranks)
+        offsets, _ = run_ahead(best.packings, batch)
     else:
         offsets = [side_by_side(packing) for packing in best.packings]
     microbatches = [
-        placed(packing, first, batch, domain.ranks)
-        for packing, first in zip(best.packings, offsets, strict=True)
+        placed(packing, first, batch) for packing, first in zip(best.packings, offsets, strict=True)
     ]
     while len(microbatches) % domain.microbatch_multiple:  # fewer sequences than microbatches
         microbatches.append(Microbatch(tuple(dummies(0, domain.ranks, domain.cp_sizes))))
@@ -144,20 +152,18 @@ def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray
 
 
 class _Search:
-    """Plans of a batch that were found so far.
+    """Plans of a batch that were found so far; ``bound`` are ticks that no plan is shorter than."""
 
-    Args:
-        batch: The sequences.
-        domain: Ranks and limits.
-        goal: What is minimised.
-        bound: Ticks that no plan is shorter than.
-    """
-
-    def __init__(self, batch: Batch, domain: Domain, goal: Goal, bound: float) -> None:
-        self.batch, self.domain, self.goal, self.bound = batch, domain, goal, bound
-        self.fewest = fewest_microbatches(batch, domain)
-        self.free = goal.pipeline.stages == 1 and communication_is_free(batch, domain)
+    def __init__(self, batch: Batch, goal: Goal, bound: float) -> None:
+        self.batch, self.goal, self.bound = batch, goal, bound
+        self.free = goal.pipeline.stages == 1 and communication_is_free(batch)
         self.found: list[_Candidate] = []
+
+    def run(self) -> _Candidate:
+        """The first plan that is good enough, or else the best."""
+        if len(self.batch) * self.batch.domain.ranks <= _SMALL:
+            return self._small()
+        return self._large()
 
     @property
     def best(self) -> _Candidate:
@@ -174,126 +180,116 @@ class _Search:
             best = one if shorter and one.makespan <= first.makespan else best
         return best
 
-    def good(self, factor: float) -> bool:
+    def _good(self, factor: float) -> bool:
         """Whether the best one is within that factor of the bound and leaves no rank idle."""
         return self.best.makespan <= factor * self.bound and not self.best.idle
 
-    def add(self, packings: tuple[Packing, ...]) -> None:
+    def _add(self, packings: tuple[Packing, ...]) -> _Candidate:
         """Add a plan, with its iteration."""
-        packings = split_to_multiple(packings, self.batch, self.domain)
+        packings = split_to_multiple(packings, self.batch)
         if self.goal.objective == "async":
-            makespan = float(laid_out(packings, self.batch, self.domain.ranks)[1].max())
+            makespan = float(run_ahead(packings, self.batch)[1].max())
         else:
             overhead = self.batch.microbatch_overhead
             times = [float(packing.ticks + overhead) for packing in packings]
             makespan = self.goal.pipeline.seconds(times)
         self.found.append(_Candidate(makespan, packings))
+        return self.found[-1]
 
-    def deal(self, effort: int) -> None:
-        """Deal the sequences one by one."""
-        self.add(one_by_one(self.batch, self.domain, effort=effort + _EFFORT))
-
-    def deal_as_upstream(self, *, quick: bool) -> None:
-        """Deal one by one, by upstream's rule and by our own; if quick, upstream's only if shorter,
-        and groups are not joined."""
-        batch, domain = self.batch, self.domain
-        own, limit = one_by_one(batch, domain, even=not quick), None
-        if quick:
-            limit = sum(packing.ticks + batch.microbatch_overhead for packing in own)
-        upstream = one_by_one(batch, domain, as_upstream=True, even=not quick, limit=limit)
-        for packings in (upstream, own) if upstream else (own,):
-            self.add(packings)
-
-    def divide(self, wanted: int) -> bool:
+    def _divided(self, wanted: int) -> bool:
         """Divide the batch into so many microbatches; whether the result is as good as it gets."""
-        multiple = self.domain.microbatch_multiple
+        multiple = self.batch.domain.microbatch_multiple
         rounded = -(-wanted // multiple) * multiple
         # Running ahead and pipelines gain from microbatches with all lengths.
         first = self.goal.plain or len(self.batch) > _MANY
         for spread in (False,) if first else (False, True):
-            self.add(divide(self.batch, self.domain, rounded, spread=spread))
-            if self.good(_PERFECT):
+            self._add(divide(self.batch, rounded, spread=spread))
+            if self._good(_PERFECT):
                 return True
         return False
 
-    def undivided(self) -> _Candidate | None:
-        """Where communication is free, the plan with groups of all ranks if nothing is shorter."""
+    def _undivided(self) -> bool:
+        """Where communication is free, try groups of all ranks; whether nothing is shorter."""
         if not self.free:
-            return None
-        self.add(_undivided(self.batch, self.domain))
-        found = self.found[-1]
-        return found if found.makespan <= _PERFECT * self.bound and not found.idle else None
+            return False
+        domain, level = self.batch.domain, np.zeros(1, np.int64)
+        packings = []
+        for members in first_fit(self.batch.tokens[-1, self.batch.kind], domain):
+            home = np.zeros(len(members), np.int64)
+            one = assembled(self.batch, (domain.ranks,), level, np.array(members), home, even=False)
+            packings.append(one)
+        found = self._add(tuple(packings))
+        return found.makespan <= _PERFECT * self.bound and not found.idle
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Fill microbatches one after the other; budgets may stay unused where that is faster."""
-        self.add(divide(self.batch, self.domain, self.fewest, full=True))
+        self._add(divide(self.batch, fewest_microbatches(self.batch), full=True))
 
-    def small(self) -> _Candidate:
-        """The first plan of a small batch that is good enough, or else the best."""
-        count, plain = len(self.batch), self.goal.plain
-        quick = plain and _FEW < count <= _QUICK
-        self.deal_as_upstream(quick=quick)
-        if self.good(_CLOSE if plain and not self.free else _PERFECT):
+    def _small(self) -> _Candidate:
+        """Deal a small batch one by one, by upstream's rule and by our own, before all else.
+
+        Up to `_QUICK` sequences groups are not joined, and upstream's plan counts only if shorter.
+        """
+        batch, plain = self.batch, self.goal.plain
+        quick, limit = plain and _FEW < len(batch) <= _QUICK, math.inf
+        own = one_by_one(batch, even=not quick)
+        if quick:
+            limit = sum(packing.ticks + batch.microbatch_overhead for packing in own)
+        upstream = one_by_one(batch, as_upstream=True, even=not quick, limit=limit)
+        for packings in (upstream, own) if upstream else (own,):
+            self._add(packings)
+        if self._good(_CLOSE if plain and not self.free else _PERFECT):
             return self.best
-        divided = not quick or self.best.idle
-        if divided and self.divide(len(self.best.packings)):
+        if (not quick or self.best.idle) and self._divided(len(self.best.packings)):
             return self.best
-        if found := self.undivided():
-            return found
-        if count <= _FEW:
-            self.fill()
+        if self._undivided():
+            return self.found[-1]
+        if len(batch) <= _FEW:
+            self._fill()
         return self.best
 
-    def large(self) -> _Candidate:
-        """The first plan of a large batch that is good enough, or else the best."""
-        count, able = len(self.batch), self.batch.ticks.size <= _TABLE
-        tail, short = long_tail(self.batch, self.domain), count <= self.fewest * _SHORT
+    def _large(self) -> _Candidate:
+        """Deal a large batch one by one if it has a long tail or few sequences; else divide it."""
+        batch, count, fewest = self.batch, len(self.batch), fewest_microbatches(self.batch)
+        able = batch.ticks.size <= _TABLE
+        tail, short = long_tail(batch), count <= fewest * _SHORT
         dealt = able and self.goal.plain and (tail or short)
         if dealt:
-            self.deal(2 * count if tail else count)
+            self._add(one_by_one(batch, effort=(2 * count if tail else count) + _EFFORT))
             enough = _CLOSE if short else _EXACT
             if count > _MANY:
-                helps = tail and count > _PLENTY and self.good(_NEAR)
+                helps = tail and count > _PLENTY and self._good(_NEAR)
                 enough = _CLOSE if helps else math.inf if tail else _NEAR
-            if self.good(min(enough, _PERFECT) if self.free else enough):
+            if self._good(min(enough, _PERFECT) if self.free else enough):
                 return self.best
-        if self.divide(self.fewest):
+        if self._divided(fewest):
             return self.best
-        if found := self.undivided():
-            return found
-        if (count <= _CHEAP or count > _HUGE or not able) and not self.good(_NEAR):
-            self.fill()
-        if able and not dealt and not self.good(_NEAR):
-            self.deal(count)
+        if self._undivided():
+            return self.found[-1]
+        if (count <= _CHEAP or count > _HUGE or not able) and not self._good(_NEAR):
+            self._fill()
+        if able and not dealt and not self._good(_NEAR):
+            self._add(one_by_one(batch, effort=count + _EFFORT))
         return self.best
 
 
-def long_tail(batch: Batch, domain: Domain) -> bool:
+def long_tail(batch: Batch) -> bool:
     """Whether the longest sequence takes longer, at the smallest size that holds it, than all ranks
     need for the whole batch."""
-    level = int(np.argmax(batch.tokens[:, 0] <= domain.max_tokens_per_rank))
-    work = int(least_work(batch, domain)[batch.kind].sum())
-    return bool((batch.ticks[level, 0] + batch.overhead[level]) * domain.ranks > work)
+    level = int(np.argmax(batch.tokens[:, 0] <= batch.domain.max_tokens_per_rank))
+    alone = int(batch.ticks[level, 0]) + int(batch.overhead[level])
+    return alone * batch.domain.ranks > batch.total_work
 
 
-def communication_is_free(batch: Batch, domain: Domain) -> bool:
+def communication_is_free(batch: Batch) -> bool:
     """Whether the cost measure has no price for communication, nor for groups and microbatches.
 
     Then no sequence takes fewer rank-ticks than in a group of all ranks. Such groups leave no rank
     waiting, so they are as fast as any plan.
     """
-    if batch.overhead.any() or batch.microbatch_overhead or batch.sizes[-1] != domain.ranks:
+    domain = batch.domain
+    if batch.overhead.any() or batch.microbatch_overhead or domain.cp_sizes[-1] != domain.ranks:
         return False
-    rank_ticks = batch.ticks * np.array(batch.sizes)[:, None]
+    rank_ticks = batch.ticks * np.array(domain.cp_sizes)[:, None]
     # Each entry was rounded to a whole tick, which its size multiplies.
     return bool((rank_ticks[-1] <= rank_ticks.min(axis=0) + 2 * domain.ranks).all())
-
-
-def _undivided(batch: Batch, domain: Domain) -> tuple[Packing, ...]:
-    """One group of all ranks in each microbatch."""
-    sizes, level = (domain.ranks,), np.zeros(1, np.int64)
-    found = []
-    for members in first_fit(batch.tokens[-1, batch.kind], domain):
-        home = np.zeros(len(members), np.int64)
-        found.append(assembled(batch, domain, sizes, level, np.array(members), home, even=False))
-    return tuple(found)
