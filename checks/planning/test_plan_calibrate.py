@@ -101,15 +101,18 @@ def test_a_log_is_read_as_it_is_written() -> None:
     ("changed", "problem"),
     [
         ({"plan": None}, "does not say which lengths ran on which CP size"),
-        ({"plan": {"version": 2}}, "log:1: plan: has another form"),
-        ({"plan": None, "microbatches": [[{"cp_size": 2}]]}, "log:1: microbatches: has another"),
-        ({"plan": None, "microbatches": [3]}, "log:1: microbatches: has another form"),
+        ({"plan": {"version": 2}}, "log:1: plan.version: is not 1"),
+        (
+            {"plan": None, "microbatches": [[{"cp_size": 2}]]},
+            r"log:1: microbatches\[0\]\[0\].lengths: is missing",
+        ),
+        ({"plan": None, "microbatches": [3]}, r"log:1: microbatches\[0\]: is not a valid list"),
         (
             {"plan": None, "microbatches": [[{"cp_size": 2, "lengths": [1.5]}]]},
-            "log:1: lengths: is not a whole number",
+            r"log:1: microbatches\[0\]\[0\].lengths\[0\]: is not a valid integer",
         ),
-        ({"step_seconds": "1"}, "log:1: step_seconds: is not a number"),
-        ({"planning_seconds": 10**400}, "log:1: planning_seconds: is not a number"),
+        ({"step_seconds": "1"}, "log:1: step_seconds: is not a valid number"),
+        ({"planning_seconds": 10**400}, "log:1: planning_seconds: is not a valid number"),
     ],
 )
 def test_a_step_that_cannot_be_used_is_named(changed: dict[str, Any], problem: str) -> None:

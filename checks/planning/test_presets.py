@@ -165,13 +165,13 @@ def test_of_a_hybrid_only_four_layers_attend():
         ({"heads": 2.0}, "model.heads"),
         ({"kv_heads": 5}, "model.kv_heads"),
         ({"layers": True}, "model.layers"),
-        ({"layers": 10**400}, "model.layers: is not a whole number"),
+        ({"layers": 10**400}, "model.layers: is not less than or equal"),
         ({"vocabulary": -1}, "model.vocabulary"),
         ({"attention_layers": 33}, "model.attention_layers"),
         ({"rope_head_dim": 129}, "model.rope_head_dim"),
-        ({"recurrent_weights": -1}, "model.recurrent_weights: is not a whole"),
-        ({"gated": "yes"}, "gated is neither true nor false"),
-        ({"name": 3}, "name is not text"),
+        ({"recurrent_weights": -1}, "model.recurrent_weights: is not greater"),
+        ({"gated": "yes"}, "model.gated: is not a valid boolean"),
+        ({"name": 3}, "model.name: is not a valid string"),
     ],
 )
 def test_impossible_shapes_are_refused(changed, problem):

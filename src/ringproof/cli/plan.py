@@ -290,7 +290,7 @@ def validate(
     The exit code is 1 if the plan breaks a rule, and 2 if the file is not a plan.
     """
     _need_numpy()
-    from ringproof.cli.plan_setup import as_options, parse_json, read_bytes
+    from ringproof.cli.plan_setup import parse_json, read_bytes
     from ringproof.reference.planning.domain import ZIGZAG_CHUNKS
     from ringproof.reference.planning.validate import capacity_violations, violations
 
@@ -301,11 +301,9 @@ def validate(
             raise InputError(name, value, "is less than 1", "give 1 or more")
     data = parse_json(read_bytes(path, "PLAN.json", MAX_PLAN_BYTES), path, "PLAN.json")
     rows = ZIGZAG_CHUNKS * tp
-    with as_options():
-        found = violations(
-            data, rank_multiple=rows, multiple=microbatch_multiple, max_sequences=max_sequences
-        )
-        found = found or capacity_violations(data, rank_multiple=rows)
+    found = violations(
+        data, rank_multiple=rows, multiple=microbatch_multiple, max_sequences=max_sequences
+    ) or capacity_violations(data, rank_multiple=rows)
     if json_path:
         write_json({"version": 1, "valid": not found, "violations": found}, json_path)
     if json_path != "-":

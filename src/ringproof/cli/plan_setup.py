@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from ringproof.pipes import open_input
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
+from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.hardware import PRESETS, Hardware
 from ringproof.reference.planning.lengths import MAX_LENGTH, Lengths, plain
 from ringproof.reference.planning.planner import MAX_SEQUENCES
@@ -190,18 +191,9 @@ def from_fields(kind: type[Preset], data: Any, what: str) -> Preset:
     Raises:
         InputError: Not an object, or a field that is missing, unknown or out of range.
     """
-    known = {item.name: item.default is MISSING for item in fields(kind)}
-    listed = ", ".join(name for name in known if name != "name")
-    if not isinstance(data, Mapping):
-        remedy = f"write an object with {listed}"
-        raise InputError(what, type(data).__name__, "is not a JSON object", remedy)
-    for name in data:
-        if name not in known:
-            raise InputError(f"{what}.{name}", None, "unknown field", f"use {listed}")
-    for name, needed in known.items():
-        if needed and name not in ("name", *data):
-            raise InputError(f"{what}.{name}", None, "is missing", "give it")
-    return kind(**{"name": "custom", **data})
+    listed = ", ".join(item.name for item in fields(kind) if item.name != "name")
+    named = {"name": "custom", **data} if isinstance(data, Mapping) else data
+    return built(kind, named, what, f"write an object with {listed}")
 
 
 def sizes_that_hold(domain: Domain, longest: int) -> tuple[int, ...]:

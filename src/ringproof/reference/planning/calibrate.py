@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.samples import (
     Measurement,
@@ -65,7 +67,17 @@ def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
     for index in (NEAR, FAR):
         values[index] = 1 / values[index]
     values[SHORT] = float(rates[SHORT] / rates[ATTENTION])
-    return replace(machine, **dict(zip(UNKNOWNS, values, strict=False)))
+    return changed(machine, dict(zip(UNKNOWNS, values, strict=False)))
+
+
+def changed(machine: Hardware, values: Mapping[str, Any]) -> Hardware:
+    """The machine with other values.
+
+    Raises:
+        InputError: A value that is impossible, such as a share above 1.
+    """
+    remedy = "correct the measurements, or the peak of the hardware"
+    return built(Hardware, {**vars(machine), **values}, "hardware", remedy)
 
 
 @dataclass(frozen=True)
@@ -225,8 +237,7 @@ class Calibration:
             problem = f"was fitted to a peak of {self.peak_flops_per_second:g} FLOP/s"
             remedy = "give the hardware it was fitted for, or fit it anew"
             raise InputError("calibration", machine.peak_flops_per_second, problem, remedy)
-        values: Mapping[str, Any] = self.fitted
-        return replace(machine, name=f"{machine.name}-calibrated", **values)
+        return changed(machine, {**self.fitted, "name": f"{machine.name}-calibrated"})
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `calibration_from_json` reads it back."""
@@ -245,33 +256,39 @@ class Calibration:
         }
 
 
+class _Predicted(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    predicted_seconds: float
+
+
+class _CalibrationForm(BaseModel):
+    version: Literal[1]
+    peak_flops_per_second: float
+    fitted: dict[str, float]
+    errors: dict[str, float]
+    kept: tuple[str, ...]
+    rest_seconds: float
+    samples: Annotated[list[_Predicted], Field(min_length=1)]
+
+
 def calibration_from_json(data: Any) -> Calibration:
     """What `Calibration.as_json` wrote.
 
     Raises:
         InputError: Something else.
     """
-    refused = InputError("calibration", None, "is not a calibration of version 1", "fit it anew")
+    form = built(_CalibrationForm, data, "calibration", "fit it anew")
     rows = []
-    try:
-        for item in data["samples"]:
-            measurement = measurement_from_json(item, "samples")
-            if measurement is None:
-                raise refused
-            rows.append(Row(measurement, float(item["predicted_seconds"])))
-        fitted, errors = (
-            {str(name): float(value) for name, value in data[key].items()}
-            for key in ("fitted", "errors")
-        )
-        kept = tuple(str(name) for name in data["kept"])
-        peak, rest = float(data["peak_flops_per_second"]), float(data["rest_seconds"])
-        if data["version"] != 1 or not rows or {*kept, *fitted} != set(UNKNOWNS):
-            raise refused
-    except InputError:
-        raise
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
-        raise refused from None
-    return Calibration(peak, fitted, errors, kept, rest, tuple(rows))
+    for item in form.samples:
+        sample = measurement_from_json(item.model_extra or {}, "calibration.samples")
+        if sample is not None:
+            rows.append(Row(sample, item.predicted_seconds))
+    if {*form.kept, *form.fitted} != set(UNKNOWNS) or len(rows) < len(form.samples):
+        problem = "has other rates, or samples that are no measurements"
+        raise InputError("calibration", None, problem, "fit it anew")
+    given = form.peak_flops_per_second, form.fitted, form.errors, form.kept, form.rest_seconds
+    return Calibration(*given, tuple(rows))
 
 
 LEAST_LENGTHS = 3
@@ -437,7 +454,7 @@ def _check(samples: Sequence[Measurement], model: StepCost) -> None:
         raise InputError("samples", len(samples), f"more than {MAX_SAMPLES:,}", "leave some out")
     lengths, count = set[int](), 0
     for number, sample in enumerate(samples):
-        if not (math.isfinite(sample.seconds) and sample.seconds > 0):
+        if sample.seconds <= 0:
             problem = "is not a time above 0"
             raise InputError(f"samples[{number}].seconds", sample.seconds, problem, "leave it out")
         for size, held in (load for microbatch in sample.microbatches for load in microbatch):

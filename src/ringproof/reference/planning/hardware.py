@@ -26,15 +26,27 @@ Shares of the peak are estimates, to be replaced by calibration:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
+from typing import Annotated
 
-from ringproof.errors import InputError
+from pydantic import BeforeValidator, Field, StrictStr
+from pydantic.dataclasses import dataclass
+
+from ringproof.reference.planning.forms import CLOSED
 
 GIGABIT_BYTES = 1e9 / 8
-_LEAST, _MOST = 1e-30, 1e30
+# Finite numbers near a float's end would turn sums of times into infinity.
+_Rate = Annotated[float, Field(ge=1e-30, le=1e30, strict=True)]
+_Share = Annotated[float, Field(ge=1e-30, le=1, strict=True)]
+_OrZero = Annotated[float, Field(ge=0, le=1e30, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
+def _whole(value: object) -> object:
+    """A whole number may be written as 8.0 in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
 class Hardware:
     """A GPU and its links.
 
@@ -52,44 +64,21 @@ class Hardware:
             is in it.
 
     Raises:
-        InputError: A value that is not a number above 0, or too far from 1 to compute with, or a
-            share above 1.
+        pydantic.ValidationError: A value that is not a number above 0, or too far from 1 to compute
+            with, or a share above 1.
     """
 
-    name: str
-    peak_flops_per_second: float
-    attention_share: float
-    attention_half_rows: float
-    linear_share: float
-    intra_bytes_per_second: float
-    inter_bytes_per_second: float
-    intra_latency_seconds: float
-    inter_latency_seconds: float
-    gpus_per_node: int
-    layer_launch_seconds: float
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise InputError("hardware.name", self.name, "is not text", "correct it")
-        for item in fields(self):
-            if item.name != "name":
-                _check_number(item.name, getattr(self, item.name))
-        if self.gpus_per_node != int(self.gpus_per_node):
-            problem = "is not a whole number"
-            raise InputError("hardware.gpus_per_node", self.gpus_per_node, problem, "correct it")
-        object.__setattr__(self, "gpus_per_node", int(self.gpus_per_node))  # 8.0 in JSON
-
-
-def _check_number(name: str, value: object) -> None:
-    zero = name.endswith(("half_rows", "latency_seconds", "launch_seconds"))
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
-    # Finite numbers near a float's end would turn sums of times into infinity.
-    if not (_LEAST <= number <= _MOST or (zero and number == 0)):
-        problem = f"is not a number from {'0 or ' if zero else ''}{_LEAST:g} to {_MOST:g}"
-        raise InputError(f"hardware.{name}", value, problem, "correct it")
-    if name.endswith("share") and number > 1:
-        remedy = "raise peak_flops_per_second or lower it"
-        raise InputError(f"hardware.{name}", value, "is more than the peak", remedy)
+    name: StrictStr
+    peak_flops_per_second: _Rate
+    attention_share: _Share
+    attention_half_rows: _OrZero
+    linear_share: _Share
+    intra_bytes_per_second: _Rate
+    inter_bytes_per_second: _Rate
+    intra_latency_seconds: _OrZero
+    inter_latency_seconds: _OrZero
+    gpus_per_node: Annotated[int, Field(ge=1, le=10**9, strict=True), BeforeValidator(_whole)]
+    layer_launch_seconds: _OrZero
 
 
 H100 = Hardware(

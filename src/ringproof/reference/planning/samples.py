@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic.dataclasses import dataclass
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.lengths import MAX_LENGTH
-from ringproof.reference.planning.plan import VERSION
+from ringproof.reference.planning.validate import PlanForm
+
+_Length = Annotated[int, Field(le=MAX_LENGTH, strict=True)]
+_Seconds = Annotated[float, Field(gt=-1e30, lt=1e30, strict=True)]
+_REMEDY = "see --help for the form of measurements"
 
 
 @dataclass(frozen=True)
@@ -20,10 +28,10 @@ class Sample:
     gradient reduction left out; with ``attention_only``, that of the attention of all layers.
     """
 
-    length: int
-    cp_size: int
-    seconds: float
-    attention_only: bool = False
+    length: _Length
+    cp_size: StrictInt
+    seconds: _Seconds
+    attention_only: StrictBool = False
 
     @property
     def microbatches(self) -> Microbatches:
@@ -47,6 +55,46 @@ class Step:
 Load = tuple[int, tuple[int, ...]]
 Microbatches = tuple[tuple[Load, ...], ...]
 Measurement = Sample | Step
+
+
+class _Load(BaseModel):
+    cp_size: StrictInt
+    lengths: list[_Length]
+
+
+class _StepForm(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    step_seconds: _Seconds
+    planning_seconds: _Seconds = 0.0
+    plan: PlanForm | None = None
+    microbatches: list[list[_Load]] | None = None
+
+    def loads(self, where: str) -> Microbatches:
+        """Size and lengths of each group, by microbatch."""
+        if self.plan is None and self.microbatches is None:
+            problem = "the step does not say which lengths ran on which CP size"
+            remedy = "log its plan, or microbatches with their lengths"
+            raise InputError(where, None, problem, remedy)
+        if self.plan is None:
+            return tuple(
+                tuple((load.cp_size, tuple(load.lengths)) for load in microbatch)
+                for microbatch in self.microbatches or ()
+            )
+        lengths = dict(enumerate(self.plan.lengths))
+        try:
+            return tuple(
+                tuple(
+                    (len(group.ranks), tuple(lengths[index] for index in group.sequences))
+                    for group in microbatch.groups
+                    if group.sequences
+                )
+                for microbatch in self.plan.microbatches
+            )
+        except KeyError as error:
+            raise InputError(
+                f"{where}: plan", error, "there is no such sequence", _REMEDY
+            ) from None
 
 
 def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Measurement, ...]:
@@ -90,14 +138,13 @@ def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Me
 
 def measurement_json(item: Measurement) -> dict[str, Any]:
     """One measurement as plain data, as `parse_samples` reads it."""
-    if isinstance(item, Step):
-        groups = [
-            [{"cp_size": size, "lengths": list(lengths)} for size, lengths in microbatch]
-            for microbatch in item.microbatches
-        ]
-        return {"step_seconds": item.seconds, "microbatches": groups}
-    data = {"length": item.length, "cp_size": item.cp_size, "seconds": item.seconds}
-    return {**data, "attention_only": True} if item.attention_only else data
+    if isinstance(item, Sample):
+        return {name: value for name, value in asdict(item).items() if value is not False}
+    groups = [
+        [{"cp_size": size, "lengths": list(lengths)} for size, lengths in microbatch]
+        for microbatch in item.microbatches
+    ]
+    return {"step_seconds": item.seconds, "microbatches": groups}
 
 
 def measurement_from_json(data: Mapping[str, Any], where: str) -> Measurement | None:
@@ -107,64 +154,8 @@ def measurement_from_json(data: Mapping[str, Any], where: str) -> Measurement | 
         InputError: A measurement with a field that is missing or has another form.
     """
     if "step_seconds" in data:
-        seconds = _seconds(data, "step_seconds", where)
-        if "planning_seconds" in data:
-            seconds -= _seconds(data, "planning_seconds", where)
-        return Step(_microbatches(data, where), seconds)
-    if not {"length", "cp_size", "seconds"} & set(data):
-        return None
-    only = data.get("attention_only", False)
-    if not isinstance(only, bool):
-        problem = "is neither true nor false"
-        raise InputError(f"{where}: attention_only", only, problem, "correct it")
-    length, size = (_whole(data.get(name), f"{where}: {name}") for name in ("length", "cp_size"))
-    return Sample(length, size, _seconds(data, "seconds", where), only)
-
-
-def _microbatches(data: Mapping[str, Any], where: str) -> Microbatches:
-    plan, listed = data.get("plan"), data.get("microbatches")
-    if not isinstance(plan, Mapping) and not isinstance(listed, list):
-        problem = "the step does not say which lengths ran on which CP size"
-        raise InputError(where, None, problem, "log its plan, or microbatches with their lengths")
-    try:
-        if isinstance(plan, Mapping):
-            if plan["version"] != VERSION:
-                raise KeyError
-            found = [
-                [
-                    (len(group["ranks"]), [plan["lengths"][index] for index in group["sequences"]])
-                    for group in microbatch["groups"]
-                    if group["sequences"]
-                ]
-                for microbatch in plan["microbatches"]
-            ]
-        else:
-            found = [
-                [(group["cp_size"], group["lengths"]) for group in one] for one in listed or ()
-            ]
-        return tuple(
-            tuple(
-                (
-                    _whole(size, f"{where}: cp_size"),
-                    tuple(_whole(length, f"{where}: lengths") for length in lengths),
-                )
-                for size, lengths in microbatch
-            )
-            for microbatch in found
-        )
-    except (TypeError, KeyError, IndexError, AttributeError):
-        name = "plan" if isinstance(plan, Mapping) else "microbatches"
-        raise InputError(f"{where}: {name}", None, "has another form", "see --help") from None
-
-
-def _whole(value: Any, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value <= MAX_LENGTH:
-        return value
-    raise InputError(where, value, "is not a whole number", "correct it")
-
-
-def _seconds(data: Mapping[str, Any], name: str, where: str) -> float:
-    value = data.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
-        return float(value)
-    raise InputError(f"{where}: {name}", value, "is not a number of seconds", "correct it")
+        step = built(_StepForm, data, f"{where}: ", _REMEDY)
+        return Step(step.loads(where), step.step_seconds - step.planning_seconds)
+    if {"length", "cp_size", "seconds"} & set(data):
+        return built(Sample, dict(data), f"{where}: ", _REMEDY)
+    return None

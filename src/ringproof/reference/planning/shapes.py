@@ -20,17 +20,23 @@ named in the table) and, for the hybrid and the example, NVIDIA's recipes.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY
+from typing import Annotated
+
+from pydantic import Field, StrictBool, StrictStr
+from pydantic.dataclasses import dataclass
 
 from ringproof.errors import InputError
+from ringproof.reference.planning.forms import CLOSED
 
 ITEM_BYTES = 2
 """bf16."""
 _MOST = 10**15
-_NO_TEXT = "name is not text, or gated is neither true nor false"
+_Count = Annotated[int, Field(ge=1, le=_MOST, strict=True)]
+_OrNone = Annotated[int, Field(ge=0, le=_MOST, strict=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class ModelShape:
     """A model, as far as its time per token depends on it.
 
@@ -61,43 +67,36 @@ class ModelShape:
         InputError: A size out of range, or one that contradicts another.
     """
 
-    name: str
-    parameters: int
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocabulary: int
+    name: StrictStr
+    parameters: _Count
+    layers: _Count
+    hidden: _Count
+    heads: _Count
+    kv_heads: _Count
+    head_dim: _Count
+    ffn: _Count
+    vocabulary: _OrNone
     _: KW_ONLY
-    v_head_dim: int = 0
-    gated: bool = True
-    attention_layers: int = 0
-    ffn_layers: int = 0
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    rope_head_dim: int = 0
-    recurrent_layers: int = 0
-    recurrent_weights: int = 0
-    experts: int = 0
+    v_head_dim: _OrNone = 0
+    gated: StrictBool = True
+    attention_layers: _OrNone = 0
+    ffn_layers: _OrNone = 0
+    q_lora_rank: _OrNone = 0
+    kv_lora_rank: _OrNone = 0
+    rope_head_dim: _OrNone = 0
+    recurrent_layers: _OrNone = 0
+    recurrent_weights: _OrNone = 0
+    experts: _OrNone = 0
 
     def __post_init__(self) -> None:
         defaults = {"v_head_dim": "head_dim", "attention_layers": "layers", "ffn_layers": "layers"}
         for name, other in defaults.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, getattr(self, other))
-        for item in fields(self):
-            if item.name not in ("name", "gated"):
-                least = 0 if item.default == 0 or item.name == "vocabulary" else 1
-                _check_count(item.name, getattr(self, item.name), least)
-        if not isinstance(self.name, str) or not isinstance(self.gated, bool):
-            raise InputError("model", self.name, _NO_TEXT, "correct it")
         for name in ("attention_layers", "ffn_layers", "recurrent_layers"):
-            count = getattr(self, name)
-            if not 0 <= count <= self.layers:
-                problem = f"is not between 0 and the {self.layers} layers"
-                raise InputError(f"model.{name}", count, problem, "correct it")
+            if getattr(self, name) > self.layers:
+                problem = f"is more than the {self.layers} layers"
+                raise InputError(f"model.{name}", getattr(self, name), problem, "correct it")
         if self.heads % self.kv_heads:
             problem = f"does not divide the {self.heads} heads"
             raise InputError("model.kv_heads", self.kv_heads, problem, "correct it")
@@ -155,12 +154,6 @@ class ModelShape:
     def out_bytes_per_token(self) -> int:
         """The output of attention, before its projection."""
         return self.heads * self.v_head_dim * ITEM_BYTES
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        problem = f"is not a whole number from {least} to {_MOST:.0e}"
-        raise InputError(f"model.{name}", value, problem, "correct it")
 
 
 # name, parameters, layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary

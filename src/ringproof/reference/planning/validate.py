@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from ringproof.errors import InputError
+from ringproof.reference.planning.forms import built
 
 _MOST_PROBLEMS = 20
 _ROUNDING = 1e-9
 """What a sum of floating-point numbers may differ by."""
 _Positive = Annotated[int, Field(ge=1)]
 _Number = Annotated[float, Field(ge=-1e300, le=1e300)]
+_REMEDY = "give a plan's JSON"
 
 
 class _Form(BaseModel):
@@ -26,6 +27,7 @@ class _Form(BaseModel):
 class _Group(_Form):
     ranks: Annotated[list[int], Field(min_length=1)]
     sequences: list[int]
+    dummy: Any = None
 
 
 class _Microbatch(_Form):
@@ -33,14 +35,24 @@ class _Microbatch(_Form):
 
 
 class _Metrics(_Form):
-    makespan: _Number = 0.0
-    lower_bound: _Number = 0.0
-    ratio: _Number = 0.0
-    padding_fraction: _Number = 0.0
-    cp_histogram: dict[str, Any] = Field(default_factory=dict)
+    makespan: _Number | None = None
+    lower_bound: _Number | None = None
+    ratio: _Number | None = None
+    padding_fraction: _Number | None = None
+    cp_histogram: dict[str, Any] | None = None
 
 
-class _Plan(_Form):
+class _Graphs(_Form):
+    groups: dict[Annotated[str, Field(pattern="^[0-9]+$")], Any]
+    rows_per_rank: _Positive
+    thd_max_packed_sequences: _Positive
+    microbatches: _Positive
+    slots: _Positive
+
+
+class PlanForm(_Form):
+    """The JSON of a plan."""
+
     version: Literal[1]
     ranks: _Positive
     max_tokens_per_rank: _Positive
@@ -48,6 +60,21 @@ class _Plan(_Form):
     lengths: list[int]
     microbatches: list[_Microbatch]
     metrics: _Metrics = Field(default_factory=_Metrics)
+
+    def groups(self) -> Iterator[tuple[str, _Group]]:
+        """Every group, with its place for messages."""
+        for number, microbatch in enumerate(self.microbatches):
+            for index, group in enumerate(microbatch.groups):
+                yield f"microbatches[{number}].groups[{index}]", group
+
+    def rows(self, group: _Group, rank_multiple: int) -> int:
+        """Padded rows on a rank of a group; sequences that do not exist have none."""
+        chunk = len(group.ranks) * rank_multiple
+        return sum(
+            (self.lengths[sequence] + chunk - 1) // chunk * rank_multiple
+            for sequence in group.sequences
+            if 0 <= sequence < len(self.lengths)
+        )
 
 
 def violations(
@@ -68,86 +95,66 @@ def violations(
     Raises:
         InputError: The data do not have the form of a plan.
     """
-    _check_form(plan)
+    read = built(PlanForm, plan, "plan", _REMEDY)
     problems = itertools.chain(
-        _header_problems(plan, multiple),
-        _group_problems(plan, rank_multiple, max_sequences),
-        _rank_problems(plan),
-        _sequence_problems(plan),
-        _metrics_problems(plan),
+        _header_problems(read, multiple),
+        _group_problems(read, rank_multiple, max_sequences),
+        _rank_problems(read),
+        _sequence_problems(read),
+        _metrics_problems(read),
     )
     return list(itertools.islice(problems, _MOST_PROBLEMS))
 
 
-def _header_problems(plan: Mapping[str, Any], multiple: int) -> Iterator[str]:
-    if len(plan["microbatches"]) % multiple:
-        yield f"{len(plan['microbatches'])} microbatches are not a multiple of {multiple}"
-    if not plan["lengths"]:
+def _header_problems(plan: PlanForm, multiple: int) -> Iterator[str]:
+    if len(plan.microbatches) % multiple:
+        yield f"{len(plan.microbatches)} microbatches are not a multiple of {multiple}"
+    if not plan.lengths:
         yield "the plan has no sequences"
-    for sequence, length in enumerate(plan["lengths"]):
+    for sequence, length in enumerate(plan.lengths):
         if length < 1:
             yield f"lengths[{sequence}]: {length} is less than 1"
-    for size in plan["cp_sizes"]:
+    for size in plan.cp_sizes:
         # Without a whole number of groups of a size, the last ones would not exist.
-        if size < 1 or plan["ranks"] % size:
-            yield f"cp_sizes: {size} does not divide the domain of {plan['ranks']} ranks"
+        if size < 1 or plan.ranks % size:
+            yield f"cp_sizes: {size} does not divide the domain of {plan.ranks} ranks"
 
 
-def _groups(plan: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every group, with its place for messages."""
-    for number, microbatch in enumerate(plan["microbatches"]):
-        for index, group in enumerate(microbatch["groups"]):
-            yield f"microbatches[{number}].groups[{index}]", group
+def _group_problems(plan: PlanForm, rank_multiple: int, most: int | None) -> Iterator[str]:
+    for where, group in plan.groups():
+        ranks, sequences = group.ranks, group.sequences
+        size, rows = len(ranks), plan.rows(group, rank_multiple)
+        if most is not None and len(sequences) > most:
+            yield f"{where}: {len(sequences)} sequences, more than {most}"
+        if ranks != list(range(ranks[0], ranks[0] + size)):
+            yield f"{where}: its ranks are not consecutive"
+        if ranks[0] % size:
+            yield f"{where}: starts at rank {ranks[0]}, which is not a multiple of its size {size}"
+        if not (ranks[0] >= 0 and ranks[-1] < plan.ranks):
+            yield f"{where}: rank outside the domain of {plan.ranks}"
+        if size not in plan.cp_sizes:
+            yield f"{where}: {size} is not one of the sizes {plan.cp_sizes}"
+        if not sequences and group.dummy is not True:
+            yield f"{where}: is empty and not declared a dummy"
+        if sequences and group.dummy:
+            yield f"{where}: is declared a dummy and has sequences"
+        for sequence in sequences:
+            if not 0 <= sequence < len(plan.lengths):
+                yield f"{where}: there is no sequence {sequence}"
+        if rows > plan.max_tokens_per_rank:
+            yield f"{where}: {rows} tokens per rank, more than {plan.max_tokens_per_rank}"
 
 
-def _rows(plan: Mapping[str, Any], group: Mapping[str, Any], rank_multiple: int) -> int:
-    """Padded rows on a rank of a group; sequences that do not exist have none."""
-    chunk, lengths = len(group["ranks"]) * rank_multiple, plan["lengths"]
-    return sum(
-        (lengths[sequence] + chunk - 1) // chunk * rank_multiple
-        for sequence in group["sequences"]
-        if 0 <= sequence < len(lengths)
-    )
-
-
-def _sequence_problems(plan: Mapping[str, Any]) -> Iterator[str]:
-    placed = Counter(sequence for _, group in _groups(plan) for sequence in group["sequences"])
-    for sequence in range(len(plan["lengths"])):
-        if placed[sequence] != 1:
-            yield f"sequence {sequence} is in the plan {placed[sequence]} times"
-
-
-def _metrics_problems(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Metrics may be left out; those that are there have to agree with each other and the plan."""
-    metrics = plan.get("metrics", {})
-    counts: Counter[str] = Counter()
-    for _, group in _groups(plan):
-        counts[str(len(group["ranks"]))] += len(group["sequences"])
-    said = {size: n for size, n in metrics.get("cp_histogram", counts).items() if n}
-    if said != dict(+counts):
-        yield f"metrics.cp_histogram: {said}, but the plan has {dict(+counts)}"
-    if "padding_fraction" in metrics and not 0 <= metrics["padding_fraction"] < 1:
-        yield f"metrics.padding_fraction: {metrics['padding_fraction']} is not from 0 to 1"
-    if "makespan" in metrics and "lower_bound" in metrics:
-        makespan, bound = metrics["makespan"], metrics["lower_bound"]
-        if not 0 <= bound <= makespan * (1 + _ROUNDING):
-            yield f"metrics: makespan {makespan} is below its lower bound {bound}"
-        elif bound and not math.isclose(metrics.get("ratio", makespan / bound), makespan / bound):
-            yield f"metrics.ratio: {metrics['ratio']} is not {makespan / bound}"
-
-
-def _rank_problems(plan: Mapping[str, Any]) -> Iterator[str]:
-    for number, microbatch in enumerate(plan["microbatches"]):
+def _rank_problems(plan: PlanForm) -> Iterator[str]:
+    for number, microbatch in enumerate(plan.microbatches):
         where, owners = f"microbatches[{number}]", dict[int, int]()
-        held = (
-            (i, rank) for i, group in enumerate(microbatch["groups"]) for rank in group["ranks"]
-        )
+        held = ((i, rank) for i, group in enumerate(microbatch.groups) for rank in group.ranks)
         for index, rank in held:
             if rank in owners:
                 yield f"{where}: rank {rank} is in groups[{owners[rank]}] and groups[{index}]"
             owners[rank] = index
         # Gaps, not ranks: a plan may claim more ranks than anybody could count.
-        known = sorted({-1, plan["ranks"], *(rank for rank in owners if 0 <= rank < plan["ranks"])})
+        known = sorted({-1, plan.ranks, *(rank for rank in owners if 0 <= rank < plan.ranks)})
         for before, after in itertools.pairwise(known):
             if after - before == 2:
                 yield f"{where}: rank {before + 1} is in no group"
@@ -155,90 +162,62 @@ def _rank_problems(plan: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{where}: ranks {before + 1} to {after - 1} are in no group"
 
 
-def _group_problems(plan: Mapping[str, Any], rank_multiple: int, most: int | None) -> Iterator[str]:
-    for where, group in _groups(plan):
-        ranks, sequences = group["ranks"], group["sequences"]
-        size, rows = len(ranks), _rows(plan, group, rank_multiple)
-        if most is not None and len(sequences) > most:
-            yield f"{where}: {len(sequences)} sequences, more than {most}"
-        if ranks != list(range(ranks[0], ranks[0] + size)):
-            yield f"{where}: its ranks are not consecutive"
-        if ranks[0] % size:
-            yield f"{where}: starts at rank {ranks[0]}, which is not a multiple of its size {size}"
-        if not (ranks[0] >= 0 and ranks[-1] < plan["ranks"]):
-            yield f"{where}: rank outside the domain of {plan['ranks']}"
-        if size not in plan["cp_sizes"]:
-            yield f"{where}: {size} is not one of the sizes {plan['cp_sizes']}"
-        if not sequences and group.get("dummy") is not True:
-            yield f"{where}: is empty and not declared a dummy"
-        if sequences and group.get("dummy"):
-            yield f"{where}: is declared a dummy and has sequences"
-        for sequence in sequences:
-            if not 0 <= sequence < len(plan["lengths"]):
-                yield f"{where}: there is no sequence {sequence}"
-        if rows > plan["max_tokens_per_rank"]:
-            yield f"{where}: {rows} tokens per rank, more than {plan['max_tokens_per_rank']}"
+def _sequence_problems(plan: PlanForm) -> Iterator[str]:
+    placed = Counter(sequence for _, group in plan.groups() for sequence in group.sequences)
+    for sequence in range(len(plan.lengths)):
+        if placed[sequence] != 1:
+            yield f"sequence {sequence} is in the plan {placed[sequence]} times"
 
 
-def capacity_violations(plan: Mapping[str, Any], *, rank_multiple: int) -> list[str]:
+def _metrics_problems(plan: PlanForm) -> Iterator[str]:
+    """Metrics may be left out; those that are there have to agree with each other and the plan."""
+    metrics, counts = plan.metrics, Counter[str]()
+    for _, group in plan.groups():
+        counts[str(len(group.ranks))] += len(group.sequences)
+    said = counts if metrics.cp_histogram is None else metrics.cp_histogram
+    if {size: count for size, count in said.items() if count} != dict(+counts):
+        yield f"metrics.cp_histogram: {said}, but the plan has {dict(+counts)}"
+    if metrics.padding_fraction is not None and not 0 <= metrics.padding_fraction < 1:
+        yield f"metrics.padding_fraction: {metrics.padding_fraction} is not from 0 to 1"
+    makespan, bound, ratio = metrics.makespan, metrics.lower_bound, metrics.ratio
+    if makespan is not None and bound is not None:
+        if not 0 <= bound <= makespan * (1 + _ROUNDING):
+            yield f"metrics: makespan {makespan} is below its lower bound {bound}"
+        elif bound and ratio is not None and not math.isclose(ratio, makespan / bound):
+            yield f"metrics.ratio: {ratio} is not {makespan / bound}"
+
+
+def capacity_violations(data: Mapping[str, Any], *, rank_multiple: int) -> list[str]:
     """List why graphs of the capacity under ``graphs`` could not replay a plan; empty if they can.
 
     Args:
-        plan: A legal plan.
+        data: A legal plan.
         rank_multiple: Rows of a sequence on one rank are padded to a multiple of this.
 
     Raises:
         InputError: The key ``graphs`` does not have the form in which it is written.
     """
-    if "graphs" not in plan:
+    if "graphs" not in data:
         return []
-    graphs = plan["graphs"]
-    sizes = graphs.get("groups") if isinstance(graphs, Mapping) else None
-    if not isinstance(sizes, Mapping) or not all(map(str.isdecimal, sizes)):
-        raise InputError("graphs.groups", None, "is not an object of CP sizes", "plan it anew")
-    for name in ("rows_per_rank", "thd_max_packed_sequences", "microbatches", "slots"):
-        value = graphs.get(name)
-        if type(value) is not int or value < 1:
-            raise InputError(f"graphs.{name}", value, "is not a positive number", "plan it")
-    found = (*_shape_problems(plan, graphs), *_pack_problems(plan, graphs, rank_multiple))
-    return list(found[:_MOST_PROBLEMS])
+    plan = built(PlanForm, data, "plan", _REMEDY)
+    graphs = built(_Graphs, data["graphs"], "graphs", "plan the batch anew")
+    return list(itertools.islice(_capacity_problems(plan, graphs, rank_multiple), _MOST_PROBLEMS))
 
 
-def _shape_problems(plan: Mapping[str, Any], graphs: Mapping[str, Any]) -> Iterator[str]:
-    captured = sorted(map(int, graphs["groups"]))
-    if captured != sorted(plan["cp_sizes"]):
-        yield f"graphs.groups: CP sizes {captured}, but the plan has {sorted(plan['cp_sizes'])}"
-    if graphs["microbatches"] < len(plan["microbatches"]):
-        most = len(plan["microbatches"])
-        yield f"graphs.microbatches: {graphs['microbatches']}, but the plan has {most}"
-    if graphs["rows_per_rank"] > plan["max_tokens_per_rank"]:
-        budget = plan["max_tokens_per_rank"]
-        yield f"graphs.rows_per_rank: {graphs['rows_per_rank']}, more than the budget {budget}"
-    if graphs["slots"] > graphs["microbatches"]:
-        yield f"graphs.slots: {graphs['slots']} for {graphs['microbatches']} microbatches"
-
-
-def _pack_problems(
-    plan: Mapping[str, Any], graphs: Mapping[str, Any], rank_multiple: int
-) -> Iterator[str]:
-    rows, entries = graphs["rows_per_rank"], graphs["thd_max_packed_sequences"]
-    for where, group in _groups(plan):
-        sequences = group["sequences"]
-        used = _rows(plan, group, rank_multiple)
-        if len(sequences) + 1 > entries:
-            yield f"{where}: {len(sequences)} sequences and a dummy in {entries} entries"
-        if used > rows:
-            yield f"{where}: {used} rows on a rank, graphs have {rows}"
-
-
-def _check_form(plan: Mapping[str, Any]) -> None:
-    if not isinstance(plan, Mapping):
-        raise InputError("plan", type(plan).__name__, "is not a JSON object", "give a plan's JSON")
-    try:
-        _Plan.model_validate(plan)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        value = None if isinstance(first["input"], (dict, list)) else first["input"]
-        problem = first["msg"].replace("Input should be", "is not")
-        raise InputError("".join(parts)[1:], value, problem, "correct it") from None
+def _capacity_problems(plan: PlanForm, graphs: _Graphs, rank_multiple: int) -> Iterator[str]:
+    captured, budget = sorted(map(int, graphs.groups)), plan.max_tokens_per_rank
+    if captured != sorted(plan.cp_sizes):
+        yield f"graphs.groups: CP sizes {captured}, but the plan has {sorted(plan.cp_sizes)}"
+    if graphs.microbatches < len(plan.microbatches):
+        most = len(plan.microbatches)
+        yield f"graphs.microbatches: {graphs.microbatches}, but the plan has {most}"
+    if graphs.rows_per_rank > budget:
+        yield f"graphs.rows_per_rank: {graphs.rows_per_rank}, more than the budget {budget}"
+    if graphs.slots > graphs.microbatches:
+        yield f"graphs.slots: {graphs.slots} for {graphs.microbatches} microbatches"
+    for where, group in plan.groups():
+        used, entries = plan.rows(group, rank_multiple), graphs.thd_max_packed_sequences
+        if len(group.sequences) + 1 > entries:
+            yield f"{where}: {len(group.sequences)} sequences and a dummy in {entries} entries"
+        if used > graphs.rows_per_rank:
+            yield f"{where}: {used} rows on a rank, graphs have {graphs.rows_per_rank}"

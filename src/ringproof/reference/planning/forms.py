@@ -1,0 +1,47 @@
+"""Build values from parsed JSON, and name the first field that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ringproof.errors import InputError
+
+Form = TypeVar("Form")
+CLOSED = ConfigDict(extra="forbid")
+"""Refuse fields that a dataclass does not have."""
+_OF_THE_FORM = {
+    "missing": "is missing",
+    "unexpected_keyword_argument": "unknown field",
+    "dataclass_type": "is not a JSON object",
+    "model_type": "is not a JSON object",
+}
+
+
+def built(form: type[Form], data: Any, what: str, remedy: str) -> Form:
+    """Build a value from its JSON.
+
+    Args:
+        form: A pydantic model, or a dataclass of pydantic.
+        data: The parsed JSON.
+        what: Name of the whole, for messages; names of fields follow it after a dot or ``: ``.
+        remedy: What to do if the data do not have that form.
+
+    Raises:
+        InputError: A field is missing, unknown, of another type or out of range.
+    """
+    try:
+        return TypeAdapter(form).validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise cause from None
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        field = (what + "".join(parts)).replace(": .", ": ").removesuffix(": ")
+        if first["type"] in _OF_THE_FORM:
+            raise InputError(field, None, _OF_THE_FORM[first["type"]], remedy) from None
+        value = None if isinstance(first["input"], (dict, list)) else first["input"]
+        problem = first["msg"].replace("Input should be", "is not")
+        raise InputError(field, value, problem, "correct it") from None
