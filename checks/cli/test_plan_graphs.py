@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from checks.planning.plan_run import BASIC, LENGTHS, plan, plan_json, refused
-from ringproof.cli.plan_graphs import next_draws
+from ringproof.cli.plan_result import next_draws
 
 
 def test_slots_of_a_pipeline() -> None:

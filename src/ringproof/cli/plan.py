@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -68,101 +69,97 @@ _Json = Annotated[
         "PATH", "Write the result as JSON to this file. - writes it to standard output.", "--json"
     ),
 ]
-_Lengths = Annotated[
-    str,
-    _option(
-        "FILE|DIST",
-        "Lengths of the sequences: a file (text, CSV, JSON, JSON lines, NPY or Parquet; - is "
-        "standard input), a distribution such as "
-        "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0, or the files of a folder "
-        "such as folder:PATH,glob=*.py,bytes-per-token=3.6.",
-    ),
-]
-_Column = Annotated[str, _option("NAME", "Column or key that holds the lengths in the file.")]
-_Ranks = Annotated[
-    int | None, _option("G", "Number of ranks: data parallel size times context parallel size.")
-]
-_MinCp = Annotated[int, _option("N", "Smallest CP group size that may be used.")]
-_MicrobatchMultiple = Annotated[
-    int | None,
-    _option(
-        "M",
-        "Make the number of microbatches a multiple of M. With --vpp, M is a multiple of --pp, "
-        "and --pp is the default.",
-    ),
-]
-_MaxSequences = Annotated[
-    int | None,
-    _option("N", "Largest number of sequences in one group, for example a CUDA graph's capacity."),
-]
-_Objective = Annotated[
-    str,
-    _option(
-        "sync|async",
-        "With sync, a microbatch ends for all ranks together. With async, only the ranks of a "
-        "group wait for each other.",
-    ),
-]
-_Stages = Annotated[int, _option("N", "Number of pipeline stages.")]
-_Virtual = Annotated[int, _option("N", "Number of virtual stages on each pipeline stage.")]
-_Cost = Annotated[
-    str,
-    _option(
-        "full|attention-only",
-        "Cost measure. full counts computation, communication and launches. attention-only is "
-        "upstream's measure, squared length over group size, and has no price for communication.",
-    ),
-]
-_CalibrationFile = Annotated[
-    str, _option("FILE", "Use the rates that `ringproof plan calibrate` wrote to this file.")
-]
-_Graphs = Annotated[
-    bool,
-    typer.Option(
-        "--graphs",
-        help="Also compute what CUDA graphs need: capacity, slots, padding and bytes.",
-    ),
-]
-_Target = Annotated[
-    str,
-    _option(
-        "dev|pr5618|main",
-        "Version of Megatron-LM whose flags are printed: dev, pull request 5618 (with graphs), or "
-        "main and the releases.",
-    ),
-]
 
 
-def _batch_options(
-    *,
-    lengths: _Lengths = "",
-    column: _Column = "",
-    ranks: _Ranks = None,
-    min_cp: _MinCp = 1,
-    microbatch_multiple: _MicrobatchMultiple = None,
-    max_sequences: _MaxSequences = None,
-    objective: _Objective = "sync",
-    pp: _Stages = 1,
-    vpp: _Virtual = 1,
-    tp: _Tensor = 1,
-    cost: _Cost = "full",
-    model: _Model = "",
-    hardware: _Hardware = "",
-    calibration: _CalibrationFile = "",
-    inner_size: _InnerSize = None,
-    graphs: _Graphs = False,
-    target: _Target = "dev",
-    force: ForceOption = False,
-) -> None:
-    """Declare the options; see `_with_batch_options`."""
+@dataclass(frozen=True)
+class BatchOptions:
+    """The options that describe a batch and its machine, which planning and sweeping share.
+
+    They are ``None`` or empty where not given.
+    """
+
+    lengths: Annotated[
+        str,
+        _option(
+            "FILE|DIST",
+            "Lengths of the sequences: a file (text, CSV, JSON, JSON lines, NPY or Parquet; - is "
+            "standard input), a distribution such as "
+            "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0, or the files of a folder "
+            "such as folder:PATH,glob=*.py,bytes-per-token=3.6.",
+        ),
+    ] = ""
+    column: Annotated[str, _option("NAME", "Column or key that holds the lengths in the file.")] = (
+        ""
+    )
+    ranks: Annotated[
+        int | None,
+        _option("G", "Number of ranks: data parallel size times context parallel size."),
+    ] = None
+    min_cp: Annotated[int, _option("N", "Smallest CP group size that may be used.")] = 1
+    microbatch_multiple: Annotated[
+        int | None,
+        _option(
+            "M",
+            "Make the number of microbatches a multiple of M. With --vpp, M is a multiple of --pp, "
+            "and --pp is the default.",
+        ),
+    ] = None
+    max_sequences: Annotated[
+        int | None,
+        _option(
+            "N", "Largest number of sequences in one group, for example a CUDA graph's capacity."
+        ),
+    ] = None
+    objective: Annotated[
+        str,
+        _option(
+            "sync|async",
+            "With sync, a microbatch ends for all ranks together. With async, only the ranks of a "
+            "group wait for each other.",
+        ),
+    ] = "sync"
+    pp: Annotated[int, _option("N", "Number of pipeline stages.")] = 1
+    vpp: Annotated[int, _option("N", "Number of virtual stages on each pipeline stage.")] = 1
+    tp: _Tensor = 1
+    cost: Annotated[
+        str,
+        _option(
+            "full|attention-only",
+            "Cost measure. full counts computation, communication and launches. attention-only is "
+            "upstream's measure, squared length over group size, and has no price for "
+            "communication.",
+        ),
+    ] = "full"
+    model: _Model = ""
+    hardware: _Hardware = ""
+    calibration: Annotated[
+        str, _option("FILE", "Use the rates that `ringproof plan calibrate` wrote to this file.")
+    ] = ""
+    inner_size: _InnerSize = None
+    graphs: Annotated[
+        bool,
+        typer.Option(
+            "--graphs",
+            help="Also compute what CUDA graphs need: capacity, slots, padding and bytes.",
+        ),
+    ] = False
+    target: Annotated[
+        str,
+        _option(
+            "dev|pr5618|main",
+            "Version of Megatron-LM whose flags are printed: dev, pull request 5618 (with graphs), "
+            "or main and the releases.",
+        ),
+    ] = "dev"
+    force: ForceOption = False
 
 
 def _with_batch_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the options that describe a batch and its machine before a command's own.
+    """Put the `BatchOptions` before a command's own.
 
     The command finds them among the parameters of its context, where `PlanOptions.of` takes them.
     """
-    shared = inspect.signature(_batch_options, eval_str=True).parameters
+    shared = inspect.signature(BatchOptions, eval_str=True).parameters.values()
     own = inspect.signature(command, eval_str=True)
     context, *rest = own.parameters.values()
 
@@ -170,7 +167,7 @@ def _with_batch_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         command(**{name: given[name] for name in own.parameters})
 
-    together = [context.replace(kind=context.KEYWORD_ONLY), *shared.values(), *rest]
+    together = [item.replace(kind=item.KEYWORD_ONLY) for item in (context, *shared, *rest)]
     vars(run)["__signature__"] = own.replace(parameters=together)  # what typer reads
     run.__annotations__ = {item.name: item.annotation for item in together}
     return run
@@ -238,27 +235,25 @@ def plan(
 
 def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
     """Plan, and write what was asked for."""
-    from ringproof.budget import Machine
     from ringproof.cli.page import write_page
-    from ringproof.cli.plan_budget import check_plan
     from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_page import page
     from ringproof.cli.plan_result import plan_result
-    from ringproof.cli.plan_setup import PlanOptions, as_options
+    from ringproof.cli.plan_setup import PlanOptions, as_options, check_plan
     from ringproof.cli.plan_text import print_result
     from ringproof.cli.waiting import told_to_wait
 
-    options, target = PlanOptions.of(given), given["target"]
-    check_target(target)
+    options = PlanOptions.of(given)
+    check_target(options.target)
     options.refuse_contradictions()
     with as_options():
         options.goal()
         batch = options.read()
-        if not given["force"]:
-            check_plan(len(batch.values), options.ranks or 0, options.batches, Machine.here())
+        if not options.force:
+            check_plan(len(batch.values), options.ranks or 0, options.batches)
         with told_to_wait(f"planning {len(batch.values):,} sequences"):
             result = plan_result(options, batch)
-    flags = result.flags(target) if show_flags or target != "dev" else []
+    flags = result.flags(options.target) if show_flags or options.target != "dev" else []
     if json_path:
         write_json(result.as_json(), json_path)
     if html:

@@ -9,9 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from ringproof.cli.page import asset, embedded, rendered
-from ringproof.cli.plan_graphs import graph_lines
 from ringproof.cli.plan_result import Baseline, Result
-from ringproof.cli.plan_text import amount
+from ringproof.cli.plan_text import amount, graph_lines
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.lengths import plain
 from ringproof.reference.planning.simulate import Block, Timeline

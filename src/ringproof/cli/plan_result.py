@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_flags import Wanted, megatron_flags
-from ringproof.cli.plan_graphs import batches_capacity, graphs_json
 from ringproof.cli.plan_setup import (
     DEFAULT_COMM,
     DEFAULT_HARDWARE,
@@ -20,7 +20,13 @@ from ringproof.cli.plan_setup import (
     static_size,
 )
 from ringproof.errors import InputError
-from ringproof.reference.graphs.sizing import GraphCapacity
+from ringproof.reference.graphs.sizing import (
+    GraphCapacity,
+    StaticInputs,
+    graph_capacity,
+    largest,
+    static_inputs,
+)
 from ringproof.reference.planning.baselines import (
     Dealing,
     best_static_plan,
@@ -34,6 +40,7 @@ from ringproof.reference.planning.plan import Plan
 from ringproof.reference.planning.planner import communication_is_free, make_plan
 from ringproof.reference.planning.simulate import Goal, Timeline, timeline
 from ringproof.reference.planning.timing import reduction_seconds
+from ringproof.reference.training.options import microbatches_in_flight
 
 DEALINGS: Mapping[Dealing, str] = MappingProxyType(
     {
@@ -43,6 +50,7 @@ DEALINGS: Mapping[Dealing, str] = MappingProxyType(
 )
 MOST_COMPARED = 65_536
 """Sequences up to which every static size and dealing is compared; it takes a few seconds."""
+_DRAWN, _SEED = "lognormal:", "seed="
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,9 @@ class Result:
         """The plan, with what graphs have to hold under a key of its own."""
         data = self.plan.as_json()
         if self.graphs is not None:
-            data["graphs"] = graphs_json(self.options, self.graphs)
+            data["graphs"] = self.graphs.as_json()
+            if (inputs := inputs_of(self.options, self.graphs)) is not None:
+                data["graphs"]["static_input_bytes"] = inputs.as_json()
         return data
 
     def flags(self, target: str) -> list[str]:
@@ -191,3 +201,68 @@ def _baselines(
     computed = np.full_like(values, values.max())
     line = timeline(padded, model, goal, computed=computed)
     yield Baseline("padded", "each padded to the longest", padded, line)
+
+
+def batches_capacity(
+    options: PlanOptions, plan: Plan, domain: Domain, model: CostModel
+) -> GraphCapacity:
+    """What graphs have to hold for this plan and, with ``--batches``, for the next draws.
+
+    Raises:
+        InputError: A batch that does not fit, by its draw.
+    """
+    found = [plan_capacity(options, plan, domain)]
+    goal = options.goal()
+    for source in next_draws(options.lengths, options.batches):
+        lengths = read_lengths(source)
+        lengths.refuse_longer(domain.longest)
+        other = make_plan(lengths.values, domain, model, goal)
+        found.append(plan_capacity(options, other, domain))
+    return largest(found)
+
+
+def plan_capacity(options: PlanOptions, plan: Plan, domain: Domain) -> GraphCapacity:
+    """What graphs have to hold for one plan of these options."""
+    return graph_capacity(
+        plan,
+        rank_multiple=domain.rank_multiple,
+        slots=microbatches_in_flight(len(plan.microbatches), pp=options.pp, vpp=options.vpp),
+        pp=options.pp,
+        max_sequences=domain.max_sequences,
+    )
+
+
+def next_draws(source: str, batches: int) -> Iterator[str]:
+    """The same distribution with the seeds that follow, for all batches but the first.
+
+    Raises:
+        InputError: Several batches of what is no distribution.
+
+    >>> list(next_draws("lognormal:mean=9,n=4,seed=7", 3))
+    ['lognormal:mean=9,n=4,seed=8', 'lognormal:mean=9,n=4,seed=9']
+    """
+    if batches == 1:
+        return
+    if not source.startswith(_DRAWN):
+        remedy = "draw lengths (lognormal:...), or plan one file after the other"
+        raise InputError("--batches", batches, f"{plain(source)} is one batch", remedy)
+    parts = source.removeprefix(_DRAWN).split(",")
+    rest = ",".join(part for part in parts if not part.startswith(_SEED))
+    given = [float(part.removeprefix(_SEED)) for part in parts if part.startswith(_SEED)]
+    first = int(given[0]) if given else 0
+    for seed in range(first + 1, first + batches):
+        yield f"{_DRAWN}{rest},{_SEED}{seed}"
+
+
+def inputs_of(options: PlanOptions, capacity: GraphCapacity) -> StaticInputs | None:
+    """Bytes of static inputs on a rank; ``None`` where the cost model knows no model."""
+    if options.cost == "attention-only":
+        return None
+    shape = options.shape()
+    return static_inputs(
+        capacity,
+        hidden=shape.hidden,
+        rotary=0 if shape.kv_lora_rank else shape.head_dim,
+        layers=-(-shape.attention_layers // options.pp),
+        tp=options.tp,
+    )

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ringproof.budget import Estimate, Machine, Part, check_seconds
 from ringproof.cli.lengths import read_lengths
+from ringproof.cli.plan import BatchOptions
 from ringproof.errors import InputError
 from ringproof.pipes import open_input
 from ringproof.reference.planning.calibrate import calibration_from_json
@@ -44,33 +46,27 @@ _MOST = MappingProxyType(
 _MOST_STEPS = 1 << 17
 """Steps of the shortest possible iteration, over all stages; a simulation walks through each."""
 _MAX_BYTES = 4 * 1024 * 1024
+_MOST_SECONDS = 300.0
+# Fitted to the peaks of memory and the processor time of six runs with 100,000 to 400,000 sequences
+# on 64 ranks, and with 64 sequences on 1,048,576 ranks. They are rather too high than too low:
+# slower shapes take twice the time of these.
+_SEQUENCE_BYTES, _RANK_BYTES = 1_000, 600
+"""Of a plan with its baselines, for each sequence and each rank."""
+_SEQUENCE_SECONDS, _RANK_SECONDS = 2e-5, 5e-6
+"""Of a plan with its baselines."""
+_SETTING_BYTES, _PLAN_SECONDS = 150, 1e-5
+"""Of a plan without baselines, for each sequence."""
 Preset = TypeVar("Preset", ModelShape, Hardware)
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """The options that planning and sweeping share; ``None`` or empty where not given."""
+class PlanOptions(BatchOptions):
+    """The options of `BatchOptions`, and those that a sweep varies or does not have."""
 
-    lengths: str = ""
-    column: str = ""
-    ranks: int | None = None
     max_tokens_per_rank: int | None = None
     cp_sizes: str = "pow2"
-    min_cp: int = 1
-    microbatch_multiple: int | None = None
-    max_sequences: int | None = None
-    objective: str = "sync"
-    pp: int = 1
-    vpp: int = 1
-    tp: int = 1
-    cost: str = "full"
-    model: str = ""
-    hardware: str = ""
     comm: str = ""
-    inner_size: int | None = None
-    calibration: str = ""
     static_cp: int | None = None
-    graphs: bool = False
     batches: int = 1
 
     @classmethod
@@ -289,3 +285,34 @@ def read_bytes(path: str, field: str, most: int) -> bytes:
         problem = f"is larger than {most // 1024**2} MiB"
         raise InputError(field, plain(path), problem, "name another file")
     return content
+
+
+def check_plan(sequences: int, ranks: int, batches: int) -> None:
+    """Refuse a plan, and plans of further batches, that this machine cannot make in time.
+
+    Raises:
+        InputError: Names the option that decides it, the estimate and the limit.
+    """
+    parts = (
+        Part("--lengths", f"{sequences:,} sequences", sequences * _SEQUENCE_BYTES),
+        Part("--ranks", ranks, ranks * _RANK_BYTES),
+    )
+    Estimate(1, parts, "--ranks", ranks).check(Machine.here())
+    one = sequences * _SEQUENCE_SECONDS + ranks * _RANK_SECONDS
+    more = (batches - 1) * sequences * _PLAN_SECONDS
+    option, value = ("--batches", f"{batches:,}") if more > one else ("--lengths", parts[0].value)
+    check_seconds(option, value, one + more, _MOST_SECONDS)
+
+
+def check_sweep(sequences: int, settings: int) -> None:
+    """Refuse a sweep that this machine cannot make in time, or whose plans it cannot keep.
+
+    Raises:
+        InputError: Names the option that decides it, the estimate and the limit.
+    """
+    held = sequences * settings * _SETTING_BYTES
+    value = f"{settings:,} settings of {sequences:,} sequences"
+    part = Part("--max-tokens-per-rank", value, held)
+    Estimate(1, (part,), "--max-tokens-per-rank", value).check(Machine.here())
+    seconds = sequences * settings * _PLAN_SECONDS
+    check_seconds("--max-tokens-per-rank", value, seconds, _MOST_SECONDS)

@@ -8,12 +8,16 @@ from typing import Any
 
 import typer
 
-from ringproof.budget import Machine
 from ringproof.cli.output import write_json
-from ringproof.cli.plan_budget import check_sweep
 from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
-from ringproof.cli.plan_graphs import plan_capacity
-from ringproof.cli.plan_setup import DEFAULT_COMM, PlanOptions, as_options, positive_numbers
+from ringproof.cli.plan_result import plan_capacity
+from ringproof.cli.plan_setup import (
+    DEFAULT_COMM,
+    PlanOptions,
+    as_options,
+    check_sweep,
+    positive_numbers,
+)
 from ringproof.cli.plan_text import amount
 from ringproof.cli.waiting import told_to_wait
 from ringproof.errors import InputError
@@ -91,15 +95,15 @@ def run(
     Raises:
         InputError: Options that contradict, or no setting that is possible.
     """
-    options, target = PlanOptions.of({**given, "comm": comm_types}), given["target"]
-    check_target(target)
+    options = PlanOptions.of({**given, "comm": comm_types})
+    check_target(options.target)
     options.refuse_contradictions()
     with as_options():
         options.goal()
         settings = _settings(options, budgets, size_sets, comm_types)
         lengths = options.read()
-        if not given["force"]:
-            check_sweep(len(lengths.values), len(settings), Machine.here())
+        if not options.force:
+            check_sweep(len(lengths.values), len(settings))
         with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
             outcomes = sweep(lengths.values, settings, options)
     best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
@@ -107,7 +111,7 @@ def run(
     if usable is not None:
         longest, comm = int(lengths.values.max()), usable.setting.comm or DEFAULT_COMM
         made = Wanted(options, usable.domain, longest, len(lengths), comm, usable.graphs)
-        flags = megatron_flags(made, target)
+        flags = megatron_flags(made, options.target)
     if json_path:
         data = {
             "version": 1,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from ringproof.cli.plan_graphs import graph_lines
-from ringproof.cli.plan_result import Result
+from ringproof.cli.plan_result import Result, inputs_of
+from ringproof.cli.plan_setup import PlanOptions
+from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.plan import Group, Microbatch
 from ringproof.reference.planning.simulate import Timeline
 
 _COLOURS = ("bright_blue", "cyan", "green", "yellow", "magenta", "red")
 _PICTURED = 6
 _PICTURE_WIDTH = 64
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_LISTED = 8
+"""CP sizes in a line."""
 
 
 def amount(value: float, unit: str) -> str:
@@ -93,6 +97,58 @@ def _histogram(result: Result) -> str:
     return ", ".join(
         f"{size}: {count:,} sequences ({count / total:.0%})" for size, count in counts.items()
     )
+
+
+def graph_lines(options: PlanOptions, capacity: GraphCapacity) -> Iterator[tuple[str, str]]:
+    """Names and values, for the text and the page."""
+    of, most = f" of {capacity.batches:,} batches" * (capacity.batches > 1), capacity.entries - 1
+    yield (
+        "graph capacity",
+        f"--thd-max-packed-sequences {most + 1:,}: {most:,} sequences and a dummy; "
+        f"the fullest pack{of} has {capacity.fullest:,}",
+    )
+    tokens = _listed([f"{size}: {size * capacity.rows:,}" for size in capacity.sizes])
+    yield "graph rows", f"{capacity.rows:,} on each rank; tokens of CP {tokens}"
+    used = _listed([f"{size}: {count:,}" for size, count in capacity.groups.items() if count])
+    never = _listed([f"{size}" for size in capacity.never_used])
+    unused = f"; never used, and captured: CP {never}" if never else ""
+    yield "graph sizes", f"{len(capacity.sizes)} captured; groups with sequences, CP {used}{unused}"
+    yield (
+        "graph slots",
+        f"{capacity.slots:,} for {capacity.microbatches:,} microbatches, so {capacity.pairs:,} "
+        f"pairs of graphs per layer; pull request 5618: {capacity.upstream_slots:,}, so "
+        f"{capacity.upstream_pairs:,}",
+    )
+    yield (
+        "graph padding",
+        f"{capacity.padding:.1%} of the rows hold no token, {capacity.packed_padding:.1%} without "
+        f"capacity: {capacity.times_the_rows:.2f} times the rows",
+    )
+    inputs = inputs_of(options, capacity)
+    if inputs is not None:
+        layers = inputs.copies // capacity.pairs
+        rope = f", RoPE {readable(inputs.rope)}" if inputs.rope else ""
+        yield (
+            "graph inputs",
+            f"{readable(inputs.each)} per layer, slot and size{rope}: "
+            f"{readable(inputs.total)} for {layers} layers with attention; pools come on top",
+        )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:_LISTED]) + (", …" if len(parts) > _LISTED else "")
+
+
+def readable(size: float) -> str:
+    """Bytes, short.
+
+    >>> [readable(size) for size in (528, 16 << 20, 3 << 29)]
+    ['528 B', '16.0 MiB', '1.5 GiB']
+    """
+    if size < 1024:
+        return f"{size:.0f} B"
+    power = min(len(_UNITS), (int(size).bit_length() - 1) // 10)
+    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def picture(result: Result) -> Iterator[Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -11,12 +12,14 @@ from ringproof.errors import InputError
 Form = TypeVar("Form")
 CLOSED = ConfigDict(extra="forbid")
 """Refuse fields that a dataclass does not have."""
-_OF_THE_FORM = {
-    "missing": "is missing",
-    "unexpected_keyword_argument": "unknown field",
-    "dataclass_type": "is not a JSON object",
-    "model_type": "is not a JSON object",
-}
+_OF_THE_FORM = MappingProxyType(
+    {
+        "missing": "is missing",
+        "unexpected_keyword_argument": "unknown field",
+        "dataclass_type": "is not a JSON object",
+        "model_type": "is not a JSON object",
+    }
+)
 
 
 def built(form: type[Form], data: Any, what: str, remedy: str) -> Form:
