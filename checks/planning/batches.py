@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringproof.reference.planning.calibrate import counts, make_table, rates_of
+from ringproof.reference.planning.calibrate import UNKNOWNS, make_table
 from ringproof.reference.planning.domain import Domain, choose_cp_sizes, divisors
 from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.samples import Measurement
@@ -50,8 +50,8 @@ def seconds(model: StepCost, length: int, size: int) -> float:
 
 def predicted(sample: Measurement, model: StepCost, rest_seconds: float = 0.0) -> float:
     """The time of a measurement by the counts that calibration fits."""
-    rates = np.append(rates_of(model.machine)[:-1], rest_seconds)
-    return float((counts(make_table([sample]), model, rates) @ rates)[0])
+    values = {name: getattr(model.machine, name) for name in UNKNOWNS}
+    return float(make_table([sample], model).predicted({**values, "rest_seconds": rest_seconds})[0])
 
 
 def lognormal(seed: int, count: int, *, longest: int = 8192, sigma: float = 1.5) -> IntArray:

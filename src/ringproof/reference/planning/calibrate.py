@@ -1,18 +1,17 @@
-"""Fit the rates of a machine to measurements, by non-negative least squares on relative errors.
+"""Fit the rates of a machine to measurements, by least squares on relative errors.
 
 A measurement is the time of one sequence on one group, or of a whole step of a trainer with the
 plan it followed. A rate keeps its preset where the measurements cannot tell it apart from what was
 found before (CP size 1 alone says nothing of links), and where they do not contradict the preset.
-Which part of a ring is exposed, and which group of a microbatch is the longest, depends on the
-rates, so the fit is repeated with the rates it found until that no longer changes, from several
-starts, and the best is taken.
+Links that hide everything tell nothing of their speed, so the fit starts from several speeds, and
+the best fit is taken.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,7 +29,7 @@ from ringproof.reference.planning.samples import (
     measurement_from_json,
     measurement_json,
 )
-from ringproof.reference.planning.timing import Prices, StepCost
+from ringproof.reference.planning.timing import StepCost
 
 UNKNOWNS = (
     "attention_share",
@@ -42,149 +41,33 @@ UNKNOWNS = (
     "intra_latency_seconds",
     "inter_latency_seconds",
 )
-"""Fields of `Hardware`, in the order of `Prices`, which are the rates that are fitted."""
-ATTENTION, LINEAR, SHORT, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE = range(len(UNKNOWNS))
-REST = len(UNKNOWNS)
-"""The last rate: seconds of a step that no plan changes. It is not a field of `Hardware`."""
-RATES = len(UNKNOWNS) + 1
-ORDER = (ATTENTION, LINEAR, SHORT, REST, LAUNCH, NEAR, FAR, NEAR_MESSAGE, FAR_MESSAGE)
+"""Fields of `Hardware` that are fitted."""
+_REST = "rest_seconds"
+"""Seconds of a step that no plan changes."""
+_ORDER = (*UNKNOWNS[:3], _REST, *UNKNOWNS[3:])
 """Order in which unknowns are taken. One that depends linearly on those before keeps its value."""
-_DIVIDES = np.isin(np.arange(RATES), (ATTENTION, LINEAR, NEAR, FAR))
-_LINKS = np.isin(np.arange(RATES), (NEAR, FAR))
-
-
-def rates_of(machine: Hardware) -> FloatArray:
-    """Seconds per operation, byte, message and layer, shape ``(RATES,)``."""
-    return np.array([*astuple(Prices.of(machine))[1:], 0.0])
-
-
-def machine_of(rates: FloatArray, machine: Hardware) -> Hardware:
-    """The machine with these rates; peak and node as they were."""
-    values = rates.astype(float).tolist()
-    peak = machine.peak_flops_per_second
-    for index in (ATTENTION, LINEAR):
-        values[index] = 1 / (peak * values[index])
-    for index in (NEAR, FAR):
-        values[index] = 1 / values[index]
-    values[SHORT] = float(rates[SHORT] / rates[ATTENTION])
-    return changed(machine, dict(zip(UNKNOWNS, values, strict=False)))
-
-
-def changed(machine: Hardware, values: Mapping[str, Any]) -> Hardware:
-    """The machine with other values.
-
-    Raises:
-        InputError: A value that is impossible, such as a share above 1.
-    """
-    remedy = "correct the measurements, or the peak of the hardware"
-    return built(Hardware, {**vars(machine), **values}, "hardware", remedy)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Measurements as arrays. A group is a load; loads and microbatches are numbered in order.
-
-    Attributes:
-        by_size: Per group size its loads, and the load and length of each of its sequences.
-        microbatch_of, measurement_of: Microbatch of each load, measurement of each microbatch.
-        whole, rest: Per measurement, 1 unless only attention was timed; 1 for a whole step.
-    """
-
-    by_size: tuple[tuple[int, IntArray, IntArray, IntArray], ...]
-    microbatch_of: IntArray
-    measurement_of: IntArray
-    whole: FloatArray
-    rest: FloatArray
-
-
-def make_table(measurements: Sequence[Measurement]) -> Table:
-    """Flatten measurements; a microbatch without any sequence gets an empty load."""
-    loads: dict[int, list[tuple[int, int]]] = {}
-    places: dict[int, list[int]] = {}
-    microbatch_of: list[int] = []
-    measurement_of: list[int] = []
-    for place, item in enumerate(measurements):
-        for microbatch in item.microbatches:
-            for size, lengths in microbatch or ((1, ()),):
-                load = len(microbatch_of)
-                places.setdefault(size, []).append(load)
-                loads.setdefault(size, []).extend((load, length) for length in lengths)
-                microbatch_of.append(len(measurement_of))
-            measurement_of.append(place)
-    only = [isinstance(item, Sample) and item.attention_only for item in measurements]
-    by_size = []
-    for size in sorted(places):
-        owner, lengths = np.array(loads[size], np.int64).reshape(-1, 2).T
-        by_size.append((size, np.array(places[size], np.int64), owner, lengths))
-    return Table(
-        tuple(by_size),
-        np.array(microbatch_of, np.int64),
-        np.array(measurement_of, np.int64),
-        1.0 - np.array(only, np.float64),
-        np.array([isinstance(item, Step) for item in measurements], np.float64),
-    )
-
-
-def counts(table: Table, model: StepCost, rates: FloatArray) -> FloatArray:
-    """How often each measurement spends each rate, shape ``(measurements, RATES)``.
-
-    The cost model is evaluated with a unit vector as the price of each unit of work.
-    """
-
-    def longer(one: FloatArray, other: FloatArray) -> FloatArray:
-        return np.where(rates @ one >= rates @ other, one, other)
-
-    units = Prices(longer, *np.eye(RATES)[:REST, :, None])
-    loads = np.zeros((len(table.microbatch_of), RATES))
-    for size, places, owner, lengths in table.by_size:
-        np.add.at(loads, owner, model.sequences(lengths, size, units).T)
-        loads[places] += model.group(size, units)[:, 0]
-    order = np.lexsort((loads @ rates, table.microbatch_of))
-    last = np.flatnonzero(np.diff(table.microbatch_of[order], append=-1))
-    microbatches = loads[order[last]] + model.microbatch(units)[:, 0]  # the longest group of each
-    found = np.zeros((len(table.whole), RATES))
-    np.add.at(found, table.measurement_of, microbatches)
-    found[:, [LINEAR, LAUNCH]] *= table.whole[:, None]
-    found[:, REST] = table.rest
-    return found
-
-
 _RESIDUAL = 1e-3
 """A column is independent when this part of it is not a sum of the columns before it."""
-
-
-def independent(matrix: FloatArray) -> tuple[int, ...]:
-    """Columns, from the left, that are no linear combination of those taken before."""
-    taken: list[int] = []
-    for index, column in enumerate(matrix.T):
-        basis = np.linalg.qr(matrix[:, taken])[0]
-        rest = column - basis @ (basis.T @ column)
-        if float(np.linalg.norm(rest)) > _RESIDUAL * float(np.linalg.norm(column)):
-            taken.append(index)
-    return tuple(taken)
-
-
-_ROUNDING = 1e-12
-"""A column that explains no more than this part of the target is taken to explain nothing."""
-
-
-def nonnegative(matrix: FloatArray, target: FloatArray) -> FloatArray:
-    """Minimise ``|matrix @ x - target|`` over ``x >= 0``, with columns scaled to length 1.
-
-    The columns of ``matrix``, shape ``(samples, unknowns)``, are independent.
-
-    Raises:
-        InputError: scipy is not installed.
-    """
-    try:
-        from scipy.optimize import nnls
-    except ImportError as error:
-        remedy = "install ringproof[plan], or scipy alone"
-        raise InputError("calibrate", None, "needs the package scipy", remedy) from error
-    norms = np.linalg.norm(matrix, axis=0)
-    solution: FloatArray = nnls(matrix / norms, target)[0]
-    rounding = _ROUNDING * float(np.linalg.norm(target))
-    return np.where(solution > rounding, solution, 0.0) / norms
+_STARTS = (1.0, 0.03, 0.3, 3.0, 30.0)
+"""Times the preset's seconds per byte: from links that hide everything to links that hide none."""
+_FARTHEST = math.log(1e3)
+"""How far from the preset an unknown is looked for."""
+_EDGE = 0.99 * _FARTHEST
+_MOST_ROUNDS = 50
+"""Steps of a fit, which takes fewer where the measurements tell every unknown."""
+_NEXT_TO_NOTHING = 1e-9
+"""What stands for 0, which has no logarithm: a number of rows or seconds that changes no time."""
+_ROUNDING = 1e-6
+"""A column as short as this tells nothing."""
+_NEWS = 4.0
+"""Two standard errors, squared. A smaller improvement does not show that an unknown differs from
+its preset."""
+_EXACT = 1e-12
+"""Squared relative error that rounding explains."""
+LEAST_LENGTHS = 3
+"""Fewer lengths do not tell squares, multiples and constants apart."""
+MAX_SAMPLES, MAX_SEQUENCES = 20_000, 200_000
+"""Limits on the measurements, which are fitted in about a minute."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +120,8 @@ class Calibration:
             problem = f"was fitted to a peak of {self.peak_flops_per_second:g} FLOP/s"
             remedy = "give the hardware it was fitted for, or fit it anew"
             raise InputError("calibration", machine.peak_flops_per_second, problem, remedy)
-        return changed(machine, {**self.fitted, "name": f"{machine.name}-calibrated"})
+        values = {**vars(machine), **self.fitted, "name": f"{machine.name}-calibrated"}
+        return built(Hardware, values, "hardware", "fit it anew")
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; `calibration_from_json` reads it back."""
@@ -291,21 +175,92 @@ def calibration_from_json(data: Any) -> Calibration:
     return Calibration(*given, tuple(rows))
 
 
-LEAST_LENGTHS = 3
-"""Fewer lengths do not tell squares, multiples and constants apart."""
-_ROUNDS = 30
-"""Rounds after which a fit that still changes is given up; its best round counts."""
-_STARTS = (1.0, 0.03, 0.3, 3.0, 30.0)
-"""Times the preset's seconds per byte: from links that hide everything to links that hide none."""
-_SAME = 1e-9
-"""Relative change of the rates below which a fit has settled."""
-MAX_SAMPLES, MAX_SEQUENCES = 20_000, 200_000
-"""Limits on the measurements, which are fitted in about a minute."""
-_NEWS = 4.0
-"""Two standard errors, squared. A smaller improvement does not show that an unknown differs from
-its preset."""
-_EXACT = 1e-18
-"""Squared relative error that rounding explains."""
+@dataclass(frozen=True)
+class Table:
+    """Measurements as arrays. A group is a load; loads and microbatches are numbered in order.
+
+    Attributes:
+        model: The model that was measured, on the machine where the fit starts.
+        seconds: What each measurement took.
+        by_size: Per group size its loads, and the load and length of each of its sequences.
+        first_load: First load of each microbatch.
+        measurement_of: Measurement of each microbatch.
+        whole: Per load and per microbatch, 1 unless only attention was timed.
+        steps: Per measurement, 1 for a whole step.
+    """
+
+    model: StepCost
+    seconds: FloatArray
+    by_size: tuple[tuple[int, IntArray, IntArray, IntArray], ...]
+    first_load: IntArray
+    measurement_of: IntArray
+    whole: tuple[FloatArray, FloatArray]
+    steps: FloatArray
+
+    def predicted(self, values: Mapping[str, float]) -> FloatArray:
+        """Seconds of each measurement on the machine with these values.
+
+        Shares above 1 are possible: their number counts, not that it is a share.
+        """
+        peak, scale = self.model.machine.peak_flops_per_second, 10 * math.exp(_FARTHEST)
+        given: dict[str, Any] = {**values}
+        rest = given.pop(_REST, 0.0)
+        for name in ("attention_share", "linear_share"):
+            given[name] /= scale
+        machine = replace(self.model.machine, peak_flops_per_second=peak * scale, **given)
+        model, loads = replace(self.model, machine=machine), np.zeros(len(self.whole[0]))
+        for size, places, owner, lengths in self.by_size:
+            linear = model.linear(lengths, size) * (1 - self.whole[0][owner])
+            loads += np.bincount(owner, model.cost(lengths, size) - linear, len(loads))
+            loads[places] += model.group_overhead(size)
+        longest = np.maximum.reduceat(loads, self.first_load)
+        longest += model.microbatch_overhead * self.whole[1]
+        times = np.bincount(self.measurement_of, longest, len(self.seconds))
+        return times + rest * self.steps
+
+
+def make_table(measurements: Sequence[Measurement], model: StepCost) -> Table:
+    """Flatten measurements; a microbatch without any sequence gets an empty load."""
+    loads: dict[int, list[tuple[int, int]]] = {}
+    places: dict[int, list[int]] = {}
+    whole: list[float] = []
+    first_load, measurement_of = [], []
+    for place, item in enumerate(measurements):
+        only = isinstance(item, Sample) and item.attention_only
+        for microbatch in item.microbatches:
+            first_load.append(len(whole))
+            measurement_of.append(place)
+            for size, lengths in microbatch or ((1, ()),):
+                places.setdefault(size, []).append(len(whole))
+                loads.setdefault(size, []).extend((len(whole), length) for length in lengths)
+                whole.append(0.0 if only else 1.0)
+    by_size = []
+    for size in sorted(places):
+        owner, lengths = np.array(loads[size], np.int64).reshape(-1, 2).T
+        by_size.append((size, np.array(places[size], np.int64), owner, lengths))
+    return Table(
+        model,
+        np.array([item.seconds for item in measurements]),
+        tuple(by_size),
+        np.array(first_load, np.int64),
+        np.array(measurement_of, np.int64),
+        (np.array(whole), np.array(whole)[first_load]),
+        np.array([isinstance(item, Step) for item in measurements], np.float64),
+    )
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The unknowns that were fitted, all values, squared relative errors, and their derivatives.
+
+    ``slopes`` has, for each unknown of `_ORDER`, the change of every relative error by a relative
+    change of the unknown.
+    """
+
+    found: tuple[str, ...]
+    values: Mapping[str, float]
+    squares: float
+    slopes: FloatArray
 
 
 def fit(samples: Sequence[Measurement], model: StepCost) -> Calibration:
@@ -317,136 +272,115 @@ def fit(samples: Sequence[Measurement], model: StepCost) -> Calibration:
             rate that is not fitted, are kept.
 
     Raises:
-        InputError: Too few measurements, too few different lengths, or times that do not grow with
-            the square of the length or exceed the machine's peak.
+        InputError: Too few measurements, too few different lengths, times that do not grow with
+            the square of the length or exceed the machine's peak, or scipy is not installed.
     """
     _check(samples, model)
-    machine = model.machine
-    seconds = np.array([sample.seconds for sample in samples])
-    task = _Task(make_table(samples), seconds, model, rates_of(machine))
-    tries = [
-        _settled(task, task.start * np.where(_LINKS, factor, 1.0), frozenset(ORDER))
-        for factor in _STARTS
-    ]
-    best = _without_doubtful(task, min(tries, key=lambda item: item.squares))
-    fitted = machine_of(_bounded(best.rates, best.found, task.start), machine)
-    names = [UNKNOWNS[index] for index in best.found if index != REST]
-    rates = np.append(rates_of(fitted)[:REST], best.rates[REST])
-    errors = _errors(task, replace(best, rates=rates))
-    predictions = counts(task.table, model, rates) @ rates
-    return Calibration(
+    table, machine = make_table(samples, model), model.machine
+    presets = {name: getattr(machine, name) for name in UNKNOWNS}
+    links = {name: presets[name] for name in UNKNOWNS if name.endswith("bytes_per_second")}
+    free = _ORDER if table.steps.any() else UNKNOWNS
+    tries = []
+    for factor in _STARTS:
+        start = {**presets, **{name: speed / factor for name, speed in links.items()}}
+        tries.append(_solved(table, start, free))
+    best = min(tries, key=lambda one: one.squares)
+    told = [_ORDER[place] for place in independent(best.slopes)]
+    if "attention_share" not in told:
+        problem = "lengths do not tell attention from the rest"
+        raise InputError("samples", None, problem, "measure more different lengths")
+    if len(samples) <= len(told):
+        problem = f"{len(told)} unknowns need at least {len(told) + 1} samples"
+        raise InputError("samples", len(samples), problem, "measure more lengths and CP sizes")
+    best = _without_doubtful(table, _solved(table, best.values, told))
+    for name, grows in (("attention_share", "square of the length"), ("linear_share", "length")):
+        if name in best.found and best.values[name] > math.exp(_EDGE) * presets[name]:
+            problem = f"times do not grow with the {grows}, so there is no {name}"
+            raise InputError("samples", None, problem, "measure longer sequences, more often")
+    fitted = {name: best.values[name] for name in best.found if name != _REST}
+    calibration = Calibration(
         machine.peak_flops_per_second,
-        {name: float(getattr(fitted, name)) for name in names},
-        {UNKNOWNS[index]: error for index, error in errors.items() if index != REST},
-        tuple(name for name in UNKNOWNS if name not in names),
-        float(rates[REST]),
-        tuple(map(Row, samples, predictions.tolist())),
+        fitted,
+        {name: error for name, error in _errors(best, presets).items() if name != _REST},
+        tuple(name for name in UNKNOWNS if name not in fitted),
+        best.values[_REST],
+        tuple(map(Row, samples, table.predicted(best.values).tolist())),
     )
+    calibration.apply(machine)  # refuses what is impossible, such as a share above 1
+    return calibration
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Measurements, what they took, and the model and the rates to start from."""
+def _solved(table: Table, start: Mapping[str, float], free: Iterable[str]) -> _Fit:
+    """Fit the logarithms of the free unknowns from a start; the others keep their preset.
 
-    table: Table
-    seconds: FloatArray
-    model: StepCost
-    start: FloatArray
+    Raises:
+        InputError: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        remedy = "install ringproof[plan], or scipy alone"
+        raise InputError("calibrate", None, "needs the package scipy", remedy) from error
+    found = [name for name in _ORDER if name in free]
+    origin = {name: getattr(table.model.machine, name) or _NEXT_TO_NOTHING for name in UNKNOWNS}
+    origin[_REST] = float(table.seconds.min()) / 10 if _REST in found else _NEXT_TO_NOTHING
 
-    def scaled(self, rates: FloatArray) -> FloatArray:
-        """Counts over measured seconds: times the right rates, they are 1."""
-        return counts(self.table, self.model, rates) / self.seconds[:, None]
+    def values(logs: FloatArray, names: Sequence[str]) -> dict[str, float]:
+        changes = zip(names, np.exp(logs).tolist(), strict=True)
+        return origin | {name: origin[name] * change for name, change in changes}
 
+    def errors(logs: FloatArray, names: Sequence[str]) -> FloatArray:
+        relative: FloatArray = table.predicted(values(logs, names)) / table.seconds - 1
+        return relative
 
-@dataclass(frozen=True)
-class _Fit:
-    """Sum of the squared relative errors, which unknowns were fitted, and all rates."""
-
-    squares: float
-    found: tuple[int, ...]
-    rates: FloatArray
-
-
-def _settled(task: _Task, rates: FloatArray, allowed: frozenset[int]) -> _Fit:
-    """Fit until what is exposed no longer changes; the best of all rounds."""
-    best: _Fit | None = None
-    for _ in range(_ROUNDS):
-        before = rates
-        found, rates = _solved(task.scaled(before), task.start, allowed)
-        squares = float(np.sum((task.scaled(rates) @ rates - 1) ** 2))
-        if best is None or squares < best.squares:
-            best = _Fit(squares, found, rates)
-        if np.allclose(rates, before, rtol=_SAME, atol=0):
-            break
-    assert best is not None
-    return best
+    logs = np.array([math.log(start.get(name, origin[name]) / origin[name]) for name in found])
+    limits = (-_FARTHEST, _FARTHEST)
+    options = {"bounds": limits, "args": (found,), "max_nfev": _MOST_ROUNDS, "ftol": 1e-12}
+    made = least_squares(errors, np.clip(logs, -_EDGE, _EDGE), **options)
+    best = values(made.x, found)
+    logs = np.array([math.log(best[name] / origin[name]) for name in _ORDER])
+    steps = 1e-6 * np.eye(len(_ORDER))
+    slopes = [(errors(logs + one, _ORDER) - errors(logs - one, _ORDER)) / 2e-6 for one in steps]
+    return _Fit(tuple(found), best, float(np.sum(made.fun**2)), np.stack(slopes, axis=1))
 
 
-def _without_doubtful(task: _Task, best: _Fit) -> _Fit:
+def independent(matrix: FloatArray) -> tuple[int, ...]:
+    """Columns, from the left, that are no linear combination of those taken before."""
+    taken: list[int] = []
+    for index, column in enumerate(matrix.T):
+        basis = np.linalg.qr(matrix[:, taken])[0]
+        rest, size = column - basis @ (basis.T @ column), float(np.linalg.norm(column))
+        if float(np.linalg.norm(rest)) > _RESIDUAL * size and size > _ROUNDING:
+            taken.append(index)
+    return tuple(taken)
+
+
+def _without_doubtful(table: Table, best: _Fit) -> _Fit:
     """Give back its preset to every unknown that the measurements do not contradict there.
 
     The least certain ones come first. Otherwise noise would turn into rates, such as a link that is
     a thousand times as fast.
     """
-    errors = _errors(task, best)
-    doubtful = [index for index in best.found if index not in (ATTENTION, LINEAR)]
-    for index in sorted(doubtful, key=lambda item: -errors.get(item, math.inf)):
-        other = _settled(task, best.rates, frozenset(best.found) - {index})
-        freedom = len(task.seconds) - len(best.found)
-        if other.squares <= best.squares * (1 + _NEWS / freedom) + _EXACT * len(task.seconds):
+    errors = _errors(best, {})
+    doubtful = [name for name in best.found if name not in ("attention_share", "linear_share")]
+    for name in sorted(doubtful, key=lambda name: -errors[name]):
+        other = _solved(table, best.values, {*best.found} - {name})
+        freedom = len(table.seconds) - len(best.found)
+        if other.squares <= best.squares * (1 + _NEWS / freedom) + _EXACT * len(table.seconds):
             best = other
     return best
 
 
-def _solved(
-    scaled: FloatArray, start: FloatArray, allowed: frozenset[int]
-) -> tuple[tuple[int, ...], FloatArray]:
-    """Which of the allowed unknowns the measurements determine, and all rates.
-
-    Short rows keep their number, not their rate: that follows the rate of attention.
-    """
-    order = [index for index in ORDER if index in allowed]
-    found = tuple(order[place] for place in independent(scaled[:, order]))
-    if ATTENTION not in found:
-        problem = "lengths do not tell attention from the rest"
-        raise InputError("samples", None, problem, "measure more different lengths")
-    if len(scaled) <= len(found):
-        problem = f"{len(found)} unknowns need at least {len(found) + 1} samples"
-        raise InputError("samples", len(scaled), problem, "measure more lengths and CP sizes")
-    half_rows = 0.0 if SHORT in found else start[SHORT] / start[ATTENTION]
-    columns = scaled.copy()
-    columns[:, ATTENTION] += half_rows * scaled[:, SHORT]
-    others = [index for index in ORDER if index not in (*found, SHORT)]
-    target = np.ones(len(scaled)) - columns[:, others] @ start[others]
-    rates = start.copy()
-    rates[list(found)] = nonnegative(columns[:, list(found)], target)
-    if SHORT not in found:
-        rates[SHORT] = half_rows * rates[ATTENTION]
-    return found, rates
-
-
-def _errors(task: _Task, fit: _Fit) -> dict[int, float]:
-    """Relative standard errors of the fitted fields; what was fitted as 0 has none."""
-    scaled, rates = task.scaled(fit.rates), fit.rates
-    used = [index for index in fit.found if rates[index] > 0]
-    columns = scaled[:, used] * rates[used]
-    scatter = float(np.sum((scaled @ rates - 1) ** 2)) / (len(scaled) - len(fit.found))
-    variances = dict(zip(used, scatter * np.diag(np.linalg.pinv(columns.T @ columns)), strict=True))
-    if SHORT in variances:  # the field is a ratio of two rates
-        variances[SHORT] += variances.get(ATTENTION, 0.0)
-    return {index: math.sqrt(max(0.0, variance)) for index, variance in variances.items()}
-
-
-def _bounded(rates: FloatArray, found: Iterable[int], start: FloatArray) -> FloatArray:
-    """Rates of a machine: what divides must not be 0, and what was fitted as 0 is said."""
-    for index in (ATTENTION, LINEAR):
-        if index in found and rates[index] <= 0:
-            name = UNKNOWNS[index]
-            grows = "square of the length" if index == ATTENTION else "length"
-            problem = f"times do not grow with the {grows}, so there is no {name}"
-            raise InputError("samples", None, problem, "measure longer sequences, more often")
-    # A link whose traffic never shows is faster than can be told: a thousand times the preset.
-    return np.where(rates > 0, rates, np.where(_DIVIDES, start / 1000, 0.0))
+def _errors(fit: _Fit, presets: Mapping[str, float]) -> dict[str, float]:
+    """Relative standard errors of the fitted values; what is farthest from its preset has none."""
+    slopes = fit.slopes[:, [_ORDER.index(name) for name in fit.found]]
+    scatter = fit.squares / (len(slopes) - len(fit.found))
+    variances = scatter * np.diag(np.linalg.pinv(slopes.T @ slopes))
+    return {
+        name: math.sqrt(max(0.0, variance))
+        for name, variance in zip(fit.found, variances.tolist(), strict=True)
+        if name not in presets or abs(math.log(fit.values[name] / presets[name])) < _EDGE
+    }
 
 
 def _check(samples: Sequence[Measurement], model: StepCost) -> None:

@@ -39,9 +39,7 @@ so the time does, too, to the last bit, and is the same on every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -94,49 +92,6 @@ class Layout:
         forward = exchanged + self.ring - 1 + hops
         backward = exchanged + (self.ring if self.ring > 1 else 0) + 2 * hops
         return forward * (2 if recompute else 1) + backward
-
-
-@dataclass(frozen=True)
-class Prices:
-    """The price of each unit of work, in seconds.
-
-    A fit uses unit vectors of shape ``(rates, 1)`` instead, which turns times into counts.
-
-    Attributes:
-        longer: The longer one of two times, by sequence.
-        attention: One operation of attention on long rows.
-        linear: One operation of everything else.
-        short: What short rows add to an operation of attention, times the rows of the call.
-        launch: The launches of a layer, forward and backward.
-        near, far: One byte inside a node, and between nodes.
-        near_message, far_message: One message.
-    """
-
-    longer: Callable[[Any, Any], Any]
-    attention: Any
-    linear: Any
-    short: Any
-    launch: Any
-    near: Any
-    far: Any
-    near_message: Any
-    far_message: Any
-
-    @classmethod
-    def of(cls, machine: Hardware) -> Prices:
-        """The seconds of a machine."""
-        attention = 1 / (machine.peak_flops_per_second * machine.attention_share)
-        return cls(
-            longer=np.maximum,
-            attention=attention,
-            linear=1 / (machine.peak_flops_per_second * machine.linear_share),
-            short=attention * machine.attention_half_rows,
-            launch=machine.layer_launch_seconds,
-            near=1 / machine.intra_bytes_per_second,
-            far=1 / machine.inter_bytes_per_second,
-            near_message=machine.intra_latency_seconds,
-            far_message=machine.inter_latency_seconds,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,68 +179,61 @@ class StepCost:
 
     @property
     def microbatch_overhead(self) -> float:
-        """See `CostModel`."""
-        return float(self.microbatch(Prices.of(self.machine)))
-
-    def cost(self, lengths: IntArray, size: int) -> FloatArray:
-        """See `CostModel.cost`."""
-        found: FloatArray = self.sequences(lengths, size, Prices.of(self.machine))
-        return found
+        """See `CostModel`; a recomputed forward is launched again, a third of all launches."""
+        layers = self.shape.layers * (4 / 3 if self.recompute else 1.0)
+        return self.machine.layer_launch_seconds * layers
 
     def group_overhead(self, size: int) -> float:
         """See `CostModel.group_overhead`."""
-        return float(self.group(size, Prices.of(self.machine)))
-
-    def microbatch(self, prices: Prices) -> Any:
-        """The price of a microbatch's launches; a recomputed forward is launched again, a third."""
-        return prices.launch * (self.shape.layers * (4 / 3 if self.recompute else 1.0))
-
-    def group(self, size: int, prices: Prices) -> Any:
-        """The price of a group's messages, however long they are."""
         messages = self.shape.attention_layers * self.layout(size).messages(self.recompute)
-        return (prices.near_message if self.inside(size) else prices.far_message) * messages
+        if self.inside(size):
+            return messages * self.machine.intra_latency_seconds
+        return messages * self.machine.inter_latency_seconds
 
-    def sequences(self, lengths: IntArray, size: int, prices: Prices) -> Any:
-        """The price of each sequence on a group; the last dimension is that of ``lengths``."""
-        tokens = lengths.astype(np.float64)
-        how = self.layout(size)
+    def cost(self, lengths: IntArray, size: int) -> FloatArray:
+        """See `CostModel.cost`."""
+        tokens, how, machine = lengths.astype(np.float64), self.layout(size), self.machine
         flops = self.shape.heads / self.tp * (self.shape.head_dim + self.shape.v_head_dim)
-        attention = (tokens * tokens / size * flops) * prices.attention
-        attention = attention + (tokens / how.row_share * flops) * prices.short
+        operation = 1 / (machine.peak_flops_per_second * machine.attention_share)
+        attention = (tokens * tokens / size * flops) * operation
+        short_rows = operation * machine.attention_half_rows
+        attention = attention + (tokens / how.row_share * flops) * short_rows
         # The scores again and the gradients of q and k have width D, those of weights and v V.
         qk, v = self.shape.head_dim, self.shape.v_head_dim
-        forward = self._layer(attention, tokens, how, 1, prices)
-        backward_attention = attention * ((3 * qk + 2 * v) / (qk + v))
-        backward = self._layer(backward_attention, tokens, how, BACKWARD_RING, prices)
+        forward = self._layer(attention, tokens, how, 1)
+        backward = self._layer(
+            attention * ((3 * qk + 2 * v) / (qk + v)), tokens, how, BACKWARD_RING
+        )
         passes = forward + backward + (forward if self.recompute else 0.0)
-        linear = (tokens / size * self._linear_flops) * prices.linear
-        return passes * self.shape.attention_layers + linear
+        return passes * self.shape.attention_layers + self.linear(lengths, size)
 
-    @property
-    def _linear_flops(self) -> float:
-        """Operations per token and rank, forward, backward and recomputation."""
+    def linear(self, lengths: IntArray, size: int) -> FloatArray:
+        """The part of the cost that is neither attention nor its communication."""
         layers, head = self.shape.layer_flops_per_token, self.shape.head_flops_per_token
         times = 1 + LINEAR_BACKWARD
-        return (layers * (times + (1 if self.recompute else 0)) + head * times) / self.tp
+        flops = (layers * (times + (1 if self.recompute else 0)) + head * times) / self.tp
+        operation = 1 / (self.machine.peak_flops_per_second * self.machine.linear_share)
+        return (lengths.astype(np.float64) / size * flops) * operation
 
     def _layer(
-        self, attention: Any, tokens: FloatArray, how: Layout, times: int, prices: Prices
-    ) -> Any:
+        self, attention: FloatArray, tokens: FloatArray, how: Layout, times: int
+    ) -> FloatArray:
         """One layer and direction; the ring, or the gathering, moves kv ``times`` times."""
         share = tokens / how.size
         kv_bytes = self.shape.kv_bytes_per_token / self.shape.kv_heads * self.kv_heads
-        link = prices.near if self.inside(how.size) else prices.far
-        message = share * (kv_bytes * times) * link
+        near_byte = 1 / self.machine.intra_bytes_per_second
+        far_byte = 1 / self.machine.inter_bytes_per_second
+        message = share * (kv_bytes * times) * (near_byte if self.inside(how.size) else far_byte)
         found = attention / how.ring
         if how.ring > 1:
-            found = found + prices.longer(found, message) * (how.ring - 1)
+            found = found + np.maximum(found, message) * (how.ring - 1)
         if how.gathers:
             found = found + message * (how.size - 1)
         if how.inner > 1:  # to the own node and to others at the same time
             near, far = exchanged(self.node_ranks, how.inner)
             q_and_out = self.shape.q_bytes_per_token + self.shape.out_bytes_per_token
             moved = share * (q_and_out / self.tp + kv_bytes)
-            found = found + prices.longer(moved * near * prices.near, moved * far * prices.far)
+            found = found + np.maximum(moved * near * near_byte, moved * far * far_byte)
         return found
 
 
