@@ -8,10 +8,11 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ _DELIMITERS = ",\t;"
 _NAMES = ("length", "lengths")
 
 
-def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None) -> Lengths:
+def read_lengths(source: str, *, column: str = "") -> Lengths:
     """Read the lengths that the user named.
 
     Args:
@@ -49,7 +50,6 @@ def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None
             no file has that name.
         column: Name of the column in CSV, JSON objects or Parquet. When empty, the only column
             with numbers is taken.
-        stdin: The stream that ``-`` reads.
 
     Raises:
         InputError: Names file and line of the first length that cannot be used.
@@ -59,32 +59,33 @@ def read_lengths(source: str, *, column: str = "", stdin: BinaryIO | None = None
         if column:
             raise InputError("--column", column, f"{kind}: has no columns", "leave it out")
         return lognormal(rest) if kind == "lognormal" else folder(rest)
-    if source == "-":
-        if stdin is None:
-            raise InputError("--lengths", source, "there is no standard input", "name a file")
-        return parse(_limited(stdin, "standard input"), "standard input", column)
-    path = Path(source)
     try:
-        if path.is_dir():
-            remedy = f"write folder:{plain(source)} for its files"
-            raise InputError("--lengths", plain(source), "is a folder", remedy)
-        with open_input(path) as stream:
-            content = _limited(stream, source)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+        content = read_bytes(source, "--lengths", MAX_BYTES, _FORMS)
+    except InputError:
         if _INLINE.fullmatch(source):
             return make_lengths([int(part) for part in source.split(",")], "--lengths")
-        reason = error.strerror if isinstance(error, OSError) else "is not a file name"
-        raise InputError("--lengths", plain(source), str(reason), _FORMS) from error
-    return parse(content, source, column)
+        raise
+    return parse(content, "standard input" if source == "-" else source, column)
 
 
-def _limited(stream: BinaryIO, name: str) -> bytes:
-    content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        problem = f"more than {MAX_BYTES // 1024**2} MiB: too many lengths for one batch"
-        raise InputError(plain(name), None, problem, "plan one global batch at a time")
+def read_bytes(path: str, field: str, most: int, remedy: str = "name another file") -> bytes:
+    """Read a file, or standard input for ``-``.
+
+    Raises:
+        InputError: It cannot be read, or it is too large.
+    """
+    try:
+        if path == "-":
+            content = sys.stdin.buffer.read(most + 1)
+        else:
+            with open_input(Path(path)) as stream:
+                content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is not a file name"
+        raise InputError(field, plain(path), str(reason), remedy) from error
+    if len(content) > most:
+        problem = f"is larger than {most // 1024**2} MiB"
+        raise InputError(field, plain(path), problem, "name another file")
     return content
 
 
@@ -108,17 +109,22 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
     kind = _SUFFIXES.get(PurePath(source).suffix.lower()) or _sniff(text)
     if kind == "json" and _sniff(text) == "lines":  # many a data set of lines is called .json
         kind = "lines"
-    if kind == "csv":
-        return _collect(_csv(text, source, column), source)
     if kind == "json":
         return _json(text, source, column)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if kind == "lines":
-        parsed = ((number, _loaded(line, source, number - 1)) for number, line in lines)
-        return _collect(parsed, source, column)
-    _refuse_column(column, source, "plain text")
-    words = ((number, word) for number, line in lines for word in line.split("#")[0].split())
-    return _collect(words, source)
+    items: Iterable[tuple[int, object]]
+    if kind == "csv":
+        items, column = _csv(text, source, column), ""
+    elif kind == "lines":
+        items = ((number, _loaded(line, source, number - 1)) for number, line in lines)
+    else:
+        _refuse_column(column, source, "plain text")
+        items = ((number, word) for number, line in lines for word in line.split("#")[0].split())
+    values, where = [], []
+    for line, value in items:
+        values.append(_member(value, f"{plain(source)}:{line}", column))
+        where.append(line)
+    return make_lengths(values, source, lines=where)
 
 
 def _text(content: bytes, source: str) -> str:
@@ -177,15 +183,6 @@ def _whole(value: object, place: str) -> int:
             return int(number)
     shown = plain(str(value), 40) if value not in (None, "") else "nothing"
     raise InputError(place, shown, "is not a whole number of tokens", "correct it or leave it out")
-
-
-def _collect(items: Iterable[tuple[int, object]], source: str, column: str = "") -> Lengths:
-    """Lengths from values with their lines."""
-    values, lines = [], []
-    for line, value in items:
-        values.append(_member(value, f"{plain(source)}:{line}", column))
-        lines.append(line)
-    return make_lengths(values, source, lines=lines)
 
 
 def _csv(text: str, source: str, column: str) -> Iterable[tuple[int, str]]:

@@ -285,7 +285,8 @@ def validate(
     The exit code is 1 if the plan breaks a rule, and 2 if the file is not a plan.
     """
     _need_numpy()
-    from ringproof.cli.plan_setup import parse_json, read_bytes
+    from ringproof.cli.lengths import read_bytes
+    from ringproof.cli.plan_setup import parse_json
     from ringproof.reference.planning.domain import ZIGZAG_CHUNKS
     from ringproof.reference.planning.validate import capacity_violations, violations
 

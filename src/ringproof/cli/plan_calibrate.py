@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ringproof.budget import Estimate, Machine, Part, check_seconds
-from ringproof.cli.plan_setup import PlanOptions, as_options, positive_numbers, read_bytes
+from ringproof.cli.lengths import read_bytes
+from ringproof.cli.plan_setup import PlanOptions, as_options, positive_numbers
 from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import Calibration, fit
 from ringproof.reference.planning.lengths import plain

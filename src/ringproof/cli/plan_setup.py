@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,10 +12,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ringproof.budget import Estimate, Machine, Part, check_seconds
-from ringproof.cli.lengths import read_lengths
+from ringproof.cli.lengths import read_bytes, read_lengths
 from ringproof.cli.plan import BatchOptions
 from ringproof.errors import InputError
-from ringproof.pipes import open_input
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
@@ -162,7 +160,7 @@ class PlanOptions(BatchOptions):
 
     def read(self) -> Lengths:
         """The lengths."""
-        return read_lengths(self.lengths, column=self.column, stdin=sys.stdin.buffer)
+        return read_lengths(self.lengths, column=self.column)
 
 
 def preset(presets: Sequence[Preset], name: str, what: str) -> Preset:
@@ -264,27 +262,6 @@ def parse_json(content: bytes, path: str, field: str) -> Any:
         raise InputError(place, None, f"is not JSON: {error.msg}", f"correct {field}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(field, plain(path), "is not JSON", "name a JSON file") from error
-
-
-def read_bytes(path: str, field: str, most: int) -> bytes:
-    """Read a file, or standard input for ``-``.
-
-    Raises:
-        InputError: It cannot be read, or it is too large.
-    """
-    try:
-        if path == "-":
-            content = sys.stdin.buffer.read(most + 1)
-        else:
-            with open_input(Path(path)) as stream:
-                content = stream.read(most + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is not a file name"
-        raise InputError(field, plain(path), str(reason), "name a file that can be read") from error
-    if len(content) > most:
-        problem = f"is larger than {most // 1024**2} MiB"
-        raise InputError(field, plain(path), problem, "name another file")
-    return content
 
 
 def check_plan(sequences: int, ranks: int, batches: int) -> None:

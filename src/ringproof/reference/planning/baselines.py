@@ -18,6 +18,7 @@ from ringproof.errors import InputError
 from ringproof.reference.planning.bounds import lower_bound
 from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
+from ringproof.reference.planning.groups import dummies
 from ringproof.reference.planning.pack import first_fit
 from ringproof.reference.planning.plan import Group, Microbatch, Plan, finished
 from ringproof.reference.planning.planner import check_lengths
@@ -61,36 +62,26 @@ def static_plan(
         InputError: A size that the domain does not have, or a sequence it cannot hold.
     """
     started, goal = time.perf_counter(), goal or Goal()
-    values = check_lengths(lengths, _fixed(domain, cp_size))
-    packs, makespan = _static(values, domain, cp_size, model, goal, dealing)
-    times = (model.unit, makespan, _bound(values, domain, model, goal))
     fixed = _fixed(domain, cp_size)
-    return finished(values, fixed, _microbatches(packs, fixed, idle=True), times, started)
+    values = check_lengths(lengths, fixed)
+    microbatches, makespan = _static(values, fixed, model, goal, dealing)
+    times = (model.unit, makespan, _bound(values, domain, model, goal))
+    return finished(values, fixed, _filled(microbatches, fixed), times, started)
 
 
 def _static(
-    values: IntArray,
-    domain: Domain,
-    cp_size: int,
-    model: CostModel,
-    goal: Goal,
-    dealing: Dealing,
-) -> tuple[Packs, float]:
-    """The packs of a static plan, of checked lengths, and its makespan.
-
-    Packs without a sequence come last.
-    """
-    fixed = _fixed(domain, cp_size)
-    tokens = domain.rank_tokens(values, cp_size)
-    packs = first_fit(tokens, domain) if dealing == "sorted" else _packs(tokens, domain)
-    wanted = domain.ranks // cp_size * domain.microbatch_multiple
-    missing = -len(packs) % wanted
-    packs = _level(packs, missing)
+    values: IntArray, fixed: Domain, model: CostModel, goal: Goal, dealing: Dealing
+) -> tuple[list[Microbatch], float]:
+    """The microbatches of a static plan without its idle ranks, and its makespan."""
+    (cp_size,) = fixed.cp_sizes
+    tokens = fixed.rank_tokens(values, cp_size)
+    packs = first_fit(tokens, fixed) if dealing == "sorted" else _packs(tokens, fixed)
+    packs = _level(packs, -len(packs) % (fixed.ranks // cp_size * fixed.microbatch_multiple))
     if dealing == "sorted":
         costs = model.cost(values, cp_size)
         packs.sort(key=lambda pack: -float(costs[pack].sum()))
-    microbatches = _microbatches(packs, fixed, idle=False)
-    return packs, simulate(microbatches, values, domain.ranks, model, goal).makespan
+    microbatches = _microbatches(packs, fixed)
+    return microbatches, simulate(microbatches, values, fixed.ranks, model, goal).makespan
 
 
 def padded_plan(
@@ -117,11 +108,11 @@ def padded_plan(
     count = -(-len(values) // (most * wanted)) * wanted
     # As many parts as packs, which differ by at most one sequence; without those that are empty.
     parts = np.array_split(np.arange(len(values)), min(count, len(values)))
-    goal, packs = goal or Goal(), [part.tolist() for part in parts]
-    microbatches = _microbatches(packs, fixed, idle=True)
+    microbatches = _microbatches([part.tolist() for part in parts], fixed)
+    goal = goal or Goal()
     makespan = simulate(microbatches, longest, domain.ranks, model, goal).makespan
     times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return finished(values, fixed, microbatches, times, started, computed=longest)
+    return finished(values, fixed, _filled(microbatches, fixed), times, started, computed=longest)
 
 
 def best_static_plan(
@@ -137,7 +128,7 @@ def best_static_plan(
     values = check_lengths(lengths, _fixed(domain, min(cp_sizes)))
     size, dealing = min(
         itertools.product(cp_sizes, dealings),
-        key=lambda pair: _static(values, domain, pair[0], model, goal, pair[1])[1],
+        key=lambda pair: _static(values, _fixed(domain, pair[0]), model, goal, pair[1])[1],
     )
     return size, dealing, static_plan(values, domain, size, model, goal, dealing=dealing)
 
@@ -175,22 +166,25 @@ def _level(packs: Packs, missing: int) -> Packs:
     return [*packs, *moved]
 
 
-def _microbatches(packs: Packs, domain: Domain, *, idle: bool) -> tuple[Microbatch, ...]:
-    """Consecutive packs are the data parallel ranks of one microbatch.
+def _microbatches(packs: Packs, fixed: Domain) -> list[Microbatch]:
+    """Consecutive packs are the data parallel ranks of one microbatch."""
+    (size,) = fixed.cp_sizes
+    width, multiple = fixed.ranks // size, fixed.microbatch_multiple
+    count = -(-len(packs) // (width * multiple)) * multiple
+    here = (packs[start : start + width] for start in range(0, count * width, width))
+    return [
+        Microbatch(tuple(Group(place * size, size, tuple(p)) for place, p in enumerate(found)))
+        for found in here
+    ]
 
-    The ranks that are left are in groups without sequences, or with ``idle=False`` in none.
-    """
-    (size,) = domain.cp_sizes
-    width = domain.ranks // size
-    count = -(-len(packs) // (width * domain.microbatch_multiple)) * domain.microbatch_multiple
-    microbatches = []
-    for start in range(0, count * width, width):
-        here = packs[start : start + width]
-        groups = [Group(place * size, size, tuple(pack)) for place, pack in enumerate(here)]
-        if idle:
-            groups += [Group(place * size, size, ()) for place in range(len(here), width)]
-        microbatches.append(Microbatch(tuple(groups)))
-    return tuple(microbatches)
+
+def _filled(microbatches: Sequence[Microbatch], fixed: Domain) -> list[Microbatch]:
+    """The microbatches with groups without sequences for idle ranks."""
+    (size,) = fixed.cp_sizes
+    return [
+        Microbatch((*one.groups, *dummies(len(one.groups) * size, fixed.ranks, fixed.cp_sizes)))
+        for one in microbatches
+    ]
 
 
 def _bound(lengths: IntArray, domain: Domain, model: CostModel, goal: Goal) -> float:

@@ -15,9 +15,17 @@ CLOSED = ConfigDict(extra="forbid")
 _OF_THE_FORM = MappingProxyType(
     {
         "missing": "is missing",
+        "extra_forbidden": "unknown field",
         "unexpected_keyword_argument": "unknown field",
         "dataclass_type": "is not a JSON object",
         "model_type": "is not a JSON object",
+    }
+)
+_OF_A_VALUE = MappingProxyType(
+    {
+        "greater_than_equal": "is less than {ge:,}",
+        "less_than_equal": "is more than {le:,}",
+        "int_from_float": "is not a whole number",
     }
 )
 
@@ -47,4 +55,6 @@ def built(form: type[Form], data: Any, what: str, remedy: str) -> Form:
             raise InputError(field, None, _OF_THE_FORM[first["type"]], remedy) from None
         value = None if isinstance(first["input"], (dict, list)) else first["input"]
         problem = first["msg"].replace("Input should be", "is not")
+        if first["type"] in _OF_A_VALUE:
+            problem = _OF_A_VALUE[first["type"]].format(**first.get("ctx", {}))
         raise InputError(field, value, problem, "correct it") from None

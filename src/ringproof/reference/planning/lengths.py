@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ringproof.errors import InputError
 from ringproof.reference.planning.domain import IntArray
+from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.planner import MAX_SEQUENCES
 
 MAX_LENGTH = 10**12
@@ -102,11 +105,21 @@ def plain(text: str, limit: int = 300) -> str:
     return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in cut)
 
 
-_LOGNORMAL = ("mean", "sigma", "min", "max", "n", "seed")
 _FOLDER_OPTION = re.compile(r",(glob|bytes-per-token|max)=")
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?(e[0-9]{1,2})?")
-_MOST_SIGMA = 10.0
 _NOTED = ("empty", "links", "unreadable", "cut")
+_Whole = Annotated[int, BeforeValidator(float)]
+
+
+class _Lognormal(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    mean: Annotated[float, Field(ge=1)]
+    n: Annotated[_Whole, Field(ge=1)]
+    sigma: Annotated[float, Field(ge=0, le=10)] = 1.1
+    min: Annotated[_Whole, Field(ge=1)] = 1
+    max: Annotated[_Whole, Field(ge=1)] = MAX_LENGTH
+    seed: Annotated[_Whole, Field(ge=0, le=2**32 - 1)] = 0
 
 
 def lognormal(options: str) -> Lengths:
@@ -124,47 +137,22 @@ def lognormal(options: str) -> Lengths:
     Raises:
         InputError: An option that is unknown, missing, no number, or out of range.
     """
-    source = f"lognormal:{options}"
-    given = _numbers(options, source)
-    for name in ("mean", "n"):
-        if name not in given:
-            raise InputError(plain(source), None, f"needs {name}=", f"add {name}=NUMBER")
-    mean, sigma = given["mean"], given.get("sigma", 1.1)
-    least, most = given.get("min", 1.0), given.get("max", float(MAX_LENGTH))
-    count, seed = given["n"], given.get("seed", 0.0)
-    for name, value in (("mean", mean), ("min", least), ("n", count)):
-        if value < 1:
-            raise InputError(plain(source), f"{value:g}", f"{name} is less than 1", "raise it")
-    for name in ("n", "seed", "min", "max"):
-        if not given.get(name, 0.0).is_integer():
-            problem = f"{name} is not a whole number"
-            raise InputError(plain(source), given[name], problem, "round it")
-    if least > most:
-        raise InputError(plain(source), None, f"min {least:.0f} is over max {most:.0f}", "swap")
-    if sigma > _MOST_SIGMA:
-        raise InputError(plain(source), sigma, f"sigma is over {_MOST_SIGMA:g}", "lower it")
-    if seed >= 2**32:
-        raise InputError(plain(source), f"{seed:.0f}", "seed is over 2**32 - 1", "lower it")
-    refuse_count(int(count), source)
-    center = math.log(mean) - sigma**2 / 2
-    drawn = np.random.RandomState(int(seed)).lognormal(center, sigma, int(count))
-    return make_lengths(np.clip(drawn, least, most).astype(np.int64), source)
-
-
-def _numbers(options: str, source: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in options.split(",") if options else ():
-        name, equals, value = part.partition("=")
-        if name not in _LOGNORMAL or not equals:
-            problem = f"{plain(name)!r} is not an option"
-            raise InputError(plain(source), None, problem, f"choose from {', '.join(_LOGNORMAL)}")
-        if name in found:
-            raise InputError(plain(source), None, f"{name} is there twice", "leave one out")
+    source = plain(f"lognormal:{options}")
+    pairs = [part.partition("=")[::2] for part in options.split(",") if part]
+    given = {plain(name): value for name, value in pairs}
+    if len(given) < len(pairs):
+        raise InputError(source, None, "has an option twice", "leave one out")
+    for name, value in given.items():
         if not _NUMBER.fullmatch(value):
             problem = f"{name} is not a number from 0 on"
-            raise InputError(plain(source), plain(value), problem, "write digits")
-        found[name] = float(value)
-    return found
+            raise InputError(source, plain(value), problem, "write digits")
+    form = built(_Lognormal, given, f"{source}: ", f"write {', '.join(_Lognormal.model_fields)}")
+    if form.min > form.max:
+        raise InputError(source, None, f"min {form.min} is over max {form.max}", "swap them")
+    refuse_count(form.n, source)
+    center = math.log(form.mean) - form.sigma**2 / 2
+    drawn = np.random.RandomState(form.seed).lognormal(center, form.sigma, form.n)
+    return make_lengths(np.clip(drawn, form.min, form.max).astype(np.int64), source)
 
 
 def folder(options: str) -> Lengths:
