@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +46,9 @@ class Domain:
     rank_multiple: int = ZIGZAG_CHUNKS
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "max_tokens_per_rank", "microbatch_multiple", "rank_multiple"):
+        for name in ("max_tokens_per_rank", "microbatch_multiple", "rank_multiple"):
             _at_least_one(name, getattr(self, name))
-        _at_most_the_largest(self.ranks)
+        _check_ranks(self.ranks)
         if self.max_sequences is not None:
             _at_least_one("max_sequences", self.max_sequences)
         if self.max_tokens_per_rank < self.rank_multiple:
@@ -68,6 +69,11 @@ class Domain:
         rows = self.max_tokens_per_rank // self.rank_multiple * self.rank_multiple
         return self.cp_sizes[-1] * rows
 
+    @cached_property
+    def chains(self) -> tuple[tuple[int, ...], ...]:
+        """The longest selections of `cp_sizes` in which each size divides the next."""
+        return chains(self.cp_sizes)
+
     def rank_tokens(self, lengths: IntArray, size: int) -> IntArray:
         """Padded tokens that each rank of a group of ``size`` holds of each sequence."""
         unit = self.rank_multiple
@@ -79,7 +85,8 @@ def _at_least_one(name: str, value: int) -> None:
         raise InputError(name, value, "is less than 1", "give a positive number")
 
 
-def _at_most_the_largest(ranks: int) -> None:
+def _check_ranks(ranks: int) -> None:
+    _at_least_one("ranks", ranks)
     if ranks > MAX_RANKS:
         raise InputError("ranks", ranks, f"more than {MAX_RANKS:,}", "plan one domain")
 
@@ -100,34 +107,26 @@ def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
         InputError: Another word, a size that does not divide ``ranks``, nothing left, or more ranks
             than any domain has.
     """
-    _at_least_one("ranks", ranks)
-    _at_most_the_largest(ranks)
+    _check_ranks(ranks)
     _at_least_one("min-cp", minimum)
     if spec == "pow2":
-        found: Iterable[int] = (size for size in divisors(ranks) if size & (size - 1) == 0)
-        found = (*found, ranks)
+        found = [*(size for size in divisors(ranks) if size & (size - 1) == 0), ranks]
     elif spec == "divisors":
-        found = divisors(ranks)
+        found = list(divisors(ranks))
     else:
-        found = _listed(spec, ranks)
+        parts = [part.strip() for part in spec.split(",")]
+        if not all(part.isdecimal() and len(part) <= 9 for part in parts):
+            remedy = "write pow2, divisors or numbers such as 1,2,4"
+            raise InputError("cp-sizes", spec, "is not a list of group sizes", remedy)
+        found = list(map(int, parts))
+        for size in found:
+            if size < 1 or ranks % size:
+                problem = f"{size} does not divide the domain of {ranks} ranks"
+                raise InputError("cp-sizes", spec, problem, f"choose from {divisors(ranks)}")
     sizes = tuple(sorted({size for size in found if size >= minimum}))
     if not sizes:
         remedy = f"choose at most {ranks}, or other --cp-sizes"
         raise InputError("min-cp", minimum, "leaves no group size", remedy)
-    return sizes
-
-
-def _listed(spec: str, ranks: int) -> Sequence[int]:
-    sizes = []
-    for part in spec.split(","):
-        if not part.strip().isdecimal() or len(part.strip()) > 9:
-            remedy = "write pow2, divisors or numbers such as 1,2,4"
-            raise InputError("cp-sizes", spec, "is not a list of group sizes", remedy)
-        size = int(part)
-        if size < 1 or ranks % size:
-            problem = f"{size} does not divide the domain of {ranks} ranks"
-            raise InputError("cp-sizes", spec, problem, f"choose from {divisors(ranks)}")
-        sizes.append(size)
     return sizes
 
 

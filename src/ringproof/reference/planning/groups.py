@@ -245,14 +245,13 @@ def placed(packing: Packing, offsets: IntArray, batch: Batch) -> Microbatch:
     by_group = np.argsort(packing.home, kind="stable")
     ids = batch.order[packing.members[by_group]].tolist()
     ends = np.cumsum(packing.groups.count).tolist()
-    starts = [0, *ends]
+    places = zip(offsets.tolist(), packing.groups.level.tolist(), [0, *ends], ends, strict=False)
     groups: list[Group] = []
     position = 0
-    for index in np.argsort(offsets, kind="stable").tolist():
-        first, size = int(offsets[index]), packing.sizes[packing.groups.level[index]]
+    for first, level, start, end in sorted(places):
         groups += dummies(position, first, packing.sizes)
-        groups.append(Group(first, size, tuple(ids[starts[index] : ends[index]])))
-        position = first + size
+        groups.append(Group(first, packing.sizes[level], tuple(ids[start:end])))
+        position = first + packing.sizes[level]
     groups += dummies(position, batch.domain.ranks, packing.sizes)
     return Microbatch(tuple(groups))
 

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from ringproof.reference.planning.costs import Batch, Items
-from ringproof.reference.planning.domain import Domain, IntArray, chains
+from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.groups import Packing, assembled
 
 FULL_ENOUGH = 0.998
@@ -50,7 +50,7 @@ def usable_chains(batch: Batch, longest: int) -> list[tuple[int, ...]]:
     domain, tokens = batch.domain, batch.tokens[:, batch.kind[longest]].tolist()
     sizes = zip(domain.cp_sizes, tokens, strict=True)
     fitting = {size for size, rows in sizes if rows <= domain.max_tokens_per_rank}
-    return [chain for chain in chains(domain.cp_sizes) if chain[-1] in fitting][:_MOST_CHAINS]
+    return [chain for chain in domain.chains if chain[-1] in fitting][:_MOST_CHAINS]
 
 
 def first_fit(tokens: IntArray, domain: Domain) -> list[list[int]]:
