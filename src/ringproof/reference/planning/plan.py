@@ -74,15 +74,7 @@ class Metrics:
     def as_json(self) -> dict[str, Any]:
         """The measures as plain data."""
         histogram = {str(size): count for size, count in sorted(self.cp_histogram.items())}
-        return {
-            "unit": self.unit,
-            "makespan": self.makespan,
-            "lower_bound": self.lower_bound,
-            "ratio": self.ratio,
-            "padding_fraction": self.padding_fraction,
-            "cp_histogram": histogram,
-            "planning_seconds": self.planning_seconds,
-        }
+        return {**vars(self), "ratio": self.ratio, "cp_histogram": histogram}
 
 
 @dataclass(frozen=True)
