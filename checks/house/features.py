@@ -117,8 +117,7 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.reference.packing.partition import PARTITIONS
     from ringproof.reference.packing.sequences import TAILS
     from ringproof.reference.planning import hardware, shapes
-    from ringproof.reference.training.options import GRAPHS
-    from ringproof.reference.training.schedules import SCHEDULES
+    from ringproof.reference.training.options import GRAPHS, SCHEDULES
     from ringproof.rehearsal.conform.cases import chosen
     from ringproof.rehearsal.faults.trials import FAULTS
 

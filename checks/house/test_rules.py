@@ -109,7 +109,6 @@ HARNESS, PACKING = "src/ringproof/harness/logs/b.py", "src/ringproof/reference/p
 EXCEPTIONS = MappingProxyType(
     {
         "src/ringproof/cli/parity.py::function-length::attention": "what each option says",
-        "src/ringproof/cli/train.py::function-length::train": "what each option says of itself",
     }
 )
 

@@ -1,43 +1,53 @@
-"""Options of a run, which are checked as a whole before any rank starts, without torch."""
+"""Options of a run, which are checked as a whole before any rank starts, without torch.
+
+``ringproof train`` makes its options from these fields: each has its name with dashes, unless the
+field gives another, and the help text of the field.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from ringproof.errors import InputError, check_name
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES, check_scope
 from ringproof.reference.model.config import ModelConfig, preset
-from ringproof.reference.packing.capacity import RankCapacity
-from ringproof.reference.planning.domain import choose_cp_sizes
 from ringproof.reference.topology.dynamic_catalogue import level_sizes
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.schedules import SCHEDULES
+
+if TYPE_CHECKING:
+    from ringproof.reference.packing.capacity import RankCapacity
 
 DTYPES = ("float64", "float32", "bfloat16")
 GRAPHS = ("off", "static", "bank")
+SCHEDULES = ("padded", "packed", "dynamic")
 _OF_CAPACITY = ("graphs", "graph_rows", "graph_sequences", "graphs_overflow")
+
+
+def _option(default: Any, text: str, name: str = "") -> Any:
+    """Declare a field that is an option of ``ringproof train``, with its help text."""
+    return field(default=default, metadata={"help": text, "name": name})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The model to train: a preset of `ringproof.reference.model.config`.
+    """The model to train: a preset of `ringproof.reference.model.config`."""
 
-    ``mtp`` is the number of tokens predicted beyond the next one. With ``recompute``, each layer
-    runs its forward again in the backward.
-    """
-
-    preset: str = "qwen3-tiny"
-    mtp: int = 0
-    dtype: str = "float32"
-    recompute: bool = False
+    preset: str = _option(
+        "qwen3-tiny", "Name of the model: qwen3-tiny, moonlight-tiny or nemotron-h-tiny."
+    )
+    mtp: int = _option(0, "Number of tokens predicted beyond the next one (MTP).")
+    dtype: str = _option("float32", "Precision of the model: float64, float32 or bfloat16.")
+    recompute: bool = _option(
+        False, "Recompute the activations of each layer in its backward pass."
+    )
 
     def __post_init__(self) -> None:
         check_name("dtype", self.dtype, DTYPES)
         preset(self.preset)
-        if self.mtp < 0:
-            raise InputError("mtp", self.mtp, "is negative", "give 0 or more")
+        _at_least(0, self, "mtp")
 
     @property
     def config(self) -> ModelConfig:
@@ -47,26 +57,27 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelOptions:
-    """Distribution of the model and the data over ranks.
-
-    Args:
-        layout: Parallel sizes.
-        vpp: Chunks of layers per pipeline rank. More than one gives interleaved 1F1B.
-        fully_sharded: Whether FSDP2 shards parameters over the DP x CP domain.
-        ranks_per_node: Ranks of a domain in one node, for ``a2a+p2p``; 0 if all are.
-    """
+    """Distribution of the model and the data over ranks. The layout has four options."""
 
     layout: RankLayout
-    vpp: int = 1
-    sequence_parallel: bool = True
-    fully_sharded: bool = False
-    comm_type: str = "p2p"
-    ranks_per_node: int = 0
+    vpp: int = _option(1, "Number of model chunks on each pipeline rank.")
+    sequence_parallel: bool = _option(
+        True, "Shard rows over the tensor parallel ranks between layers."
+    )
+    fully_sharded: bool = _option(
+        False, "Shard parameters over the DP x CP ranks (FSDP2).", "--fsdp"
+    )
+    comm_type: str = _option(
+        "p2p", "CP communication type: p2p, all_gather, a2a or a2a+p2p.", "--comm"
+    )
+    ranks_per_node: int = _option(
+        0, "Number of DP x CP ranks in a node, for a2a+p2p. 0 means all ranks."
+    )
 
     def __post_init__(self) -> None:
         check_name("comm_type", self.comm_type, COMM_TYPES)
-        _at_least("vpp", self.vpp, 1)
-        _at_least("ranks_per_node", self.ranks_per_node, 0)
+        _at_least(1, self, "vpp")
+        _at_least(0, self, "ranks_per_node")
         if self.vpp > 1 and self.layout.pp == 1:
             raise InputError("vpp", self.vpp, "interleaves stages, and there is one", "raise pp")
         if self.ranks_per_node and self.domain % self.ranks_per_node:
@@ -91,33 +102,32 @@ class ParallelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """Data of each step, and how it is planned.
+    """Data of each step, and how it is planned."""
 
-    Args:
-        data: Source of documents; see `ringproof.reference.training.data`.
-        seed: Seed of the data, its order and the parameters.
-        global_batch: Sequences per step.
-        max_sequence_length: Maximum tokens per sequence. Longer documents are cut.
-        max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
-        cp_sizes: CP sizes of dynamic groups: ``pow2``, ``divisors`` or a comma-separated list.
-        forced_sizes: CP sizes that microbatches take in turn instead of the planner's choice, for
-            tests. Empty for the planner's choice.
-    """
-
-    data: str = "stdlib"
-    seed: int = 0
-    global_batch: int = 16
-    max_sequence_length: int = 1024
-    schedule: str = "dynamic"
-    max_tokens_per_rank: int = 1024
-    cp_sizes: str = "pow2"
-    forced_sizes: tuple[int, ...] = ()
+    data: str = _option(
+        "stdlib",
+        "Training data: stdlib, stdlib:definitions, folder:PATH,glob=*.txt or synthetic.",
+    )
+    seed: int = _option(0, "Random seed of the data, its order and the parameters.")
+    global_batch: int = _option(16, "Number of sequences in a step.")
+    max_sequence_length: int = _option(
+        1024, "Largest number of tokens of a document; longer ones are cut.", "--max-length"
+    )
+    schedule: str = _option("dynamic", "Batch schedule: padded, packed or dynamic.")
+    max_tokens_per_rank: int = _option(
+        1024, "Largest number of rows of a rank in one microbatch, padding included."
+    )
+    cp_sizes: str = _option(
+        "pow2", "CP sizes that Dynamic CP may choose: pow2, divisors or a list such as 1,2,3."
+    )
+    forced_sizes: tuple[int, ...] = _option(
+        (), "CP sizes that microbatches take in turn, for tests, such as 1,2,4.", "--force-cp"
+    )
 
     def __post_init__(self) -> None:
         check_name("schedule", self.schedule, SCHEDULES)
-        for name in ("global_batch", "max_tokens_per_rank"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("max_sequence_length", self.max_sequence_length, 2)
+        _at_least(1, self, "global_batch", "max_tokens_per_rank")
+        _at_least(2, self, "max_sequence_length")
         if self.schedule == "dynamic":
             return
         problem = f"has no effect with the {self.schedule} schedule"
@@ -129,20 +139,21 @@ class BatchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserOptions:
-    """Optimizer and learning rate, which rises for ``warmup_steps`` of all ``steps``.
+    """Optimizer and learning rate."""
 
-    Only matrices decay. ``clip`` is the largest global gradient norm; 0 for no clipping.
-    """
-
-    steps: int = 50
-    learning_rate: float = 3e-3
-    warmup_steps: int = 5
-    weight_decay: float = 0.1
-    clip: float = 1.0
+    steps: int = _option(50, "Number of optimiser steps.")
+    learning_rate: float = _option(3e-3, "Highest learning rate.")
+    warmup_steps: int = _option(
+        5, "Number of steps until the highest learning rate is reached.", "--warmup"
+    )
+    weight_decay: float = _option(0.1, "Weight decay of matrices.")
+    clip: float = _option(
+        1.0, "Largest gradient norm; larger gradients are clipped. 0 means no clipping."
+    )
 
     def __post_init__(self) -> None:
-        _at_least("steps", self.steps, 1)
-        _at_least("warmup_steps", self.warmup_steps, 0)
+        _at_least(1, self, "steps")
+        _at_least(0, self, "warmup_steps")
         for name in ("learning_rate", "weight_decay", "clip"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -151,26 +162,17 @@ class OptimiserOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepingOptions:
-    """Checkpoints and evaluations of a run.
+    """Checkpoints and evaluations of a run."""
 
-    Args:
-        save: Folder of the checkpoints; empty for none.
-        save_every: Steps between checkpoints; 0 for one after the last step.
-        resume: Whether to continue from the newest checkpoint.
-        evaluate_every: Steps between evaluations; 0 for none.
-        evaluate_batches: Global batches per evaluation.
-    """
-
-    save: str = ""
-    save_every: int = 0
-    resume: bool = False
-    evaluate_every: int = 0
-    evaluate_batches: int = 1
+    save: str = _option("", "Folder for checkpoints. Without it, none are written.")
+    save_every: int = _option(0, "Number of steps between checkpoints. 0 means one at the end.")
+    resume: bool = _option(False, "Continue from the newest checkpoint in the folder of --save.")
+    evaluate_every: int = _option(0, "Number of steps between evaluations. 0 means no evaluation.")
+    evaluate_batches: int = _option(1, "Number of global batches in an evaluation.")
 
     def __post_init__(self) -> None:
-        for name in ("save_every", "evaluate_every"):
-            _at_least(name, getattr(self, name), 0)
-        _at_least("evaluate_batches", self.evaluate_batches, 1)
+        _at_least(0, self, "save_every", "evaluate_every")
+        _at_least(1, self, "evaluate_batches")
         if (self.resume or self.save_every) and not self.save:
             raise InputError("save", "", "names no folder for checkpoints", "give --save FOLDER")
 
@@ -179,42 +181,38 @@ class KeepingOptions:
 class GraphOptions:
     """CUDA graphs of a run; names are those of ``graphs.names``.
 
-    Args:
-        graphs: ``off``; ``static`` for packs of fixed capacity without captures; ``bank`` for the
-            same computation with captured graphs.
-        graph_warmup: Number of runs before a capture.
-        graph_rows: Rows of a pack per rank; 0 for the maximum of a microbatch.
-        graph_sequences: Entries of a pack, the dummy included; 0 for enough for any pack.
-        graph_slots: Microbatches in flight; 0 for as many as the pipeline schedule needs.
-        graphs_overflow: What happens to a microbatch that does not fit: ``error`` or ``eager``.
-
     Raises:
         InputError: A name is unknown, a number is negative, or an option has no effect without
             graphs.
     """
 
-    graphs: str = "off"
-    graph_backend: str = "auto"
-    graph_scope: str = "layer"
-    graph_warmup: int = 3
-    graph_rows: int = 0
-    graph_sequences: int = 0
-    graph_slots: int = 0
-    graphs_overflow: str = "error"
+    graphs: str = _option(
+        "off", "CUDA graphs: off, static (packs of fixed capacity, eager) or bank (replayed)."
+    )
+    graph_backend: str = _option(
+        "auto", "What captures graphs: auto, cuda, transformer-engine or tape (on a CPU)."
+    )
+    graph_scope: str = _option("layer", "Part of a layer that is captured: layer, attn or router.")
+    graph_warmup: int = _option(3, "Number of runs before a capture; at least 1 on a GPU.")
+    graph_rows: int = _option(
+        0, "Number of rows of a pack on a rank. 0 means --max-tokens-per-rank."
+    )
+    graph_sequences: int = _option(
+        0, "Number of sequences of a pack, a dummy included. 0 means enough for any pack."
+    )
+    graph_slots: int = _option(
+        0, "Number of microbatches in flight. 0 means what the pipeline needs."
+    )
+    graphs_overflow: str = _option(
+        "error", "What happens to a pack that fits no graph: error, or eager to run it without one."
+    )
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("graphs", GRAPHS),
-            ("graph_backend", NAMES),
-            ("graph_scope", SCOPES),
-            ("graphs_overflow", OVERFLOWS),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(name, value, "unknown", f"use one of {', '.join(known)}")
-        for name in ("graph_warmup", "graph_rows", "graph_sequences", "graph_slots"):
-            if getattr(self, name) < 0:
-                raise InputError(name, getattr(self, name), "is negative", "give 0 or more")
+        check_name("graphs", self.graphs, GRAPHS, "unknown")
+        check_name("graph_backend", self.graph_backend, NAMES, "unknown")
+        check_name("graph_scope", self.graph_scope, SCOPES, "unknown")
+        check_name("graphs_overflow", self.graphs_overflow, OVERFLOWS, "unknown")
+        _at_least(0, self, "graph_warmup", "graph_rows", "graph_sequences", "graph_slots")
         for one in fields(self):
             used = self.graphs == "bank" or one.name == "graphs"
             used = used or (self.graphs == "static" and one.name in _OF_CAPACITY)
@@ -264,6 +262,8 @@ class TrainOptions:
         Raises:
             InputError: The rows cannot be divided, or there are more than a microbatch may have.
         """
+        from ringproof.reference.packing.capacity import RankCapacity  # imports numpy
+
         graphs, most = self.graphs, self.batch.max_tokens_per_rank
         if graphs.graphs == "off":
             return None
@@ -299,6 +299,8 @@ class TrainOptions:
         Raises:
             InputError: A size does not divide the domain.
         """
+        from ringproof.reference.planning.domain import choose_cp_sizes  # imports numpy
+
         if self.batch.schedule != "dynamic":
             return (self.parallel.layout.cp,)
         sizes = choose_cp_sizes(self.batch.cp_sizes, self.parallel.domain)
@@ -372,6 +374,8 @@ def _check_heads(part: str, heads: int, tp: int, sizes: tuple[int, int], field: 
         raise InputError(field, size, problem, f"allow only sizes such as {fitting}")
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(name, value, f"is less than {least}", f"give {least} or more")
+def _at_least(least: int, options: Any, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < least:
+            problem = f"is less than {least}" if least else "is negative"
+            raise InputError(name, getattr(options, name), problem, f"give {least} or more")

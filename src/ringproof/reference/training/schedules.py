@@ -44,8 +44,8 @@ from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.plan import finished
 from ringproof.reference.planning.simulate import simulate
+from ringproof.reference.training.options import SCHEDULES
 
-SCHEDULES = ("padded", "packed", "dynamic")
 RING_STEP_TOKENS = 16
 """A step of the ring costs as much as so many tokens: an estimate, not measured. It only keeps
 short sequences from being spread over many ranks for nothing."""
@@ -61,7 +61,7 @@ class Schedule:
     """Settings from which steps are planned.
 
     Args:
-        name: One of :data:`SCHEDULES`.
+        name: One of ``options.SCHEDULES``.
         ranks: Ranks of the DP x CP domain.
         max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
         cp_size: CP size of ``padded`` and ``packed``.
