@@ -169,10 +169,18 @@ def routed(change: Callable[[StepPlan, list[PackedBatch]], list[PackedBatch]]) -
 
 def run_with(change: Callable[[list[PackedBatch]], list[PackedBatch]]) -> Patch:
     """A step runs other microbatches than were routed."""
-    run = trainer.run_microbatches
-    return mock.patch.object(
-        trainer, "run_microbatches", lambda runner, batches: run(runner, change(batches))
-    )
+    return _runner_with("train", change)
+
+
+def _runner_with(name: str, change: Callable[[list[PackedBatch]], list[PackedBatch]]) -> Patch:
+    """A method of a run's runner is given other microbatches."""
+
+    def changed(parts: Assembly) -> Assembly:
+        method = getattr(parts.runner, name)
+        setattr(parts.runner, name, lambda batches: method(change(batches)))
+        return parts
+
+    return assembled(changed)
 
 
 def reduced(
@@ -789,12 +797,11 @@ def no_whole_rounds(site: Site) -> Patch:
 )
 def evaluation_keeps_group_of_one(site: Site) -> Patch:
     """Evaluation runs on the group that the last training microbatch left (one rank)."""
-    evaluate = trainer.evaluate_microbatches
 
-    def changed(runner: Any, batches: list[PackedBatch]) -> Any:
-        return evaluate(runner, [left_alone(site, batch, batches[-1]) for batch in batches])
+    def change(batches: list[PackedBatch]) -> list[PackedBatch]:
+        return [left_alone(site, batch, batches[-1]) for batch in batches]
 
-    return mock.patch.object(trainer, "evaluate_microbatches", changed)
+    return _runner_with("evaluate", change)
 
 
 @fault("checkpoint-without-optimiser", "qwen3, CP 2, resumed after step 1", "checkpoint")

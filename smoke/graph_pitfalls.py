@@ -134,7 +134,7 @@ def _captured(function: Callable[..., Any], size: int, *, together: bool) -> Any
         one = Capture(name=f"stage, CP size {size}", function=function, inputs=(tensor(3),))
         return TapeBackend().capture([one])[0]
 
-    return refuse_together(capture, dist.group.WORLD) if together else capture()
+    return refuse_together(capture) if together else capture()
 
 
 def _from_next(rank: RankContext) -> float:

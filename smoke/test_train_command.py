@@ -120,8 +120,7 @@ def rank_one_refuses(rank: RankContext) -> None:
             raise InputError("b.txt", 3, "cannot be read", "leave it out")
         return rank.rank
 
-    assert dist.group.WORLD is not None
-    refuse_together(read, dist.group.WORLD)
+    refuse_together(read)
 
 
 def rank_one_breaks(rank: RankContext) -> str:
@@ -131,17 +130,15 @@ def rank_one_breaks(rank: RankContext) -> str:
         if rank.rank == 1:
             raise MemoryError("no room for a batch")
 
-    assert dist.group.WORLD is not None
     try:
-        refuse_together(read, dist.group.WORLD)
+        refuse_together(read)
     except (MemoryError, OtherRankFailed) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def nobody_refuses(rank: RankContext) -> int:
-    assert dist.group.WORLD is not None
-    return refuse_together(lambda: rank.rank, dist.group.WORLD)
+    return refuse_together(lambda: rank.rank)
 
 
 def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training import pipeline, sharded
+from ringproof.reference.training import pipeline
 from smoke import training_steps
 from smoke.training_steps import Run
 
@@ -170,10 +170,10 @@ def count_reductions(rank: RankContext, *, run: Run, deferred: bool) -> int:
     """Reduce-scatters over the domain in one step."""
     names = ("reduce_scatter_single", "reduce_scatter_tensor")  # torch 2.13 renamed it
     name = next(name for name in names if hasattr(dist, name))
-    defer = sharded.reduce_with_last if deferred else lambda call: lambda last: None
+    defer = pipeline.StageCall.before_backward if deferred else lambda call, last: None
     with (
         mock.patch.object(dist, name, side_effect=getattr(dist, name)) as counted,
-        mock.patch.object(sharded, "reduce_with_last", defer),
+        mock.patch.object(pipeline.StageCall, "before_backward", defer),
         training_steps.made_for(rank, run) as made,
     ):
         training_steps.step(made, 0)

@@ -27,9 +27,7 @@ from ringproof.reference.training.pipeline import (
     Message,
     Runner,
     StageCall,
-    evaluate_microbatches,
     make_runner,
-    run_microbatches,
 )
 from smoke.faults import Site, injected
 from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
@@ -147,11 +145,10 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
             )
             for chunk in range(layout.coordinate("pp", rank.rank), chunks, layout.pp)
         ]
-        calls, before = [StageCall(stage) for stage in own], []
+        calls = [StageCall(stage) for stage in own]
         if run.sharded:
             mesh = sharded.domain_mesh(groups.domain, rank.device)
             calls = [sharded.shard_stage(stage, stage.layers.values(), mesh) for stage in own]
-            before = [sharded.reduce_with_last(call) for call in calls]
         shards = layout.tp if tensor_parallel.rows_are_cut else 1
         message = Message(run.capacity // shards, config.hidden, dtype, rank.device, shards)
         parameters = gradients.trained_parameters(own)
@@ -159,7 +156,7 @@ def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
             run,
             groups,
             dynamic,
-            make_runner(calls, message, groups.pipeline, before),
+            make_runner(calls, message, groups.pipeline),
             parameters,
             gradients.make_optimiser(parameters, weight_decay=0.1),
             rank.device,
@@ -170,7 +167,7 @@ def step(made: Made, index: int) -> dict[str, Any]:
     """One step: losses, norm and gradients; the parameters move."""
     parameters, groups = made.parameters, made.groups
     made.optimiser.zero_grad()
-    losses = run_microbatches(made.runner, own_batches(made, index))
+    losses = made.runner.train(own_batches(made, index))
     total = gradients.sum_losses(losses, LOSSES, groups, made.device)
     trainer.reduce_gradients(parameters, groups)  # where faults are injected
     norm = gradients.gradient_norm(parameters, groups)
@@ -186,7 +183,7 @@ def train(rank: RankContext, *, run: Run) -> dict[str, Any]:
     """Some steps, and an evaluation after them."""
     with injected(run.fault, Site(rank, run.layout)), made_for(rank, run) as made:
         steps = [step(made, index) for index in range(run.steps)]
-        losses = evaluate_microbatches(made.runner, own_batches(made, 99))
+        losses = made.runner.evaluate(own_batches(made, 99))
         total = gradients.sum_losses(losses, LOSSES, made.groups, made.device)
         return {
             "losses": [one["losses"] for one in steps],

@@ -13,7 +13,7 @@ from torch.distributed import checkpoint as distributed_checkpoint
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from ringproof.errors import InputError
-from ringproof.reference.training.checkpoint_metadata import METADATA, TensorReader, read_metadata
+from ringproof.reference.training.checkpoint import METADATA, TensorReader, read_metadata
 
 
 class Planted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -16,7 +17,7 @@ from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.model.config import preset
 from ringproof.reference.planning.samples import parse_samples
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from ringproof.reference.training.banks import RankHolding, graphs_record, holding_of
+from ringproof.reference.training.banks import graphs_record, rank_record
 from ringproof.reference.training.records import (
     GraphsRecord,
     GraphTotals,
@@ -42,11 +43,13 @@ RECORD = GraphsRecord(
     },
     stage_bytes=(9 * MIB, 10 * MIB),
 )
-TOTALS = GraphTotals.of_steps((1, 4, 8), [({1: 3, 4: 2, 8: 0}, 1), ({1: 5, 4: 0, 8: 0}, 2)])
+COUNTS = (({1: 3, 4: 2, 8: 0}, 1), ({1: 5, 4: 0, 8: 0}, 2))
+STEPS = [replace(STEP, graph_replays=replays, graph_eager=eager) for replays, eager in COUNTS]
+TOTALS = GraphTotals.of_steps((1, 4, 8), STEPS)
 
 
-def held(bank: GraphBank) -> RankHolding:
-    return holding_of([bank], options(slots=SLOTS), (1,), stage=0, seconds=2.5)
+def held(bank: GraphBank) -> GraphsRecord:
+    return rank_record([bank], options(slots=SLOTS), (1,), scope="layer", seconds=2.5)
 
 
 def test_each_static_tensor_is_counted_once(alone: ContextParallelGroup) -> None:
@@ -58,7 +61,7 @@ def test_each_static_tensor_is_counted_once(alone: ContextParallelGroup) -> None
     assert found.memory[1].inputs < sum(memory.inputs for memory in bank.memory.values())
     assert found.entries == found.memory[1].entries == len(parts) * SLOTS == len(graphs)
     assert found.memory[1].private == sum(memory.private for memory in bank.memory.values())
-    one = graphs_record(found, "tape", "layer", SLOTS)
+    one = graphs_record(found, stage=0)
     assert (one.total, one.stage_bytes) == (found.total, (found.total,))
     assert (one.entries, one.capture_seconds, one.rank) == (len(graphs), 2.5, 0)
     bank.reset()

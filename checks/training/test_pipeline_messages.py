@@ -20,8 +20,6 @@ from ringproof.reference.training.pipeline import (
     StageCall,
     StepState,
     check_backend,
-    evaluate_microbatches,
-    run_microbatches,
 )
 
 MESSAGE = Message(8, 3, torch.float64, torch.device("cpu"))
@@ -52,14 +50,9 @@ class Toy(nn.Module):
 
 def middle(last: bool = False) -> tuple[PipelinedStage, StepState, Toy, list[bool]]:
     toy, step_state, announced = Toy(last=last), StepState(), []
-    stage = PipelinedStage(
-        StageCall(toy),
-        step_state,
-        MESSAGE,
-        first=False,
-        last=last,
-        before_backward=announced.append,
-    )
+    call: Any = StageCall(toy)
+    call.before_backward = announced.append
+    stage = PipelinedStage(call, step_state, MESSAGE, first=False, last=last)
     return stage, step_state, toy, announced
 
 
@@ -122,20 +115,15 @@ def test_loop_adds_losses_and_gradients_of_microbatches() -> None:
     loop = LoopRunner([StageCall(toy)])
     xs = [torch.ones(rows, 3, dtype=torch.float64) * rows for rows in (1, 2, 4)]
     batches: Any = [Batch(len(x), x) for x in xs]
-    losses = run_microbatches(loop, batches)
+    losses = loop.train(batches)
     expected = torch.cat([toy.linear(x) for x in xs]).square().sum()
     assert torch.allclose(losses["lm"], expected, rtol=1e-14)
     (gradient,) = torch.autograd.grad(expected, [toy.linear.weight])
     assert toy.linear.weight.grad is not None
     assert torch.allclose(toy.linear.weight.grad, gradient, rtol=1e-13)
     toy.zero_grad()
-    assert torch.equal(evaluate_microbatches(loop, batches)["lm"], losses["lm"])
+    assert torch.equal(loop.evaluate(batches)["lm"], losses["lm"])
     assert toy.linear.weight.grad is None
-
-
-def test_a_step_without_microbatches_is_refused() -> None:
-    with pytest.raises(InputError, match="no microbatch"):
-        run_microbatches(LoopRunner([]), [])
 
 
 def test_a_pipeline_that_would_hang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,11 +61,10 @@ class CountingPipeline(PipelineRunner):
     def __init__(self, rank: int, pp: int, vpp: int) -> None:
         self._group: Any = SimpleNamespace(size=lambda: pp, rank=lambda: rank)
         self._calls: Any = (None,) * vpp
-        self._before_backward: Any = self._calls
         self._chunks = pp * vpp
         self.made: list[CountingStage] = []
 
-    def _make_stage(self, chunk: int, call: Any, before_backward: Any) -> Any:
+    def _make_stage(self, chunk: int, call: Any) -> Any:
         self.made.append(CountingStage(chunk, self._chunks, int(self._group.size())))
         return self.made[-1]
 

@@ -1,78 +1,50 @@
-"""Checks and exceptions that end a run on all ranks together."""
+"""Checks and exceptions that end a run on all ranks together. Everything here is a collective."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError
 
 Result = TypeVar("Result")
-Refusal = tuple[str, str | None, str, str]
-"""The arguments of an ``InputError``, its value as text: what can be sent to other ranks."""
-
-
-class Raised(NamedTuple):
-    """Exception of one rank, in the form in which other ranks receive it.
-
-    ``refusal`` has the fields of an ``InputError`` and is ``None`` for another exception; ``text``
-    has class and message.
-    """
-
-    rank: int
-    refusal: Refusal | None
-    text: str
 
 
 class OtherRankFailed(RuntimeError):
     """Another rank raised an exception that is not an ``InputError``."""
 
 
-_HALF = 8  # hexadecimal digits that fit in an int64 without its sign
+def check_agreement(digest: str, *, what: str) -> None:
+    """Check that all ranks of the world have the same digest.
 
-
-def check_agreement(
-    digest: str, group: dist.ProcessGroup, *, what: str, device: torch.device | None = None
-) -> None:
-    """Check that all ranks of a group have the same digest. A collective; all ranks raise together.
+    The whole world is asked, since the pipeline stages and tensor parallel ranks of one microbatch
+    are in different domains.
 
     Args:
-        digest: 16 hexadecimal digits.
-        group: Ranks that have to agree. Use the world, since the pipeline stages and tensor
-            parallel ranks of one microbatch are in different domains.
+        digest: A digest of the value.
         what: Name of the digested value for the message, such as ``plan of step 7``.
-        device: Device of the backend's tensors; the CPU when ``None``.
 
     Raises:
         InputError: Some ranks differ from the majority. The message names them. Of two equally
             large groups, the one with the lowest rank counts as the majority.
     """
-    own = torch.tensor([int(digest[:_HALF], 16), int(digest[_HALF:], 16)], device=device)
-    found = torch.empty(dist.get_world_size(group), 2, dtype=own.dtype, device=device)
-    # torch 2.13 renamed the collective and warns about the old name.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(found.flatten(), own, group=group)
-    digests = [f"{first:08x}{second:08x}" for first, second in found.tolist()]
+    digests = gathered(digest)
     different = outliers(digests)
     if different:
-        ranks = ", ".join(str(dist.get_global_rank(group, place)) for place in different)
+        ranks = ", ".join(map(str, different))
         problem = f"rank {ranks} made another than the other {len(digests) - len(different)} ranks"
         remedy = "give every rank the same seed, data and options"
         raise InputError(what, None, problem, remedy)
 
 
-def refuse_together(
-    function: Callable[[], Result], group: dist.ProcessGroup, *, device: torch.device | None = None
-) -> Result:
-    """Call a function on every rank, and raise on all ranks if it raises on one.
+def refuse_together(function: Callable[[], Result]) -> Result:
+    """Call a function on every rank of the world, and raise on all ranks if it raises on one.
 
-    A collective. Without it, the other ranks would wait for a rank that has already ended.
-
-    The function may communicate only with ranks that fail in the same way, as a capture does: its
-    TP and CP peers run the same code on the same shapes.
+    Without it, the other ranks would wait for a rank that has already ended. The function may
+    communicate only with ranks that fail in the same way, as a capture does: its TP and CP peers
+    run the same code on the same shapes.
 
     Raises:
         InputError: The function raised it on some rank. If several ranks raised, the error of the
@@ -86,39 +58,42 @@ def refuse_together(
         results.append(function())
     except Exception as error:  # the other ranks must not wait for this one after any exception
         own = error
-    raised = torch.tensor([own is not None], dtype=torch.int32, device=device)
-    dist.all_reduce(raised, group=group)
-    if not raised.item():
+    found = gathered(own and (_refusal(own), f"{type(own).__name__}: {own}"))
+    raised = [(one[0] is not None, rank, *one) for rank, one in enumerate(found) if one is not None]
+    if not raised:
         return results[0]
-    found: list[Raised | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, own and _raised(own), group=group)
     if own is not None and not isinstance(own, InputError):
         raise own
-    first = min((one for one in found if one), key=lambda one: (one.refusal is not None, one.rank))
-    if first.refusal is None:
-        raise OtherRankFailed(f"rank {first.rank} raised {first.text}") from own
-    raise InputError(*first.refusal)
+    _, rank, refusal, text = min(raised)
+    if refusal is None:
+        raise OtherRankFailed(f"rank {rank} raised {text}") from own
+    raise InputError(*refusal)
 
 
-def world() -> dist.ProcessGroup:
-    """Return the default process group, which has to be initialized."""
-    group = dist.group.WORLD
-    assert group is not None, "the default process group is not initialised"
-    return group
+def on_first_rank(function: Callable[[], Result]) -> Result:
+    """Call a function on rank 0, and return its result or raise its exception on every rank."""
+    first: Result = gathered(refuse_together(lambda: function() if not dist.get_rank() else None))[
+        0
+    ]
+    return first
 
 
-def _raised(error: Exception) -> Raised:
-    refusal = refusal_of(error) if isinstance(error, InputError) else None
-    return Raised(dist.get_rank(), refusal, f"{type(error).__name__}: {error}")
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks, in the order of the ranks."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
 
 
-def refusal_of(error: InputError) -> Refusal:
-    """Return the fields of an error, with which another rank can raise the same error."""
+def _refusal(error: Exception) -> tuple[str, str | None, str, str] | None:
+    """Return the fields with which another rank can raise the same ``InputError``."""
+    if not isinstance(error, InputError):
+        return None
     value = None if error.value is None else str(error.value)
     return error.field, value, error.problem, error.remedy
 
 
-def outliers(digests: list[str]) -> tuple[int, ...]:
+def outliers(digests: Sequence[str]) -> tuple[int, ...]:
     """Return the indices of the values that differ from the most frequent value.
 
     If two values are equally frequent, the one that occurs first counts as the most frequent.

@@ -20,7 +20,7 @@ from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.planning import Pipeline as PipelineShape
 from ringproof.reference.topology.context import ParallelContext, parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
-from ringproof.reference.training.agreement import refuse_together, world
+from ringproof.reference.training.agreement import refuse_together
 from ringproof.reference.training.banks import graph_banks
 from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.data import DataSplit, Documents, Sampler, read_data
@@ -38,7 +38,7 @@ from ringproof.reference.training.pipeline import Message, Runner, StageCall, ma
 from ringproof.reference.training.records import GraphsRecord
 from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import MultiplyAdds, Schedule, check_fit
-from ringproof.reference.training.sharded import domain_mesh, reduce_with_last, shard_stage
+from ringproof.reference.training.sharded import domain_mesh, shard_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def assembly(
         InputError: The layout does not fill the world, or data, model and layout do not fit.
     """
     schedule = make_schedule(options)
-    data = refuse_together(lambda: _readable(options, schedule), world(), device=device)
+    data = refuse_together(lambda: _readable(options, schedule))
     sampler = Sampler(
         seed=options.batch.seed,
         global_batch=options.batch.global_batch,
@@ -124,7 +124,8 @@ def assembly(
             device=device,
         )
         with graph_banks(options, schedule, stages, groups, needs, backend=backend) as captured:
-            runner = _runner(options, stages, captured.banks, groups, reduction, device=device)
+            banks, record = captured
+            runner = _runner(options, stages, banks, groups, reduction, device=device)
             parameters = trained_parameters(stages)
             weight_decay = options.optimiser.weight_decay
             yield Assembly(
@@ -140,8 +141,8 @@ def assembly(
                 optimiser=make_optimiser(parameters, weight_decay=weight_decay),
                 needs=needs,
                 place=place_of(parallel.layout, context.rank),
-                banks=captured.banks,
-                graphs=captured.record,
+                banks=banks,
+                graphs=record,
             )
 
 
@@ -240,8 +241,8 @@ def _runner(
         unsharded = [StageCall(*pair) for pair in zip(stages, of_stage, strict=True)]
         return make_runner(unsharded, message, pipeline)
     mesh = domain_mesh(groups.domain, device)
-    calls = [shard_stage(stage, stage.layers.values(), mesh) for stage in stages]
-    return make_runner(calls, message, pipeline, [reduce_with_last(call) for call in calls])
+    sharded = [shard_stage(stage, stage.layers.values(), mesh) for stage in stages]
+    return make_runner(sharded, message, pipeline)
 
 
 def identity_of(options: TrainOptions, documents: Documents) -> Identity:

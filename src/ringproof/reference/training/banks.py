@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -21,19 +21,11 @@ from ringproof.reference.model.static import with_metadata
 from ringproof.reference.packing.capacity import padding_pack
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
-from ringproof.reference.training.agreement import refuse_together, world
+from ringproof.reference.training.agreement import gathered, refuse_together
 from ringproof.reference.training.options import TrainOptions, microbatches_in_flight
 from ringproof.reference.training.records import GraphsRecord, SizeMemory
 from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import Schedule, StepPlan
-
-
-@dataclass(frozen=True)
-class CapturedBanks:
-    """One bank for each stage of this rank, and the record of all ranks; empty without graphs."""
-
-    banks: tuple[GraphBank, ...] = ()
-    record: GraphsRecord | None = None
 
 
 @contextmanager
@@ -45,17 +37,20 @@ def graph_banks(
     needs: TokenNeeds,
     *,
     backend: CaptureBackend | None,
-) -> Iterator[CapturedBanks]:
+) -> Iterator[tuple[tuple[GraphBank, ...], GraphsRecord | None]]:
     """Capture every CP size for each stage of this rank, and free all graphs on exit.
 
     A collective over the world. If one rank cannot capture, all ranks raise, so that no pipeline
     stage waits for it. Without ``--graphs bank`` nothing is captured, and no backend is needed.
 
+    Yields:
+        One bank for each stage of this rank, and the record of all ranks.
+
     Raises:
         InputError: A part cannot be captured, or the graphs do not fit in the memory that is free.
     """
     if options.graphs.graphs != "bank":
-        yield CapturedBanks()
+        yield (), None
         return
     capacity = schedule.capacity
     assert capacity is not None, "graphs have one, see TrainOptions"
@@ -76,9 +71,9 @@ def graph_banks(
     scope = options.graphs.graph_scope
     with ExitStack() as stack:
         banks, seconds = _captured(stages, scope, samples, made, stack)
+        own = rank_record(banks, made, schedule.sizes, scope=scope, seconds=seconds)
         stage = options.parallel.layout.coordinate("pp", dist.get_rank())
-        own = holding_of(banks, made, schedule.sizes, stage=stage, seconds=seconds)
-        yield CapturedBanks(banks, graphs_record(own, made.backend.name, scope, made.slots))
+        yield banks, graphs_record(own, stage)
 
 
 def _captured(
@@ -104,10 +99,10 @@ def _captured(
             stack.callback(banks[-1].reset)
         return tuple(banks)
 
-    needed = refuse_together(estimate, world(), device=options.device)
+    needed = refuse_together(estimate)
     check_fits(need_of(needed, options.device), samples[-1].rows)
     started = time.perf_counter()
-    banks = refuse_together(capture, world(), device=options.device)
+    banks = refuse_together(capture)
     return banks, time.perf_counter() - started
 
 
@@ -167,46 +162,27 @@ def replayed_in_step(
     return dict(zip(sizes, replayed, strict=True)), eager
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankHolding:
-    """Memory of the graph banks of one rank.
-
-    Args:
-        stage: Pipeline rank.
-        entries: Number of entries in its banks.
-        seconds: Duration of their capture.
-        rows: Bytes of the static rows, which all CP sizes share.
-        memory: All other memory, by CP size.
-    """
-
-    stage: int
-    entries: int
-    seconds: float
-    rows: int
-    memory: Mapping[int, SizeMemory]
-
-    @property
-    def total(self) -> int:
-        """Sum of all bytes."""
-        return self.rows + sum(held.total for held in self.memory.values())
-
-
-def holding_of(
+def rank_record(
     banks: Sequence[GraphBank],
     options: BankOptions,
     sizes: Sequence[int],
     *,
-    stage: int,
+    scope: str,
     seconds: float,
-) -> RankHolding:
-    """Count the memory of a rank's banks by CP size, each static tensor once."""
+) -> GraphsRecord:
+    """Count the memory of this rank's banks by CP size, each static tensor once."""
     rows = options.shape[0] * options.shape[1] * options.dtype.itemsize
     memories = [bank.memory for bank in banks]
     parts = sum(len({(key.layer, key.slot) for key in memory}) for memory in memories)
-    return RankHolding(
-        stage=stage,
-        entries=sum(map(len, memories)),
-        seconds=seconds,
+    entries = sum(map(len, memories))
+    return GraphsRecord(
+        backend=options.backend.name,
+        scope=scope,
+        slots=options.slots,
+        entries=entries,
+        entries_of_rank=entries,
+        capture_seconds=seconds,
+        rank=dist.get_rank(),
         rows=parts * rows,
         memory={size: _of_size(memories, size, rows) for size in sizes},
     )
@@ -230,23 +206,17 @@ def _of_size(
     return SizeMemory(entries=count, inputs=inputs, gradients=gradients, private=private)
 
 
-def graphs_record(own: RankHolding, backend: str, scope: str, slots: int) -> GraphsRecord:
-    """Collect the record of all ranks. A collective over the world."""
-    found: list[RankHolding] = [own] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    rank = max(range(len(found)), key=lambda one: found[one].total)
-    stages = sorted({holding.stage for holding in found})
-    return GraphsRecord(
-        backend=backend,
-        scope=scope,
-        slots=slots,
-        entries=sum(holding.entries for holding in found),
-        entries_of_rank=max(holding.entries for holding in found),
-        capture_seconds=max(holding.seconds for holding in found),
-        rank=rank,
-        rows=found[rank].rows,
-        memory=found[rank].memory,
+def graphs_record(own: GraphsRecord, stage: int) -> GraphsRecord:
+    """Make one record of those of all ranks, each with its pipeline rank. A collective."""
+    found = gathered((stage, own))
+    records = [record for _, record in found]
+    return replace(
+        max(records, key=lambda record: record.total),
+        entries=sum(record.entries for record in records),
+        entries_of_rank=max(record.entries for record in records),
+        capture_seconds=max(record.capture_seconds for record in records),
         stage_bytes=tuple(
-            max(holding.total for holding in found if holding.stage == stage) for stage in stages
+            max(record.total for place, record in found if place == one)
+            for one in sorted({place for place, _ in found})
         ),
     )

@@ -7,41 +7,72 @@ previous one stays.
 
 Tensors are written with ``torch.distributed.checkpoint``. Each key names the tensor parallel and
 pipeline rank it belongs to. So tensors that all ranks of a domain hold are written once, and shards
-are written by the ranks that hold them. Loading runs no code from the files; see
-:mod:`~ringproof.reference.training.checkpoint_metadata`.
+are written by the ranks that hold them.
+
+Loading runs no code from the files. ``torch.distributed.checkpoint`` writes its metadata as a
+pickle and reads it with ``pickle.load``, which calls whatever the file names. It also unpickles
+each entry that the metadata marks as bytes instead of a tensor. `read_metadata` accepts the classes
+that describe tensors, and nothing else. Torch reads the tensors with ``weights_only=True``.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
+import pickle
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as distributed_checkpoint
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint import CheckpointException, FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
+from ringproof.files import read_input, write_atomically
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.agreement import refusal_of
-from ringproof.reference.training.checkpoint_metadata import TensorReader, read_metadata
+from ringproof.reference.training.agreement import on_first_rank
 from ringproof.reference.training.gradients import TrainedParameter
-
-Result = TypeVar("Result")
 
 LATEST = "latest"
 DESCRIPTION = "run.json"
 FORMAT = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter, beside the number of its steps."""
+
+METADATA = ".metadata"
+LARGEST_BYTES = 1 << 30
+
+_PATHS = frozenset({"PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath"})
+_ACCEPTED = MappingProxyType(
+    {
+        "pathlib": _PATHS,
+        "pathlib._local": _PATHS,  # Python 3.13
+        "torch": frozenset({"Size"}),  # and the types of elements
+        "torch.serialization": frozenset({"_get_layout"}),  # looks a name up in a table
+        "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+        "torch.distributed.checkpoint.metadata": frozenset(
+            {
+                "BytesStorageMetadata",
+                "ChunkStorageMetadata",
+                "Metadata",
+                "MetadataIndex",
+                "StorageMeta",
+                "TensorProperties",
+                "TensorStorageMetadata",
+                "_MEM_FORMAT_ENCODING",
+            }
+        ),
+    }
+)
 
 Identity = Mapping[str, str | int | float | bool]
 """Argument to value, of those that must be the same when a run goes on. As JSON has them."""
@@ -83,10 +114,10 @@ def save(folder: Path, state: TrainingState, step: int) -> Path:
     Raises:
         InputError: The checkpoint cannot be written. All ranks raise.
     """
-    partial = _on_first_rank(lambda: _begin(folder, step))
+    partial = on_first_rank(lambda: _begin(folder, step))
     with _refusing("save", folder, "cannot be written", "name a writable folder"):
         distributed_checkpoint.save(_tensors(state), checkpoint_id=str(partial))
-    return _on_first_rank(lambda: _finish(folder, partial, state.identity, step))
+    return on_first_rank(lambda: _finish(folder, partial, state.identity, step))
 
 
 def load(folder: Path, state: TrainingState) -> int:
@@ -98,9 +129,9 @@ def load(folder: Path, state: TrainingState) -> int:
         InputError: There is no checkpoint, it is damaged, or it was written by a run with other
             arguments, of which the message names the first. All ranks raise.
     """
-    chosen, step, identity = _on_first_rank(lambda: _newest(folder))
+    chosen, step, identity = on_first_rank(lambda: _newest(folder))
     _check_identity(folder, identity, dict(state.identity))
-    _on_first_rank(lambda: _check_metadata(chosen))
+    on_first_rank(lambda: bool(read_metadata(chosen)))  # the metadata itself is not sent
     tensors = _tensors(state)
     with _refusing("resume", chosen, "is damaged", "remove it and name an older one in latest"):
         distributed_checkpoint.load(tensors, storage_reader=TensorReader(chosen))
@@ -114,7 +145,7 @@ def check_unused(folder: Path) -> None:
     Raises:
         InputError: The folder has a finished checkpoint. All ranks raise.
     """
-    if _on_first_rank(lambda: exists(folder)):
+    if on_first_rank(lambda: exists(folder)):
         problem = "has checkpoints of a run"
         raise InputError("save", folder, problem, "go on with --resume, or name another folder")
 
@@ -210,10 +241,6 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
         return folder / name, int(description["step"]), dict(description["identity"])
 
 
-def _check_metadata(chosen: Path) -> None:
-    read_metadata(chosen)
-
-
 def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
     """Check that every argument is the same; the message names the first that differs."""
     asked = json.loads(json.dumps(asked))
@@ -225,25 +252,6 @@ def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) 
                 was += ", and the learning rate of the steps done depends on it"
                 remedy = "resume with the same, or begin anew in another folder"
             raise InputError(name, asked.get(name), was, remedy)
-
-
-def _on_first_rank(function: Callable[[], Result]) -> Result:
-    """Call a function on rank 0, and return its result or raise its InputError on every rank."""
-    outcome: list[Any] = [None]
-    if dist.get_rank() == 0:
-        try:
-            outcome[0] = function()
-        except InputError as error:
-            outcome[0] = refusal_of(error)
-            dist.broadcast_object_list([False, *outcome])
-            raise
-        dist.broadcast_object_list([True, *outcome])
-        return outcome[0]
-    received: list[Any] = [None, None]
-    dist.broadcast_object_list(received)
-    if not received[0]:
-        raise InputError(*received[1])
-    return received[1]
 
 
 @contextmanager
@@ -259,3 +267,57 @@ def _refusing(field: str, place: Path, problem: str, remedy: str) -> Iterator[No
         if isinstance(error, InputError):
             raise
         raise InputError(field, place, problem, remedy) from error
+
+
+class TensorReader(FileSystemReader):
+    """Reads a folder that ``torch.distributed.checkpoint`` wrote, if it holds tensors only."""
+
+    def read_metadata(self, *_arguments: Any, **_options: Any) -> Metadata:
+        """Return the metadata; see `read_metadata`."""
+        metadata = read_metadata(Path(self.path))
+        if metadata.storage_meta is None:
+            metadata.storage_meta = StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _Restricted(pickle.Unpickler):
+    """An unpickler that finds the classes of tensor metadata, and no other name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class of that name, or refuse it."""
+        element = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not element and name not in _ACCEPTED.get(module, ()):
+            raise _Foreign(f"names {module}.{name}, which may run code")
+        return super().find_class(module, name)
+
+
+class _Foreign(pickle.UnpicklingError):
+    """The metadata names something that does not describe a tensor."""
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read the metadata of the checkpoint in a folder; all its entries are tensors.
+
+    Raises:
+        InputError: The metadata cannot be read, is damaged, or holds more than tensors.
+    """
+    path, remedy = folder / METADATA, "remove this checkpoint and name an older one in latest"
+    data = read_input(path, LARGEST_BYTES, field="resume", remedy=remedy)
+    try:
+        return _loaded(data)
+    except _Foreign as error:
+        remedy = "do not use this checkpoint: ringproof did not write it"
+        raise InputError("resume", path, str(error), remedy) from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise InputError("resume", path, "is damaged", remedy) from error
+
+
+def _loaded(data: bytes) -> Metadata:
+    metadata = _Restricted(io.BytesIO(data)).load()
+    if not isinstance(metadata, Metadata):
+        raise TypeError(f"{type(metadata).__name__} is no metadata")
+    for key, entry in metadata.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            raise _Foreign(f"holds {key} as pickled bytes, which may run code")
+    return metadata

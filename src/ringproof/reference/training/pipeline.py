@@ -13,7 +13,7 @@ one schedule is created and kept for each number that occurs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -36,9 +37,6 @@ from ringproof.reference.model.batch import PackedBatch
 
 Losses = dict[str, torch.Tensor]
 """This rank's part of each loss by name, detached and summed over microbatches."""
-
-BeforeBackward = Callable[[bool], None]
-"""Called before a stage's backward of each microbatch, with true before the last one."""
 
 KEPT_SCHEDULES = 8
 """Each has buffers for all its microbatches, so the oldest goes when another number comes up."""
@@ -115,11 +113,8 @@ class StepState:
 class StageCall(nn.Module):
     """Calls a stage and returns tuple and dictionary instead of its ``StageOutput``.
 
-    FSDP2 registers its hooks on tensors in tuples and dictionaries, not on those in a dataclass.
-
-    Args:
-        stage: The stage.
-        bank: Graph bank, which gives each microbatch its slot; ``None`` without graphs.
+    FSDP2 registers its hooks on tensors in tuples and dictionaries, not on those in a dataclass. A
+    graph bank gives each microbatch its slot; it is ``None`` without graphs.
     """
 
     def __init__(self, stage: nn.Module, bank: GraphBank | None = None) -> None:
@@ -131,29 +126,29 @@ class StageCall(nn.Module):
         output: Any = self.stage(x, batch if self.bank is None else self.bank.enter(batch))
         return output.value, dict(output.losses)
 
+    def before_backward(self, last: bool) -> None:
+        """Let FSDP reduce gradients only in the backward of a step's last microbatch."""
+        if isinstance(self, FSDPModule):
+            self.set_requires_gradient_sync(last)
+
 
 class LoopRunner:
-    """Runs all stages on this rank, one microbatch after the other.
+    """Runs all stages, in order, on this rank, one microbatch after the other.
 
-    Args:
-        calls: The stages in order, each a :class:`StageCall`.
-        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
+    Both runners communicate over every CP group that a microbatch names, and with FSDP over the
+    domain, whose ranks must have the same number of microbatches.
     """
 
-    def __init__(
-        self, calls: Sequence[nn.Module], before_backward: Sequence[BeforeBackward] = ()
-    ) -> None:
-        self._calls = tuple(calls)
-        self._before_backward = tuple(before_backward)
-        self._step_state = StepState()
+    def __init__(self, calls: Sequence[StageCall]) -> None:
+        self._calls, self._step_state = tuple(calls), StepState()
 
     def train(self, batches: Sequence[PackedBatch]) -> Losses:
         """Run forward and backward of every microbatch. Gradients are added in the parameters."""
         self._step_state.begin(batches)
         for index, batch in enumerate(batches):
             loss = self._forward(batch)
-            for before_backward in self._before_backward:
-                before_backward(self._step_state.is_last(index))
+            for call in self._calls:
+                call.before_backward(self._step_state.is_last(index))
             loss.backward()
         return self._step_state.losses
 
@@ -183,24 +178,16 @@ class PipelineRunner:
         calls: This rank's stages in order, each a :class:`StageCall`.
         message: Format of messages between stages, the same on all ranks.
         group: Pipeline ranks, in order; two or more.
-        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
 
     Raises:
         InputError: This version of torch cannot run pipelines over the backend of the group.
     """
 
     def __init__(
-        self,
-        calls: Sequence[nn.Module],
-        message: Message,
-        group: dist.ProcessGroup,
-        before_backward: Sequence[BeforeBackward] = (),
+        self, calls: Sequence[StageCall], message: Message, group: dist.ProcessGroup
     ) -> None:
         check_backend(dist.get_backend(group))
-        self._calls = tuple(calls)
-        self._message = message
-        self._group = group
-        self._before_backward = tuple(before_backward) or (None,) * len(self._calls)
+        self._calls, self._message, self._group = tuple(calls), message, group
         self._step_state = StepState()
         self._schedules: dict[int, Any] = {}
         self._chunks = len(self._calls) * int(group.size())
@@ -240,7 +227,7 @@ class PipelineRunner:
                     self._forward_one(chunk, call, batch)
         return self._step_state.losses
 
-    def _forward_one(self, chunk: int, call: nn.Module, batch: PackedBatch) -> None:
+    def _forward_one(self, chunk: int, call: StageCall, batch: PackedBatch) -> None:
         x = batch.tokens
         if chunk > 0:
             x = self._message.empty(self._message.rows(batch))
@@ -250,7 +237,7 @@ class PipelineRunner:
         if chunk < self._chunks - 1:
             dist.send(value.contiguous(), self._holder(chunk + 1), group=self._group)
 
-    def _own_chunks(self) -> list[tuple[int, nn.Module]]:
+    def _own_chunks(self) -> list[tuple[int, StageCall]]:
         size, rank = int(self._group.size()), int(self._group.rank())
         return [(local * size + rank, call) for local, call in enumerate(self._calls)]
 
@@ -268,10 +255,7 @@ class PipelineRunner:
     def _make_schedule(self, microbatches: int) -> Any:
         """Create a schedule and its stages, which have buffers for each microbatch."""
         size = int(self._group.size())
-        stages = [
-            self._make_stage(chunk, call, before)
-            for (chunk, call), before in zip(self._own_chunks(), self._before_backward, strict=True)
-        ]
+        stages = [self._make_stage(chunk, call) for chunk, call in self._own_chunks()]
         if len(stages) > 1:
             _check_interleaved(microbatches, size)
             return _unscaled(ScheduleInterleaved1F1B, stages, microbatches)
@@ -279,22 +263,13 @@ class PipelineRunner:
         kind = Schedule1F1B if microbatches >= size else ScheduleGPipe
         return _unscaled(kind, stages[0], microbatches)
 
-    def _make_stage(
-        self, chunk: int, call: nn.Module, before_backward: BeforeBackward | None
-    ) -> PipelineStage:
+    def _make_stage(self, chunk: int, call: StageCall) -> PipelineStage:
         """Create a stage with given message shapes, so that torch does not run it to infer them."""
         first, last = chunk == 0, chunk == self._chunks - 1
         on_meta = {"device": "meta", "requires_grad": True}
         message = self._message.empty(self._message.capacity, **on_meta)
         loss = torch.empty(1, dtype=loss_dtype(self._message.dtype), **on_meta)
-        stage = PipelinedStage(
-            call,
-            self._step_state,
-            self._message,
-            first=first,
-            last=last,
-            before_backward=before_backward,
-        )
+        stage = PipelinedStage(call, self._step_state, self._message, first=first, last=last)
         return PipelineStage(
             stage,
             chunk,
@@ -313,30 +288,15 @@ class PipelinedStage(nn.Module):
     with zeros for the sent message. Autograd does the reverse, so the other rows affect no result
     and no gradient.
 
-    Args:
-        call: A :class:`StageCall`, sharded or not.
-        step_state: State of the running step.
-        message: Format of the messages.
-        first: Whether the input is tokens instead of a message.
-        last: Whether the output is a loss instead of a message.
-        before_backward: See :data:`BeforeBackward`.
+    The input of the first stage is tokens, and the output of the last stage is a loss.
     """
 
     def __init__(
-        self,
-        call: nn.Module,
-        step_state: StepState,
-        message: Message,
-        *,
-        first: bool,
-        last: bool,
-        before_backward: BeforeBackward | None = None,
+        self, call: StageCall, step_state: StepState, message: Message, *, first: bool, last: bool
     ) -> None:
         super().__init__()
-        self.call = call
-        self._step_state, self._message = step_state, message
+        self.call, self._step_state, self._message = call, step_state, message
         self._first, self._last = first, last
-        self._before_backward = before_backward
 
     def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> torch.Tensor:
         """Run one microbatch.
@@ -357,9 +317,9 @@ class PipelinedStage(nn.Module):
             sent = value.reshape(1).to(loss_dtype(self._message.dtype), copy=True)
         else:
             sent = functional.pad(value, (0, 0, 0, self._message.capacity - rows))
-        before_backward, last = self._before_backward, self._step_state.is_last(index)
-        if before_backward is not None and sent.requires_grad:
-            sent.register_hook(lambda _: before_backward(last))
+        last = self._step_state.is_last(index)
+        if sent.requires_grad:
+            sent.register_hook(lambda _: self.call.before_backward(last))
         return sent
 
 
@@ -406,47 +366,15 @@ Runner = LoopRunner | PipelineRunner
 
 
 def make_runner(
-    calls: Sequence[nn.Module],
-    message: Message,
-    pipeline_group: dist.ProcessGroup | None,
-    before_backward: Sequence[BeforeBackward] = (),
+    calls: Sequence[StageCall], message: Message, pipeline_group: dist.ProcessGroup
 ) -> Runner:
     """Return a loop for one pipeline rank, and torch's schedules for several.
 
     Args:
-        calls: This rank's stages in order, each a :class:`StageCall`; stage ``i`` is chunk
-            ``i * ranks + rank`` of the model.
+        calls: This rank's stages in order; stage ``i`` is chunk ``i * ranks + rank`` of the model.
         message: Format of messages between pipeline ranks. The loop does not use it.
-        pipeline_group: Pipeline ranks; ``None`` for one rank.
-        before_backward: For each stage, or empty; see :data:`BeforeBackward`.
+        pipeline_group: Pipeline ranks.
     """
-    if pipeline_group is None or pipeline_group.size() == 1:
-        return LoopRunner(calls, before_backward)
-    return PipelineRunner(calls, message, pipeline_group, before_backward)
-
-
-def run_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
-    """Run forward and backward of a step's microbatches.
-
-    A collective over the pipeline and over every CP group that a microbatch names. With FSDP also
-    over the domain, whose ranks must have the same number of microbatches.
-
-    Returns:
-        The parts of the losses that this rank's stages computed, by name, on the device; see
-        `gradients.sum_losses`. Gradients are added to those in the parameters.
-
-    Raises:
-        InputError: There is no microbatch; see also :meth:`PipelineRunner.train`.
-    """
-    return runner.train(_checked(batches))
-
-
-def evaluate_microbatches(runner: Runner, batches: Sequence[PackedBatch]) -> Losses:
-    """Compute the losses without gradients; otherwise like :func:`run_microbatches`."""
-    return runner.evaluate(_checked(batches))
-
-
-def _checked(batches: Sequence[PackedBatch]) -> Sequence[PackedBatch]:
-    if not batches:
-        raise InputError("batches", 0, "a step has no microbatch", "give every rank at least one")
-    return batches
+    if pipeline_group.size() == 1:
+        return LoopRunner(calls)
+    return PipelineRunner(calls, message, pipeline_group)

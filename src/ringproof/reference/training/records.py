@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -197,7 +197,7 @@ class GraphsRecord:
     rank: int
     rows: int
     memory: Mapping[int, SizeMemory]
-    stage_bytes: tuple[int, ...]
+    stage_bytes: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
@@ -243,16 +243,10 @@ class GraphTotals:
     eager: int
 
     @classmethod
-    def of_steps(
-        cls, sizes: Iterable[int], steps: Iterable[tuple[Mapping[int, int], int]]
-    ) -> GraphTotals:
+    def of_steps(cls, sizes: Iterable[int], steps: Sequence[StepRecord]) -> GraphTotals:
         """Sum the replays and eager passes of all steps, by captured CP size."""
-        replays, eager = dict.fromkeys(sizes, 0), 0
-        for replayed, without in steps:
-            eager += without
-            for size, count in replayed.items():
-                replays[size] = replays.get(size, 0) + count
-        return cls(replays=replays, eager=eager)
+        replays = {size: sum(one.graph_replays.get(size, 0) for one in steps) for size in sizes}
+        return cls(replays=replays, eager=sum(one.graph_eager for one in steps))
 
     @property
     def unused(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ringproof.errors import InputError
-from ringproof.reference.training.pipeline import BeforeBackward, StageCall
+from ringproof.reference.training.pipeline import StageCall
 
 
 def domain_mesh(domain: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
@@ -34,9 +34,6 @@ def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh)
 
     Parameters are freed after the forward and gathered again for the backward, since in a pipeline
     other microbatches run between the two.
-
-    Returns:
-        The stage for ``make_runner``, to be used with :func:`reduce_with_last`.
 
     Raises:
         InputError: The mesh has CPUs, on which this version of torch cannot shard.
@@ -52,16 +49,6 @@ def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh)
         if isinstance(module, FSDPModule):
             _sum_gradients(module)
     return call
-
-
-def reduce_with_last(call: nn.Module) -> BeforeBackward:
-    """Return a hook that reduces a sharded stage's gradients only after the last microbatch."""
-    sharded: Any = call
-
-    def before_backward(last: bool) -> None:
-        sharded.set_requires_gradient_sync(last)
-
-    return before_backward
 
 
 def _sum_gradients(module: Any) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
-from ringproof.reference.training.agreement import check_agreement, refuse_together, world
+from ringproof.reference.training.agreement import check_agreement, refuse_together
 from ringproof.reference.training.assembly import Assembly, assembly
 from ringproof.reference.training.banks import check_slots, replayed_in_step
 from ringproof.reference.training.data import Documents, Sampler
@@ -38,7 +39,6 @@ from ringproof.reference.training.gradients import (
     sum_losses,
 )
 from ringproof.reference.training.options import TrainOptions
-from ringproof.reference.training.pipeline import evaluate_microbatches, run_microbatches
 from ringproof.reference.training.records import (
     EvaluationRecord,
     GraphsRecord,
@@ -74,9 +74,9 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as plain data, without the parts that a run does not have."""
-        own = {name: value for name, value in asdict(self).items() if not name.startswith("graph")}
         records = {"graphs": self.graphs, "graph_totals": self.graph_totals}
-        return {**own, **{name: r.as_json() for name, r in records.items() if r is not None}}
+        own = {name: value for name, value in asdict(self).items() if name not in records}
+        return {**own, **{name: one.as_json() for name, one in records.items() if one is not None}}
 
 
 def train(
@@ -113,10 +113,11 @@ def train(
             last = step + 1 == options.optimiser.steps
             if options.keeping.save and (last or _due(step + 1, every)):
                 checkpoint.save(folder, parts.state(), step + 1)
-        totals = _graph_totals(parts, records)
-        if totals is not None:
-            report(totals)
-        return _summary(records, start, graphs=parts.graphs, graph_totals=totals)
+        if parts.graphs is None or not records:
+            return _summary(records, start, parts.graphs)
+        totals = GraphTotals.of_steps(parts.schedule.sizes, records)
+        report(totals)
+        return _summary(records, start, parts.graphs, totals)
 
 
 def train_step(parts: Assembly, step: int) -> StepRecord:
@@ -131,7 +132,7 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
     check_slots(parts.options, plan)
     for bank in parts.banks:
         bank.begin()
-    losses = run_microbatches(parts.runner, _batches(parts, plan, parts.data.training))
+    losses = parts.runner.train(_batches(parts, plan, parts.data.training))
     replayed, eager = replayed_in_step(parts.banks, parts.schedule.sizes, parts.device)
     reduce_gradients(parts.parameters, parts.reduction)
     norm = gradient_norm(parts.parameters, parts.reduction)
@@ -184,7 +185,7 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     for batch in range(count):
         what = f"plan of evaluation batch {batch + 1}"
         plan = agreed_plan(parts, documents, sampler.indices(batch), what)
-        losses = evaluate_microbatches(parts.runner, _batches(parts, plan, documents))
+        losses = parts.runner.evaluate(_batches(parts, plan, documents))
         values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
         totals = [total + value / count for total, value in zip(totals, values, strict=True)]
     return EvaluationRecord(
@@ -212,8 +213,8 @@ def agreed_plan(parts: Assembly, documents: Documents, indices: IntArray, what: 
         check_plan(plan, what, multiple=parts.schedule.microbatch_multiple)
         return plan
 
-    plan = refuse_together(planned, world(), device=parts.device)
-    check_agreement(plan_digest(plan), world(), what=what, device=parts.device)
+    plan = refuse_together(planned)
+    check_agreement(plan_digest(plan), what=what)
     return plan
 
 
@@ -224,9 +225,7 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
         InputError: A rank cannot read a document. All ranks raise.
     """
     rank = parts.groups.domain_rank
-    owned = refuse_together(
-        lambda: owned_documents(documents, plan, rank), world(), device=parts.device
-    )
+    owned = refuse_together(lambda: owned_documents(documents, plan, rank))
     return route(plan, owned, parts.groups, parts.needs)
 
 
@@ -260,23 +259,18 @@ def _run_record(options: TrainOptions, device: torch.device) -> RunRecord:
     return RunRecord(arguments=asdict(options), world_size=ranks, environment=environment)
 
 
-def _graph_totals(parts: Assembly, records: list[StepRecord]) -> GraphTotals | None:
-    """Return the totals of this run's steps; ``None`` without graphs or without a step."""
-    if parts.graphs is None or not records:
-        return None
-    counts = [(record.graph_replays, record.graph_eager) for record in records]
-    return GraphTotals.of_steps(parts.schedule.sizes, counts)
-
-
-def _summary(records: list[StepRecord], start: int, **graphs: Any) -> Summary:
-    if not records:
-        return Summary(start, float("nan"), float("nan"), 0.0, start, **graphs)
-    speeds = sorted(record.tokens_per_second for record in records)
+def _summary(
+    records: list[StepRecord],
+    start: int,
+    graphs: GraphsRecord | None,
+    totals: GraphTotals | None = None,
+) -> Summary:
     return Summary(
-        steps=records[-1].step,
-        first_loss=records[0].loss,
-        last_loss=records[-1].loss,
-        tokens_per_second=speeds[len(speeds) // 2],
+        steps=start + len(records),
+        first_loss=records[0].loss if records else math.nan,
+        last_loss=records[-1].loss if records else math.nan,
+        tokens_per_second=median_high([one.tokens_per_second for one in records] or [0.0]),
         resumed_at=start,
-        **graphs,
+        graphs=graphs,
+        graph_totals=totals,
     )
