@@ -13,9 +13,8 @@ shows what a GPU would do with new data in old places:
   would have old data).
 * Registered random generators continue from replay to replay.
 
-Read in this order: ``memory`` (blocks, addresses, and their lives), ``source`` (lines of the
-function), ``operation``, ``recorder``, ``refusals`` and ``calls`` (what no device can capture),
-``segment`` (a captured pass), ``backend``.
+Read in this order: ``memory`` (blocks, addresses, and their lives), ``operation``, ``recorder`` and
+``refusals`` (what no device can capture), ``segment`` (a captured pass), ``backend``.
 
 The tape differs from a device: the capture computes, and is undone at its end; nothing overlaps;
 and memory that outlives a pass is not reused, only treated as lost where it could have been.

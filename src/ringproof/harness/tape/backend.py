@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 import torch
 
 from ringproof.errors import InputError, check_name
-from ringproof.harness.tape.calls import HostCalls
 from ringproof.harness.tape.memory import TapePool
-from ringproof.harness.tape.recorder import RandomState, Recorder, refuse_while_recording
+from ringproof.harness.tape.recorder import (
+    HostCalls,
+    RandomState,
+    Recorder,
+    refuse_while_recording,
+)
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
 from ringproof.reference.graphs.capture import capture_all

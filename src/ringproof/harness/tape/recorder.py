@@ -1,5 +1,8 @@
 """Records the operations of a captured function below autograd, and refuses what no graph can hold.
 
+Python calls that are not operations on a CPU (copies between host and device, and fills) are seen
+by :class:`HostCalls`. A refusal has the line of the captured function, and its name for a tensor.
+
 A tensor subclass (``DTensor``) reaches a dispatch mode as a whole. Its operations are returned to
 it, so that the operations on its parts and its communication are recorded, as a GPU would replay
 them.
@@ -7,12 +10,17 @@ them.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from numbers import Number
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -23,8 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ringproof.errors import InputError
 from ringproof.harness.tape.memory import Address, Block, TapePool, address_of
 from ringproof.harness.tape.operation import Frozen, Operation, touched
-from ringproof.harness.tape.refusals import Refusal, why_refused
-from ringproof.harness.tape.source import name_of, place, user_frame
+from ringproof.harness.tape.refusals import Refusal, why_call_refused, why_refused
 
 _ALLOCATIONS = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"
 ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
@@ -32,6 +39,15 @@ ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
 
 SWEEP_BYTES = 8 << 20
 """Bytes of new results after which those that nothing refers to any more are freed."""
+
+_PACKAGE = Path(__file__).parents[2]
+DRIVER = str(_PACKAGE / "reference" / "graphs" / "capture.py")
+_OWN = ("reference/graphs", "harness/tape", "rehearsal/standins")
+SKIPPED = (
+    *(str(_PACKAGE / folder) for folder in _OWN),
+    str(Path(torch.__file__).parent),
+    contextlib.__file__,
+)
 
 
 class RandomState:
@@ -117,7 +133,7 @@ class Recorder(TorchDispatchMode):
         self._fills = False
         self._new_bytes = 0
 
-    @contextmanager
+    @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
         """Mark that a number is written by a mask, which on a device is a fill."""
         self._fills = True
@@ -272,3 +288,109 @@ def _has_work(func: Any, results: tuple[Address | None, ...]) -> bool:
         return False
     changes = func._schema.is_mutable or not func._schema.returns
     return bool(changes or func.namespace == "c10d" or any(results))
+
+
+class HostCalls(TorchFunctionMode):
+    """Refuses Python calls that copy between host and device, which on a CPU do nothing."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        super().__init__()
+        self._name, self._recorder = name, recorder
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Check the name of a call, and run it."""
+        kwargs = dict(kwargs or {})
+        refusal = why_call_refused(getattr(func, "__name__", ""), args, kwargs)
+        if refusal is not None:
+            problem = f"{refusal.what} at {place()}: {refusal.why}"
+            raise InputError(self._name, None, problem, refusal.remedy)
+        if func is torch.Tensor.__setitem__:
+            with self._recorder.filling():
+                filled = fill_by_number(*args)
+            if filled:
+                return None
+        return func(*args, **kwargs)
+
+
+def fill_by_number(x: torch.Tensor, index: Any, value: Any) -> bool:
+    """Run ``x[index] = value`` as a fill if torch does so on a GPU; return whether it does.
+
+    On a GPU, writing a number by slices and integers, or by a mask, is a fill whose number is a
+    constant of the capture. On a CPU torch makes a tensor of the number first, which would look
+    like data from the host. By indices that are tensors, lists or several masks torch copies the
+    number to a GPU, too.
+    """
+    if not isinstance(value, Number):
+        return False
+    pieces = index if isinstance(index, tuple) else (index,)
+    if all(_is_basic(piece) for piece in pieces):
+        x[index].fill_(value)
+        return True
+    if not _is_mask(index, x):
+        return False
+    # Not masked_fill_, whose backward lays gradients out in another way, and so rounds differently.
+    x.index_put_((index,), torch.full((), value, dtype=x.dtype, device=x.device))
+    return True
+
+
+def _is_basic(piece: Any) -> bool:
+    """Return whether a piece of an index only chooses a view."""
+    basic = piece is None or piece is ... or isinstance(piece, int | slice)
+    return basic and not isinstance(piece, bool)
+
+
+def _is_mask(index: Any, x: torch.Tensor) -> bool:
+    """Return whether an index is a mask of the first dimensions."""
+    if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
+        return False
+    return index.shape == x.shape[: index.dim()]
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of the captured function; ``None`` in autograd's own nodes."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(SKIPPED):
+        if frame.f_code.co_filename == DRIVER:
+            return None
+        frame = frame.f_back
+    return frame
+
+
+def place() -> str:
+    """Return ``model/moe.py:99``, or the node of the backward, if there is one."""
+    frame = user_frame()
+    if frame is None:
+        node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+        return f"the backward of {node.name()}" if node is not None else "a module of torch"
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
+
+
+def name_of(tensor: torch.Tensor) -> str:
+    """Return the function's name for a tensor: a variable, or an attribute of ``self``.
+
+    >>> name_of(torch.ones(2))
+    'a tensor float32 [2]'
+    """
+    kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    frame = user_frame()
+    if frame is None:
+        return f"a tensor {kind}"
+    owner = frame.f_locals.get("self")
+    attributes = {
+        name: value
+        for part in ("__dict__", "_buffers", "_parameters")
+        for name, value in getattr(owner, part, {}).items()
+    }
+    named = (
+        *frame.f_locals.items(),
+        *((f"self.{name}", value) for name, value in attributes.items()),
+        *frame.f_globals.items(),
+    )
+    found = next((name for name, value in named if value is tensor), None)
+    return f"`{found}` {kind}" if found else f"a tensor {kind}"

@@ -13,12 +13,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ringproof.errors import InputError
-from ringproof.harness.tape.calls import HostCalls
 from ringproof.harness.tape.memory import Address, Block, address_of
 from ringproof.harness.tape.operation import Frozen, Operation, Touch, blocks
-from ringproof.harness.tape.recorder import RandomState, Recorder
+from ringproof.harness.tape.recorder import HostCalls, RandomState, Recorder, name_of, place
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
-from ringproof.harness.tape.source import name_of, place
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool
 
 
