@@ -99,10 +99,31 @@ def attend_packed(
         )
 
 
-def raise_on(rank: RankContext, *, culprit: int) -> None:
-    """One rank raises while the others wait for it in a collective."""
-    if rank.rank == culprit:
-        raise ValueError(f"rank {culprit} cannot go on")
+def fail(how: str) -> None:
+    """Fail as a rank can: ``killed``, ``refused``, ``raised`` or ``hung``; else nothing happens."""
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "refused":
+        raise InputError("b.txt", 3, "cannot be read", "leave it out")
+    if how == "raised":
+        raise ValueError("the real cause")
+    while how == "hung":
+        time.sleep(0.1)
+
+
+def fail_on(
+    rank: RankContext, *, culprits: Sequence[int], how: str, follower: int = -1, **_: Any
+) -> None:
+    """Some ranks fail while the others wait for them in a collective.
+
+    The follower ends its process half a second later, as a watchdog would.
+    """
+    dist.barrier()
+    if rank.rank in culprits:
+        fail(how)
+    if rank.rank == follower:
+        time.sleep(0.5)
+        os._exit(7)
     dist.barrier()
 
 
@@ -125,14 +146,7 @@ def step_then_hang(rank: RankContext, *, steps: int, seconds: float, culprit: in
         if rank.rank == 0:
             print(f"step {step}", flush=True)
     if rank.rank == culprit:
-        time.sleep(3600)
-    dist.barrier()
-
-
-def hang_on(rank: RankContext, *, culprit: int) -> None:
-    """One rank never arrives at a barrier."""
-    if rank.rank == culprit:
-        time.sleep(3600)
+        fail("hung")
     dist.barrier()
 
 
@@ -144,7 +158,7 @@ def hang_in_attention(rank: RankContext, *, culprit: int, comm_type: str, backwa
         if rank.rank != culprit:
             out.sum().backward()
     if rank.rank == culprit:
-        time.sleep(3600)
+        fail("hung")
     context_parallel_attention(q, q, q, comm_type=comm_type, group=dist.group.WORLD)
 
 
@@ -152,19 +166,6 @@ def print_for_ever(rank: RankContext) -> None:
     """A rank that is stuck in a loop and says so all the time."""
     while True:
         os.write(1, b"step\n" * 1000)
-
-
-def die_after(rank: RankContext, *, culprit: int, follower: int, how: str) -> None:
-    """One rank fails; another ends its process half a second later, as a watchdog would."""
-    dist.barrier()
-    if rank.rank == culprit and how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if rank.rank == culprit:
-        raise ValueError("the real cause")
-    if rank.rank == follower:
-        time.sleep(0.5)
-        os._exit(7)
-    dist.barrier()
 
 
 def variable(rank: RankContext, *, name: str) -> str | None:
@@ -182,11 +183,6 @@ class Unreadable:
 def return_unreadable(rank: RankContext) -> Any:
     """A value that the parent cannot read."""
     return Unreadable()
-
-
-def refuse(rank: RankContext) -> None:
-    """Every rank refuses the same input."""
-    raise InputError("--hcp", "2,3", "cannot be", "give 2,2")
 
 
 def report(rank: RankContext, *, text: str) -> tuple[int, int, int]:

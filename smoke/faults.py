@@ -36,14 +36,7 @@ from ringproof.reference.planning import Group, Microbatch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.topology.dynamic import ContextParallelGroup, DynamicGroups
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training import (
-    checkpoint,
-    gradients,
-    pipeline,
-    routing,
-    sharded,
-    trainer,
-)
+from ringproof.reference.training import checkpoint, gradients, pipeline, routing, sharded, trainer
 from ringproof.reference.training.assembly import Assembly
 from ringproof.reference.training.data import Sampler
 from ringproof.reference.training.gradients import ReductionGroups, TrainedParameter
@@ -298,10 +291,7 @@ def _share(batch: PackedBatch, size: int, place: int) -> PackedBatch:
 
 
 @fault(
-    "attention-group-not-restored",
-    QWEN3,
-    "refusal",
-    "Megatron-LM #5215, which restores TE's group",
+    "attention-group-not-restored", QWEN3, "refusal", "Megatron-LM #5215, which restores TE's group"
 )
 def attention_keeps_larger_group(site: Site) -> Patch:
     """Attention still has the group of the microbatch before, with this one's sequences."""
@@ -425,10 +415,7 @@ def ring_loses_gradients(site: Site) -> Patch:
 
 
 @fault(
-    "padding-undefined",
-    QWEN3,
-    "gradient norm",
-    "TransformerEngine #2898 with Megatron-LM #4359",
+    "padding-undefined", QWEN3, "gradient norm", "TransformerEngine #2898 with Megatron-LM #4359"
 )
 def padding_left_undefined(site: Site) -> Patch:
     """Attention leaves rows of padding undefined (NaN)."""

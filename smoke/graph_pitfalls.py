@@ -78,11 +78,7 @@ def refused_groups(rank: RankContext) -> dict[str, str]:
     ):
         static = static_batch(_microbatch((5, 7), groups.group(2)))
         twin = ContextParallelGroup(flat=dist.new_group([0, 1]))
-        for name, group in (
-            ("same", groups.group(2)),
-            ("own", groups.group(1)),
-            ("twin", twin),
-        ):
+        for name, group in (("same", groups.group(2)), ("own", groups.group(1)), ("twin", twin)):
             try:
                 load(static, _microbatch((6, 2), group))
                 said[name] = ""

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from checks.model.whole_model import whole
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model import mamba, moe
 from ringproof.reference.model.batch import PackedBatch
@@ -97,17 +98,7 @@ def step(rank: RankContext, *, case: ModelCase) -> Step:
         tp = TensorParallel.of(
             context.groups[TENSOR_PARALLEL], sequence_parallel=case.sequence_parallel
         )
-        stage = Stage(
-            case.config,
-            layers=range(len(case.config.layers)),
-            first=True,
-            last=True,
-            seed=0,
-            dtype=torch.float64,
-            device=rank.device,
-            tensor_parallel=tp,
-            recompute=case.recompute,
-        )
+        stage = whole(case.config, device=rank.device, tensor_parallel=tp, recompute=case.recompute)
         with _fault(case, rank, groups, tp):
             losses = _run(stage, batches(case, groups, rank.device))
         for loss in losses.values():
@@ -212,7 +203,7 @@ def whole_gradients(
     stage: Stage, groups: DynamicGroups, tp: TensorParallel, *, fault: str
 ) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
     """Summed over the domain, partial ones over TP, and put together from the parts of TP."""
-    whole, unequal = {}, set()
+    found, unequal = {}, set()
     for name, parameter in stage.named_parameters():
         kind, gradient = stage.kinds[name], parameter.grad
         assert gradient is not None, name
@@ -226,8 +217,8 @@ def whole_gradients(
             float((part - parts[0]).abs().max()) > 1e-10 * scale for part in parts
         ):
             unequal.add(name)
-        whole[name] = assembled(kind, parts).cpu()
-    return whole, frozenset(unequal)
+        found[name] = assembled(kind, parts).cpu()
+    return found, frozenset(unequal)
 
 
 def assembled(kind: ParameterKind, parts: Sequence[torch.Tensor]) -> torch.Tensor:

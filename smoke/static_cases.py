@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import torch
 
+from checks.model.whole_model import whole
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
@@ -18,9 +19,7 @@ from ringproof.reference.attention.masks import RowMask, RowTable
 from ringproof.reference.attention.parity import demonstrate
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig
-from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.static import batch_tensors, load, static_batch
-from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.capacity import row_arrays, to_capacity
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack
 from ringproof.reference.topology.context import parallel_context
@@ -51,10 +50,7 @@ def parity(rank: RankContext, *, cases: Sequence[ParityCase], fault: str) -> lis
             old = _table(fixed_pack(0), rank.world_size, options.partition)
             ours = packed.cu_seqlens_padded[packed.sequences] // rank.world_size
             kept = 0 if fault == "stale" else ours
-            for new, left in (
-                (table.sequences, old.sequences),
-                (table.positions, old.positions),
-            ):
+            for new, left in ((table.sequences, old.sequences), (table.positions, old.positions)):
                 new[:, kept:] = left[:, kept:]
         return context_parallel_attention(*qkv, table=table, options=options, **rest)
 
@@ -130,16 +126,7 @@ def streams(
         parallel_context(layout) as context,
         dynamic_groups(context, (size,), comm_type=comm_type, ranks_per_node=2) as groups,
     ):
-        stage = Stage(
-            config,
-            layers=range(len(config.layers)),
-            first=True,
-            last=True,
-            seed=0,
-            dtype=torch.float64,
-            device=rank.device,
-            tensor_parallel=TensorParallel(),
-        )
+        stage = whole(config, device=rank.device)
         found = []
         for lengths in PACKS:
             batch = capacity_batch(

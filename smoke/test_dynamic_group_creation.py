@@ -76,11 +76,7 @@ def test_attention_is_exact_on_every_group(
 ) -> None:
     """Several groups at once, each on a pack of its own."""
     outcome = cluster.run(
-        routing_cases.attend,
-        world_size=world,
-        sizes=sizes,
-        comm_type=comm_type,
-        per_node=per_node,
+        routing_cases.attend, world_size=world, sizes=sizes, comm_type=comm_type, per_node=per_node
     )
     for value in outcome.values:
         assert value.keys() == set(sizes)

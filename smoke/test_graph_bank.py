@@ -296,10 +296,7 @@ def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
         gpu.labels.hold(pool.scratch)
         return reserve(pool, size)
 
-    with (
-        mock.patch.object(TapePool, "reserve", reserve_on_gpu),
-        PretendedGpu() as gpu,
-    ):
+    with mock.patch.object(TapePool, "reserve", reserve_on_gpu), PretendedGpu() as gpu:
         return trained(replace(rank, device=GPU), options=options, backend=TapeBackend())
 
 

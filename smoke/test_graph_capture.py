@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from checks.graphs.captures import equal, results, tensor
+from checks.model.whole_model import whole
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.harness.tape.backend import choose_backend
@@ -23,7 +24,6 @@ from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
 from ringproof.reference.model.config import preset
-from ringproof.reference.model.stage import Stage
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import dynamic_groups
@@ -75,16 +75,7 @@ def layer(rank: RankContext, *, tp: int, size: int, name: str, slots: int = 1) -
         tensor_parallel = TensorParallel.of(
             context.groups[TENSOR_PARALLEL], sequence_parallel=tp > 1
         )
-        module = Stage(
-            config,
-            layers=range(1),
-            first=False,
-            last=False,
-            seed=0,
-            dtype=torch.float64,
-            device=rank.device,
-            tensor_parallel=tensor_parallel,
-        ).layers["0"]
+        module = whole(config, device=rank.device, tensor_parallel=tensor_parallel).layers["0"]
         batch = rank_batch(
             random_sequences(), groups.group(size), multiple=16, tail_rows=16, device=rank.device
         )

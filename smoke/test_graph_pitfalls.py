@@ -24,17 +24,6 @@ def test_the_group_of_the_capture_is_replayed(cpu_cluster: Cluster) -> None:
     assert not any(value["static size"] for value in outcome.values)
 
 
-def test_a_microbatch_of_another_group_is_refused(cpu_cluster: Cluster) -> None:
-    outcome = cpu_cluster.run(graph_pitfalls.refused_groups, world_size=2)
-    start = "group: the static microbatch is of another CP group, of"
-    for said in outcome.values:
-        assert said["same"] == ""
-        assert said["own"] == f"{start} 2 ranks (got 1 ranks); capture for each group"
-        assert said["twin"] == (
-            f"{start} the same ranks (got ranks 0, 1); use the group of the capture"
-        )
-
-
 @pytest.mark.parametrize("way", ["sound", "together"])
 def test_stages_that_refuse_together_go_on(cpu_cluster: Cluster, way: str) -> None:
     """The same exception on every stage, so all of them run eager and none waits."""

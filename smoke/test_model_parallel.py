@@ -48,10 +48,7 @@ def mixer(heads: int, groups: int) -> ModelConfig:
 
 
 # One step in which every rank's group changes from microbatch to microbatch.
-DYNAMIC = (
-    ((4, (0,)),),
-    ((2, (2,)), (1, (1,)), (1, (3,))),
-)
+DYNAMIC = (((4, (0,)),), ((2, (2,)), (1, (1,)), (1, (3,))))
 CASES = {
     "tp2": ModelCase(config=QWEN3, tp=2),
     "tp2 sp": ModelCase(config=QWEN3, tp=2, sequence_parallel=True),

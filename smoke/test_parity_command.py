@@ -47,8 +47,7 @@ def test_the_same_under_torchrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("comm", "verdict"),
-    [pytest.param("p2p", "flat", marks=pytest.mark.slow), ("a2a", "flat")],
+    ("comm", "verdict"), [pytest.param("p2p", "flat", marks=pytest.mark.slow), ("a2a", "flat")]
 )
 def test_a_flat_run_is_not_taken_for_a_hierarchical_one(
     tmp_path: Path, comm: str, verdict: str

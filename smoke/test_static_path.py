@@ -32,10 +32,7 @@ pytestmark = pytest.mark.slow  # `make test` has no time for them
 
 TOLERANCE = 1e-10
 # Two microbatches of one size on every rank, in one of which a group has no sequence at all.
-REFILLED = (
-    ((2, (0,)), (2, (1, 3))),
-    ((2, (2,)), (2, ())),
-)
+REFILLED = (((2, (0,)), (2, (1, 3))), ((2, (2,)), (2, ())))
 BOTH = (((2, (0, 1)),), ((2, (2, 3)),))
 MOVES = {
     "p2p": {"send", "recv_"},

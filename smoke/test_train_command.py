@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,8 +21,9 @@ from torch.distributed import distributed_c10d
 from ringproof.cli import train as command
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext, RankRefusal
-from ringproof.reference.training.agreement import OtherRankFailed, refuse_together
+from ringproof.reference.training.agreement import refuse_together
 from ringproof.reference.training.assembly import assembly
+from smoke import cases
 from smoke.processes import TORCHRUN_2, ringproof
 from smoke.training_command import Command
 from smoke.training_matrix import Spread, options_of
@@ -114,44 +115,33 @@ def test_a_run_that_diverges_stops_and_keeps_the_last_sound_checkpoint(
     assert (kept / "latest").read_text() == f"step-{last['step'] - 1:06}\n"
 
 
-def rank_one_refuses(rank: RankContext) -> None:
+def together(rank: RankContext, *, how: str) -> int | str:
+    """Rank 1 may fail; what the others learn of an exception that nobody expects."""
+
     def read() -> int:
         if rank.rank == 1:
-            raise InputError("b.txt", 3, "cannot be read", "leave it out")
+            cases.fail(how)
         return rank.rank
 
-    refuse_together(read)
-
-
-def rank_one_breaks(rank: RankContext) -> str:
-    """A rank that meets what nobody expects, and what the others learn of it."""
-
-    def read() -> None:
-        if rank.rank == 1:
-            raise MemoryError("no room for a batch")
-
     try:
-        refuse_together(read)
-    except (MemoryError, OtherRankFailed) as error:
+        return refuse_together(read)
+    except InputError:
+        raise
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def nobody_refuses(rank: RankContext) -> int:
-    return refuse_together(lambda: rank.rank)
 
 
 def test_what_one_rank_refuses_all_refuse(cluster: Cluster) -> None:
     """So it ends as one line: a rank that refused alone would be a failure with a traceback."""
     with pytest.raises(InputError, match=r"^b.txt: cannot be read \(got 3\); leave it out$"):
-        cluster.run(rank_one_refuses, world_size=3)
-    assert cluster.run(nobody_refuses, world_size=3).values == (0, 1, 2)
+        cluster.run(together, world_size=3, how="refused")
+    assert cluster.run(together, world_size=3, how="").values == (0, 1, 2)
 
 
 def test_what_one_rank_raises_ends_all(cluster: Cluster) -> None:
-    told = "OtherRankFailed: rank 1 raised MemoryError: no room for a batch"
-    found = cluster.run(rank_one_breaks, world_size=3).values
-    assert found == (told, "MemoryError: no room for a batch", told)
+    told = "OtherRankFailed: rank 1 raised ValueError: the real cause"
+    found = cluster.run(together, world_size=3, how="raised").values
+    assert found == (told, "ValueError: the real cause", told)
 
 
 def limits(rank: RankContext, *, seconds: float | None) -> list[float]:
@@ -198,46 +188,27 @@ def test_the_timeout_is_that_of_every_group(cluster: Cluster) -> None:
     assert 77.0 not in cluster.run(limits, world_size=4, seconds=None).values[0]
 
 
-def refuses_alone(rank: RankContext, **_: Any) -> None:
-    """A case in place of a training: the other ranks wait for the one that has left."""
-    if rank.rank == 1:
-        raise InputError("b.txt", 3, "cannot be read", "leave it out")
-    dist.barrier()
-
-
-def breaks_alone(rank: RankContext, **_: Any) -> None:
-    """The same with an exception that nobody expects."""
-    if rank.rank == 1:
-        raise KeyError("b.txt")
-    dist.barrier()
-
-
-@pytest.fixture
-def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Have the ranks run something else."""
-    return lambda case: monkeypatch.setattr(command, "on_rank", case)
-
-
 def test_what_one_rank_refuses_alone_is_one_line(
-    train: Command, on_rank: Callable[[Any], None], cluster: Cluster
+    train: Command, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> None:
     """The others wait for it and are stopped. Whoever runs cases still learns which rank it was."""
-    on_rank(refuses_alone)
+    alone: dict[str, Any] = {"culprits": [1], "how": "refused"}
+    monkeypatch.setattr(command, "on_rank", partial(cases.fail_on, **alone))
     said = "b.txt: cannot be read, says rank 1 (got 3); leave it out"
     assert train.refusal("--cp", "3") == said
     with pytest.raises(RankRefusal, match=r"rank 1 failed first: InputError: b\.txt.*was stopped"):
-        cluster.run(refuses_alone, world_size=3)
+        cluster.run(cases.fail_on, world_size=3, **alone)
 
 
 @pytest.mark.slow
 def test_what_nobody_expects_keeps_its_traceback(
-    train: Command, on_rank: Callable[[Any], None]
+    train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    on_rank(breaks_alone)
+    monkeypatch.setattr(command, "on_rank", partial(cases.fail_on, culprits=[1], how="raised"))
     code, _, errors = train("--cp", "3")
     assert code == 1
-    assert errors.startswith("error: rank 1 failed first: KeyError")
+    assert errors.startswith("error: rank 1 failed first: ValueError")
     assert "Traceback" in errors
 
 

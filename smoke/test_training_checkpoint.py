@@ -18,7 +18,8 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import checkpoint
-from smoke.training_steps import Run, made_for, step, whole
+from ringproof.reference.training.assembly import assembly
+from smoke.training_steps import Run, step, whole
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
 
@@ -43,21 +44,17 @@ def resume(
     rank: RankContext, *, run: Run, folder: str, until: int, save_at: int, load: bool
 ) -> dict[str, Any]:
     """Train up to a step; save before one of them, or start from the newest checkpoint."""
-    identity = {"preset": run.preset, "tp": run.layout.tp, "pp": run.layout.pp, "seed": 0}
     torch.manual_seed(rank.rank)
-    with _broken(rank, run.fault), made_for(rank, replace(run, fault="")) as made:
-        place = checkpoint.place_of(run.layout, rank.rank)
-        state = checkpoint.TrainingState(
-            made.parameters, made.optimiser, identity, place, rank.device
-        )
+    with _broken(rank, run.fault), assembly(run.options, rank.device) as parts:
+        state = parts.state()
         start = checkpoint.load(Path(folder), state) if load else 0
         steps = []
         for index in range(start, until):
             if index == save_at:
                 checkpoint.save(Path(folder), state, index)
-            done = step(made, index)
+            done = step(run, parts, index)
             steps.append((done["losses"], done["norms"], torch.rand(1).item()))
-        return {"start": start, "steps": steps, "parameters": whole(made.parameters)}
+        return {"start": start, "steps": steps, "parameters": whole(parts.parameters)}
 
 
 @contextmanager

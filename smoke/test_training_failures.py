@@ -26,6 +26,7 @@ from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.training import trainer
 from ringproof.reference.training.records import Record, StepRecord
+from smoke import cases
 from smoke.faults import seen_by
 from smoke.processes import assert_gone
 from smoke.training_matrix import Spread, options_of
@@ -54,22 +55,13 @@ def train_and_fail(rank: RankContext, *, culprit: int, how: str) -> int:
 
     def change(batch: PackedBatch) -> PackedBatch:
         if rank.rank == culprit and done == [1]:
-            _fail(how)
+            print(FAILING, flush=True)
+            cases.fail(how)
         return batch
 
     with seen_by(Attention, change):
         trainer.train(OPTIONS, rank.device, take)
     return len(done)
-
-
-def _fail(how: str) -> None:
-    print(FAILING, flush=True)
-    if how == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "raised":
-        raise ValueError("the real cause")
-    while how == "hung":
-        time.sleep(0.1)
 
 
 def train_with_another_seed(rank: RankContext, *, culprit: int) -> None:
@@ -126,9 +118,7 @@ def test_a_rank_that_hangs_in_step_two_is_named(three: Ranks) -> None:
     before = three.cluster.process_ids
     failure = three.failure("hung", timeout_seconds=SILENT_SECONDS, renewed_by_output=True)
     assert failure.rank == 1
-    assert re.search(
-        r"silent for 4 s, at \S+test_training_failures.py:\d+ in _fail", failure.reason
-    )
+    assert re.search(r"silent for 4 s, at \S+cases.py:\d+ in fail", failure.reason)
     assert "communicator.py" in failure.others
     assert_gone(before)
 

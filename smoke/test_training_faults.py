@@ -70,9 +70,7 @@ def test_a_fault_that_stops_the_run_is_reported(others: Cluster, fault: Fault) -
     assert "rank 1" in broken.said
 
 
-def test_a_change_that_breaks_nothing_is_not_seen(
-    laboratories: dict[bool, Laboratory],
-) -> None:
+def test_a_change_that_breaks_nothing_is_not_seen(laboratories: dict[bool, Laboratory]) -> None:
     """Negative control of the trials: they do not call everything red."""
     assert laboratories[False].broken(replace(OTHERS[0], id=NOTHING)).red == ()
 

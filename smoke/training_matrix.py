@@ -116,7 +116,7 @@ def options_of(
         "max_tokens_per_rank": LONGEST,
     }
     return TrainOptions(
-        model=ModelOptions(preset=preset, mtp=mtp, dtype="float64", **spread.model),
+        model=ModelOptions(**{"preset": preset, "mtp": mtp, "dtype": "float64", **spread.model}),
         parallel=ParallelOptions(layout=RankLayout(**spread.layout), **spread.parallel),
         batch=BatchOptions(**{**common, **spread.batch, **batch}),
         optimiser=OptimiserOptions(steps=steps),

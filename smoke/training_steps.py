@@ -7,40 +7,25 @@ all. The numbers must be the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import torch
 
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
-from ringproof.reference.model.config import preset
-from ringproof.reference.model.stage import Stage, split_layers
-from ringproof.reference.model.tensor_parallel import TensorParallel
-from ringproof.reference.topology.context import parallel_context
-from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training import gradients, sharded, trainer
-from ringproof.reference.training.pipeline import (
-    Message,
-    Runner,
-    StageCall,
-    make_runner,
-)
+from ringproof.reference.training import gradients, trainer
+from ringproof.reference.training.assembly import Assembly, assembly
+from ringproof.reference.training.options import OptimiserOptions, TrainOptions
 from smoke.faults import Site, injected
 from smoke.model_batches import Tokens, random_sequences, rank_batch, totals
 from smoke.model_cases import assembled
+from smoke.training_matrix import Spread, options_of
 
-LENGTHS = (
-    ((13, 1), (32, 7)),
-    ((40,), (5, 5, 3)),
-    ((9, 2), (17,)),
-    ((24, 30), (3, 8)),
-)
+LENGTHS = (((13, 1), (32, 7)), ((40,), (5, 5, 3)), ((9, 2), (17,)), ((24, 30), (3, 8)))
 """Lengths of the sequences of each microbatch, for each of two ranks."""
-LOSSES = ("lm", "mtp", "moe_auxiliary")
 CAPACITY = 96
 
 
@@ -65,18 +50,22 @@ class Run:
         """The same run on one rank, without a fault."""
         return replace(self, layout=RankLayout(), vpp=1, sharded=False, fault="", capacity=CAPACITY)
 
-
-@dataclass(frozen=True)
-class Made:
-    """What stands on one rank."""
-
-    run: Run
-    groups: gradients.ReductionGroups
-    dynamic: DynamicGroups
-    runner: Runner
-    parameters: tuple[gradients.TrainedParameter, ...]
-    optimiser: torch.optim.AdamW
-    device: torch.device
+    @property
+    def options(self) -> TrainOptions:
+        """What a trainer assembles for it. The documents are not used."""
+        layout = {axis: getattr(self.layout, axis) for axis in ("tp", "cp", "dp", "pp")}
+        parallel = {
+            "vpp": self.vpp,
+            "fully_sharded": self.sharded,
+            "sequence_parallel": self.sequence_parallel,
+        }
+        spread = Spread(layout, parallel, model={"dtype": self.dtype})
+        short = {"data": "synthetic:mean=4", "max_sequence_length": 8}
+        rows = {"max_tokens_per_rank": self.capacity}
+        options = options_of(self.preset, spread, mtp=self.mtp, **short, **rows)
+        return replace(
+            options, optimiser=OptimiserOptions(steps=6, learning_rate=1e-2, warmup_steps=2)
+        )
 
 
 def global_batch(run: Run, step: int) -> list[list[Tokens]]:
@@ -92,20 +81,19 @@ def global_batch(run: Run, step: int) -> list[list[Tokens]]:
     ]
 
 
-def own_batches(made: Made, step: int) -> list[PackedBatch]:
+def own_batches(run: Run, parts: Assembly, step: int) -> list[PackedBatch]:
     """This rank's share of the step."""
-    whole = global_batch(made.run, step)
-    depths = made.run.mtp
-    total = totals([tokens for pair in whole for some in pair for tokens in some], depths)
-    size, rank = made.dynamic.domain_size, made.dynamic.domain_rank
+    whole = global_batch(run, step)
+    total = totals([tokens for pair in whole for some in pair for tokens in some], run.mtp)
+    size, rank = parts.groups.domain_size, parts.groups.domain_rank
 
     def share(sequences: Tokens, cp: int) -> PackedBatch:
-        group = made.dynamic.group(cp)
+        group = parts.groups.group(cp)
         return rank_batch(
-            sequences, group, depths=depths, multiple=8, total=total, device=made.device
+            sequences, group, depths=run.mtp, multiple=8, total=total, device=parts.device
         )
 
-    if size == 1 and made.run.layout.world_size > 1:
+    if size == 1 and run.layout.world_size > 1:
         return [share([*pair[0], *pair[1]], 1) for pair in whole]
     if size == 1:
         return [share(sequences, 1) for pair in whole for sequences in pair]
@@ -115,82 +103,33 @@ def own_batches(made: Made, step: int) -> list[PackedBatch]:
     ]
 
 
-@contextmanager
-def made_for(rank: RankContext, run: Run) -> Iterator[Made]:
-    """Groups, stages and optimiser."""
-    layout, dtype = run.layout, getattr(torch, run.dtype)
-    domain = layout.dp * layout.cp
-    sizes = tuple(range(1, domain + 1))
-    with (
-        parallel_context(layout) as context,
-        dynamic_groups(context, sizes, comm_type="p2p", ranks_per_node=domain) as dynamic,
-        gradients.reduction_groups(context) as groups,
-    ):
-        tensor_parallel = TensorParallel.of(
-            groups.tensor, sequence_parallel=run.sequence_parallel and layout.tp > 1
-        )
-        config = replace(preset(run.preset), mtp_depths=run.mtp)
-        chunks = layout.pp * run.vpp
-        ranges = split_layers(len(config.layers), chunks)
-        own = [
-            Stage(
-                config,
-                layers=ranges[chunk],
-                first=chunk == 0,
-                last=chunk == chunks - 1,
-                seed=0,
-                dtype=dtype,
-                device=rank.device,
-                tensor_parallel=tensor_parallel,
-            )
-            for chunk in range(layout.coordinate("pp", rank.rank), chunks, layout.pp)
-        ]
-        calls = [StageCall(stage) for stage in own]
-        if run.sharded:
-            mesh = sharded.domain_mesh(groups.domain, rank.device)
-            calls = [sharded.shard_stage(stage, stage.layers.values(), mesh) for stage in own]
-        shards = layout.tp if tensor_parallel.rows_are_cut else 1
-        message = Message(run.capacity // shards, config.hidden, dtype, rank.device, shards)
-        parameters = gradients.trained_parameters(own)
-        yield Made(
-            run,
-            groups,
-            dynamic,
-            make_runner(calls, message, groups.pipeline),
-            parameters,
-            gradients.make_optimiser(parameters, weight_decay=0.1),
-            rank.device,
-        )
-
-
-def step(made: Made, index: int) -> dict[str, Any]:
+def step(run: Run, parts: Assembly, index: int) -> dict[str, Any]:
     """One step: losses, norm and gradients; the parameters move."""
-    parameters, groups = made.parameters, made.groups
-    made.optimiser.zero_grad()
-    losses = made.runner.train(own_batches(made, index))
-    total = gradients.sum_losses(losses, LOSSES, groups, made.device)
-    trainer.reduce_gradients(parameters, groups)  # where faults are injected
-    norm = gradients.gradient_norm(parameters, groups)
-    full = whole(parameters, gradient=True) if index == 0 else None
-    gradients.clip_gradients(parameters, norm, 1.0)
-    rate = gradients.learning_rate(index, steps=6, highest=1e-2, warmup_steps=2)
-    gradients.set_learning_rate(made.optimiser, rate)
-    made.optimiser.step()
-    return {"losses": total.tolist(), "norms": norm.item(), "gradients": full}
+    found: dict[str, Any] = {}
+    clip = trainer.clip_gradients
+
+    def seen(parameters: Any, norm: torch.Tensor, limit: float) -> None:
+        if index == 0:
+            found["gradients"] = whole(parameters, gradient=True)
+        clip(parameters, norm, limit)
+
+    with mock.patch.object(trainer, "clip_gradients", seen):
+        losses, norm, _ = trainer.update(parts, own_batches(run, parts, index), index)
+    return {"losses": losses, "norms": norm, **found}
 
 
 def train(rank: RankContext, *, run: Run) -> dict[str, Any]:
     """Some steps, and an evaluation after them."""
-    with injected(run.fault, Site(rank, run.layout)), made_for(rank, run) as made:
-        steps = [step(made, index) for index in range(run.steps)]
-        losses = made.runner.evaluate(own_batches(made, 99))
-        total = gradients.sum_losses(losses, LOSSES, made.groups, made.device)
+    with injected(run.fault, Site(rank, run.layout)), assembly(run.options, rank.device) as parts:
+        steps = [step(run, parts, index) for index in range(run.steps)]
+        losses = parts.runner.evaluate(own_batches(run, parts, 99))
+        total = gradients.sum_losses(losses, parts.loss_names, parts.reduction, parts.device)
         return {
             "losses": [one["losses"] for one in steps],
             "norms": [one["norms"] for one in steps],
             "gradients": steps[0]["gradients"],
             "evaluation": total.tolist(),
-            "parameters": whole(made.parameters),
+            "parameters": whole(parts.parameters),
         }
 
 

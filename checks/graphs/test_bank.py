@@ -235,19 +235,6 @@ def test_an_abort_leaves_eager_intact(alone: ContextParallelGroup) -> None:
     assert equal(stepped(stage, given, None), expected)
 
 
-def test_reset_frees(alone: ContextParallelGroup) -> None:
-    stage, given = whole(preset("qwen3-tiny")), batches(alone)
-    bank, _ = banked(stage, "layer", alone)
-    graphs = list(bank._slots[0].graphs.values())
-    bank.reset()
-    assert {graph.memory.private for graph in graphs} == {0}
-    assert bank.memory == {}
-    assert bank.enter(given[0]) is given[0]
-    assert "forward" not in stage.layers["0"].__dict__
-    with pytest.raises(InputError, match="the graph was reset"):
-        graphs[0](*graphs[0].inputs)
-
-
 def test_scopes_that_cannot_be() -> None:
     moonlight = whole(preset("moonlight-tiny"))
     with pytest.raises(InputError, match="graph_scope: layer 1 has experts"):

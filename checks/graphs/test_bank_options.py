@@ -13,41 +13,13 @@ from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.training.banks import check_slots
 from ringproof.reference.training.options import GraphOptions, TrainOptions, microbatches_in_flight
 from ringproof.reference.training.schedules import Schedule, plan_digest, plan_step
-from smoke.training_matrix import LONGEST, Spread, options_of
+from smoke.training_matrix import Spread, options_of
 
 ROOM = RankCapacity(rows=16, entries=3)
 
 
-def bank(spread: Spread | None = None, preset: str = "qwen3-tiny", **graphs: Any) -> TrainOptions:
-    run = options_of(preset, spread or Spread())
-    return replace(run, graphs=GraphOptions(**{"graphs": "bank", **graphs}))
-
-
-@pytest.mark.parametrize(
-    ("graphs", "message"),
-    [
-        ({"graphs": "yes"}, "graphs: unknown"),
-        ({"graph_backend": "rocm"}, "graph_backend: unknown"),
-        ({"graph_scope": "mlp"}, "graph_scope: unknown"),
-        ({"graphs_overflow": "drop"}, "graphs_overflow: unknown"),
-        ({"graph_warmup": -1}, "graph_warmup: is negative"),
-        ({"graphs": "static", "graph_slots": 2}, "graph_slots: has no effect with --graphs static"),
-        ({"graphs": "off", "graph_rows": 2}, "graph_rows: has no effect with --graphs off"),
-        ({"graph_rows": 17}, "graph_rows: is not a multiple of 2"),
-        ({"graph_rows": 2 * LONGEST}, "graph_rows: is not a multiple of 2 up to max"),
-        ({"graph_scope": "router"}, "graph_scope: qwen3-tiny has no experts"),
-        ({"preset": "moonlight-tiny"}, "graph_scope: layer 1 has experts"),
-        ({"spread": Spread({"dp": 2}, {"fully_sharded": True})}, "graphs: FSDP gathers"),
-        (
-            {"spread": Spread(model={"recompute": True}), "graph_scope": "attn"},
-            "graph_scope: whole layers are computed again",
-        ),
-    ],
-)
-def test_what_cannot_be(graphs: dict[str, Any], message: str) -> None:
-    assert bank().capacity == RankCapacity(LONGEST, 9)
-    with pytest.raises(InputError, match=message):
-        bank(**graphs)
+def bank(spread: Spread, **graphs: Any) -> TrainOptions:
+    return options_of("qwen3-tiny", spread, graphs=GraphOptions(graphs="bank", **graphs))
 
 
 def test_rows_are_a_multiple_of_what_ranks_cut_them_by() -> None:

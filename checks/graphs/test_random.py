@@ -31,29 +31,6 @@ def test_replays_draw_what_eager_would_have_drawn() -> None:
     assert not equal(expected[:2], expected[2:4])
 
 
-def seeded_by_the_host(x: torch.Tensor) -> torch.Tensor:
-    """As kernels that take their seed as a number."""
-    generator = torch.Generator().manual_seed(torch.initial_seed())
-    return x + torch.rand(x.shape, generator=generator, dtype=x.dtype)
-
-
-def test_an_unregistered_generator_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"graphs/test_random.py:\d+ draws from a generator that is not registered"
-    ):
-        graph(seeded_by_the_host, tensor(64))
-
-
-def test_an_unregistered_generator_repeats_itself() -> None:
-    graphed = graph(seeded_by_the_host, tensor(64), backend=TapeBackend(repeat_unregistered=True))
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        found.append([graphed(tensor(64)).clone()])
-    assert equal(*found)
-    assert not equal([seeded_by_the_host(tensor(64))], found[0])
-
-
 def test_a_repeated_draw_leaves_the_generator_as_it_was() -> None:
     generator = torch.Generator().manual_seed(3)
 

@@ -249,8 +249,12 @@ def test_reset_frees_what_the_slots_hold(alone: ContextParallelGroup) -> None:
     (key, graph), *_ = bank._slots[0].graphs.items()
     held: list[Any] = [*bank._slots[0].rows.values(), *graph.inputs]
     kept = [StorageWeakRef(one.untyped_storage()) for one in held]
-    del held, graph
+    del held
     bank.reset()
+    assert (bank.memory, graph.memory.private) == ({}, 0)
+    assert bank.enter(batch) is batch
+    assert "forward" not in module.__dict__
+    del graph
     with pytest.raises(InputError, match=f"{key}: the graph was reset"):
         waiting.sum().backward()
     del waiting

@@ -9,6 +9,9 @@ from smoke.training_command import Command
 BANK = ("--graphs", "bank")
 
 REFUSED = [
+    (("--graphs", "yes"), "--graphs: unknown (got yes); use one of off, static, bank"),
+    (("--graphs-overflow", "drop"), "--graphs-overflow: unknown (got drop); use one of error, ea"),
+    (("--graph-warmup", "-1"), "--graph-warmup: is negative (got -1); give 0 or more"),
     (("--graph-backend", "nonsense"), "--graph-backend: unknown (got nonsense); use one of auto,"),
     (("--graph-scope", "mlp"), "--graph-scope: unknown (got mlp); use one of layer, attn, router"),
     (("--graph-scope", "router"), "--graph-scope: qwen3-tiny has no experts (got router); use la"),

@@ -34,12 +34,6 @@ def test_a_record_is_a_line_of_its_own(
     assert path.read_text() == after
 
 
-def test_only_the_first_rank_touches_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    LogFile.named(str(path), "jsonl", append=False)
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("append", [True, False])
 def test_what_cannot_be_read_can_be_a_log(append: bool) -> None:
     """Such as a named pipe: it has no last line to end."""

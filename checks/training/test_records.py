@@ -106,16 +106,6 @@ def test_other_records_have_lines_of_their_own() -> None:
     )
 
 
-def test_a_log_starts_anew_unless_the_run_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    LogFile.named(str(path), "jsonl", append=False).add("one")
-    LogFile.named(str(path), "jsonl", append=True).add("two")
-    LogFile.named(str(path), "jsonl", append=False).add("three")
-    assert path.read_text() == "one\ntwo\nthree\n"
-    LogFile.named(str(path), "jsonl", append=False).begin()
-    assert path.read_text() == ""
-
-
 def test_a_log_without_a_file_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     LogFile.named("", "jsonl", append=False).add("nothing")

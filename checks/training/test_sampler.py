@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,10 +41,6 @@ def test_batches_of_other_sizes_walk_the_same_order() -> None:
     small = Sampler(seed=1, global_batch=4, documents=30)
     parts = [small.indices(step) for step in range(3)]
     assert large.indices(0).tolist() == np.concatenate(parts).tolist()
-
-
-def test_nothing_else_has_a_say() -> None:
-    assert [*inspect.signature(Sampler).parameters] == ["seed", "global_batch", "documents"]
 
 
 @pytest.mark.parametrize(

@@ -132,19 +132,14 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
     check_slots(parts.options, plan)
     for bank in parts.banks:
         bank.begin()
-    losses = parts.runner.train(_batches(parts, plan, parts.data.training))
+    values, norm, rate = update(parts, _batches(parts, plan, parts.data.training), step)
     replayed, eager = replayed_in_step(parts.banks, parts.schedule.sizes, parts.device)
-    reduce_gradients(parts.parameters, parts.reduction)
-    norm = gradient_norm(parts.parameters, parts.reduction)
-    clip_gradients(parts.parameters, norm, parts.options.optimiser.clip)
-    rate = _step_optimiser(parts, step)
-    values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
     metrics = plan.plan.metrics
     return StepRecord(
         step=step + 1,
         loss=sum(values),
         losses=dict(zip(parts.loss_names, values, strict=True)),
-        grad_norm=norm.item(),
+        grad_norm=norm,
         learning_rate=rate,
         samples=(step + 1) * parts.options.batch.global_batch,
         tokens=plan.tokens,
@@ -156,6 +151,32 @@ def train_step(parts: Assembly, step: int) -> StepRecord:
         graph_replays=replayed,
         graph_eager=eager,
     )
+
+
+def update(
+    parts: Assembly, batches: list[PackedBatch], step: int
+) -> tuple[list[float], float, float]:
+    """Compute the gradients of a global batch, and update the parameters.
+
+    Returns:
+        The losses by ``parts.loss_names``, the gradient norm before clipping, the learning rate.
+    """
+    losses = parts.runner.train(batches)
+    reduce_gradients(parts.parameters, parts.reduction)
+    norm = gradient_norm(parts.parameters, parts.reduction)
+    options = parts.options.optimiser
+    clip_gradients(parts.parameters, norm, options.clip)
+    rate = learning_rate(
+        step,
+        steps=options.steps,
+        highest=options.learning_rate,
+        warmup_steps=options.warmup_steps,
+    )
+    set_learning_rate(parts.optimiser, rate)
+    parts.optimiser.step()
+    parts.optimiser.zero_grad(set_to_none=True)
+    values = sum_losses(losses, parts.loss_names, parts.reduction, parts.device).tolist()
+    return values, norm.item(), rate
 
 
 def check_finite(record: StepRecord) -> None:
@@ -227,21 +248,6 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
     rank = parts.groups.domain_rank
     owned = refuse_together(lambda: owned_documents(documents, plan, rank))
     return route(plan, owned, parts.groups, parts.needs)
-
-
-def _step_optimiser(parts: Assembly, step: int) -> float:
-    """Update the parameters, free the gradients, and return the learning rate of this step."""
-    options = parts.options.optimiser
-    rate = learning_rate(
-        step,
-        steps=options.steps,
-        highest=options.learning_rate,
-        warmup_steps=options.warmup_steps,
-    )
-    set_learning_rate(parts.optimiser, rate)
-    parts.optimiser.step()
-    parts.optimiser.zero_grad(set_to_none=True)
-    return rate
 
 
 def _due(done: int, every: int) -> bool:
