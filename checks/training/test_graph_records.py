@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from checks.graphs.test_bank import banked, batches, options
 from checks.model.whole_model import whole
-from checks.training.test_records import STEP
+from checks.training.test_records import NOW, STEP
 from ringproof.cli.main import app
-from ringproof.cli.train_log import _file_line
 from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.model.config import preset
 from ringproof.reference.planning.samples import parse_samples
@@ -89,7 +88,7 @@ def test_the_record_has_totals_and_what_an_entry_holds() -> None:
 
 
 def test_the_line_to_watch_says_what_was_captured() -> None:
-    line = RECORD.progress_line()
+    line = RECORD.progress_line(9)
     for part in (
         "graphs: tape, layer",
         "CP 1 4",
@@ -107,10 +106,10 @@ def test_totals_name_every_size_that_was_never_replayed() -> None:
     assert TOTALS.replays == {1: 8, 4: 2, 8: 0}
     assert TOTALS.unused == (8,)
     line = "graphs replayed: CP 1:8 4:2 8:0  eager 3  CP size 8 was never replayed"
-    assert TOTALS.progress_line() == line
+    assert TOTALS.progress_line(9) == line
     assert json.loads(json_line(TOTALS))["unused"] == [8]
     used = GraphTotals(replays={1: 8, 4: 2}, eager=0)
-    assert "never" not in used.progress_line()
+    assert "never" not in used.progress_line(9)
 
 
 def test_the_readers_of_a_log_pass_over_them(tmp_path: Path) -> None:
@@ -129,6 +128,6 @@ def test_the_readers_of_a_log_pass_over_them(tmp_path: Path) -> None:
 
 
 def test_megatrons_format_has_no_line_for_them() -> None:
-    assert _file_line(STEP, "megatron", 9)
-    assert not _file_line(RECORD, "megatron", 9)
-    assert not _file_line(TOTALS, "megatron", 9)
+    assert STEP.megatron_line(9, NOW)
+    assert not RECORD.megatron_line(9, NOW)
+    assert not TOTALS.megatron_line(9, NOW)

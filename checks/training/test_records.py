@@ -20,6 +20,7 @@ from ringproof.reference.training.records import (
     json_line,
 )
 
+NOW = datetime(2026, 11, 21, 6, 5, 4)
 STEP = StepRecord(
     step=7,
     loss=1 / 3,
@@ -76,7 +77,7 @@ def test_the_line_to_watch_says_what_runs() -> None:
 
 
 def test_megatrons_line_has_its_fields_and_its_precision() -> None:
-    line = STEP.megatron_line(300, datetime(2026, 11, 21, 6, 5, 4))
+    line = STEP.megatron_line(300, NOW)
     assert line.startswith(" [2026-11-21 06:05:04.000000] iteration        7/     300 | ")
     for part in (
         "consumed samples:           56 |",
@@ -102,7 +103,7 @@ def test_other_records_have_lines_of_their_own() -> None:
         "losses": {"lm": 2.5},
     }
     assert "validation loss at iteration 5 | lm loss value: 2.500000E+00" in (
-        evaluation.megatron_line()
+        evaluation.megatron_line(300, NOW)
     )
 
 

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ringproof.errors import InputError
 from ringproof.harness.cluster import RankContext
 from ringproof.pipes import open_output
-from ringproof.reference.training.records import (
-    EvaluationRecord,
-    Record,
-    RunRecord,
-    StepRecord,
-    json_line,
-)
+from ringproof.reference.training.records import Record, RunRecord, json_line
 
 if TYPE_CHECKING:
     from ringproof.reference.training.options import TrainOptions
@@ -134,7 +128,7 @@ def on_rank(
     def report(record: Record) -> None:
         if rank.rank == 0:
             _keep(record, file, steps)
-        say(_progress_line(record, steps))
+        say(record.progress_line(steps))
 
     backend = None
     if options.graphs.graphs == "bank":
@@ -149,21 +143,7 @@ def on_rank(
 def _keep(record: Record, file: LogFile, steps: int) -> None:
     if isinstance(record, RunRecord):
         file.begin()
-    if line := _file_line(record, file.format, steps):
+    jsonl = file.format == "jsonl"
+    line = json_line(record) if jsonl else record.megatron_line(steps, datetime.now())
+    if line:
         file.add(line)
-
-
-def _file_line(record: Record, kind: str, steps: int) -> str:
-    if kind == "jsonl":
-        return json_line(record)
-    if isinstance(record, StepRecord):
-        return record.megatron_line(steps, datetime.now())
-    return record.megatron_line() if isinstance(record, EvaluationRecord) else ""
-
-
-def _progress_line(record: Record, steps: int) -> str:
-    if isinstance(record, RunRecord):
-        return ""
-    if isinstance(record, StepRecord):
-        return record.progress_line(steps)
-    return record.progress_line()

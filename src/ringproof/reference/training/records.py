@@ -7,26 +7,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 VERSION = 1
 
 
+class Record:
+    """What a run reports: a line of its log, and perhaps a line of progress. A dataclass."""
+
+    kind: ClassVar[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as plain data. CP sizes are strings because they are keys in JSON."""
+        record: Any = self
+        return {"kind": self.kind, **asdict(record)}
+
+    def progress_line(self, steps: int) -> str:
+        """Return a line of progress, or nothing; ``steps`` are those of the whole run."""
+        return ""
+
+    def megatron_line(self, steps: int, now: datetime) -> str:
+        """Return the line that Megatron-LM prints at a time, or nothing."""
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record):
     """First line of a log: options of the run, number of ranks, versions, backend and device."""
 
+    kind = "run"
+    version: int = field(default=VERSION, init=False)
     arguments: Mapping[str, Any]
     world_size: int
     environment: Mapping[str, str]
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as plain data."""
-        return {"kind": "run", "version": VERSION, **asdict(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class StepRecord:
+class StepRecord(Record):
     """Record of one optimizer step. It is the same on every rank except for the times.
 
     Args:
@@ -47,6 +64,7 @@ class StepRecord:
         graph_eager: Number of passes without graphs, because no graph fits the microbatch.
     """
 
+    kind = "step"
     step: int
     loss: float
     losses: Mapping[str, float]
@@ -73,10 +91,9 @@ class StepRecord:
         return 1 - self.tokens / self.rows
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain data. Sizes are strings because they are keys in JSON."""
+        """See `Record`."""
         return {
-            "kind": "step",
-            **asdict(self),
+            **super().as_json(),
             "microbatches": [
                 [{"cp_size": size, "lengths": list(lengths)} for size, lengths in groups]
                 for groups in self.microbatches
@@ -88,7 +105,7 @@ class StepRecord:
         }
 
     def progress_line(self, steps: int) -> str:
-        """Return a line of progress; ``steps`` are those of the whole run."""
+        """See `Record`."""
         sizes, graphs = _counts(self.cp_histogram), ""
         if self.graph_replays:
             graphs = f"  graphs {_counts(self.graph_replays)} eager {self.graph_eager}"
@@ -100,7 +117,7 @@ class StepRecord:
         )
 
     def megatron_line(self, steps: int, now: datetime) -> str:
-        """Return the line that Megatron-LM's ``training_log`` prints at a time."""
+        """Return the line that Megatron-LM's ``training_log`` prints."""
         fields = [
             f"iteration {self.step:8d}/{steps:8d}",
             f"consumed samples: {self.samples:12d}",
@@ -117,23 +134,20 @@ class StepRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRecord:
+class EvaluationRecord(Record):
     """Record of the objective on held-out documents after a step."""
 
+    kind = "evaluation"
     step: int
     loss: float
     losses: Mapping[str, float]
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as plain data."""
-        return {"kind": "evaluation", **asdict(self)}
-
-    def progress_line(self) -> str:
-        """Return a line of progress."""
+    def progress_line(self, steps: int) -> str:
+        """See `Record`."""
         return f"evaluation after step {self.step}  loss {self.loss:.6f}"
 
-    def megatron_line(self) -> str:
-        """Return the line that Megatron-LM prints for an evaluation."""
+    def megatron_line(self, steps: int, now: datetime) -> str:
+        """See `Record`."""
         parts = "".join(
             f"{_MEGATRON_NAMES.get(n, n)} value: {value:.6E} | " for n, value in self.losses.items()
         )
@@ -171,7 +185,7 @@ class SizeMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphsRecord:
+class GraphsRecord(Record):
     """Record of the captures before the first step. It is the same on every rank.
 
     An entry of a bank is a pair of graphs, forward and backward, of one part of the model in one
@@ -188,6 +202,7 @@ class GraphsRecord:
         stage_bytes: For each pipeline rank, the bytes of its rank that holds most.
     """
 
+    kind = "graphs"
     backend: str
     scope: str
     slots: int
@@ -205,13 +220,13 @@ class GraphsRecord:
         return self.rows + sum(held.total for held in self.memory.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain data. Sizes are strings because they are keys in JSON."""
+        """See `Record`."""
         memory = {str(size): held.as_json() for size, held in sorted(self.memory.items())}
-        own = {**asdict(self), "memory": memory, "stage_bytes": list(self.stage_bytes)}
-        return {"kind": "graphs", **own, "cp_sizes": sorted(self.memory), "total": self.total}
+        sizes, own = {"cp_sizes": sorted(self.memory), "total": self.total}, super().as_json()
+        return {**own, "memory": memory, "stage_bytes": list(self.stage_bytes), **sizes}
 
-    def progress_line(self) -> str:
-        """Return a line of progress about the captures."""
+    def progress_line(self, steps: int) -> str:
+        """See `Record`."""
         sizes = " ".join(str(size) for size in sorted(self.memory))
         parts = ", ".join(
             f"CP {size} {_mebibytes(held.total)}" for size, held in sorted(self.memory.items())
@@ -230,7 +245,7 @@ class GraphsRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphTotals:
+class GraphTotals(Record):
     """Number of replays in all steps of a run.
 
     Args:
@@ -239,6 +254,7 @@ class GraphTotals:
         eager: Number of passes without graphs, because no graph fits the microbatch.
     """
 
+    kind = "graph_totals"
     replays: Mapping[int, int]
     eager: int
 
@@ -254,11 +270,11 @@ class GraphTotals:
         return tuple(size for size, count in sorted(self.replays.items()) if not count)
 
     def as_json(self) -> dict[str, Any]:
-        """The record as plain data."""
+        """See `Record`."""
         replays, unused = _as_keys(self.replays), list(self.unused)
-        return {"kind": "graph_totals", "replays": replays, "eager": self.eager, "unused": unused}
+        return {**super().as_json(), "replays": replays, "unused": unused}
 
-    def progress_line(self) -> str:
+    def progress_line(self, steps: int) -> str:
         """Return a line of progress, which names every CP size that was never replayed."""
         unused = "".join(f"  CP size {size} was never replayed" for size in self.unused)
         return f"graphs replayed: CP {_counts(self.replays)}  eager {self.eager}{unused}"
@@ -276,7 +292,6 @@ def _mebibytes(count: int) -> str:
     return f"{count / 2**20:.1f}"
 
 
-Record = RunRecord | StepRecord | EvaluationRecord | GraphsRecord | GraphTotals
 _MEGATRON_NAMES = MappingProxyType(
     {"lm": "lm loss", "mtp": "mtp_1 loss", "moe_auxiliary": "load_balancing_loss"}
 )
