@@ -16,9 +16,9 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.planning.validate import violations
 from ringproof.reference.training import trainer
-from ringproof.reference.training.assembly import make_schedule
+from ringproof.reference.training.assembly import make_schedule, sampler_of
 from ringproof.reference.training.checkpoint import LATEST
-from ringproof.reference.training.data import Sampler, read_data
+from ringproof.reference.training.data import read_data
 from ringproof.reference.training.options import KeepingOptions, TrainOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.schedules import StepPlan
@@ -276,11 +276,7 @@ def plan(rank: RankContext, *, options: TrainOptions, fault: str) -> Trace:
     with injected(fault, _site(rank, options)):
         schedule = make_schedule(options)
         documents = read_data(options.batch.data, longest=options.batch.max_sequence_length)
-        sampler = Sampler(
-            seed=options.batch.seed,
-            global_batch=options.batch.global_batch,
-            documents=len(documents.training.lengths),
-        )
+        sampler = sampler_of(options, documents.training)
         for step in range(options.optimiser.steps):
             lengths = documents.training.lengths[sampler.indices(step)]
             trace.problems.extend(problems_of(trainer.plan_step(lengths, schedule), options))

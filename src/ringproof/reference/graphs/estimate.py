@@ -38,7 +38,6 @@ class Need:
 
     Args:
         place: Host, or GPU of a host. Ranks of one place share its memory.
-        needed: Estimated bytes.
         shared: Bytes that are free for all ranks of the place; ``None`` if unknown.
         own: Bytes that this process may still allocate (``ulimit -v``); ``None`` without a limit.
     """

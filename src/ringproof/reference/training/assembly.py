@@ -38,7 +38,7 @@ from ringproof.reference.training.pipeline import Message, Runner, StageCall, ma
 from ringproof.reference.training.records import GraphsRecord
 from ringproof.reference.training.routing import TokenNeeds
 from ringproof.reference.training.schedules import MultiplyAdds, Schedule, check_fit
-from ringproof.reference.training.sharded import domain_mesh, shard_stage
+from ringproof.reference.training.sharded import shard_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,6 @@ class Assembly:
     """Everything that one rank holds in a run.
 
     Args:
-        parameters: Parameters of the stages of this rank.
-        needs: Tokens that this rank needs in a step.
         place: Prefix of this rank's keys in a checkpoint.
         banks: Graph banks of its stages; empty without CUDA graphs.
         graphs: Record of the captures on all ranks; ``None`` without CUDA graphs.
@@ -97,11 +95,6 @@ def assembly(
     """
     schedule = make_schedule(options)
     data = refuse_together(lambda: _readable(options, schedule))
-    sampler = Sampler(
-        seed=options.batch.seed,
-        global_batch=options.batch.global_batch,
-        documents=len(data.training.lengths),
-    )
     parallel = options.parallel
     with (
         parallel_context(parallel.layout, descriptions=REDUCED_OVER, timeout=timeout) as context,
@@ -133,7 +126,7 @@ def assembly(
                 device=device,
                 schedule=schedule,
                 data=data,
-                sampler=sampler,
+                sampler=sampler_of(options, data.training),
                 groups=groups,
                 reduction=reduction,
                 runner=runner,
@@ -153,6 +146,12 @@ def _readable(options: TrainOptions, schedule: Schedule) -> DataSplit:
     if options.keeping.evaluate_every:
         check_longest(data.evaluation, schedule)
     return data
+
+
+def sampler_of(options: TrainOptions, documents: Documents) -> Sampler:
+    """Return the sampler of a run for some documents."""
+    seed, global_batch = options.batch.seed, options.batch.global_batch
+    return Sampler(seed=seed, global_batch=global_batch, documents=len(documents.lengths))
 
 
 def make_schedule(options: TrainOptions) -> Schedule:
@@ -240,8 +239,7 @@ def _runner(
         of_stage = banks or (None,) * len(stages)
         unsharded = [StageCall(*pair) for pair in zip(stages, of_stage, strict=True)]
         return make_runner(unsharded, message, pipeline)
-    mesh = domain_mesh(groups.domain, device)
-    sharded = [shard_stage(stage, stage.layers.values(), mesh) for stage in stages]
+    sharded = [shard_stage(stage, groups.domain, device) for stage in stages]
     return make_runner(sharded, message, pipeline)
 
 

@@ -105,11 +105,7 @@ def save(folder: Path, state: TrainingState, step: int) -> Path:
 
     Args:
         folder: Folder of all checkpoints of a run, visible to every rank. It is created if needed.
-        state: State of this rank.
         step: Step with which a resumed run continues.
-
-    Returns:
-        The folder of this checkpoint.
 
     Raises:
         InputError: The checkpoint cannot be written. All ranks raise.

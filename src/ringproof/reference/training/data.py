@@ -144,11 +144,7 @@ class Selection:
 class Files:
     """Documents that are files or parts of files; implements ``Documents``.
 
-    Args:
-        source: Source as the user named it.
-        paths: File of each document.
-        lengths: Bytes of each document.
-        starts: Offset of each document in its file; 0 when ``None``.
+    ``starts`` are the offsets of the documents in their files; all 0 when ``None``.
     """
 
     source: str
@@ -197,9 +193,6 @@ def library_definitions(longest: int) -> Files:
 
     Half of them have at most about 500 bytes, and one in a hundred has 30,000 or more (Python
     3.11). So they have a long tail, while most files are longer than a tiny model's context.
-
-    Raises:
-        InputError: See :func:`standard_library`.
     """
     paths, starts, lengths = [], [], []
     for path in _library_paths():
@@ -228,11 +221,7 @@ def _library_paths() -> list[str]:
 
 
 def folder_files(options: str, longest: int) -> Files:
-    """Return the files of a folder. The planner accepts the same options for lengths.
-
-    Args:
-        options: ``PATH`` or ``PATH,glob=*.md``.
-        longest: Maximum bytes that are taken of a file.
+    """Return the files of ``PATH`` or ``PATH,glob=*.md``, as the planner reads their lengths.
 
     Raises:
         InputError: There is no such folder, an option is wrong, or no file matches.
@@ -261,10 +250,8 @@ class SyntheticLanguage:
     b'QMZPUSAE ecq tabm ngcwgtb jhhdmpo mcrphlq jhhdmpo tabm zsbs ajn '
 
     Args:
-        longest: Maximum tokens per document.
-        seed: Seed of words and documents.
         documents: Number of documents.
-        mean: Mean of the lognormal lengths before they are cut.
+        mean: Mean of the lognormal lengths before they are cut to ``longest``.
         sigma: Standard deviation of their logarithms.
     """
 
@@ -366,11 +353,6 @@ class Sampler:
 
     The documents of a step follow from seed, global batch and step alone. There is no state, so a
     run is resumed from its step number, and runs on any number of ranks use the same samples.
-
-    Args:
-        seed: Seed of the orders, from 0 to 2**32 - 1.
-        global_batch: Documents per step.
-        documents: Number of documents.
 
     Raises:
         InputError: A number is out of range.

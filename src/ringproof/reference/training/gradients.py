@@ -21,6 +21,7 @@ from ringproof.reference.model.parameters import ParameterKind
 from ringproof.reference.topology.catalogue import PlannedGroup
 from ringproof.reference.topology.context import ParallelContext, created_groups
 from ringproof.reference.topology.dynamic_catalogue import DOMAIN
+from ringproof.reference.training.options import OptimiserOptions
 
 TENSOR = "TENSOR_MODEL_PARALLEL_GROUP"
 PIPELINE = "PIPELINE_MODEL_PARALLEL_GROUP"
@@ -36,12 +37,9 @@ FINAL_SHARE = 0.1
 
 @dataclass(frozen=True)
 class TrainedParameter:
-    """One parameter of this rank.
+    """One parameter of this rank, or its FSDP shard as a ``DTensor``.
 
-    Args:
-        name: Name in the whole model, the same in every layout.
-        kind: Distribution over tensor parallel ranks and stages.
-        parameter: The tensor, or this rank's FSDP shard of it as a ``DTensor``.
+    The name is that in the whole model, the same in every layout.
     """
 
     name: str
@@ -226,14 +224,16 @@ def make_optimiser(
     return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPSILON)
 
 
-def learning_rate(step: int, *, steps: int, highest: float, warmup_steps: int) -> float:
+def learning_rate(step: int, options: OptimiserOptions) -> float:
     """Return the learning rate of a step: linear warm-up, then a cosine decay to a tenth.
 
     Steps count from 0. The highest rate is reached in step ``warmup_steps - 1``.
 
-    >>> [round(learning_rate(s, steps=6, highest=1.0, warmup_steps=2), 3) for s in range(7)]
+    >>> options = OptimiserOptions(steps=6, learning_rate=1.0, warmup_steps=2)
+    >>> [round(learning_rate(step, options), 3) for step in range(7)]
     [0.5, 1.0, 1.0, 0.868, 0.55, 0.232, 0.1]
     """
+    steps, warmup_steps, highest = options.steps, options.warmup_steps, options.learning_rate
     if step < warmup_steps:
         return highest * (step + 1) / warmup_steps
     past = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))

@@ -341,16 +341,9 @@ def check_sizes(
     Attention exchanges heads under ``a2a`` and, inside a node, under ``a2a+p2p``. Mamba always
     exchanges them over the whole group. The tensor parallel size divides the heads first.
 
-    Args:
-        config: The model.
-        sizes: CP sizes that may be used.
-        tp: Tensor parallel size.
-        comm_type: Communication type of attention.
-        ranks_per_node: Ranks of the domain in one node.
-        field: Name of the option that gave the sizes, for the message.
-
     Raises:
-        InputError: A size does not fit. The message names the first one.
+        InputError: A size does not fit. The message names the first one, and the option ``field``
+            that gave it.
     """
     for size in sizes:
         if comm_type in ("a2a", "a2a+p2p"):

@@ -48,9 +48,6 @@ class Message:
 
     Args:
         capacity: Rows of a message: the maximum of a microbatch on a rank.
-        hidden: Hidden size.
-        dtype: Dtype of activations.
-        device: Device of the stages.
         row_shards: Number of parts into which a rank's rows are divided before a stage: the TP size
             under sequence parallelism, else 1.
     """
@@ -174,11 +171,6 @@ class PipelineRunner:
     Stage ``i`` of this rank is chunk ``i * ranks + rank`` of the model. The schedule is 1F1B with
     one stage per rank, and interleaved 1F1B with several.
 
-    Args:
-        calls: This rank's stages in order, each a :class:`StageCall`.
-        message: Format of messages between stages, the same on all ranks.
-        group: Pipeline ranks, in order; two or more.
-
     Raises:
         InputError: This version of torch cannot run pipelines over the backend of the group.
     """
@@ -299,14 +291,10 @@ class PipelinedStage(nn.Module):
         self._first, self._last = first, last
 
     def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> torch.Tensor:
-        """Run one microbatch.
+        """Run the microbatch of an index, ``[1]`` int64 on the CPU.
 
-        Args:
-            received: Message ``[capacity, hidden]``; nothing on the first stage.
-            microbatch: Index in the step, ``[1]`` int64 on the CPU.
-
-        Returns:
-            A message, or the loss ``[1]``.
+        Both messages are ``[capacity, hidden]``. The first stage receives none, and the last one
+        returns the loss ``[1]``.
         """
         index = int(microbatch)
         batch = self._step_state.batch(index)
@@ -368,13 +356,7 @@ Runner = LoopRunner | PipelineRunner
 def make_runner(
     calls: Sequence[StageCall], message: Message, pipeline_group: dist.ProcessGroup
 ) -> Runner:
-    """Return a loop for one pipeline rank, and torch's schedules for several.
-
-    Args:
-        calls: This rank's stages in order; stage ``i`` is chunk ``i * ranks + rank`` of the model.
-        message: Format of messages between pipeline ranks. The loop does not use it.
-        pipeline_group: Pipeline ranks.
-    """
+    """Return a loop for one pipeline rank, and torch's schedules for several."""
     if pipeline_group.size() == 1:
         return LoopRunner(calls)
     return PipelineRunner(calls, message, pipeline_group)

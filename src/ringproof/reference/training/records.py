@@ -48,20 +48,16 @@ class StepRecord(Record):
 
     Args:
         step: Counted from 1.
-        loss: Objective, the sum of ``losses``.
-        losses: Parts of the objective by name, each for the global batch.
+        loss: Objective for the global batch, the sum of ``losses``.
         grad_norm: Gradient norm before clipping.
-        learning_rate: Learning rate of this step.
         samples: Sequences so far, including this step.
         tokens: Real tokens in the step.
         rows: Rows that the ranks of the domain computed, padding included.
         step_seconds: Wall time of the step, including planning and routing.
-        planning_seconds: Part of it that the planner took.
         microbatches: Groups of each microbatch, with CP size and tokens of each sequence.
             `ringproof plan calibrate` fits costs to them.
         cp_histogram: Sequences by the size of their CP group.
-        graph_replays: By CP size, the number of passes of a microbatch through a stage with graphs.
-        graph_eager: Number of passes without graphs, because no graph fits the microbatch.
+        graph_replays, graph_eager: See `GraphTotals`.
     """
 
     kind = "step"
@@ -159,7 +155,6 @@ class SizeMemory:
     """Memory in bytes of the graphs of one CP size on a rank, over all parts and slots.
 
     Args:
-        entries: Number of entries.
         inputs: Static tokens and metadata of the microbatches. Parts share them, so they are
             counted once per slot.
         gradients: Static gradients of the outputs of the parts.
@@ -192,7 +187,6 @@ class GraphsRecord(Record):
     slot for one CP size.
 
     Args:
-        slots: Slots per stage of a rank.
         entries: Entries on all ranks together.
         entries_of_rank: Entries on the rank that has most.
         capture_seconds: Capture time of the slowest rank, warm-up included.

@@ -42,7 +42,6 @@ class Portion:
     rank's part of the microbatch.
     """
 
-    rank: int
     microbatch: int
     sequence: int
     positions: Rows
@@ -51,12 +50,10 @@ class Portion:
 
 @dataclass(frozen=True)
 class LocalRows:
-    """Description of the rows of one rank in one microbatch, padding included.
+    """Description of the rows ``[R]`` of one rank in one microbatch, padding included.
 
-    Args:
-        entries: ``[R]``, entry of the pack that each row belongs to.
-        positions: ``[R]``, position in that entry. Padding continues the count.
-        lengths: ``[R]``, real tokens in that entry; 0 in a dummy.
+    A row belongs to an entry of the pack, which has that many real tokens; 0 in a dummy. Padding
+    continues the count of positions.
     """
 
     entries: Rows
@@ -103,7 +100,7 @@ def portions(step: StepPlan, rank: int, source: int | None = None) -> Iterator[P
             found = np.flatnonzero((local.entries == entry) & local.real)
             if len(found):
                 sequence = group.sequences[entry]
-                yield Portion(rank, microbatch, sequence, local.positions[found], found)
+                yield Portion(microbatch, sequence, local.positions[found], found)
 
 
 def portions_by_owner(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
@@ -134,13 +131,8 @@ def followed(document: Tokens, positions: Rows, columns: range) -> IdRows:
 class TokenNeeds:
     """Tokens that a rank's part of the model needs.
 
-    Args:
-        comm_type: Communication type of attention.
-        depths: Number of tokens predicted beyond the next one (MTP).
-        embeds: Whether it has the embedding, which needs tokens.
-        predicts: Whether it has the loss, which needs the tokens that follow.
-        ids: Unsigned dtype in which token ids are sent, the same in the whole domain.
-        device: Device of the batches.
+    The embedding needs tokens, and the loss the tokens that follow: one, and ``depths`` more (MTP).
+    Token ids are sent in the dtype ``ids``, the same in the whole domain.
     """
 
     comm_type: str = "p2p"
@@ -191,8 +183,8 @@ def route(
         step: Plan of the step, the same on all ranks.
         owned: Documents of this rank; see :func:`owned_documents`.
         groups: CP groups of every size that the plan uses.
-        needs: Tokens that this rank's part of the model needs, the same in the whole domain.
-        traffic: Counter of the bytes sent, or ``None``.
+        needs: The same in the whole domain.
+        traffic: Counter of the bytes sent.
 
     Returns:
         This rank's microbatches in order.

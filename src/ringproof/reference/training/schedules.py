@@ -58,24 +58,16 @@ Deal = list[list[list[int]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Settings from which steps are planned.
+    """Settings from which steps are planned; most of them are options of a run.
 
     Args:
-        name: One of ``options.SCHEDULES``.
         ranks: Ranks of the DP x CP domain.
-        max_tokens_per_rank: Maximum rows of a rank in one microbatch, padding included.
         cp_size: CP size of ``padded`` and ``packed``.
-        cp_sizes: CP sizes that ``dynamic`` may use.
-        forced_sizes: CP sizes that microbatches of ``dynamic`` take in turn instead of the
-            planner's choice, for tests.
+        cp_sizes, forced_sizes: CP sizes of ``dynamic``; see `options.BatchOptions`.
         row_shards: Number of parts into which a rank's rows are divided between layers: the TP size
             under sequence parallelism.
-        partition: Partition of a sequence over a group, ``zigzag`` or ``contiguous``.
         padded_length: Tokens to which ``padded`` pads every sequence; the longest of the step when
             ``None``.
-        pipeline: Pipeline stages, and virtual stages per rank. Interleaved schedules need a
-            multiple of the stages as number of microbatches.
-        model: Cost model of a sequence on a group.
         capacity: Fixed size of packs for CUDA graphs; ``None`` for the size of their sequences.
 
     Raises:
@@ -211,8 +203,6 @@ def plan_step(
     """Plan one step. The result is the same on every rank for the same arguments.
 
     Args:
-        lengths: Tokens of each sequence.
-        schedule: Settings for planning.
         documents: Indices of the documents; their positions when ``None``.
         names: Names of the documents for messages; empty for numbers.
 
@@ -237,12 +227,11 @@ def plan_step(
 
 
 def check_plan(step: StepPlan, what: str, *, multiple: int) -> None:
-    """Refuse a plan in which the independent validator finds a fault.
+    """Refuse a plan in which the independent validator finds a fault; ``what`` names the batch.
 
     Raises:
-        InputError: The plan has a fault, of which the message names the first, or a pack exceeds
-            the capacity. ``multiple`` has to divide the number of microbatches; ``what`` names the
-            batch for the message.
+        InputError: The plan has a fault, of which the message names the first, a pack exceeds the
+            capacity, or ``multiple`` does not divide the number of microbatches.
     """
     computed = replace(step.plan, lengths=step.computed)  # longer under padded
     _ = step.rows  # checks the capacity of every pack on all ranks, not only on those that hold it

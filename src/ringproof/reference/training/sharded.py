@@ -11,40 +11,34 @@ before the backward of a step's last microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ringproof.errors import InputError
+from ringproof.reference.model.stage import Stage
 from ringproof.reference.training.pipeline import StageCall
 
 
-def domain_mesh(domain: dist.ProcessGroup, device: torch.device) -> DeviceMesh:
-    """Return the domain as a one-dimensional device mesh, without creating a group."""
-    return DeviceMesh.from_group(domain, device.type, mesh_dim_names=("domain",))
-
-
-def shard_stage(stage: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> StageCall:
+def shard_stage(stage: Stage, domain: dist.ProcessGroup, device: torch.device) -> StageCall:
     """Shard a stage's parameters in place: each layer on its own, and the rest together.
 
     Parameters are freed after the forward and gathered again for the backward, since in a pipeline
     other microbatches run between the two.
 
     Raises:
-        InputError: The mesh has CPUs, on which this version of torch cannot shard.
+        InputError: The device is a CPU, on which this version of torch cannot shard.
     """
-    if mesh.device_type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+    if device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         problem = f"FSDP2 of torch {torch.__version__} needs GPUs"
         raise InputError("fully_sharded", "cpu", problem, "update torch, or replicate parameters")
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+    mesh = DeviceMesh.from_group(domain, device.type, mesh_dim_names=("domain",))
     call = StageCall(stage)
-    fully_shard(call, mesh=mesh, reshard_after_forward=True)
+    for module in (*stage.layers.values(), call):
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
     for module in call.modules():
         if isinstance(module, FSDPModule):
             _sum_gradients(module)

@@ -27,9 +27,9 @@ from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.training import checkpoint
 from ringproof.reference.training.agreement import check_agreement, refuse_together
-from ringproof.reference.training.assembly import Assembly, assembly
+from ringproof.reference.training.assembly import Assembly, assembly, sampler_of
 from ringproof.reference.training.banks import check_slots, replayed_in_step
-from ringproof.reference.training.data import Documents, Sampler
+from ringproof.reference.training.data import Documents
 from ringproof.reference.training.gradients import (
     clip_gradients,
     gradient_norm,
@@ -166,12 +166,7 @@ def update(
     norm = gradient_norm(parts.parameters, parts.reduction)
     options = parts.options.optimiser
     clip_gradients(parts.parameters, norm, options.clip)
-    rate = learning_rate(
-        step,
-        steps=options.steps,
-        highest=options.learning_rate,
-        warmup_steps=options.warmup_steps,
-    )
+    rate = learning_rate(step, options)
     set_learning_rate(parts.optimiser, rate)
     parts.optimiser.step()
     parts.optimiser.zero_grad(set_to_none=True)
@@ -197,11 +192,7 @@ def evaluate(parts: Assembly, step: int) -> EvaluationRecord:
     The result is the mean over global batches, each divided by its own count of valid tokens.
     """
     documents, count = parts.data.evaluation, parts.options.keeping.evaluate_batches
-    sampler = Sampler(
-        seed=parts.options.batch.seed,
-        global_batch=parts.options.batch.global_batch,
-        documents=len(documents.lengths),
-    )
+    sampler = sampler_of(parts.options, documents)
     totals = [0.0] * len(parts.loss_names)
     for batch in range(count):
         what = f"plan of evaluation batch {batch + 1}"
