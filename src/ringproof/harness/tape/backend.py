@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from ringproof.harness.tape.recorder import (
 )
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
-from ringproof.reference.graphs.capture import capture_all
+from ringproof.reference.graphs.capture import Session, capture_all
 from ringproof.reference.graphs.cuda import CudaBackend
 from ringproof.reference.graphs.names import DEVICES, NAMES
 from ringproof.reference.graphs.replay import Graphed
@@ -80,17 +80,12 @@ class TapeBackend:
         return capture_all(session, captures, warm_up)
 
 
-class _TapeSession:
-    """See ``capture.Session``."""
-
+class _TapeSession(Session):
     def __init__(self, backend: TapeBackend, pool: TapePool) -> None:
+        super().__init__((torch.default_generator, *backend.generators))
         self.checked = not backend.undefined.faithful
-        self.generators = (torch.default_generator, *backend.generators)
         self._backend, self._pool = backend, pool
         self._recorded: list[tuple[TapeSegment, Recorder]] = []
-
-    def warming_up(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def refer(self, tensor: torch.Tensor, label: str) -> None:
         self._pool.add(tensor, label, owned=False)
@@ -100,6 +95,7 @@ class _TapeSession:
         random = RandomState(name, self.generators, repeat=self._backend.repeat_unregistered)
         segment = TapeSegment(name, self._pool, self._backend.undefined)
         recorder = Recorder(name, self._pool, segment.number, random, trained)
+        self.segments.append(segment)
         self._recorded.append((segment, recorder))
         self._pool.bury(segment.number - 1)  # memory that was freed between two passes
         self._pool.passes += 1
@@ -117,9 +113,8 @@ class _TapeSession:
 
     def abort(self) -> None:
         self._undo()
-        for segment, _ in self._recorded:
-            segment.reset()
         self._recorded.clear()
+        super().abort()
 
     def _undo(self) -> None:
         for _, recorder in reversed(self._recorded):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -18,16 +17,22 @@ from ringproof.reference.graphs.backend import Capture, Outputs
 from ringproof.reference.graphs.replay import Graphed, Segment, StaticMemory
 
 
-class Session(Protocol):
-    """The part of a capture that is the backend's own: how and where a pass is recorded."""
+class Session:
+    """How and where a backend records the passes of one call of ``capture``.
 
-    generators: tuple[torch.Generator, ...]
-    """The random generators whose state the capture must leave unchanged."""
-    checked: bool
+    Args:
+        generators: The random generators whose state the capture must leave unchanged.
+    """
+
+    checked = True
     """Whether callables refuse silent errors; see :class:`Graphed`."""
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators, self.segments = tuple(generators), list[Segment]()
 
     def warming_up(self) -> AbstractContextManager[object]:
         """Return a context for the warm-up of all captures."""
+        return nullcontext()
 
     def refer(self, tensor: torch.Tensor, label: str) -> None:
         """Name a tensor that the graph may read and write where it is."""
@@ -36,12 +41,16 @@ class Session(Protocol):
         self, name: str, trained: Sequence[torch.Tensor] | None
     ) -> AbstractContextManager[Segment]:
         """Record a pass. Of a forward, ``trained`` are the leaves that may require a gradient."""
+        raise NotImplementedError
 
     def finish(self) -> None:
         """End the capture, once nothing of the autograd graphs is left."""
 
     def abort(self) -> None:
         """Free whatever was recorded."""
+        for segment in self.segments:
+            segment.reset()
+        self.segments.clear()
 
 
 def capture_all(session: Session, captures: Sequence[Capture], warm_up: int) -> tuple[Graphed, ...]:

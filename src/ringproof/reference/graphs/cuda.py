@@ -25,7 +25,7 @@ import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.backend import Capture
-from ringproof.reference.graphs.capture import capture_all, check_warm_up
+from ringproof.reference.graphs.capture import Session, capture_all, check_warm_up
 from ringproof.reference.graphs.replay import Graphed
 
 # NCCL's watchdog thread queries events all the time, which "global" would forbid.
@@ -74,15 +74,10 @@ class CudaSegment:
         self.private_bytes = 0
 
 
-class _CudaSession:
-    """See ``capture.Session``."""
-
-    checked = True
-
+class _CudaSession(Session):
     def __init__(self, pool: Any) -> None:
         self._pool, self._index = pool, torch.cuda.current_device()
-        self.generators = (torch.cuda.default_generators[self._index],)
-        self._segments: list[CudaSegment] = []
+        super().__init__((torch.cuda.default_generators[self._index],))
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
@@ -108,68 +103,37 @@ class _CudaSession:
 
     @contextmanager
     def record(self, name: str, trained: Sequence[torch.Tensor] | None) -> Iterator[CudaSegment]:
-        segment = CudaSegment()
-        self._segments.append(segment)
+        """Record a pass, and raise errors of the driver or of torch as an InputError.
+
+        The end of a capture whose function raised raises another exception, which says less.
+        """
+        segment, errors = CudaSegment(), list[BaseException]()
+        self.segments.append(segment)
         graph = torch.cuda.graph(segment.graph, pool=self._pool, capture_error_mode=ERROR_MODE)
-        with _raised_by_name(name) as first, _own_stream(), _no_collection(), graph, first:
-            before = torch.cuda.memory_reserved()  # torch has emptied its cache to begin
-            yield segment
+        collects = gc.isenabled()
+        gc.disable()  # destroying a graph during a capture would break the capture
+        try:
+            # Where its end raises, torch.cuda.graph stays on its own stream.
+            with torch.cuda.stream(torch.cuda.current_stream()), graph:
+                before = torch.cuda.memory_reserved()  # torch has emptied its cache to begin
+                try:
+                    yield segment
+                except BaseException as error:
+                    errors.append(error)
+                    raise
+        except Exception as last:
+            first = errors[0] if errors else last
+            if isinstance(first, RuntimeError):
+                raise refused(name, first) from first
+            raise first from None
+        finally:
+            if collects:
+                gc.enable()
         segment.private_bytes = max(0, torch.cuda.memory_reserved() - before)
 
     def finish(self) -> None:
+        """Wait for the device."""
         torch.cuda.synchronize()
-
-    def abort(self) -> None:
-        for segment in self._segments:
-            segment.reset()
-        self._segments.clear()
-
-
-class _First:
-    """Keeps the exception of the function: the end of a capture that failed raises another."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.error = error
-
-
-@contextmanager
-def _raised_by_name(name: str) -> Iterator[_First]:
-    """Raise the exception of the function; if the driver or torch raised it, as an InputError."""
-    first = _First()
-    try:
-        yield first
-    except Exception as last:
-        error = first.error or last
-        if isinstance(error, RuntimeError):
-            raise refused(name, error) from error
-        if error is last:
-            raise
-        raise error from None
-
-
-@contextmanager
-def _own_stream() -> Iterator[None]:
-    """Restore the current stream: ``torch.cuda.graph`` stays on its own if its end raises."""
-    with torch.cuda.stream(torch.cuda.current_stream()):
-        yield
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable garbage collection: destroying a graph during a capture would break the capture."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def refused(name: str, error: RuntimeError) -> InputError:
