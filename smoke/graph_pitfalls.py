@@ -20,8 +20,7 @@ from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import ContextParallelGroup, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import refuse_together
-from smoke.model_batches import random_sequences
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, random_sequences
 
 ROWS = 16
 """Rows of each rank at every size."""

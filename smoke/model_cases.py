@@ -1,4 +1,7 @@
-"""What the ranks of the model's parity tests run: one training step's gradients, in any layout."""
+"""What the ranks of the model's parity tests run: one training step's gradients, in any layout.
+
+On microbatches as they come, or on static ones of fixed capacity.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,33 @@ from ringproof.reference.model.config import ModelConfig
 from ringproof.reference.model.mamba import HeadShares, Mamba
 from ringproof.reference.model.parameters import ParameterKind
 from ringproof.reference.model.stage import Stage
+from ringproof.reference.model.static import batch_tensors, load, static_batch
 from ringproof.reference.model.tensor_parallel import (
     TensorParallel,
     copy_to_region,
     reduce_from_region,
     scatter_rows,
 )
+from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from smoke.faults import FAULTS, Site, injected
-from smoke.model_batches import LENGTHS, random_sequences, rank_batch, totals
+from smoke.model_batches import (
+    LENGTHS,
+    capacity_batch,
+    first_difference,
+    op_stream,
+    random_sequences,
+    rank_batch,
+    totals,
+)
 
 TENSOR_PARALLEL = "TENSOR_MODEL_PARALLEL_GROUP"
+CAPACITY = Capacity(rows=128, entries=7)
+PACKS = ((13, 1, 32, 7), (48, 5))
+"""Lengths of two packs; both leave a tail."""
+READ_BACK = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount")
 Microbatch = tuple[tuple[int, tuple[int, ...]], ...]
 """Groups of the domain in order: size, and which sequences it shares."""
 
@@ -48,6 +65,8 @@ class ModelCase:
         comm_type, partition: How attention communicates, and how rows are cut.
         plan: Its microbatches; ``None`` is one, which the whole domain shares.
         recompute: See ``Stage``.
+        static: Whether microbatches are static; one for each CP size, refilled in turn.
+        stale: Tensors of a static microbatch whose names begin with it are not overwritten.
         fault: See :func:`_fault`; or ``no-partial-sum`` (gradients that are partial over TP are not
             summed) or ``local-positions`` (each CP rank counts positions from its own first row).
     """
@@ -60,6 +79,8 @@ class ModelCase:
     partition: str = "zigzag"
     plan: tuple[Microbatch, ...] | None = None
     recompute: bool = False
+    static: bool = False
+    stale: str = ""
     fault: str = ""
 
     @property
@@ -169,24 +190,36 @@ def _borderless(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
 
 def batches(case: ModelCase, groups: DynamicGroups, device: torch.device) -> Iterator[PackedBatch]:
     """This rank's microbatches."""
-    depths = case.config.mtp_depths
     sequences = random_sequences()
     multiple = 48 if case.domain == 3 else 16
+    slots: dict[int, PackedBatch] = {}
     for size, chosen in own_groups(case, groups.domain_rank):
-        batch = rank_batch(
-            [sequences[index] for index in chosen],
-            groups.group(size),
-            comm_type=case.comm_type,
-            partition=case.partition,
-            depths=depths,
-            multiple=multiple,
-            tail_rows=multiple,
-            total=totals(sequences, depths),
-            device=device,
-        )
+        own, group = [sequences[index] for index in chosen], groups.group(size)
+        options: dict[str, Any] = {
+            "comm_type": case.comm_type,
+            "partition": case.partition,
+            "depths": case.config.mtp_depths,
+            "total": totals(sequences, case.config.mtp_depths),
+            "device": device,
+        }
+        if case.static:
+            batch = capacity_batch(own, group, CAPACITY, **options)
+            yield refilled(slots.setdefault(size, static_batch(batch)), batch, case.stale)
+            continue
+        batch = rank_batch(own, group, multiple=multiple, tail_rows=multiple, **options)
         if case.fault == "local-positions":
             batch = replace(batch, positions=torch.arange(batch.rows, device=device))
         yield batch
+
+
+def refilled(slot: PackedBatch, batch: PackedBatch, stale: str) -> PackedBatch:
+    """A static microbatch with the tensors of another one, apart from those that stay stale."""
+    tensors = batch_tensors(slot)
+    kept = {n: t.clone() for n, t in tensors.items() if stale and n.startswith(stale)}
+    load(slot, batch)
+    for name, tensor in kept.items():
+        tensors[name].copy_(tensor)
+    return slot
 
 
 def own_groups(case: ModelCase, rank: int) -> Iterator[tuple[int, Sequence[int]]]:
@@ -292,3 +325,40 @@ def uneven_rows(rank: RankContext) -> None:
     ) as context:
         tp = TensorParallel.of(context.groups[TENSOR_PARALLEL], sequence_parallel=True)
         reduce_from_region(torch.zeros(rank.world_size + 1, 2, device=rank.device), tp)
+
+
+def streams(
+    rank: RankContext, *, config: ModelConfig, comm_type: str, partition: str, static: bool
+) -> tuple[str, int, set[str], list[str]]:
+    """A step over each of two packs on this rank.
+
+    Returns:
+        Where they part; how many operations; which move data; which read back.
+    """
+    layout, size = RankLayout(cp=rank.world_size), rank.world_size
+    with (
+        parallel_context(layout) as context,
+        dynamic_groups(context, (size,), comm_type=comm_type, ranks_per_node=2) as groups,
+    ):
+        stage = whole(config, device=rank.device)
+        found = []
+        for lengths in PACKS:
+            batch = capacity_batch(
+                random_sequences(lengths, seed=len(lengths)),
+                groups.group(size),
+                CAPACITY,
+                comm_type=comm_type,
+                partition=partition,
+                depths=config.mtp_depths,
+            )
+            given = batch if static else replace(batch, metadata=None)
+            stage.zero_grad()
+            found.append(
+                op_stream(
+                    batch_tensors(batch).values(),
+                    lambda given=given: stage(given.tokens, given).value.backward(),
+                )
+            )
+    read = {line[0] for line in found[0] if any(name in line[0] for name in READ_BACK)}
+    moves = {line[0].split(".")[1] for line in found[0] if line[0].startswith("c10d.")}
+    return first_difference(found), len(found[0]), moves, sorted(read)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.graphs import parity, pitfalls, tables
+from benchmarks.graphs.bank_picture import PICTURE, bank_that_ran
 from benchmarks.graphs.parity_rows import CONTROL
 from ringproof.harness.cluster import Cluster
 
@@ -37,3 +38,9 @@ def test_the_group_of_another_size_is_as_recorded(cluster: Cluster) -> None:
     recorded = json.loads((tables.RESULTS / "pitfalls.json").read_text(encoding="utf-8"))
     (row,) = (one for one in recorded["pitfalls"] if one["id"] == pitfall.id)
     assert pitfalls.row_of(pitfall, pitfalls.observe(pitfall, cluster)) == row
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_bank_is_up_to_date() -> None:
+    """If not: ``python -m benchmarks.graphs.bank_picture``."""
+    assert PICTURE.read_text(encoding="utf-8") == str(bank_that_ran())

@@ -6,7 +6,7 @@ hold NaN.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +14,8 @@ from ringproof.harness.cluster import Cluster
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.packing.partition import PARTITIONS
-from smoke import static_cases
-from smoke.model_cases import ModelCase, Step
+from smoke import cases, model_cases
+from smoke.model_cases import ModelCase
 from smoke.parity_variants import (
     Record,
     check_exact,
@@ -26,7 +26,7 @@ from smoke.parity_variants import (
     variants,
     worlds_and_levels,
 )
-from smoke.test_model_parallel import DYNAMIC, MOONLIGHT, NEMOTRON, QWEN3, Alone
+from smoke.test_model_parallel import DYNAMIC, MOONLIGHT, NEMOTRON, QWEN3, Alone, run
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
 
@@ -71,7 +71,7 @@ STEPS = {
 
 
 def check_attention(cluster: Cluster, wanted: list[ParityCase], record: Record) -> None:
-    check_exact(cluster, wanted, record, static_cases.parity, fault="none")
+    check_exact(cluster, wanted, record, cases.static_parity, fault="none")
 
 
 @pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
@@ -95,9 +95,9 @@ def test_wrong_metadata_are_seen(cluster: Cluster, comm_type: str) -> None:
     """Negative controls: the other pack's, no dummy over the tail, padding left in the products."""
     sizes = levels(comm_type, 2, 2)
     fields = {"world": 4, "comm_type": comm_type, "hierarchical_sizes": sizes, "kv_heads": 4}
-    cases = [packed_case(static_cases.fixed_pack(1), **fields)]
+    wanted = [packed_case(cases.fixed_pack(1), **fields)]
     for fault in ("none", "stale", "hidden tail", "poison"):
-        (found,) = measured(cluster, cases, static_cases.parity, fault=fault)
+        (found,) = measured(cluster, wanted, cases.static_parity, fault=fault)
         worst = max(found["max_abs_error"].values())
         assert worst <= TOLERANCE if fault == "none" else worst > 1e-2, fault
 
@@ -108,18 +108,12 @@ def alone(cluster: Cluster) -> Alone:
     return Alone(cluster)
 
 
-def static_step(cluster: Cluster, case: ModelCase, **options: Any) -> Step:
-    outcome = cluster.run(static_cases.step, world_size=case.world, case=case, **options)
-    step: Step = outcome.values[0]
-    return step
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_equals_one_rank(
     name: str, cluster: Cluster, alone: Alone, record_property: Record
 ) -> None:
-    case = STEPS[name]
-    found = static_step(cluster, case)
+    case = replace(STEPS[name], static=True)
+    found = run(cluster, case)
     worst = alone.worst(found, case.config)
     record_property("worst_gradient_difference", worst)
     assert found.losses == pytest.approx(dict(alone.of(case.config).losses), rel=TOLERANCE)
@@ -130,7 +124,8 @@ def test_a_step_equals_one_rank(
 @pytest.mark.parametrize("stale", ["metadata.order", "metadata.places", "metadata.table", "real"])
 def test_a_step_on_stale_tensors_is_seen(stale: str, cluster: Cluster, alone: Alone) -> None:
     """Negative control: one tensor of the first microbatch is still there in the second."""
-    found = static_step(cluster, ModelCase(config=NEMOTRON, domain=2, plan=BOTH), stale=stale)
+    case = ModelCase(config=NEMOTRON, domain=2, plan=BOTH, static=True, stale=stale)
+    found = run(cluster, case)
     assert alone.worst(found, NEMOTRON) > 1e-3
 
 
@@ -143,7 +138,7 @@ def test_two_packs_are_the_same_operations_on_every_rank(
 ) -> None:
     """With collectives, numbers, shapes and memory; nothing of a pack is baked in or read back."""
     values = cluster.run(
-        static_cases.streams,
+        model_cases.streams,
         world_size=4,
         config=NEMOTRON,
         comm_type=comm_type,
@@ -160,7 +155,7 @@ def test_two_packs_are_the_same_operations_on_every_rank(
 def test_operations_of_the_eager_way_differ(cluster: Cluster) -> None:
     """Negative control."""
     values = cluster.run(
-        static_cases.streams,
+        model_cases.streams,
         world_size=2,
         config=QWEN3,
         comm_type="p2p",

@@ -2,7 +2,7 @@
 
 The entries are those that the first pipeline stage of a training captured, and the replays those
 of its first step: no picture of another bank than the one that is there.
-`smoke/test_bank_picture.py` fails when the picture is out of date.
+`smoke/test_graph_parity.py` fails when the picture is out of date.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from ringproof.reference.model.static import load
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import group_of_one, random_sequences
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, group_of_one, random_sequences
 
 WAYS = ("plain", "eager", "replay", "load")
 """Pack as it is (flash attention), pack of capacity (masks), its replay, filling its slot."""

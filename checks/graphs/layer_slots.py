@@ -19,8 +19,7 @@ from ringproof.reference.model.config import preset
 from ringproof.reference.model.static import load, static_batch
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import random_sequences
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, random_sequences
 
 CAPACITY = Capacity(rows=32, entries=4)
 PACKS = ((5, 7), (11, 3), (16, 2, 6))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, init_device_mesh
 
 from checks.graphs.captures import equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
 from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
+from smoke.model_batches import group_of_one
 
 
 def complex_rows(seed: int = 0) -> torch.Tensor:
@@ -175,3 +179,31 @@ def test_a_graph_inside_of_a_capture_is_refused() -> None:
         graph(captures, tensor(3), pool=pool, warm_up=0)
     assert not [block for block in pool if block.born is not None]
     assert equal([inner(tensor(5, 4))], [tensor(5, 4) * 3])
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    with group_of_one():
+        yield init_device_mesh("cpu", (1,))
+
+
+def test_distributed_tensors_inside(mesh: DeviceMesh) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        whole = DTensor.from_local(x, mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
+        return (whole * 2 + whole.exp()).to_local()
+
+    graphed = graph(function, tensor(4, 4, grad=True))
+    names = {one.function.name() for one in graphed._segments[0].operations}
+    assert names >= {"aten::mul.Tensor", "aten::exp", "aten::add.Tensor"}
+    given = [tensor(4, 4, seed=1, grad=True)]
+    assert equal(results(graphed, given), results(function, given))
+
+
+def test_distributed_tensors_do_not_cross(mesh: DeviceMesh) -> None:
+    wrapped = DTensor.from_local(tensor(4), mesh, [Replicate()])
+    with pytest.raises(InputError, match="part: input 0 is a tensor subclass"):
+        graph(lambda x: x * 2, wrapped)
+    with pytest.raises(InputError, match="part: weight is a tensor subclass"):
+        graph(lambda x: x * 2, tensor(4), parameters={"weight": nn.Parameter(wrapped)})
+    with pytest.raises(InputError, match="part: a graph returns plain tensors only"):
+        graph(lambda x: DTensor.from_local(x, mesh, [Replicate()]), tensor(4))

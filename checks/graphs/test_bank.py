@@ -21,8 +21,7 @@ from ringproof.reference.model.config import preset
 from ringproof.reference.model.stage import Stage
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import random_sequences
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, random_sequences
 
 CAPACITY = Capacity(rows=64, entries=5)
 LENGTHS = ((13, 1, 30), (5, 5, 3, 9), (31,))

@@ -18,8 +18,7 @@ from ringproof.reference.graphs.scopes import parts_of
 from ringproof.reference.model.config import preset
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import random_sequences
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, random_sequences
 
 GIBIBYTE = 1 << 30
 

@@ -26,8 +26,7 @@ from checks.graphs.layer_slots import (
 )
 from ringproof.reference.model.static import static_batch
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import random_sequences, rank_batch
-from smoke.static_packs import op_stream
+from smoke.model_batches import op_stream, random_sequences, rank_batch
 
 PROSE = Path(__file__).parents[2] / "skills/dynamic-cp-cuda-graphs/references/pitfalls.md"
 HALF = PACKS[0]

@@ -25,8 +25,7 @@ from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.training.options import GraphOptions, KeepingOptions
 from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
-from smoke.model_batches import group_of_one, random_sequences, rank_batch
-from smoke.static_packs import capacity_batch
+from smoke.model_batches import capacity_batch, group_of_one, random_sequences, rank_batch
 from smoke.training_matrix import ONE_RANK, options_of
 
 

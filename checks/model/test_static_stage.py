@@ -29,8 +29,13 @@ from ringproof.reference.model.static import (
 )
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
-from smoke.model_batches import random_sequences, rank_batch
-from smoke.static_packs import capacity_batch, first_difference, op_stream
+from smoke.model_batches import (
+    capacity_batch,
+    first_difference,
+    op_stream,
+    random_sequences,
+    rank_batch,
+)
 
 TOLERANCE = 1e-10
 CAPACITY = Capacity(rows=112, entries=6)

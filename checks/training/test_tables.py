@@ -1,15 +1,17 @@
-"""The numbers of the page about the trainer are those that were recorded."""
+"""The pages about the trainer and its faults say what was recorded."""
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.training import tables
+from benchmarks.training import fault_page, tables
 from ringproof.cli.main import app
+from smoke.faults import FAULTS
 from smoke.training_matrix import PRESETS, SPREADS, TOLERANCE, largest_difference
 
 
@@ -66,3 +68,38 @@ def test_one_wrong_step_is_beyond_the_tolerance(wrong: float) -> None:
     wanted = [(1.0, 2.0), (1.0, 2.0)]
     assert largest_difference([(1.0, 2.0), (wrong, 2.0)], wanted) > TOLERANCE
     assert largest_difference(wanted, wanted) == 0.0
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    return fault_page.read_record()
+
+
+def test_the_page_is_as_recorded(record: dict[str, Any]) -> None:
+    text = fault_page.PAGE.read_text(encoding="utf-8")
+    assert fault_page.page(text, record) == text, "run: python -m benchmarks.training.fault_page"
+    for name, table in fault_page.TABLES.items():
+        assert f"<!-- table: {name} -->\n\n{table(record)}" in text
+
+
+def test_the_record_is_of_every_fault(record: dict[str, Any]) -> None:
+    fields = ("id", "broken", "stands_for", "setup", "proof")
+    recorded = [tuple(row[field] for field in fields) for row in record["faults"]]
+    assert recorded == [tuple(getattr(fault, field) for field in fields) for fault in FAULTS]
+
+
+def test_the_rate_is_counted_from_the_rows(record: dict[str, Any]) -> None:
+    rows = record["faults"]
+    assert record["injected"] == len(rows)
+    assert record["detected"] == sum(row["proof"] in row["red"] for row in rows)
+    assert record["detected"] == record["injected"] >= 20
+    assert not any(clean["red"] for clean in record["clean"].values())
+
+
+def test_a_fault_that_was_missed_would_stand_out(record: dict[str, Any]) -> None:
+    other = copy.deepcopy(record)
+    other["faults"][0].update(red=[], detected=False)
+    assert f"**{FAULTS[0].proof}: missed**" in fault_page.fault_table(other)
+    assert f"`{FAULTS[0].id}` |" in fault_page.rate_table(other).splitlines()[-1]
+    text = fault_page.PAGE.read_text(encoding="utf-8")
+    assert fault_page.page(text, other) != text
