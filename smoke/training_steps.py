@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
@@ -139,9 +140,13 @@ def whole(
     """This TP rank's cut of each parameter or of its gradient, with its kind."""
     found = {}
     for p in parameters:
-        tensor = p.parameter.grad if gradient else p.parameter.detach()
-        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        found[p.name] = (p.kind, full.cpu().numpy().copy())
+        tensor = p.gradient if gradient else gradients.local_part(p.parameter.detach())
+        if isinstance(p.parameter, DTensor):
+            # Not the gradient's own mesh: torch may have kept that of an earlier run for it.
+            like = {"shape": p.parameter.shape, "stride": p.parameter.stride()}
+            mesh, placements = p.parameter.device_mesh, p.parameter.placements
+            tensor = DTensor.from_local(tensor, mesh, placements, **like).full_tensor()
+        found[p.name] = (p.kind, tensor.cpu().numpy().copy())
     return found
 
 

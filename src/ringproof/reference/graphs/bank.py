@@ -182,24 +182,19 @@ Fingerprint: TypeAlias = "dict[str, tuple[int, int, bool]]"
 
 
 class GraphBank:
-    """The graphs of a stage; see the module. Made by :func:`capture_bank`."""
+    """The graphs of a stage; see the module. Made by :func:`capture_bank`.
+
+    Attributes:
+        replayed: Microbatches by CP size that got a slot since :meth:`begin`.
+        eager: Microbatches without a graph since :meth:`begin`.
+    """
 
     def __init__(self, parts: Sequence[Part], slots: Sequence[Slot], *, overflow: str) -> None:
         self._parts, self._slots, self._overflow = tuple(parts), tuple(slots), overflow
         self._installed: list[Installed] = []
         self._captured = [_fingerprint(part) for part in parts]
-        self._taken: dict[int, int] = {}
-        self._eager = 0
-
-    @property
-    def replayed(self) -> Mapping[int, int]:
-        """Microbatches by CP size that got a slot since :meth:`begin`."""
-        return dict(self._taken)
-
-    @property
-    def eager(self) -> int:
-        """Microbatches without a graph since :meth:`begin`."""
-        return self._eager
+        self.replayed: dict[int, int] = {}
+        self.eager = 0
 
     @property
     def replays(self) -> Mapping[GraphKey, Replays]:
@@ -218,7 +213,7 @@ class GraphBank:
             InputError: A parameter is not that of the capture any more. A graph would silently
                 continue with the memory that it knows.
         """
-        self._taken, self._eager = {}, 0
+        self.replayed, self.eager = {}, 0
         for part, captured in zip(self._parts, self._captured, strict=True):
             found = _fingerprint(part)
             names = sorted(captured.keys() | found.keys())
@@ -242,7 +237,7 @@ class GraphBank:
             return batch
         size = batch.group.size
         if batch.metadata is None:
-            self._eager += 1
+            self.eager += 1
             return batch
         if size not in self._slots[0].batches:
             sizes = ", ".join(map(str, self._slots[0].batches))
@@ -252,7 +247,7 @@ class GraphBank:
             problem = "as many microbatches wait for their backwards already"
             return self._refused(batch, "graph_slots", len(self._slots), problem)
         load(slot.batches[size], batch)
-        self._taken[size] = self._taken.get(size, 0) + 1
+        self.replayed[size] = self.replayed.get(size, 0) + 1
         return slot.enter(size)
 
     def install(self) -> None:
@@ -283,7 +278,7 @@ class GraphBank:
         if self._overflow == "error":
             remedy = "capture it" if name == "cp_size" else "raise it"
             raise InputError(name, value, problem, f"{remedy}, or use --graphs-overflow eager")
-        self._eager += 1
+        self.eager += 1
         return batch
 
 
