@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graphs import pitfall_trials as trials
-from benchmarks.graphs.pitfall_trials import Seen
+from checks.graphs import test_pitfalls, test_pitfalls_rows
+from checks.graphs.captures import Seen
 from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.reference.topology.dynamic import ContextParallelGroup
@@ -98,7 +99,7 @@ PITFALLS = (
         "rope-lifetime",
         "MLA's rotary tables are in a cache that drops them when the next CP size is captured.",
         f"{_LAYER}test_rope_tables_live_as_long_as_the_graphs",
-        trials.rope_lifetime,
+        test_pitfalls.rope_lifetime,
     ),
     Pitfall(
         "stale-metadata",
@@ -116,7 +117,7 @@ PITFALLS = (
         "slot-reuse",
         "Two microbatches wait for their backwards, and both were given the same slot.",
         f"{_LAYER}test_a_slot_in_flight_is_not_used_again",
-        trials.slot_reuse,
+        test_pitfalls.slot_reuse,
     ),
     Pitfall(
         "group-identity",
@@ -128,25 +129,25 @@ PITFALLS = (
         "stale-constants",
         "An `if pad_between_seqs:` was captured where no sequence had padding.",
         f"{_LAYER}test_a_branch_on_pad_between_seqs_is_baked_in",
-        trials.python_branch,
+        test_pitfalls.python_branch,
     ),
     Pitfall(
         "sync-in-capture",
         "Attention asks `cu_seqlens` for the longest sequence.",
         f"{_LAYER}test_questions_about_cu_seqlens_synchronise",
-        trials.device_sync,
+        test_pitfalls.device_sync,
     ),
     Pitfall(
         "random-numbers",
         "Dropout draws from a generator that is not registered with the graph.",
         f"{_LAYER}test_dropout_needs_a_registered_generator",
-        trials.random_numbers,
+        test_pitfalls.random_numbers,
     ),
     Pitfall(
         "undefined-rows",
         "Padded rows hold NaN, and keys and values are not blanked before the ring.",
         f"{_ROWS}test_undefined_rows_poison_the_gradients_of_attention",
-        trials.undefined_rows,
+        test_pitfalls_rows.undefined_rows,
     ),
     Pitfall(
         "one-stage-fails",
