@@ -12,8 +12,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -21,18 +20,18 @@ import pytest
 import torch
 
 from benchmarks.graphs import cuda
+from benchmarks.graphs.parity_rows import Trained, trained
 from checks.model.device_labels import GPU, PretendedGpu
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.harness.tape.backend import TapeBackend, choose_backend
 from ringproof.harness.tape.memory import TapePool
 from ringproof.reference.graphs import bank
-from ringproof.reference.graphs.backend import CaptureBackend, GraphMemory
+from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions
-from ringproof.reference.training.records import Record, StepRecord
 from ringproof.reference.training.trainer import train
 from smoke.conftest import needs_gpu
 from smoke.training_matrix import ONE_RANK, Series, Spread, options_of
@@ -78,38 +77,6 @@ REMAINDER = 0.1
 """Share of a bank's memory that a reset may leave: what is made at first use, and stays."""
 
 
-@dataclass
-class Trained:
-    """Loss and gradient norm of each step, and passes with graphs by CP size and without."""
-
-    series: Series = field(default_factory=list)
-    replays: dict[int, int] = field(default_factory=dict)
-    eager: int = 0
-
-
-def trained(
-    rank: RankContext,
-    *,
-    options: TrainOptions,
-    stale: bool = False,
-    backend: CaptureBackend | None = None,
-) -> Trained:
-    """Train and count; if ``stale``, no replay gets the metadata of its microbatch."""
-    found = Trained()
-
-    def take(record: Record) -> None:
-        if isinstance(record, StepRecord):
-            found.series.append((record.loss, record.grad_norm))
-            found.eager += record.graph_eager
-            for size, count in record.graph_replays.items():
-                found.replays[size] = found.replays.get(size, 0) + count
-
-    with mock.patch.object(bank, "load", lambda static, batch: None) if stale else nullcontext():
-        chosen = backend or choose_backend(options.graphs.graph_backend, rank.device)
-        train(options, rank.device, take, backend=chosen)
-    return found
-
-
 @dataclass(frozen=True)
 class Ranks:
     """Ranks, and graphs of their device's own kind."""
@@ -130,7 +97,10 @@ class Ranks:
     ) -> Trained:
         """A training of two steps; all ranks come to the same."""
         options = options_of(preset, spread, steps=2, graphs=graphs)
-        outcome = self.cluster.run(trained, world_size=spread.ranks, options=options, stale=stale)
+        control = "stale" if stale else ""
+        outcome = self.cluster.run(
+            trained, world_size=spread.ranks, options=options, control=control
+        )
         found: Trained = outcome.values[0]
         assert all(value.series == found.series for value in outcome.values)
         return found

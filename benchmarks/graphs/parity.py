@@ -33,7 +33,7 @@ from benchmarks.graphs.parity_rows import (
 )
 from ringproof.files import write_atomically
 from ringproof.harness.cluster import Cluster, ClusterOptions, drop
-from smoke.training_matrix import Series, largest_difference
+from smoke.training_matrix import largest_difference
 
 STEPS = 100
 CONTROL_STEPS = 20
@@ -65,7 +65,7 @@ def measure(cluster: Cluster, row: Row, steps: int) -> dict[str, Any]:
     """One row of the record."""
     found = {way: _train(cluster, row, way, steps) for way in ("static", "bank")}
     off, capacity = (
-        _series(_train(cluster, row, way, min(steps, OFF_STEPS))[0]) for way in ("off", "static")
+        _train(cluster, row, way, min(steps, OFF_STEPS))[0].series for way in ("off", "static")
     )
     static, replayed = found["static"][0], found["bank"][0]
     options = row.options("bank", steps)
@@ -101,9 +101,7 @@ def measure_controls(
         found = _train(cluster, CONTROL, "bank", steps, control=name)[0]
         differing = [
             step
-            for step, (one, other) in enumerate(
-                zip(_series(found), _series(static), strict=True), 1
-            )
+            for step, (one, other) in enumerate(zip(found.series, static.series, strict=True), 1)
             if one != other
         ]
         yield {
@@ -161,10 +159,6 @@ def _train(
     if not all(is_bitwise(rank, ranks[0]) for rank in ranks):
         raise RuntimeError(f"{row.id}, {way}: ranks differ in loss or gradient norm")
     return ranks
-
-
-def _series(found: Trained) -> Series:
-    return list(zip(found.loss, found.grad_norm, strict=True))
 
 
 def _line(row: dict[str, Any]) -> str:

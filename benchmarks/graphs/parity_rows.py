@@ -15,13 +15,14 @@ import torch
 from ringproof.harness.cluster import RankContext
 from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.graphs import bank
+from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.records import GraphsRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
-from smoke.training_matrix import Spread, options_of
+from smoke.training_matrix import Series, Spread, options_of
 
 WAYS = ("off", "static", "bank")
 """Packs as they are; packs of capacity; the same packs, replayed."""
@@ -108,14 +109,26 @@ class Trained:
     graphs: dict[str, Any] = field(default_factory=dict)
     step_seconds: float = 0.0
 
+    @property
+    def series(self) -> Series:
+        """Loss and gradient norm of each step."""
+        return list(zip(self.loss, self.grad_norm, strict=True))
 
-def trained(rank: RankContext, *, options: TrainOptions, control: str = "") -> Trained:
+
+def trained(
+    rank: RankContext,
+    *,
+    options: TrainOptions,
+    control: str = "",
+    backend: CaptureBackend | None = None,
+) -> Trained:
     """Train and count.
 
     Args:
         rank: This rank.
         options: Of the run.
         control: One of :data:`CONTROLS`, or nothing is broken.
+        backend: Captures the graphs; that of the options by default.
     """
     found, steps = Trained(), options.optimiser.steps
 
@@ -134,8 +147,8 @@ def trained(rank: RankContext, *, options: TrainOptions, control: str = "") -> T
             print(record.progress_line(steps), flush=True)
 
     with CONTROLS[control](rank):
-        backend = choose_backend(options.graphs.graph_backend, rank.device)
-        train(options, rank.device, take, backend=backend)
+        chosen = backend or choose_backend(options.graphs.graph_backend, rank.device)
+        train(options, rank.device, take, backend=chosen)
     return found
 
 
