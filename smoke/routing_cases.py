@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,28 +109,12 @@ def planned(schedule: Schedule, *, seed: int, step: int) -> tuple[Documents, Ste
     return documents, plan_step(documents.lengths[indices], schedule, documents=indices)
 
 
-@dataclass(frozen=True)
-class Arrived:
+def arrived(batch: PackedBatch) -> SimpleNamespace:
     """A microbatch as a rank got it, on the CPU and without its group."""
-
-    size: int
-    rank: int
-    positions: torch.Tensor
-    sequences: torch.Tensor
-    real: torch.Tensor
-    tokens: torch.Tensor | None
-    future: torch.Tensor | None
-
-    @property
-    def rows(self) -> int:
-        return len(self.positions)
-
-    @classmethod
-    def of(cls, batch: PackedBatch) -> Arrived:
-        names = ("positions", "sequences", "real", "tokens", "future")
-        tensors = (getattr(batch, name) for name in names)
-        moved = (None if tensor is None else tensor.cpu() for tensor in tensors)
-        return cls(batch.group.size, batch.group.rank, *moved)
+    names = ("positions", "sequences", "real", "tokens", "future")
+    tensors = {name: getattr(batch, name) for name in names}
+    moved = {name: None if one is None else one.cpu() for name, one in tensors.items()}
+    return SimpleNamespace(size=batch.group.size, rows=batch.rows, **moved)
 
 
 def raised(document: Tokens, above: int) -> Tokens:
@@ -170,7 +154,7 @@ def route_steps(
             operations = {name: dict(kinds) for name, kinds in traffic.operations.items()}
             found.append(
                 {
-                    "batches": [Arrived.of(batch) for batch in batches],
+                    "batches": [arrived(batch) for batch in batches],
                     "operations": operations,
                     "bytes": sum(traffic.bytes_sent.values()),
                 }

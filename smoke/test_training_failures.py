@@ -25,11 +25,10 @@ from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, Rank
 from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.training import trainer
-from ringproof.reference.training.records import Record, StepRecord
 from smoke import cases
 from smoke.faults import seen_by
 from smoke.processes import assert_gone
-from smoke.training_matrix import Spread, options_of
+from smoke.training_matrix import Spread, Trace, options_of
 
 REPORTED_WITHIN_SECONDS = 15.0
 SILENT_SECONDS = 4.0
@@ -47,21 +46,17 @@ FAILING = "this rank fails now"
 
 def train_and_fail(rank: RankContext, *, culprit: int, how: str) -> int:
     """In the second step one rank is ``killed``, has ``raised``, or has ``hung``; or nothing."""
-    done: list[int] = []
-
-    def take(record: Record) -> None:
-        if isinstance(record, StepRecord):
-            done.append(record.step)
+    trace = Trace()
 
     def change(batch: PackedBatch) -> PackedBatch:
-        if rank.rank == culprit and done == [1]:
+        if rank.rank == culprit and len(trace.steps) == 1:
             print(FAILING, flush=True)
             cases.fail(how)
         return batch
 
     with seen_by(Attention, change):
-        trainer.train(OPTIONS, rank.device, take)
-    return len(done)
+        trainer.train(OPTIONS, rank.device, trace.take)
+    return len(trace.steps)
 
 
 def train_with_another_seed(rank: RankContext, *, culprit: int) -> None:

@@ -22,7 +22,7 @@ from ringproof.reference.training.options import (
     ParallelOptions,
     TrainOptions,
 )
-from ringproof.reference.training.records import Record, StepRecord
+from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 
 TOLERANCE = 1e-9
 """Relative. Float64 rounds at 1e-16; thirty steps of Adam let that grow by some orders."""
@@ -125,18 +125,36 @@ def options_of(
     )
 
 
+@dataclass(frozen=True)
+class Trace:
+    """What one rank of a run measured.
+
+    Args:
+        steps: Loss and gradient norm of each step.
+        evaluations: Losses.
+        problems: What the validator found in the plans.
+        refused: The field and the text of what stopped the run; empty if nothing did.
+    """
+
+    steps: Series = field(default_factory=list)
+    evaluations: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    refused: tuple[str, ...] = ()
+
+    def take(self, record: Record) -> None:
+        if isinstance(record, StepRecord):
+            self.steps.append((record.loss, record.grad_norm))
+        if isinstance(record, EvaluationRecord):
+            self.evaluations.append(record.loss)
+
+
 def series(rank: RankContext, *, options: TrainOptions) -> Series:
     """The case: train, and return what every step measured."""
     from ringproof.reference.training.trainer import train
 
-    found: Series = []
-
-    def take(record: Record) -> None:
-        if isinstance(record, StepRecord):
-            found.append((record.loss, record.grad_norm))
-
-    train(options, rank.device, take)
-    return found
+    trace = Trace()
+    train(options, rank.device, trace.take)
+    return trace.steps
 
 
 def relative(found: float, wanted: float) -> float:

@@ -20,10 +20,17 @@ from ringproof.reference.training.assembly import make_schedule, sampler_of
 from ringproof.reference.training.checkpoint import LATEST
 from ringproof.reference.training.data import read_data
 from ringproof.reference.training.options import KeepingOptions, TrainOptions
-from ringproof.reference.training.records import EvaluationRecord, Record, StepRecord
 from ringproof.reference.training.schedules import StepPlan
 from smoke.faults import MOONLIGHT, NEMOTRON, QWEN3, QWEN3_DP, Fault, Site, injected
-from smoke.training_matrix import ONE_RANK, TOLERANCE, Series, Spread, options_of, relative
+from smoke.training_matrix import (
+    ONE_RANK,
+    TOLERANCE,
+    Series,
+    Spread,
+    Trace,
+    options_of,
+    relative,
+)
 
 PROOFS = (
     "loss",  # each step's loss against one rank
@@ -110,29 +117,6 @@ SETUPS: Mapping[str, Setup] = MappingProxyType(
         ),
     }
 )
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What one rank of a run measured.
-
-    Args:
-        steps: Loss and gradient norm of each step.
-        evaluations: Losses.
-        problems: What the validator found in the plans.
-        refused: The field and the text of what stopped the run; empty if nothing did.
-    """
-
-    steps: Series = field(default_factory=list)
-    evaluations: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    refused: tuple[str, ...] = ()
-
-    def take(self, record: Record) -> None:
-        if isinstance(record, StepRecord):
-            self.steps.append((record.loss, record.grad_norm))
-        if isinstance(record, EvaluationRecord):
-            self.evaluations.append(record.loss)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Megatron-LM's pull request 5618, with a slot for each that a step could have at 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +31,9 @@ ROPE_BYTES = 4
 """Angles are float32."""
 _BOUNDARY_TENSORS, _BOUNDARY_BYTES = 4, 4
 """``cu_seqlens`` of queries and keys, real and padded, as int32."""
+
+_SUMMED = ("batches", "tokens", "packed_rows", "capacity_rows")
+"""What adds up over batches; of the rest, the largest counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,21 +178,13 @@ def largest(found: Sequence[GraphCapacity]) -> GraphCapacity:
     if len({(one.rows, one.sizes) for one in found}) != 1:
         problem = "have not all the same rows and CP sizes"
         raise InputError("capacities", len(found), problem, "give those of one domain")
-    return GraphCapacity(
-        batches=sum(one.batches for one in found),
-        rows=found[0].rows,
-        fullest=max(one.fullest for one in found),
-        entries=max(one.entries for one in found),
-        groups=MappingProxyType(
-            {size: sum(one.groups[size] for one in found) for size in found[0].sizes}
-        ),
-        microbatches=max(one.microbatches for one in found),
-        slots=max(one.slots for one in found),
-        upstream_slots=max(one.upstream_slots for one in found),
-        tokens=sum(one.tokens for one in found),
-        packed_rows=sum(one.packed_rows for one in found),
-        capacity_rows=sum(one.capacity_rows for one in found),
-    )
+    merged = {
+        one.name: (sum if one.name in _SUMMED else max)(getattr(other, one.name) for other in found)
+        for one in fields(GraphCapacity)
+        if one.name != "groups"
+    }
+    groups = {size: sum(one.groups[size] for one in found) for size in found[0].sizes}
+    return GraphCapacity(groups=MappingProxyType(groups), **merged)
 
 
 @dataclass(frozen=True, kw_only=True)
