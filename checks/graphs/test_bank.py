@@ -118,15 +118,6 @@ def test_metadata_that_are_not_copied_in_are_seen(
     assert not equal(stepped(stage, given, bank), expected)
 
 
-def test_evaluation_takes_no_slot(alone: ContextParallelGroup) -> None:
-    stage, given = whole(preset("qwen3-tiny")), batches(alone)
-    expected = [stage(batch.tokens, batch).value.detach() for batch in given]
-    bank, _ = banked(stage, "layer", alone)
-    with torch.no_grad():
-        found = [stage(batch.tokens, bank.enter(batch)).value.clone() for batch in given]
-    assert equal(found, expected)
-
-
 @pytest.mark.parametrize("slots", [2, 3])
 def test_a_slot_in_flight_is_not_given_away(slots: int, alone: ContextParallelGroup) -> None:
     """1F1B keeps several microbatches waiting; one more than there are slots is refused."""

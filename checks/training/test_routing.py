@@ -167,9 +167,9 @@ def test_what_was_not_planned_is_refused() -> None:
         outgoing_rows(step, {0: documents[0]}, 0, range(2))
 
 
-def wrong_order(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
+def wrong_order(step: StepPlan, rank: int) -> list[list[Portion]]:
     """The receiver lists what it needs the other way round."""
-    return tuple(found[::-1] for found in routing.portions_by_owner(step, rank))
+    return [found[::-1] for found in routing.portions_by_owner(step, rank)]
 
 
 def across_the_border(document: Tokens, positions: Rows, columns: range) -> IdRows:

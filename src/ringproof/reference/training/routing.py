@@ -103,14 +103,12 @@ def portions(step: StepPlan, rank: int, source: int | None = None) -> Iterator[P
                 yield Portion(microbatch, sequence, local.positions[found], found)
 
 
-def portions_by_owner(step: StepPlan, rank: int) -> tuple[tuple[Portion, ...], ...]:
+def portions_by_owner(step: StepPlan, rank: int) -> list[list[Portion]]:
     """Return the rows that one rank needs from each owner, in the order of sending."""
-    needed = tuple(portions(step, rank))
-    ranks = step.plan.ranks
-    return tuple(
-        tuple(portion for portion in needed if owner(portion.sequence, ranks) == source)
-        for source in range(ranks)
-    )
+    needed: list[list[Portion]] = [[] for _ in range(step.plan.ranks)]
+    for portion in portions(step, rank):
+        needed[owner(portion.sequence, step.plan.ranks)].append(portion)
+    return needed
 
 
 def followed(document: Tokens, positions: Rows, columns: range) -> IdRows:
