@@ -215,8 +215,8 @@ def _sink(stream: TextIO | None, *, quiet: bool) -> LogSink:
     log = rank_log_sink(stream)
 
     def sink(rank: int, line: str) -> None:
-        if rank == 0 and not quiet and LogFile.is_progress(line):
-            sys.stdout.write(LogFile.text(line) + "\n")
+        if rank == 0 and not quiet and line.startswith(PROGRESS):
+            sys.stdout.write(line.removeprefix(PROGRESS) + "\n")
             sys.stdout.flush()
         else:
             log(rank, line)

@@ -66,16 +66,6 @@ class LogFile:
             problem = f"cannot be written: {error.strerror}"
             raise InputError("--log", self.path, problem, "name a place that has room") from error
 
-    @staticmethod
-    def is_progress(line: str) -> bool:
-        """Return whether a rank's line is a line of progress."""
-        return line.startswith(PROGRESS)
-
-    @staticmethod
-    def text(line: str) -> str:
-        """Return the text of a line of progress."""
-        return line[len(PROGRESS) :]
-
 
 def _write_whole(stream: FileIO, data: bytes) -> None:
     """Append bytes to a file; where they do not fit, the file is as long as before."""

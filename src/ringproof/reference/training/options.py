@@ -346,25 +346,22 @@ def check_sizes(
             that gave it.
     """
     for size in sizes:
-        if comm_type in ("a2a", "a2a+p2p"):
-            inner = size if comm_type == "a2a" else level_sizes(size, ranks_per_node)[0]
-            for shape in (config.attention, config.latent):
-                _check_heads("attention", shape.heads if shape else 0, tp, (size, inner), field)
-        _check_heads("mamba", config.mamba.heads if config.mamba else 0, tp, (size, size), field)
-
-
-def _check_heads(part: str, heads: int, tp: int, sizes: tuple[int, int], field: str) -> None:
-    """Check one group size with the size of its all-to-all."""
-    size, exchanging = sizes
-    if heads % tp:
-        raise InputError("tp", tp, f"does not divide the {heads} {part} heads", "use a divisor")
-    if heads // tp % exchanging:
-        problem = (
-            f"the {heads // tp} {part} heads of a TP rank cannot be shared by "
-            f"{exchanging} ranks of its all-to-all"
-        )
-        fitting = [number for number in range(1, heads // tp + 1) if heads // tp % number == 0]
-        raise InputError(field, size, problem, f"allow only sizes such as {fitting}")
+        inner = level_sizes(size, ranks_per_node)[0] if comm_type == "a2a+p2p" else size
+        exchanges = comm_type in ("a2a", "a2a+p2p")
+        shapes = (config.attention, config.latent) if exchanges else ()
+        heads = [("attention", shape.heads, inner) for shape in shapes if shape]
+        if config.mamba:
+            heads.append(("mamba", config.mamba.heads, size))
+        for part, count, ranks in heads:
+            if count % tp:
+                problem = f"does not divide the {count} {part} heads"
+                raise InputError("tp", tp, problem, "use a divisor")
+            own = count // tp
+            if own % ranks:
+                problem = f"the {own} {part} heads of a TP rank cannot be shared by {ranks} ranks"
+                fitting = [number for number in range(1, own + 1) if own % number == 0]
+                remedy = f"allow only sizes such as {fitting}"
+                raise InputError(field, size, f"{problem} of its all-to-all", remedy)
 
 
 def _at_least(least: int, options: Any, *names: str) -> None:
