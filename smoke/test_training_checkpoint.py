@@ -18,7 +18,7 @@ from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import checkpoint
-from ringproof.reference.training.assembly import assembly
+from ringproof.reference.training.assembly import Assembly, assembly
 from smoke.training_steps import Run, step, whole
 
 pytestmark = pytest.mark.slow  # `make test` has no time for them
@@ -46,12 +46,11 @@ def resume(
     """Train up to a step; save before one of them, or start from the newest checkpoint."""
     torch.manual_seed(rank.rank)
     with _broken(rank, run.fault), assembly(run.options, rank.device) as parts:
-        state = parts.state()
-        start = checkpoint.load(Path(folder), state) if load else 0
+        start = checkpoint.load(Path(folder), parts) if load else 0
         steps = []
         for index in range(start, until):
             if index == save_at:
-                checkpoint.save(Path(folder), state, index)
+                checkpoint.save(Path(folder), parts, index)
             done = step(run, parts, index)
             steps.append((done["losses"], done["norms"], torch.rand(1).item()))
         return {"start": start, "steps": steps, "parameters": whole(parts.parameters)}
@@ -63,10 +62,10 @@ def _broken(rank: RankContext, fault: str) -> Iterator[None]:
     kind, _, what = fault.partition(" ")
     tensors = checkpoint._tensors
 
-    def forgetful(state: checkpoint.TrainingState) -> dict[str, torch.Tensor]:
+    def forgetful(parts: Assembly) -> dict[str, torch.Tensor]:
         return {
             key: value.clone() if what in key.split(".") else value
-            for key, value in tensors(state).items()
+            for key, value in tensors(parts).items()
         }
 
     if fault == "forget random":

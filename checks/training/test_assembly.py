@@ -11,7 +11,8 @@ import pytest
 from checks.training.test_options import run
 from ringproof.errors import InputError
 from ringproof.reference.topology.layout import RankLayout
-from ringproof.reference.training.assembly import check_longest, identity_of
+from ringproof.reference.training.assembly import check_longest
+from ringproof.reference.training.checkpoint import identity_of
 from ringproof.reference.training.data import SyntheticLanguage
 from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.schedules import Schedule

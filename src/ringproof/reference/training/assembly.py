@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -22,7 +22,6 @@ from ringproof.reference.topology.context import ParallelContext, parallel_conte
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.training.agreement import refuse_together
 from ringproof.reference.training.banks import graph_banks
-from ringproof.reference.training.checkpoint import Identity, TrainingState, place_of
 from ringproof.reference.training.data import DataSplit, Documents, Sampler, read_data
 from ringproof.reference.training.gradients import (
     REDUCED_OVER,
@@ -46,7 +45,6 @@ class Assembly:
     """Everything that one rank holds in a run.
 
     Args:
-        place: Prefix of this rank's keys in a checkpoint.
         banks: Graph banks of its stages; empty without CUDA graphs.
         graphs: Record of the captures on all ranks; ``None`` without CUDA graphs.
     """
@@ -62,7 +60,6 @@ class Assembly:
     parameters: tuple[TrainedParameter, ...]
     optimiser: torch.optim.AdamW
     needs: TokenNeeds
-    place: str
     banks: tuple[GraphBank, ...] = ()
     graphs: GraphsRecord | None = None
 
@@ -73,11 +70,6 @@ class Assembly:
         experts = any(kind.feed_forward == "experts" for kind in config.layers)
         present = {"lm": True, "mtp": config.mtp_depths > 0, "moe_auxiliary": experts}
         return tuple(name for name, is_there in present.items() if is_there)
-
-    def state(self) -> TrainingState:
-        """State of this rank that a checkpoint saves."""
-        identity = identity_of(self.options, self.data.training)
-        return TrainingState(self.parameters, self.optimiser, identity, self.place, self.device)
 
 
 @contextmanager
@@ -133,7 +125,6 @@ def assembly(
                 parameters=parameters,
                 optimiser=make_optimiser(parameters, weight_decay=weight_decay),
                 needs=needs,
-                place=place_of(parallel.layout, context.rank),
                 banks=banks,
                 graphs=record,
             )
@@ -241,23 +232,3 @@ def _runner(
         return make_runner(unsharded, message, pipeline)
     sharded = [shard_stage(stage, groups.domain, device) for stage in stages]
     return make_runner(sharded, message, pipeline)
-
-
-def identity_of(options: TrainOptions, documents: Documents) -> Identity:
-    """Return the options that must not change when a run is resumed.
-
-    These are all options except those for checkpoints and evaluation.
-    The number of steps belongs to them because the learning rate depends on it. Options that decide
-    how tokens are packed belong to them because packing changes the rounding of sums.
-    """
-    lengths = documents.lengths
-    return {
-        **asdict(options.model),
-        **asdict(options.parallel.layout),
-        **{k: v for k, v in asdict(options.parallel).items() if k != "layout"},
-        **asdict(options.batch),
-        **asdict(options.optimiser),
-        "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),
-        **({"capacity": str(options.capacity)} if options.capacity else {}),
-        "documents": f"{len(lengths):,} of {int(lengths.sum()):,} tokens",
-    }

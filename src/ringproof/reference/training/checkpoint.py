@@ -25,7 +25,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,9 +38,10 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 
 from ringproof.errors import InputError
 from ringproof.files import read_input, write_atomically
-from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import on_first_rank
-from ringproof.reference.training.gradients import TrainedParameter
+from ringproof.reference.training.assembly import Assembly
+from ringproof.reference.training.data import Documents
+from ringproof.reference.training.options import TrainOptions
 
 LATEST = "latest"
 DESCRIPTION = "run.json"
@@ -74,31 +75,11 @@ _ACCEPTED = MappingProxyType(
     }
 )
 
-Identity = Mapping[str, str | int | float | bool]
+Identity = dict[str, Any]
 """Argument to value, of those that must be the same when a run goes on. As JSON has them."""
 
 
-@dataclass(frozen=True)
-class TrainingState:
-    """State of a rank that a checkpoint saves, apart from the random generators.
-
-    Parameters are loaded in place. ``place`` is the result of :func:`place_of`. The random
-    generator of the device is saved in addition to that of the CPU.
-    """
-
-    parameters: tuple[TrainedParameter, ...]
-    optimiser: torch.optim.AdamW
-    identity: Identity
-    place: str
-    device: torch.device
-
-
-def place_of(layout: RankLayout, rank: int) -> str:
-    """Return the prefix of a rank's keys, which is the same exactly on the ranks of one domain."""
-    return f"tp{layout.coordinate('tp', rank)}.pp{layout.coordinate('pp', rank)}"
-
-
-def save(folder: Path, state: TrainingState, step: int) -> Path:
+def save(folder: Path, parts: Assembly, step: int) -> Path:
     """Write a checkpoint and make it the newest.
 
     A collective over the world. If it is interrupted, the previous checkpoint stays the newest.
@@ -112,11 +93,12 @@ def save(folder: Path, state: TrainingState, step: int) -> Path:
     """
     partial = on_first_rank(lambda: _begin(folder, step))
     with _refusing("save", folder, "cannot be written", "name a writable folder"):
-        distributed_checkpoint.save(_tensors(state), checkpoint_id=str(partial))
-    return on_first_rank(lambda: _finish(folder, partial, state.identity, step))
+        distributed_checkpoint.save(_tensors(parts), checkpoint_id=str(partial))
+    identity = identity_of(parts.options, parts.data.training)
+    return on_first_rank(lambda: _finish(folder, partial, identity, step))
 
 
-def load(folder: Path, state: TrainingState) -> int:
+def load(folder: Path, parts: Assembly) -> int:
     """Load the newest checkpoint into parameters, optimizer and random generators.
 
     A collective over the world. Returns the step with which the run continues.
@@ -126,12 +108,12 @@ def load(folder: Path, state: TrainingState) -> int:
             arguments, of which the message names the first. All ranks raise.
     """
     chosen, step, identity = on_first_rank(lambda: _newest(folder))
-    _check_identity(folder, identity, dict(state.identity))
+    _check_identity(folder, identity, identity_of(parts.options, parts.data.training))
     on_first_rank(lambda: bool(read_metadata(chosen)))  # the metadata itself is not sent
-    tensors = _tensors(state)
+    tensors = _tensors(parts)
     with _refusing("resume", chosen, "is damaged", "remove it and name an older one in latest"):
         distributed_checkpoint.load(tensors, storage_reader=TensorReader(chosen))
-    _set_random_state(state.device, tensors)
+    _set_random_state(parts.device, tensors)
     return step
 
 
@@ -151,13 +133,41 @@ def exists(folder: Path) -> bool:
     return (folder / LATEST).is_file()
 
 
-def _tensors(state: TrainingState) -> dict[str, torch.Tensor]:
-    """Return every tensor of this rank by its key. Loading writes into these tensors."""
-    tensors = _random_state(state.device)
-    for trained in state.parameters:
-        key, parameter = f"{state.place}.{trained.name}", trained.parameter
+def identity_of(options: TrainOptions, documents: Documents) -> Identity:
+    """Return the options that must not change when a run is resumed.
+
+    These are all options except those for checkpoints and evaluation.
+    The number of steps belongs to them because the learning rate depends on it. Options that decide
+    how tokens are packed belong to them because packing changes the rounding of sums.
+    """
+    lengths = documents.lengths
+    return {
+        **asdict(options.model),
+        **asdict(options.parallel.layout),
+        **{k: v for k, v in asdict(options.parallel).items() if k != "layout"},
+        **asdict(options.batch),
+        **asdict(options.optimiser),
+        "forced_sizes": ",".join(map(str, options.batch.forced_sizes)),
+        **({"capacity": str(options.capacity)} if options.capacity else {}),
+        "documents": f"{len(lengths):,} of {int(lengths.sum()):,} tokens",
+    }
+
+
+def _tensors(parts: Assembly) -> dict[str, torch.Tensor]:
+    """Return every tensor of this rank by its key. Loading writes into these tensors.
+
+    Exactly the ranks of one domain have the same keys, apart from random states.
+    """
+    tensors, layout, rank = (
+        _random_state(parts.device),
+        parts.options.parallel.layout,
+        dist.get_rank(),
+    )
+    place = f"tp{layout.coordinate('tp', rank)}.pp{layout.coordinate('pp', rank)}"
+    for trained in parts.parameters:
+        key, parameter = f"{place}.{trained.name}", trained.parameter
         tensors[f"{key}.parameter"] = parameter.detach()
-        for name, value in _moments(state.optimiser, parameter).items():
+        for name, value in _moments(parts.optimiser, parameter).items():
             tensors[f"{key}.{name}"] = value
     return tensors
 
@@ -200,7 +210,7 @@ def _begin(folder: Path, step: int) -> Path:
 
 def _finish(folder: Path, partial: Path, identity: Identity, step: int) -> Path:
     """Give the checkpoint its final name, and then record it as the newest."""
-    description = {"format": FORMAT, "step": step, "identity": dict(identity)}
+    description = {"format": FORMAT, "step": step, "identity": identity}
     name = f"step-{step:06}"
     names = itertools.chain([name], (f"{name}.{again}" for again in itertools.count(1)))
     with _refusing("save", folder, "cannot be written", "name a writable folder"):
@@ -237,7 +247,7 @@ def _newest(folder: Path) -> tuple[Path, int, dict[str, Any]]:
         return folder / name, int(description["step"]), dict(description["identity"])
 
 
-def _check_identity(folder: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_identity(folder: Path, saved: Identity, asked: Identity) -> None:
     """Check that every argument is the same; the message names the first that differs."""
     asked = json.loads(json.dumps(asked))
     for name in (*asked, *saved):

@@ -99,7 +99,7 @@ def train(
         checkpoint.check_unused(Path(options.keeping.save))
     folder, every = Path(options.keeping.save), options.keeping.save_every
     with assembly(options, device, timeout, backend=backend) as parts:
-        start = checkpoint.load(folder, parts.state()) if options.keeping.resume else 0
+        start = checkpoint.load(folder, parts) if options.keeping.resume else 0
         report(_run_record(options, device))
         if parts.graphs is not None:
             report(parts.graphs)
@@ -112,7 +112,7 @@ def train(
                 report(evaluate(parts, step + 1))
             last = step + 1 == options.optimiser.steps
             if options.keeping.save and (last or _due(step + 1, every)):
-                checkpoint.save(folder, parts.state(), step + 1)
+                checkpoint.save(folder, parts, step + 1)
         if parts.graphs is None or not records:
             return _summary(records, start, parts.graphs)
         totals = GraphTotals.of_steps(parts.schedule.sizes, records)
