@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Annotated, Any, TextIO, get_type_hints
@@ -73,6 +73,16 @@ def _parameter(field: str, default: Any, help: str, name: str = "") -> inspect.P
     return inspect.Parameter(field, kind, default=option, annotation=type(default))
 
 
+def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Put the options of a run before the command's own, where typer finds them."""
+    own = inspect.signature(command, eval_str=True)
+    context, *rest = (one for one in own.parameters.values() if one.name != "_options")
+    together = [context.replace(kind=inspect.Parameter.KEYWORD_ONLY), *_declared(), *rest]
+    vars(command)["__signature__"] = own.replace(parameters=together)
+    command.__annotations__ = {one.name: one.annotation for one in together}
+    return command
+
+
 def run_options(given: Mapping[str, Any]) -> TrainOptions:
     """Return the options of a run from the command's parameters.
 
@@ -107,6 +117,7 @@ _Log = Annotated[
 ]
 
 
+@_with_run_options
 def train(
     context: typer.Context,
     *,
@@ -194,11 +205,8 @@ def _run(
     Raises:
         InputError: A rank refused its input.
     """
-    arguments: dict[str, Any] = {
-        "options": options,
-        "file": file,
-        "timeout": started.timeout_seconds,
-    }
+    timeout = started.timeout_seconds
+    arguments: dict[str, Any] = {"options": options, "file": file, "timeout": timeout}
     if world is not None:
         arguments["mark"] = None if quiet else ""  # this process's own output: nothing to sort out
         return run_launched(on_rank, started, arguments)[0]
@@ -222,15 +230,3 @@ def _sink(stream: TextIO | None, *, quiet: bool) -> LogSink:
             log(rank, line)
 
     return sink
-
-
-def _declare_options() -> None:
-    """Put the options of a run before the command's own, where typer finds them."""
-    own = inspect.signature(train, eval_str=True)
-    context, *rest = (one for one in own.parameters.values() if one.name != "_options")
-    together = [context.replace(kind=inspect.Parameter.KEYWORD_ONLY), *_declared(), *rest]
-    vars(train)["__signature__"] = own.replace(parameters=together)
-    train.__annotations__ = {one.name: one.annotation for one in together}
-
-
-_declare_options()
