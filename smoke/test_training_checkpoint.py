@@ -53,7 +53,7 @@ def resume(
                 checkpoint.save(Path(folder), parts, index)
             done = step(run, parts, index)
             steps.append((done["losses"], done["norms"], torch.rand(1).item()))
-        return {"start": start, "steps": steps, "parameters": whole(parts.parameters)}
+        return {"start": start, "steps": steps, "parameters": whole(parts)}
 
 
 @contextmanager

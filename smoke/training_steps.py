@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.distributed.tensor import DTensor
+import torch.distributed as dist
 
 from ringproof.harness.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
@@ -111,7 +111,7 @@ def step(run: Run, parts: Assembly, index: int) -> dict[str, Any]:
 
     def seen(parameters: Any, norm: torch.Tensor, limit: float) -> None:
         if index == 0:
-            found["gradients"] = whole(parameters, gradient=True)
+            found["gradients"] = whole(parts, gradient=True)
         clip(parameters, norm, limit)
 
     with mock.patch.object(trainer, "clip_gradients", seen):
@@ -130,22 +130,20 @@ def train(rank: RankContext, *, run: Run) -> dict[str, Any]:
             "norms": [one["norms"] for one in steps],
             "gradients": steps[0]["gradients"],
             "evaluation": total.tolist(),
-            "parameters": whole(parts.parameters),
+            "parameters": whole(parts),
         }
 
 
-def whole(
-    parameters: tuple[gradients.TrainedParameter, ...], *, gradient: bool = False
-) -> dict[str, Any]:
+def whole(parts: Assembly, *, gradient: bool = False) -> dict[str, Any]:
     """This TP rank's cut of each parameter or of its gradient, with its kind."""
     found = {}
-    for p in parameters:
+    for p in parts.parameters:
         tensor = p.gradient if gradient else gradients.local_part(p.parameter.detach())
-        if isinstance(p.parameter, DTensor):
-            # Not the gradient's own mesh: torch may have kept that of an earlier run for it.
-            like = {"shape": p.parameter.shape, "stride": p.parameter.stride()}
-            mesh, placements = p.parameter.device_mesh, p.parameter.placements
-            tensor = DTensor.from_local(tensor, mesh, placements, **like).full_tensor()
+        if p.sharded:
+            # Not by DTensor, whose mesh may be an equal one of an earlier run on these ranks.
+            shards = [tensor] * parts.groups.domain_size
+            dist.all_gather_object(shards, tensor.cpu(), group=parts.groups.domain)
+            tensor = torch.cat(shards)
         found[p.name] = (p.kind, tensor.cpu().numpy().copy())
     return found
 
