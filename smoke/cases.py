@@ -27,7 +27,7 @@ from ringproof.reference.packing.sequences import PackedSequences, pack
 from ringproof.reference.topology.census import print_census
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.layout import RankLayout
-from smoke.model_cases import CAPACITY, PACKS
+from smoke.model_batches import CAPACITY, PACKS
 
 
 def parity(rank: RankContext, *, cases: Sequence[ParityCase], evidence: bool = False) -> Any:

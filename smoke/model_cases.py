@@ -29,13 +29,14 @@ from ringproof.reference.model.tensor_parallel import (
     reduce_from_region,
     scatter_rows,
 )
-from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from smoke.faults import FAULTS, Site, injected
 from smoke.model_batches import (
+    CAPACITY,
     LENGTHS,
+    PACKS,
     capacity_batch,
     first_difference,
     op_stream,
@@ -45,9 +46,6 @@ from smoke.model_batches import (
 )
 
 TENSOR_PARALLEL = "TENSOR_MODEL_PARALLEL_GROUP"
-CAPACITY = Capacity(rows=128, entries=7)
-PACKS = ((13, 1, 32, 7), (48, 5))
-"""Lengths of two packs; both leave a tail."""
 READ_BACK = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount")
 Microbatch = tuple[tuple[int, tuple[int, ...]], ...]
 """Groups of the domain in order: size, and which sequences it shares."""
