@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 
 from checks.doctor.random_launches import RandomLaunch, random_launches
@@ -17,12 +16,12 @@ from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.launch.reading import Launch
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.program import Program, calling
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Small, shrink
 
 SCRIPT = "pretrain_gpt.py"
-OPTIONS = str(Path(__file__).parents[2] / "src/ringproof/rehearsal/rank/options.py")
+KNOWN_OPTIONS = "ringproof.rehearsal.rank.calling:known_options"
 STEPS = 2
 MOST_RANKS = 4
 MOST_ALIKE = 3
@@ -39,8 +38,8 @@ class Training:
         self.version = version
         self.upstream = upstream_at(stage, version)
         self.lines = stack_at(version)
-        script = str(self.upstream.megatron / SCRIPT)
-        asked = stage.run(Program(self.upstream, OPTIONS, (script,), 1), preload=SCRIPT)
+        ask = calling(self.upstream, KNOWN_OPTIONS, str(self.upstream.megatron / SCRIPT))
+        asked = stage.run(ask, preload=SCRIPT)
         self.options = frozenset(asked.ranks[0].results)
 
     def examine(self, arguments: tuple[str, ...], ranks: int) -> Examination:

@@ -18,8 +18,15 @@ from ringproof.rehearsal.conform import cases, page, result, table
 from ringproof.rehearsal.conform.cases import DATA, MODELS
 from ringproof.rehearsal.conform.result import Status
 from ringproof.rehearsal.conform.running import LIBRARY, judge, training
-from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, SendRace, Upstream
-from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.program import (
+    AttentionCall,
+    Failure,
+    Iteration,
+    RankReport,
+    SendRace,
+    Upstream,
+)
+from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 ROOT = Path(__file__).parents[2]

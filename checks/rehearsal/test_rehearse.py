@@ -19,9 +19,9 @@ from ringproof.cli.rehearse import _brief
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.launch.reading import Launch
-from ringproof.rehearsal.program import AttentionCall, Iteration, RankReport, Upstream
+from ringproof.rehearsal.program import AttentionCall, Failure, Iteration, RankReport, Upstream
 from ringproof.rehearsal.rehearsing import estimate, find_script
-from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.page import page

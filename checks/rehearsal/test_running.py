@@ -83,17 +83,17 @@ CLIENT = """
 import json, sys
 from pathlib import Path
 from ringproof.cli.cache import default_cache
-from ringproof.rehearsal.fixtures import CALLING, ENGINE, MEGATRON
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
+from ringproof.rehearsal.program import calling
 from ringproof.rehearsal.running import Server
 from ringproof.rehearsal.sources import open_upstream
 
-folder, names = Path(sys.argv[1]), sys.argv[2]
+folder, names = Path(sys.argv[1]), json.loads(sys.argv[2])
 upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache())
 with Server(upstream) as server:
-    seen = server.run(Program(upstream, CALLING, ("{module}:seen_variables", names), 1), folder)
+    seen = server.run(calling(upstream, "{module}:seen_variables", names), folder)
     print(json.dumps(seen.ranks[0].results), flush=True)
-    server.run(Program(upstream, CALLING, ("{module}:never_send", "1"), 2), folder)
+    server.run(calling(upstream, "{module}:never_send", 1, 2), folder)
 """
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from ringproof.harness.cards.loading import load_card
 from ringproof.rehearsal.faults import trials
-from ringproof.rehearsal.program import Iteration, RankReport
-from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.program import Failure, Iteration, RankReport
+from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.verdict import agreement
 from ringproof.rehearsal.verdict.agreement import compare, find_pitfalls, refusal_of
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from checks.skills.core_cases import said
 from checks.skills.shared import blocks
-from ringproof.rehearsal.rank.handing import hand_over
+from ringproof.rehearsal.rank.probe import hand_over
 
 SKILL = Path(__file__).resolve().parents[2] / "skills" / "dynamic-cp-cuda-graphs" / "SKILL.md"
 

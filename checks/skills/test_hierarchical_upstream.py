@@ -30,8 +30,7 @@ from checks.skills.shared import (
     parse_package,
 )
 from ringproof.harness.cards import load_card
-from ringproof.rehearsal.fixtures import CALLING
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.program import calling
 
 CARD = REPOSITORY / "cards" / "hierarchical-context-parallel" / "card.yaml"
 MARKER = "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS"
@@ -48,8 +47,8 @@ def ranks(stage, request):
     named = load_card(CARD).upstreams[request.param]
     release = request.param == "megatron-core"
     upstream = stage.upstream(*(() if release else (f"NVIDIA/Megatron-LM@{named.commit}",)))
-    call = ("checks.skills.core_cases:hierarchical", "null")
-    outcome = stage.run(Program(upstream, CALLING, call, 4, dtype="float64"), preload="")
+    call = calling(upstream, "checks.skills.core_cases:hierarchical", None, 4, dtype="float64")
+    outcome = stage.run(call, preload="")
     assert outcome.failure is None, outcome.failure
     return outcome.ranks
 

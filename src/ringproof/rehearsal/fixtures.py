@@ -10,7 +10,6 @@ so without either, or where a release is not in the cache and cannot be download
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,12 @@ from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPS
 from ringproof.harness.upstreams.fetching import fetched_spec
 from ringproof.harness.upstreams.sources import open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamUnavailable
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Failure, Outcome, Servers
+from ringproof.rehearsal.program import Failure, Program, Upstream, calling
+from ringproof.rehearsal.running import Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream, unpacked
 
 MEGATRON = "pip:megatron-core==0.16.1"
 ENGINE = "pip:transformer-engine==2.20.2"
-CALLING = str(Path(__file__).parent / "rank" / "calling.py")
 
 
 class RanksFailed(AssertionError):
@@ -105,13 +103,7 @@ class Stage:
         Raises:
             RanksFailed: A rank raised, died or hung.
         """
-        program = Program(
-            upstream or self.upstream(),
-            CALLING,
-            (function, json.dumps(argument)),
-            ranks,
-            dtype=dtype,
-        )
+        program = calling(upstream or self.upstream(), function, argument, ranks, dtype=dtype)
         outcome = self.run(program, preload="")
         if outcome.failure is not None:
             log = outcome.folder / f"rank-{outcome.failure.rank}.log"

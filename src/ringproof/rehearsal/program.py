@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any
 
 PACKAGES = ("megatron.core", "megatron.bridge", "transformer_engine.pytorch")
 """Upstream's packages whose import in a rank is reported."""
+
+CALLING = str(Path(__file__).parent / "rank" / "calling.py")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,12 @@ class Upstream:
         """All folders of upstream code."""
         return (*self.extra, self.megatron, self.engine)
 
+    def relative(self, text: str) -> str:
+        """Return a text with paths relative to the folders of upstream code."""
+        for root in self.roots:
+            text = text.replace(f"{root}/", "")
+        return text
+
 
 @dataclass(frozen=True)
 class Program:
@@ -58,6 +67,16 @@ class Program:
     dtype: str = "float32"
     faults: tuple[str, ...] = ()
     same_weights: bool = True
+
+
+def calling(
+    upstream: Upstream, function: str, argument: Any, ranks: int = 1, *, dtype: str = "float32"
+) -> Program:
+    """Return a program that calls ``module:function`` with a JSON value in every rank.
+
+    What the function returns becomes the ``results`` of each rank's report.
+    """
+    return Program(upstream, CALLING, (function, json.dumps(argument)), ranks, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -178,19 +197,26 @@ class GraphCapture:
 
 
 @dataclass(frozen=True)
-class RankError:
-    """The exception that ended a rank.
+class Failure:
+    """Why a rank, or a run of many, did not end well.
 
     Attributes:
+        kind: ``raised``, ``died``, ``hung`` or ``timeout``; ``import`` where upstream cannot be
+            imported.
+        rank: The rank that failed; -1 where none was started.
+        message: The type of the exception and its message, or how the rank ended.
         place: ``FILE:LINE`` of the innermost upstream frame, relative to the upstream folder.
         symbol: The symbol that no stand-in implements; empty for upstream's own errors.
+        waiting: Collective and group that each unfinished rank waits in, by rank.
     """
 
-    type: str
+    kind: str
+    rank: int
     message: str
-    place: str
-    symbol: str
-    traceback: str
+    place: str = ""
+    symbol: str = ""
+    waiting: Mapping[int, str] = field(default_factory=dict)
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -204,11 +230,11 @@ class RankReport:
         graphs: CUDA graphs in the order of their captures.
         seconds: Wall-clock time of the rank.
         imported: Which of upstream's packages were imported; see `PACKAGES`.
-        results: Value that a script handed over (see `ringproof.rehearsal.rank.handing`).
+        results: Value that a script handed over (see `ringproof.rehearsal.rank.probe`).
     """
 
     rank: int
-    error: RankError | None
+    error: Failure | None
     iterations: tuple[Iteration, ...] = ()
     evaluations: tuple[Mapping[str, float], ...] = ()
     attention: tuple[AttentionCall, ...] = ()

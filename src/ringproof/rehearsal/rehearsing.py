@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import itertools
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from ringproof.budget import Estimate, Machine, Part
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Failure, Outcome, Server, UpstreamFails
+from ringproof.rehearsal.program import Failure, Program, Upstream, calling
+from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
 from ringproof.rehearsal.small.reference import reference
 from ringproof.rehearsal.small.shrink import Small, shrink
 from ringproof.rehearsal.sources import open_upstream
@@ -26,7 +27,6 @@ from ringproof.rehearsal.verdict.path import read_path
 from ringproof.rehearsal.verdict.result import Rehearsal, Variant
 
 Progress = Callable[[str, str], None]
-OPTIONS = str(Path(__file__).parent / "rank" / "options.py")
 OPTIONS_SECONDS = 120.0
 _HELD_BYTES = 120 << 20
 """Memory that a rank of a shrunk GPT takes, apart from what any rank takes: 8 and 16 ranks of a
@@ -68,6 +68,7 @@ class _Attempt:
 
     name: str
     launch: Launch
+    upstream: Upstream
     folder: Path
 
 
@@ -81,33 +82,36 @@ def rehearse(request: Request, progress: Progress) -> Rehearsal:
         InputError: The launch, an upstream or an option cannot be used.
     """
     started = time.monotonic()
-    other, flag = _split_against(request)
-    changed = None if flag is None else _with_flag(request.launch, flag)
+    other, option = _split_against(request)
+    changed = None if option is None else _with_option(request.launch, *option)
     progress("open", "Megatron-LM and Transformer Engine")
-
-    def opened(megatron: str, option: str) -> Upstream:
-        found = open_upstream(
-            megatron, request.engine, cache=request.cache, offline=request.offline, option=option
-        )
-        find_script(request.launch, found)
-        return found
-
-    upstream = opened(request.megatron, "--megatron")
-    other_upstream = None if other is None else opened(other, "--against")
+    upstream = _opened(request, request.megatron, "--megatron")
     name = "launch" if other is None else request.megatron
-    attempts = [_Attempt(name, request.launch, request.folder / "launch")]
-    if flag is not None and changed is not None:
-        attempts.append(_Attempt(" ".join(flag), changed, request.folder / "against"))
-    variants = _variants(request, upstream, attempts, progress)
-    if other_upstream is not None:
-        attempt = _Attempt(request.against, request.launch, request.folder / "against")
-        variants += _variants(request, other_upstream, [attempt], progress)
+    attempts = [_Attempt(name, request.launch, upstream, request.folder / "launch")]
+    folder = request.folder / "against"
+    if other is not None:
+        found = _opened(request, other, "--against")
+        attempts.append(_Attempt(request.against, request.launch, found, folder))
+    if option is not None and changed is not None:
+        attempts.append(_Attempt(" ".join(option), changed, upstream, folder))
+    variants: list[Variant] = []
+    for _, group in itertools.groupby(attempts, key=lambda attempt: attempt.upstream):
+        variants += _variants(request, list(group), option, progress)
     main, against = variants[0], variants[1] if len(variants) > 1 else None
     between = None
     if against is not None and main.losses and against.losses:
         assert main.outcome is not None and against.outcome is not None
         between = compare(main.outcome, against.outcome, main.dtype)
     return Rehearsal(main, against, between, time.monotonic() - started)
+
+
+def _opened(request: Request, megatron: str, option: str) -> Upstream:
+    """Open an upstream that has the script of the launch."""
+    found = open_upstream(
+        megatron, request.engine, cache=request.cache, offline=request.offline, option=option
+    )
+    find_script(request.launch, found)
+    return found
 
 
 def find_script(launch: Launch, upstream: Upstream) -> str:
@@ -133,22 +137,6 @@ def find_script(launch: Launch, upstream: Upstream) -> str:
     )  # fmt: skip
 
 
-def known_options(server: Server, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
-    """Return the option names that the training script's own parser knows.
-
-    Raises:
-        InputError: The script does not parse a command line of Megatron-LM.
-    """
-    program = Program(upstream, OPTIONS, (str(upstream.megatron / script),), 1)
-    outcome = server.run(program, folder, limit_seconds=OPTIONS_SECONDS)
-    names = outcome.ranks[0].results if outcome.ranks else None
-    if not names:
-        said = "" if outcome.failure is None else f": {outcome.failure.message}"
-        problem = f"does not reach Megatron-LM's parser of arguments{said}"
-        raise InputError("SCRIPT", script, problem, "name a training script of Megatron-LM")
-    return frozenset(names)
-
-
 def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None]:
     """Return the other Megatron-LM or the changed option that ``--against`` names.
 
@@ -172,18 +160,14 @@ def _split_against(request: Request) -> tuple[str | None, tuple[str, str] | None
     )  # fmt: skip
 
 
-def _with_flag(launch: Launch, flag: tuple[str, str]) -> Launch:
+def _with_option(launch: Launch, name: str, value: str) -> Launch:
     """Return a launch with one option changed; an empty value removes the option."""
-    name, value = flag
     flags = Flags(launch.arguments)
-    if not value:
-        if not flags.has(name):
-            problem = "removes an option that the launch does not have"
-            raise InputError("--against", f"{name}=", problem, "name an option of the launch")
-        changed = flags.without(name)
-    else:
-        words = () if value.lower() == "true" else tuple(value.split())
-        changed = flags.with_(name, *words)
+    if not value and not flags.has(name):
+        problem = "removes an option that the launch does not have"
+        raise InputError("--against", f"{name}=", problem, "name an option of the launch")
+    words = () if value.lower() == "true" else value.split()
+    changed = flags.with_(name, *words) if value else flags.without(name)
     if changed == flags:
         problem = "changes nothing, because the launch has it already"
         raise InputError("--against", f"{name}={value}", problem, "name another value")
@@ -191,47 +175,59 @@ def _with_flag(launch: Launch, flag: tuple[str, str]) -> Launch:
 
 
 def _variants(
-    request: Request, upstream: Upstream, attempts: list[_Attempt], progress: Progress
+    request: Request,
+    attempts: Sequence[_Attempt],
+    option: tuple[str, str] | None,
+    progress: Progress,
 ) -> list[Variant]:
     """Run the attempts of one upstream on one server."""
-    launch = attempts[0].launch
-    script = find_script(launch, upstream)
-    log = made_folder(attempts[0].folder) / "server.log"
-    environment = {k: v for k, v in launch.environment.items() if k.startswith(IMPORT_VARIABLES)}
+    first, upstream = attempts[0], attempts[0].upstream
+    script = find_script(first.launch, upstream)
+    variables = first.launch.environment.items()
     progress("import", f"{upstream.megatron_name} and Transformer Engine {upstream.engine_version}")
-    server = Server(upstream, script, environment=environment, dtype=request.dtype, log=log)
-    runs = _Runs(request, server, upstream, script, progress)
+    server = Server(
+        upstream,
+        script,
+        environment={name: at for name, at in variables if name.startswith(IMPORT_VARIABLES)},
+        dtype=request.dtype,
+        log=made_folder(first.folder) / "server.log",
+    )
+    runs = _Runs(request, server, script, progress)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(server)
         except UpstreamFails as failed:
-            error = failed.error
-            failure = Failure(
-                "import", -1, f"{error.type}: {error.message}", error.place, error.symbol,
-                traceback=error.traceback,
-            )  # fmt: skip
-            return [runs.described(attempt, failure) for attempt in attempts]
-        runs.options = known_options(server, upstream, script, attempts[0].folder / "options")
-        _check_against(request, runs.options)
+            return [runs.described(attempt, failed.failure) for attempt in attempts]
+        runs.options = _known_options(server, upstream, script, first.folder / "options")
+        if option is not None and option[0] not in runs.options:
+            near = difflib.get_close_matches(option[0], runs.options, n=1, cutoff=0.75)
+            remedy = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
+            raise InputError("--against", option[0], "upstream's parser has no such option", remedy)
         return [runs.variant(attempt) for attempt in attempts]
 
 
-def _check_against(request: Request, options: frozenset[str]) -> None:
-    _, flag = _split_against(request)
-    if flag is None or flag[0] in options:
-        return
-    near = difflib.get_close_matches(flag[0], options, n=1, cutoff=0.75)
-    remedy = f"did you mean {near[0].removeprefix('--')}?" if near else "check its name"
-    raise InputError("--against", flag[0], "upstream's parser has no such option", remedy)
+def _known_options(server: Server, upstream: Upstream, script: str, folder: Path) -> frozenset[str]:
+    """Return the option names that the training script's own parser knows.
+
+    Raises:
+        InputError: The script does not parse a command line of Megatron-LM.
+    """
+    function = "ringproof.rehearsal.rank.calling:known_options"
+    program = calling(upstream, function, str(upstream.megatron / script))
+    outcome = server.run(program, folder, limit_seconds=OPTIONS_SECONDS)
+    names = outcome.ranks[0].results if outcome.ranks else None
+    if not names:
+        said = "" if outcome.failure is None else f": {outcome.failure.message}"
+        problem = f"does not reach Megatron-LM's parser of arguments{said}"
+        raise InputError("SCRIPT", script, problem, "name a training script of Megatron-LM")
+    return frozenset(names)
 
 
 class _Runs:
     """Runs of one server, so that two variants with the same reference share its run."""
 
-    def __init__(
-        self, request: Request, server: Server, upstream: Upstream, script: str, progress: Progress
-    ) -> None:
-        self._request, self._server, self._upstream = request, server, upstream
+    def __init__(self, request: Request, server: Server, script: str, progress: Progress) -> None:
+        self._request, self._server = request, server
         self._script, self._progress = script, progress
         self._done: dict[tuple[object, ...], Outcome] = {}
         self.options: frozenset[str] = frozenset()
@@ -245,37 +241,39 @@ class _Runs:
         reports = () if outcome is None else outcome.ranks
         arguments = launch.arguments if small is None else small.arguments
         path = read_path(arguments, reports, finished=failure is None)
-        feature = "" if small is None else path.asked.feature
+        refusal = None
+        if failure is not None:
+            feature = "" if small is None else path.asked.feature
+            refusal = refusal_of(failure, reports, request.skills, feature)
         return Variant(
             name=attempt.name,
             source=launch.source,
             script=self._script,
             ranks=launch.ranks,
-            megatron=self._upstream.megatron_name,
-            engine=self._upstream.engine_version,
+            megatron=attempt.upstream.megatron_name,
+            engine=attempt.upstream.engine_version,
             dtype=request.dtype,
             path=path,
             agreement=Agreement(None, "It did not start, so no reference was run."),
             small=small,
             outcome=outcome,
-            refusal=None
-            if failure is None
-            else refusal_of(failure, reports, request.skills, feature),
+            refusal=refusal,
             notes=launch.notes,
-        )  # fmt: skip
+        )
 
     def variant(self, attempt: _Attempt) -> Variant:
         """Shrink a launch, run it, and run its reference where it starts."""
+        request = self._request
         small = shrink(
             dataclasses.replace(attempt.launch, script=self._script),
             options=self.options,
-            max_ranks=self._request.max_ranks,
-            iterations=self._request.iterations,
-            dtype=self._request.dtype,
+            max_ranks=request.max_ranks,
+            iterations=request.iterations,
+            dtype=request.dtype,
         )
-        if self._request.machine is not None:
-            estimate(small.ranks, self._request.max_ranks).check(self._request.machine)
-        outcome = self._run(small, attempt.name, attempt.folder / "program")
+        if request.machine is not None:
+            estimate(small.ranks, request.max_ranks).check(request.machine)
+        outcome = self._run(attempt, small, attempt.name, "program")
         variant = self.described(attempt, outcome.failure, small, outcome)
         if outcome.failure is not None:
             return variant
@@ -287,7 +285,7 @@ class _Runs:
         except InputError as error:
             why = Agreement(False, f"No reference without context parallelism exists: {error}")
             return dataclasses.replace(variant, agreement=why)
-        expected = self._run(small, "reference", attempt.folder / "reference")
+        expected = self._run(attempt, small, "reference", "reference")
         if expected.failure is None:
             evaluated = "--sft" not in small.arguments
             agreement = compare(outcome, expected, variant.dtype, evaluated=evaluated)
@@ -298,19 +296,19 @@ class _Runs:
             variant, reference=small, reference_outcome=expected, agreement=agreement
         )
 
-    def _run(self, small: Small, name: str, folder: Path) -> Outcome:
+    def _run(self, attempt: _Attempt, small: Small, name: str, folder: str) -> Outcome:
         """Run a program, or return what became of the same program before."""
         key = (small.arguments, small.ranks, tuple(sorted(small.environment.items())))
         if key not in self._done:
             phase = f"{name}, {small.ranks} ranks"
             self._progress(phase, "starts")
             program = Program(
-                self._upstream, self._script, small.arguments, small.ranks, small.environment,
+                attempt.upstream, self._script, small.arguments, small.ranks, small.environment,
                 self._request.dtype,
             )  # fmt: skip
             self._done[key] = self._server.run(
                 program,
-                made_folder(folder),
+                made_folder(attempt.folder / folder),
                 limit_seconds=self._request.timeout,
                 progress=lambda line: self._progress(phase, line),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -12,10 +13,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -24,7 +26,7 @@ from pydantic import TypeAdapter
 from ringproof.errors import InputError
 from ringproof.harness.proofs.executed import Touch, note
 from ringproof.harness.stack.products import BRIDGE, ENGINE, MEGATRON
-from ringproof.rehearsal.program import Program, RankError, RankReport, SendRace, Upstream
+from ringproof.rehearsal.program import Failure, Program, RankReport, SendRace, Upstream
 from ringproof.rehearsal.rank import board
 
 POLL_SECONDS = 0.1
@@ -37,30 +39,9 @@ PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
 # What Megatron asks of a launch with TP or CP on the GPU whose properties it sees.
 ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
-
-UPSTREAM, PROGRAM, REPORT = TypeAdapter(Upstream), TypeAdapter(Program), TypeAdapter(RankReport)
+REPORT = TypeAdapter(RankReport)
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run did not end well.
-
-    Attributes:
-        kind: ``raised``, ``died``, ``hung`` or ``timeout``.
-        place: ``FILE:LINE`` in upstream, where known.
-        symbol: The symbol that no stand-in implements, if that was the reason.
-        waiting: Collective and group that each unfinished rank waits in, by rank.
-    """
-
-    kind: str
-    rank: int
-    message: str
-    place: str = ""
-    symbol: str = ""
-    waiting: Mapping[int, str] = field(default_factory=dict)
-    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +96,7 @@ class Outcome:
         return tuple(SendRace(*where, count) for where, count in sorted(counts.items()))
 
 
-class Server:
+class Server(contextlib.ExitStack):
     """An interpreter that has imported an upstream and forks ranks; a context manager.
 
     Args:
@@ -135,12 +116,8 @@ class Server:
         dtype: str = "float32",
         log: Path | None = None,
     ) -> None:
-        self._upstream = upstream
-        self._setup = {
-            "upstream": UPSTREAM.dump_python(upstream, mode="json"),
-            "preload": script,
-            "dtype": dtype,
-        }
+        super().__init__()
+        self._upstream, self._script, self._dtype = upstream, script, dtype
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(DECIDING)},
             "OMP_NUM_THREADS": "1",
@@ -148,64 +125,42 @@ class Server:
             **(environment or {}),
         }
         self._log = log
-        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Server:
-        sink = subprocess.DEVNULL if self._log is None else self._log.open("w")
-        with contextlib.ExitStack() as stack:
-            if not isinstance(sink, int):
-                stack.enter_context(sink)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ringproof.rehearsal.rank.server"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=sink,
-                text=True,
-                env=self._environment,
-                start_new_session=True,
-            )
-        try:
-            answer = self._ask(self._setup)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        if answer["error"] is not None:
-            self.__exit__(None, None, None)
-            raise UpstreamFails(RankError(**answer["error"]))
+        with contextlib.ExitStack() as failing:
+            failing.callback(self.close)
+            self._start()
+            failure = self._ask("prepare", self._upstream, self._dtype, self._script)
+            if failure is not None:
+                raise UpstreamFails(failure)
+            failing.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        self._process = None
-
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(question) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            code = process.wait()
-            tail = self._log.read_text(errors="replace")[-LOG_TAIL:] if self._log else ""
-            raise UpstreamFails(
-                RankError("ServerDied", f"the importing process ended with {code}", "", "", tail)
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        self.callback(self._connection.close)
+        with theirs, Path(self._log or os.devnull).open("w") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ringproof.rehearsal.rank.server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
-        return dict(json.loads(line))
+        self.callback(self._process.wait)
+        self.callback(self._process.kill)
+
+    def _ask(self, name: str, *given: object) -> Any:
+        """Let the server answer a question; see `ringproof.rehearsal.rank.server`."""
+        try:
+            self._connection.send((name, *given))
+            return self._connection.recv()
+        except (EOFError, OSError):
+            message = f"ServerDied: the importing process ended with {self._process.wait()}"
+            tail = self._log.read_text(errors="replace")[-LOG_TAIL:] if self._log else ""
+            raise UpstreamFails(Failure("import", -1, message, traceback=tail)) from None
 
     def run(
         self,
@@ -231,16 +186,8 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
             stale.unlink()
-        request = {
-            "folder": str(folder),
-            "port": _free_port(),
-            "program": PROGRAM.dump_python(program, mode="json"),
-        }
-        pids = self._ask(request)["pids"]
-        roots = program.upstream.roots
-        watch = _Watch(
-            pids, folder, lambda open_pids: self._ask({"reap": open_pids})["ended"], roots
-        )
+        pids = self._ask("start", program, _free_port(), folder)
+        watch = _Watch(pids, folder, lambda left: self._ask("reap", left), program.upstream)
         try:
             outcome = watch.outcome(limit_seconds, progress)
         finally:
@@ -289,10 +236,10 @@ class Servers(contextlib.ExitStack):
 class UpstreamFails(RuntimeError):
     """Upstream cannot be imported."""
 
-    def __init__(self, error: RankError) -> None:
-        self.error = error
-        where = f" at {error.place}" if error.place else ""
-        super().__init__(f"upstream cannot be imported: {error.type}: {error.message}{where}")
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        where = f" at {failure.place}" if failure.place else ""
+        super().__init__(f"upstream cannot be imported: {failure.message}{where}")
 
 
 def _free_port() -> int:
@@ -312,60 +259,66 @@ class _Watch:
         self,
         pids: list[int],
         folder: Path,
-        reap: Callable[[list[int]], Mapping[str, int]],
-        roots: Sequence[Path],
+        reap: Callable[[list[int]], Mapping[int, int]],
+        upstream: Upstream,
     ) -> None:
-        self._pids = dict(enumerate(pids))
-        self._folder = folder
-        self._reap = reap
-        self._roots = roots
+        self._pids, self._folder = dict(enumerate(pids)), folder
+        self._reap, self._upstream = reap, upstream
         self._codes: dict[int, int] = {}
-        self._stillness = _Stillness(self._pids, folder)
-        self._started = time.monotonic()
-        self._memory = 0
+        self._started = self._since = time.monotonic()
+        self._counts: dict[int, int] = {}
+        self._processor, self._memory = 0.0, 0
+
+    @property
+    def _open(self) -> list[int]:
+        """Ranks that have not ended."""
+        return [rank for rank in self._pids if rank not in self._codes]
 
     def outcome(self, limit_seconds: float, progress: Progress | None) -> Outcome:
         """Wait for the ranks; end them all when one fails or all stand still."""
-        failure, settled = None, None
-        while len(self._codes) < len(self._pids):
+        failure, settled = None, math.inf
+        while self._open and time.monotonic() < settled:
             time.sleep(POLL_SECONDS)
             self._collect()
-            now = time.monotonic()
             if failure is None:
-                failure = self._failed() or self._stuck(now, limit_seconds)
-                settled = now + SETTLE_SECONDS
-            elif settled is not None and now > settled:
-                break
-            if failure is not None and failure.kind in ("hung", "timeout"):
-                break
+                failure = self._failed() or self._stuck(limit_seconds)
+                if failure is not None:
+                    ended = failure.kind in ("hung", "timeout")
+                    settled = time.monotonic() + (0.0 if ended else SETTLE_SECONDS)
             if progress is not None:
-                self._tell(progress)
+                line = _last_line(self._folder / f"rank-{len(self._pids) - 1}.log")[:100]
+                seconds = time.monotonic() - self._started
+                progress(f"{seconds:3.0f} s, {len(self._open)} ranks running: {line}")
         seconds = time.monotonic() - self._started
-        failure = failure or self._failed()
-        failure = self._first(failure)
+        failure = self._first(failure or self._failed())
         self.end_all()
-        return Outcome(tuple(self._reports()), failure, seconds, self._memory, self._folder)
+        reports = [report for report in map(self._report, self._pids) if report is not None]
+        return Outcome(tuple(reports), failure, seconds, self._memory, self._folder)
 
     def _collect(self) -> None:
-        open_ranks = {pid: rank for rank, pid in self._pids.items() if rank not in self._codes}
-        self._memory = max(self._memory, sum(map(_own_memory, open_ranks)))
-        for pid, code in self._reap(list(open_ranks)).items():
-            self._codes[open_ranks[int(pid)]] = code
+        """Note which ranks have ended, and what the others use."""
+        left = self._open
+        counts = {rank: board.read(self._folder / f"rank-{rank}.board")[0] for rank in left}
+        usages = [_usage(self._pids[rank]) for rank in left]
+        used = sum(seconds for seconds, _, _ in usages)
+        self._memory = max(self._memory, sum(memory for _, _, memory in usages))
+        now = time.monotonic()
+        least = STILL_SHARE * len(left) * max(now - self._since, POLL_SECONDS)
+        # A rank that could run and gets no processor, as on a machine with too much to do, is not
+        # still.
+        runnable = any(wants for _, wants, _ in usages)
+        if counts != self._counts or used - self._processor > least or runnable:
+            self._counts, self._processor, self._since = counts, used, now
+        ended = self._reap([self._pids[rank] for rank in left])
+        self._codes |= {rank: ended[self._pids[rank]] for rank in left if self._pids[rank] in ended}
 
     def _failed(self) -> Failure | None:
-        for rank, code in self._codes.items():
-            if code:
-                return self._failure_of(rank, code)
-        return None
+        return next((self._failure_of(rank) for rank, code in self._codes.items() if code), None)
 
-    def _failure_of(self, rank: int, code: int) -> Failure:
-        report = self._report(rank)
+    def _failure_of(self, rank: int) -> Failure:
+        report, code = self._report(rank), self._codes[rank]
         if report is not None and report.error is not None:
-            error = report.error
-            text = f"{error.type}: {error.message}"
-            return Failure(
-                "raised", rank, text, error.place, error.symbol, self._waiting(), error.traceback
-            )
+            return replace(report.error, waiting=self._waiting())
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = _last_line(self._folder / f"rank-{rank}.log")
         return Failure("died", rank, f"ended by {how}: {tail}", waiting=self._waiting())
@@ -374,52 +327,28 @@ class _Watch:
         """The failure that caused the others: the one that is not about a lost neighbour."""
         if failure is None or failure.kind != "raised" or not _follows(failure.message):
             return failure
-        for rank, code in sorted(self._codes.items()):
-            other = self._failure_of(rank, code) if code else None
-            if other is not None and not _follows(other.message):
-                return other
-        return failure
+        others = (self._failure_of(rank) for rank, code in sorted(self._codes.items()) if code)
+        return next((other for other in others if not _follows(other.message)), failure)
 
-    def _stuck(self, now: float, limit_seconds: float) -> Failure | None:
-        waiting = self._waiting()
-        if self._stillness.seconds(now, set(self._pids) - set(self._codes)) > STILL_SECONDS:
-            idle = [rank for rank in self._open() if rank not in waiting]
-            rank = idle[0] if idle else min(self._open())
+    def _stuck(self, limit_seconds: float) -> Failure | None:
+        now, left = time.monotonic(), self._open
+        if left and now - self._since > STILL_SECONDS:
+            waiting = self._waiting()
+            rank = next((rank for rank in left if rank not in waiting), min(left))
             message = waiting.get(rank, "waits outside of any collective")
             return Failure("hung", rank, message, waiting=waiting)
-        if now - self._started > limit_seconds:
+        if left and now - self._started > limit_seconds:
             message = f"not finished after {limit_seconds:g} s"
-            return Failure("timeout", min(self._open()), message, waiting=waiting)
+            return Failure("timeout", min(left), message, waiting=self._waiting())
         return None
 
-    def _open(self) -> list[int]:
-        return [rank for rank in self._pids if rank not in self._codes]
-
     def _waiting(self) -> dict[int, str]:
-        states = {rank: board.read(self._folder / f"rank-{rank}.board")[1] for rank in self._open()}
-        return {rank: self._relative(text) for rank, text in states.items() if text}
-
-    def _relative(self, text: str) -> str:
-        """A text with paths relative to the upstream folders."""
-        for root in self._roots:
-            text = text.replace(f"{root}/", "")
-        return text
+        texts = {rank: board.read(self._folder / f"rank-{rank}.board")[1] for rank in self._open}
+        return {rank: self._upstream.relative(text) for rank, text in texts.items() if text}
 
     def _report(self, rank: int) -> RankReport | None:
         path = self._folder / f"rank-{rank}.json"
         return REPORT.validate_python(json.loads(path.read_text())) if path.is_file() else None
-
-    def _reports(self) -> Iterator[RankReport]:
-        for rank in self._pids:
-            report = self._report(rank)
-            if report is not None:
-                yield report
-
-    def _tell(self, progress: Progress) -> None:
-        seconds = time.monotonic() - self._started
-        last = len(self._pids) - 1
-        line = _last_line(self._folder / f"rank-{last}.log")
-        progress(f"{seconds:3.0f} s, {len(self._open())} ranks running: {line[:100]}")
 
     def end_all(self) -> None:
         """Kill what still runs; a rank leads a process group, so that its children end, too."""
@@ -427,56 +356,24 @@ class _Watch:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         deadline = time.monotonic() + SETTLE_SECONDS
-        while self._open() and time.monotonic() < deadline:
-            with contextlib.suppress(UpstreamFails, AssertionError):
+        while self._open and time.monotonic() < deadline:
+            with contextlib.suppress(UpstreamFails):
                 self._collect()
             time.sleep(POLL_SECONDS / 4)
 
 
-class _Stillness:
-    """For how long no rank has made a step, used a processor, or asked for one."""
+def _usage(pid: int) -> tuple[float, bool, int]:
+    """Processor seconds of a process, whether it runs or waits for that or a disk, and its bytes.
 
-    def __init__(self, pids: Mapping[int, int], folder: Path) -> None:
-        self._pids, self._folder = pids, folder
-        self._since = time.monotonic()
-        self._counts: dict[int, int] = {}
-        self._processor = 0.0
-
-    def seconds(self, now: float, open_ranks: set[int]) -> float:
-        """Return it; any progress of an open rank starts it anew.
-
-        A rank that could run and gets no processor, as on a machine with too much to do, is not
-        still: its process is runnable.
-        """
-        counts = {r: board.read(self._folder / f"rank-{r}.board")[0] for r in open_ranks}
-        used, runnable = 0.0, False
-        for rank in open_ranks:
-            seconds, wants = _processor(self._pids[rank])
-            used, runnable = used + seconds, runnable or wants
-        least = STILL_SHARE * len(open_ranks)
-        busy = used - self._processor > least * max(now - self._since, POLL_SECONDS)
-        if counts != self._counts or busy or runnable:
-            self._counts, self._processor, self._since = counts, used, now
-        return now - self._since
-
-
-def _processor(pid: int) -> tuple[float, bool]:
-    """Processor time of a process in seconds, and whether it runs, or waits for that or a disk."""
+    Bytes are the memory that it shares with no other.
+    """
     try:
         process = psutil.Process(pid)
-        times, status = process.cpu_times(), process.status()
+        times, status, memory = process.cpu_times(), process.status(), process.memory_info()
     except psutil.Error:
-        return 0.0, False
+        return 0.0, False, 0
     wants = status in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
-    return float(times.user + times.system), wants
-
-
-def _own_memory(pid: int) -> int:
-    try:
-        memory = psutil.Process(pid).memory_info()
-    except psutil.Error:
-        return 0
-    return int(memory.rss - memory.shared)
+    return float(times.user + times.system), wants, int(memory.rss - memory.shared)
 
 
 def _last_line(path: Path) -> str:

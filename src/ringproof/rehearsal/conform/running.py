@@ -16,8 +16,8 @@ from ringproof import __version__
 from ringproof.rehearsal.conform import conversations
 from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Failure, Outcome, Servers, UpstreamFails
+from ringproof.rehearsal.program import Failure, Program, Upstream
+from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
 from ringproof.rehearsal.verdict.agreement import TOLERANCES, Pair, pairs
 
 OLD_HYBRID = "pretrain_mamba.py"
@@ -115,10 +115,9 @@ class Matrix:
             if outcome.failure is None:
                 reference = self._reference(make(reference=True), f"{case.model}-{case.data}")
         except UpstreamFails as error:
-            symbol = error.error.symbol
-            status = Status.CANNOT_RUN if symbol else Status.REFUSED
-            message = f"{error.error.type}: {error.error.message}"
-            return CaseResult(case.id, status, message, error.error.place, symbol)
+            failure = error.failure
+            status = Status.CANNOT_RUN if failure.symbol else Status.REFUSED
+            return CaseResult(case.id, status, failure.message, failure.place, failure.symbol)
         return judge(case, outcome, reference, self._iterations)
 
     def _reference(self, program: Program, name: str) -> Outcome:

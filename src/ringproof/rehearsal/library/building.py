@@ -33,7 +33,7 @@ SAME_NAME = (
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 
 
-def start_groups(options: argparse.Namespace, ranks: int) -> None:
+def start_groups(options: argparse.Namespace) -> None:
     """Make the process groups of all parallel axes."""
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=options.tensor_model_parallel_size,

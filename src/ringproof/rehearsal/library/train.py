@@ -21,21 +21,17 @@ from torch import Tensor
 
 from ringproof.rehearsal.library import building, data
 from ringproof.rehearsal.library.options import parse
-from ringproof.rehearsal.rank.handing import log_evaluation, log_step, place
+from ringproof.rehearsal.rank.probe import log_evaluation, log_step, world
 
 
 def main() -> None:
     """Train as the command line says."""
     options = parse(sys.argv[1:])
-    rank, world = place()
     if options.dtype == "float64":
         _keep_float64()
-    dist.init_process_group("nccl", rank=rank, world_size=world)
-    try:
-        building.start_groups(options, world)
+    with world():
+        building.start_groups(options)
         train(options)
-    finally:
-        dist.destroy_process_group()
 
 
 def _keep_float64() -> None:

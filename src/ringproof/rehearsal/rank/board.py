@@ -18,17 +18,10 @@ class Board:
             self._memory = mmap.mmap(stream.fileno(), 0)
         self._count = 0
 
-    def enter(self, text: str) -> None:
-        """Say what the rank waits for."""
-        self._write(text.encode()[:TEXT_BYTES])
-
-    def leave(self) -> None:
-        """Say that it waits no longer."""
-        self._write(b"")
-
-    def _write(self, text: bytes) -> None:
+    def write(self, text: str = "") -> None:
+        """Say what the rank waits for; without a text, that it waits no longer."""
         self._count += 1
-        self._memory[COUNTER_BYTES:] = text.ljust(TEXT_BYTES, b"\0")
+        self._memory[COUNTER_BYTES:] = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
         self._memory[:COUNTER_BYTES] = self._count.to_bytes(COUNTER_BYTES, "little")
 
 

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from ringproof.reference.topology.census import print_census
@@ -25,16 +24,13 @@ def main(words: list[str]) -> int:
     upstream = Upstream(
         given.megatron, given.megatron.name, given.engine, given.engine_version, given.helpers
     )
-    world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     bootstrap.prepare(upstream, given.dtype)
-    torch.set_num_threads(1)
-    torch.cuda.device_count = lambda: local
+    world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     program = Program(
         upstream, given.script, tuple(given.arguments), world, dtype=given.dtype, same_weights=False
     )
     with tempfile.TemporaryDirectory(prefix="ringproof-rank-") as folder:
-        seat = bootstrap.Seat(int(os.environ["RANK"]), 0, Path(folder))
-        finished = bootstrap.execute(program, seat)
+        finished = bootstrap.execute(program, rank, Path(folder))
     if finished and dist.is_initialized():
         print_census()
     return 0 if finished else 1

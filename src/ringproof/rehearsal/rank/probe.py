@@ -1,13 +1,20 @@
-"""What a rank sees of upstream while it runs: losses, attention calls, iterations."""
+"""What a rank sees of upstream while it runs: losses, attention calls, iterations.
+
+A script of ours that runs in the place of a training program reports the same by `hand_over`,
+`log_step` and `log_evaluation`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import sys
 import time
+import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +24,14 @@ from ringproof.rehearsal.program import AttentionCall, Iteration
 from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE
 from ringproof.rehearsal.standins.guard import replace_everywhere
 
+MODULE = "ringproof_probe"  # under which scripts in the same process find the probe
+
 
 class Probe:
     """Collects what one rank does; the only mutable record of a run."""
 
     def __init__(self) -> None:
+        self.results: Any = None
         self.iterations: list[Iteration] = []
         self.evaluations: list[Mapping[str, float]] = []
         self.attention: list[AttentionCall] = []
@@ -123,6 +133,39 @@ class Probe:
             return function(*arguments, **named)
 
         return call
+
+
+def open_for(probe: Probe) -> None:
+    """Let scripts in this process report to ``probe``."""
+    module: Any = types.ModuleType(MODULE)
+    module.probe = probe
+    sys.modules[MODULE] = module
+
+
+def hand_over(value: Any) -> None:
+    """Hand a value over to the caller of the run; the last one counts."""
+    sys.modules[MODULE].probe.results = value
+
+
+def log_step(losses: Mapping[str, float], grad_norm: float | None) -> None:
+    """Report a training step of a program that is not Megatron's own."""
+    sys.modules[MODULE].probe.step(losses, grad_norm)
+
+
+def log_evaluation(losses: Mapping[str, float]) -> None:
+    """Report an evaluation of a program that is not Megatron's own."""
+    sys.modules[MODULE].probe.evaluations.append(losses)
+
+
+@contextlib.contextmanager
+def world() -> Iterator[int]:
+    """Form the process group of the ranks that the environment names; yield their number."""
+    size = int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl", rank=int(os.environ["RANK"]), world_size=size)
+    try:
+        yield size
+    finally:
+        dist.destroy_process_group()
 
 
 def _numbers(losses: Mapping[str, Any]) -> dict[str, float]:

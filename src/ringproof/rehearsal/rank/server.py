@@ -1,27 +1,24 @@
 """Forks ranks from one interpreter that has imported everything already.
 
 Importing torch, Transformer Engine and Megatron takes seconds per process; a fork takes none. The
-server reads one JSON line per run from its standard input and answers with one line when the ranks
-of that run have started. Ranks end with the server, and the server with whoever started it.
+server answers one question after the other over the connection whose descriptor is its only
+argument: first what is to be imported, then programs to start and processes to collect. Ranks end
+with the server, and the server with whoever started it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
-import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
-
-from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.program import Failure, Program, Upstream
 from ringproof.rehearsal.rank import bootstrap
 
 PR_SET_PDEATHSIG = 1
@@ -33,50 +30,39 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Prepare as the first line says, then serve runs until the input ends."""
+    """Answer questions until the other side ends."""
     end_with_parent()
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what imports print is not an answer
-    setup = json.loads(sys.stdin.readline())
-    upstream = TypeAdapter(Upstream).validate_python(setup["upstream"])
-    error = _prepared(upstream, setup)
-    print(json.dumps({"error": error}), file=answers, flush=True)
-    if error is not None:
-        return
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "reap" in request:
-            answer: dict[str, Any] = {"ended": _reap(request["reap"])}
-        else:
-            program = TypeAdapter(Program).validate_python(request["program"])
-            answer = {"pids": _start(program, request)}
-        print(json.dumps(answer), file=answers, flush=True)
+    answers: dict[str, Callable[..., object]] = {
+        "prepare": _prepare, "start": _start, "reap": _reap,
+    }  # fmt: skip
+    with Connection(int(sys.argv[1])) as parent, contextlib.suppress(EOFError):
+        while True:
+            name, *given = parent.recv()
+            parent.send(answers[name](*given))
 
 
-def _prepared(upstream: Upstream, setup: Mapping[str, Any]) -> dict[str, Any] | None:
+def _prepare(upstream: Upstream, dtype: str, script: str) -> Failure | None:
+    """Import upstream; return why that is not possible."""
     try:
-        bootstrap.prepare(upstream, setup["dtype"])
-        if setup["preload"]:
-            bootstrap.preload(upstream, setup["preload"])
+        bootstrap.prepare(upstream, dtype, script)
     except BaseException as raised:
         traceback.print_exc()
-        described = bootstrap.describe(raised, upstream.roots)
-        return dataclasses.asdict(described)
+        return bootstrap.describe(raised, upstream, "import", -1)
     return None
 
 
-def _start(program: Program, request: Mapping[str, Any]) -> list[int]:
-    folder = Path(request["folder"])
+def _start(program: Program, port: int, folder: Path) -> list[int]:
+    """Fork the ranks of a program; return their process identifiers, by rank."""
     started = []
     for rank in range(program.ranks):
-        seat = bootstrap.Seat(rank, request["port"], folder)
         pid = os.fork()
         if pid == 0:
             end_with_parent()
             os.setpgid(0, 0)
             status = 1
             with contextlib.suppress(BaseException):
-                status = 0 if bootstrap.run(program, seat) else 1
+                bootstrap.enter(program, rank, port, folder)
+                status = 0 if bootstrap.execute(program, rank, folder) else 1
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
@@ -87,7 +73,7 @@ def _start(program: Program, request: Mapping[str, Any]) -> list[int]:
 
 
 def _reap(pids: list[int]) -> dict[int, int]:
-    """Collect the exit codes of ranks that have ended."""
+    """Collect the exit codes of processes that have ended."""
     ended = {}
     for pid in pids:
         with contextlib.suppress(ChildProcessError):

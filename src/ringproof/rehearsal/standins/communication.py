@@ -118,10 +118,10 @@ class Once:
     def wait(self, *arguments: Any, **named: Any) -> bool:
         """Wait unless that was done before."""
         if not self._done:
-            self._board.enter(self._text)
+            self._board.write(self._text)
             self._work.wait(*arguments, **named)
             self._done = True
-            self._board.leave()
+            self._board.write()
             if self._sent is not None:
                 self._sent.end()
         return True
@@ -170,10 +170,10 @@ def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]
     def manager(group: Any = None, *arguments: Any, **named: Any) -> Iterator[Any]:
         text = f"coalesced calls in {group_name(group)} at {upstream_place()}"
         with contextlib.ExitStack() as stack:
-            stack.callback(board.leave)
+            stack.callback(board.write)
             calls = stack.enter_context(original(group, *arguments, **named))
             yield calls
-            board.enter(text)
+            board.write(text)
         calls.works = [Once(work, board, text) for work in calls.works]
 
     return manager
@@ -233,9 +233,9 @@ def _watched(
         group = group_name(_group_of(given))
         traffic.note(group, name, given.get(outgoing) if outgoing else None)
         text = f"{name} in {group} at {upstream_place()}"
-        board.enter(text)
+        board.write(text)
         result = original(*bound.args, **bound.kwargs)
-        board.leave()
+        board.write()
         if name in ("isend", "irecv") or given.get("async_op"):
             sent = Sent(given["tensor"], traffic.races) if name == "isend" else None
             return None if result is None else Once(result, board, text, sent)

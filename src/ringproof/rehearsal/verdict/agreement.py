@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from ringproof.harness.cards.loading import find_cards, load_card
 from ringproof.harness.logs.diagnosis.index import load_index
-from ringproof.rehearsal.program import RankReport
-from ringproof.rehearsal.running import Failure, Outcome
+from ringproof.rehearsal.program import Failure, RankReport
+from ringproof.rehearsal.running import Outcome
 
 GRAD_NORM = "grad norm"
 SMALL = 1e-12  # below which a difference is taken absolutely
