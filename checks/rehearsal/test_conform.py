@@ -189,7 +189,7 @@ def test_verdicts_are_explained_before_the_table() -> None:
     table.print_record(replace(record, cases=(agreed,)), (), console)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    meanings = [f"agrees: {result.MEANINGS[Status.AGREES]}"]
+    meanings = [f"agrees: {Status.AGREES.meaning}"]
     explained = tuple(f"{status.value}" for status in Status)
     assert [line for line in lines if line.startswith(explained) and ": " in line] == meanings
     assert lines[0] == meanings[0]

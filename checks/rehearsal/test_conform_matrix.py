@@ -17,12 +17,7 @@ from ringproof.rehearsal.fixtures import Stage
 
 REF = "d48bd6be0a"
 STEPS = 5
-RECORDED = {
-    name: case
-    for one in result.shipped()
-    if one.name == f"dev {REF}"
-    for name, case in one.cases.items()
-}
+(RECORDED,) = (one.by_id for one in result.shipped() if one.name == f"dev {REF}")
 
 
 @pytest.fixture(scope="session")

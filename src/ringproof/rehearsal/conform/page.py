@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.result import (
     FILE,
-    LABELS,
-    MEANINGS,
-    WORSE,
     CaseResult,
     Record,
     Status,
-    column_name,
     place_in_table,
     read,
     shipped_text,
@@ -67,21 +62,10 @@ LIMITS = """## What this does not show
 """
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The reason for which cases part from their reference or take another path.
-
-    Attributes:
-        kind: ``upstream`` (a defect or limit of it), ``expected`` or ``unknown``.
-    """
-
-    cases: tuple[str, ...]
-    kind: str
-    text: str
-
-
+# Cases that part from their reference or take another path; whether the cause is ``upstream`` (a
+# defect or limit of it), ``expected`` or ``unknown``; and the cause.
 EXPLANATIONS = (
-    Explanation(
+    (
         ("static-p2p-pp2-vpp2",),
         "upstream",
         "Up to 0.17 the interleaved schedule releases an output tensor (programs set "
@@ -90,7 +74,7 @@ EXPLANATIONS = (
         "wrong by up to 24% or NaN on CPU. Upstream found the same as NaN gradient norms on "
         "GB200 with PP 16 and VPP 8, and waits from 0.18 on (pull request 4047).",
     ),
-    Explanation(
+    (
         ("static-p2p-mtp", "static-p2p-mtp-per-token"),
         "upstream",
         "`process_mtp_loss` divides by the number of tokens of the local shard. The roll masks "
@@ -98,13 +82,13 @@ EXPLANATIONS = (
         "different counts and the gradient of the MTP loss depends on the split. The language "
         "model's loss of step 1 agrees; its gradient does not.",
     ),
-    Explanation(
+    (
         ("varlen-p2p-mtp", "dynamic-cp-mtp"),
         "upstream",
         "The same division. In packed samples the counts also depend on which sequences share a "
         "microbatch, so that two schedules of the same samples give different gradients.",
     ),
-    Explanation(
+    (
         ("varlen-p2p-mamba", "dynamic-cp-mamba"),
         "upstream",
         "Mamba's state passes from one packed sequence into the next. `PackedSeqParams` makes "
@@ -114,28 +98,28 @@ EXPLANATIONS = (
         "With `total_tokens` set to the last entry of `cu_seqlens_q_padded`, `dynamic-cp-mamba` "
         "agrees: losses of 3 steps to 1e-7, gradient norms in all digits.",
     ),
-    Explanation(
+    (
         ("dynamic-cp-moe-aux-loss",),
         "expected",
         "The load balancing loss is a product of averages over the tokens of a microbatch. The "
         "scheduler puts other sequences together than the reference does, so the loss is another "
         "function of the same samples. With static CP, where microbatches are equal, it agrees.",
     ),
-    Explanation(
+    (
         ("dynamic-cp-a2a",),
         "upstream",
         "With `--context-parallel-size 1`, which is the default, `--cp-comm-type` does not reach "
         "the groups that are set for each microbatch, and p2p runs. With "
         "`--context-parallel-size 2` (`dynamic-cp-a2a-of-cp2`) a2a runs.",
     ),
-    Explanation(
+    (
         ("static-hcp-without-sizes",),
         "upstream",
         "The library of 0.16.1 accepts `a2a+p2p` without level sizes. Transformer Engine then gets "
         "no CP group, and each rank attends to its own tokens alone: nothing refuses it, the loss "
         "is off by 6e-4 and the gradient norm by 13%. Megatron's programs refuse the command line.",
     ),
-    Explanation(
+    (
         ("hybrid-cp-tp2-sp",),
         "upstream",
         "On 0.17 the first tensor parallel rank is in its forward pass (a `reduce_scatter`) while "
@@ -176,15 +160,15 @@ def page(found: Sequence[Record]) -> str:
 def _meanings() -> Iterator[str]:
     yield "| cell | meaning |"
     yield "|---|---|"
-    for status, text in MEANINGS.items():
+    for status in Status:
         if status is not Status.AGREES:
-            yield f"| {_word(status)} | {text} |"
+            yield f"| {_word(status)} | {status.meaning} |"
     yield "| (empty) | was not run on this upstream |"
 
 
 def _word(status: Status) -> str:
     """The text of a cell, in bold where the verdict is bad."""
-    return f"**{LABELS[status]}**" if status in WORSE else LABELS[status]
+    return f"**{status.label}**" if status.bad else status.label
 
 
 def _upstreams(found: Sequence[Record]) -> Iterator[str]:
@@ -192,7 +176,7 @@ def _upstreams(found: Sequence[Record]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for one in found:
         yield (
-            f"| {column_name(one.name, one.engine)} | `{_short(one.megatron)}` | {one.engine} | "
+            f"| {one.short} | `{_short(one.megatron)}` | {one.engine} | "
             f"{one.iterations} | {len(one.cases)} | {one.seconds:.0f} |"
         )
 
@@ -204,15 +188,15 @@ def _short(origin: str) -> str:
 
 
 def _table(group: str, found: Sequence[Record]) -> Iterator[str]:
-    columns = [(one, {case.id: case for case in one.cases}) for one in found]
+    columns = [one.by_id for one in found]
     yield f"## {group.capitalize()}"
     yield ""
-    names = " | ".join(column_name(one.name, one.engine) for one, _ in columns)
+    names = " | ".join(one.short for one in found)
     yield f"| case | ranks | {names} |"
     yield "|---|---|" + "---|" * len(columns)
     for case in CASES:
         if case.group == group:
-            cells = " | ".join(_cell(results.get(case.id)) for _, results in columns)
+            cells = " | ".join(_cell(results.get(case.id)) for results in columns)
             yield f"| `{case.id}` | {case.ranks} | {cells} |"
 
 
@@ -231,9 +215,9 @@ def _explained(found: Sequence[Record]) -> Iterator[str]:
     yield "## Why cases differ"
     yield ""
     known: set[str] = set()
-    for one in EXPLANATIONS:
-        known.update(one.cases)
-        yield f"- {', '.join(f'`{name}`' for name in one.cases)} ({one.kind}): {one.text}"
+    for names, kind, text in EXPLANATIONS:
+        known.update(names)
+        yield f"- {', '.join(f'`{name}`' for name in names)} ({kind}): {text}"
     odd = {
         case.id
         for record in found
@@ -251,7 +235,7 @@ def _messages(found: Sequence[Record]) -> Iterator[str]:
     )  # fmt: skip
     origins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for record in found:
-        name = column_name(record.name, record.engine)
+        name = record.short
         for case in record.cases:
             if case.status in wanted:
                 where = f"{name} (`{case.place}`)" if case.place else name

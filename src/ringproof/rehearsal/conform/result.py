@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -22,40 +21,54 @@ ORDER = ("megatron-core", "core_r", "main", "dev", "pull request")
 
 
 class Status(str, Enum):
-    """Verdict on a case."""
+    """Verdict on a case.
 
-    AGREES = "agrees"
-    DIFFERS = "differs"
-    OTHER_PATH = "other path"
-    RACES = "races"
-    STARTS = "starts"
-    REFUSED = "refused"
-    NOT_OFFERED = "not offered"
-    CANNOT_RUN = "cannot run here"
-    HUNG = "hung"
+    Attributes:
+        meaning: What the verdict says.
+        label: Text of a cell in a table.
+        style: Style of that text on a terminal; empty for none.
+        bad: Whether ``ringproof conform`` fails for it.
+    """
 
+    meaning: str
+    label: str
+    style: str
+    bad: bool
 
-MEANINGS = MappingProxyType(
-    {
-        Status.AGREES: "runs, takes the path asked for, and equals its reference within tolerance",
-        Status.DIFFERS: "runs, but losses or gradient norms part from the reference",
-        Status.OTHER_PATH: "runs and agrees, but attention did not take the path asked for",
-        Status.RACES: "runs and agrees, but releases or overwrites a tensor that is being sent",
-        Status.STARTS: "runs, but its reference does not, so nothing can be compared",
-        Status.REFUSED: "ends with an error of upstream",
-        Status.NOT_OFFERED: "this version has no such option, script or data",
-        Status.CANNOT_RUN: "needs a symbol or package for which there is no stand-in",
-        Status.HUNG: "stands still or does not end in time",
-    }
-)
+    def __new__(
+        cls, value: str, meaning: str = "", label: str = "", style: str = "", bad: bool = False
+    ) -> Status:
+        """Make a member with its attributes."""
+        member = str.__new__(cls, value)
+        member._value_, member.meaning, member.label = value, meaning, label or value
+        member.style, member.bad = style, bad
+        return member
 
-#: What a table says in a cell.
-LABELS = MappingProxyType(
-    {status: status.value for status in Status}
-    | {Status.NOT_OFFERED: "-", Status.CANNOT_RUN: "no stand-in", Status.HUNG: "hangs"}
-)
-#: Verdicts for which ``ringproof conform`` fails.
-WORSE = (Status.DIFFERS, Status.OTHER_PATH, Status.RACES, Status.HUNG)
+    AGREES = (
+        "agrees",
+        "runs, takes the path asked for, and equals its reference within tolerance",
+        "", "green",
+    )  # fmt: skip
+    DIFFERS = (
+        "differs", "runs, but losses or gradient norms part from the reference",
+        "", "bold red", True,
+    )  # fmt: skip
+    OTHER_PATH = (
+        "other path", "runs and agrees, but attention did not take the path asked for",
+        "", "red", True,
+    )  # fmt: skip
+    RACES = (
+        "races", "runs and agrees, but releases or overwrites a tensor that is being sent",
+        "", "bold red", True,
+    )  # fmt: skip
+    STARTS = "starts", "runs, but its reference does not, so nothing can be compared"
+    REFUSED = "refused", "ends with an error of upstream"
+    NOT_OFFERED = "not offered", "this version has no such option, script or data", "-", "dim"
+    CANNOT_RUN = (
+        "cannot run here", "needs a symbol or package for which there is no stand-in",
+        "no stand-in",
+    )  # fmt: skip
+    HUNG = "hung", "stands still or does not end in time", "hangs", "bold red", True
 
 
 @dataclass(frozen=True)
@@ -116,25 +129,17 @@ class Record:
     seconds: float
     cases: tuple[CaseResult, ...]
 
-
-@dataclass(frozen=True)
-class Known:
-    """Results of one upstream that are shipped with the package.
-
-    Attributes:
-        name: ``dev d48bd6be0a``, with the version of Transformer Engine where several were run.
-        cases: By id, with the verdict, the largest difference, the message and its place.
-    """
-
-    name: str
-    engine: str
-    iterations: int
-    cases: Mapping[str, CaseResult]
-
     @property
     def short(self) -> str:
-        """A name for the head of a column."""
-        return column_name(self.name, self.engine)
+        """A name for the head of a column: ``dev``, ``0.19``, ``#5618``."""
+        words = self.name.replace("core_r", "").replace("pull request ", "#").split()
+        short = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
+        return f"{short}, TE {self.engine}" if ", TE " in self.name else short
+
+    @property
+    def by_id(self) -> dict[str, CaseResult]:
+        """Results by the identifier of their case."""
+        return {case.id: case for case in self.cases}
 
 
 def as_json(record: Record) -> dict[str, Any]:
@@ -160,13 +165,6 @@ def read(path: Path, field: str) -> Record:
         raise InputError(field, path, problem, "write one with --json") from error
 
 
-def column_name(name: str, engine: str) -> str:
-    """Return a short name for the head of a column: ``dev``, ``0.19``, ``#5618``."""
-    words = name.replace("core_r", "").replace("pull request ", "#").split()
-    short = words[1] if words[0] == "megatron-core" else words[0].removesuffix(".0")
-    return f"{short}, TE {engine}" if ", TE " in name else short
-
-
 def place_in_table(record: Record) -> tuple[int, str]:
     """Sort key: releases, then branches, then pull requests."""
     start = [number for number, prefix in enumerate(ORDER) if record.name.startswith(prefix)]
@@ -175,34 +173,40 @@ def place_in_table(record: Record) -> tuple[int, str]:
 
 def shipped_text(records: Iterable[Record]) -> str:
     """Return the JSON that is shipped of records, with one case on each line."""
+
+    def kept(case: CaseResult) -> list[Any]:
+        difference = case.largest_difference
+        rounded = None if difference is None else float(f"{difference:.1e}")
+        return [case.status.value, rounded, case.message, case.place]
+
     parts = []
     for record in records:
         head = {"name": record.name, "engine": record.engine, "iterations": record.iterations}
-        cases = (f"{json.dumps(case.id)}: {json.dumps(_kept(case))}" for case in record.cases)
+        cases = (f"{json.dumps(case.id)}: {json.dumps(kept(case))}" for case in record.cases)
         parts.append(f'{json.dumps(head)[:-1]}, "cases": {{\n' + ",\n".join(cases) + "\n}}")
     return "[\n" + ",\n".join(parts) + "\n]\n"
 
 
-def _kept(case: CaseResult) -> list[Any]:
-    difference = case.largest_difference
-    rounded = None if difference is None else float(f"{difference:.1e}")
-    return [case.status.value, rounded, case.message, case.place]
+def shipped() -> tuple[Record, ...]:
+    """Return the results that came with this package, none where it has none.
 
-
-def shipped() -> tuple[Known, ...]:
-    """Return the results that came with this package, none where it has none."""
+    Of each case they have the verdict, the largest difference, the message and its place.
+    """
     file = resources.files(__package__).joinpath(FILE)
-    if not file.is_file():
-        return ()
     return tuple(
-        Known(
-            **{**one, "cases": {name: _known(name, *kept) for name, kept in one["cases"].items()}}
+        Record(
+            name=one["name"],
+            megatron="",
+            engine=one["engine"],
+            torch="",
+            ringproof="",
+            dtype="float32",
+            iterations=one["iterations"],
+            seconds=0.0,
+            cases=tuple(
+                CaseResult(name, Status(status), message, place, loss_difference=difference)
+                for name, (status, difference, message, place) in one["cases"].items()
+            ),
         )
-        for one in json.loads(file.read_text())
+        for one in (json.loads(file.read_text()) if file.is_file() else ())
     )
-
-
-def _known(
-    name: str, status: str, difference: float | None, message: str, place: str
-) -> CaseResult:
-    return CaseResult(name, Status(status), message, place, loss_difference=difference)

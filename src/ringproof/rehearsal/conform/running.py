@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, C
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 from ringproof.rehearsal.program import Failure, Program, Upstream
 from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
-from ringproof.rehearsal.verdict.agreement import TOLERANCES, Pair, pairs
+from ringproof.rehearsal.verdict.agreement import TOLERANCES, differences
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
@@ -237,37 +238,37 @@ def _short(message: str) -> str:
 
 
 def _compared(base: CaseResult, case: Case, outcome: Outcome, reference: Outcome) -> CaseResult:
-    found = tuple(pairs(outcome, reference))
-    losses, norms = _by_step(found, "loss"), _by_step(found, "norm")
-    evaluations = _by_step(found, "evaluation") if case.evaluates else {}
-    if case.evaluates and not evaluations:
-        evaluations = {0: math.inf}
-    compared = replace(
+    steps: dict[str, dict[int, float]] = {"loss": {}, "norm": {}, "evaluation": {}}
+    found = differences(outcome, reference, case.dtype)
+    for (kind, step), group in itertools.groupby(found, key=lambda item: (item.kind, item.step)):
+        # A loss that one run lacks is not compared beside others.
+        compared = [item.relative for item in group if item.complete]
+        steps[kind][step] = max(compared, default=math.inf)
+    if not case.evaluates:
+        steps["evaluation"] = {}
+    elif not steps["evaluation"]:
+        steps["evaluation"] = {0: math.inf}
+    result = replace(
         base,
-        loss_difference=max(losses.values()),
-        norm_difference=max(norms.values(), default=None),
-        evaluation_difference=max(evaluations.values(), default=None),
+        loss_difference=max(steps["loss"].values()),
+        norm_difference=max(steps["norm"].values(), default=None),
+        evaluation_difference=max(steps["evaluation"].values(), default=None),
     )
     allowed, last = TOLERANCES[case.dtype].at, base.iterations
-    outside = [step for step, value in losses.items() if value > allowed("loss", step)]
-    outside += [step for step, value in norms.items() if value > allowed("norm", step)]
-    if outside or any(value > allowed("evaluation", last) for value in evaluations.values()):
-        return replace(compared, status=Status.DIFFERS, since=min(outside, default=0))
+    outside = [
+        0 if kind == "evaluation" else step
+        for kind, values in steps.items()
+        for step, value in values.items()
+        if value > allowed(kind, last if kind == "evaluation" else step)
+    ]
+    if outside:
+        return replace(result, status=Status.DIFFERS, since=min(filter(None, outside), default=0))
     missing = [path for path in case.path if path not in base.path]
     if missing:
         seen = ", ".join(base.path) or "no communication"
         message = f"{' and '.join(missing)} did not run; seen: {seen}"
-        return replace(compared, status=Status.OTHER_PATH, message=message)
+        return replace(result, status=Status.OTHER_PATH, message=message)
     if outcome.races:
         message = "; ".join(map(str, outcome.races))
-        return replace(compared, status=Status.RACES, message=message)
-    return replace(compared, status=Status.AGREES)
-
-
-def _by_step(found: Iterable[Pair], kind: str) -> dict[int, float]:
-    """Largest difference of each step; a loss that one run lacks is not compared beside others."""
-    steps: dict[int, list[float]] = {}
-    for pair in found:
-        if pair.kind == kind:
-            steps.setdefault(pair.step, []).extend([pair.relative] if pair.complete else [])
-    return {step: max(values, default=math.inf) for step, values in steps.items()}
+        return replace(result, status=Status.RACES, message=message)
+    return replace(result, status=Status.AGREES)

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.conform.result import (
-    LABELS,
-    MEANINGS,
-    WORSE,
-    CaseResult,
-    Known,
-    Record,
-    Status,
-)
-
-STYLES = MappingProxyType(
-    {
-        Status.AGREES: "green",
-        Status.DIFFERS: "bold red",
-        Status.OTHER_PATH: "red",
-        Status.RACES: "bold red",
-        Status.HUNG: "bold red",
-        Status.NOT_OFFERED: "dim",
-    }
-)
+from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 
 
-def print_record(record: Record, known: Sequence[Known], console: Console) -> None:
+def print_record(record: Record, known: Sequence[Record], console: Console) -> None:
     """Print a record, what known upstreams did with the same cases, and every message."""
-    for line in _legend(record, known):
+    others = [one.by_id for one in known]
+    for line in _legend(record, others):
         console.print(line, soft_wrap=True)
     title = f"{record.name} with Transformer Engine {record.engine}, {record.iterations} steps"
     table = Table(title=escape(title), title_justify="left")
@@ -44,12 +25,19 @@ def print_record(record: Record, known: Sequence[Known], console: Console) -> No
     for one in known:
         table.add_column(escape(one.short), overflow="fold")
     group = ""
-    by_id = {case.id: case for case in CASES}
+    groups = {case.id: case.group for case in CASES}
     for result in record.cases:
-        if by_id[result.id].group != group:
-            group = by_id[result.id].group
+        if groups[result.id] != group:
+            group = groups[result.id]
             table.add_section()
-        table.add_row(result.id, _cell(result), *(_known_cell(one, result.id) for one in known))
+        difference = result.largest_difference
+        number = "" if difference is None else f" {difference:.1e}"
+        cells = (other.get(result.id) for other in others)
+        table.add_row(
+            result.id,
+            _styled(result, f"{result.status.value}{number}"),
+            *("" if cell is None else _styled(cell, cell.status.label) for cell in cells),
+        )
     console.print(table)
     for result in record.cases:
         if result.message:
@@ -58,52 +46,39 @@ def print_record(record: Record, known: Sequence[Known], console: Console) -> No
     console.print(summary(record))
 
 
-def _legend(record: Record, known: Sequence[Known]) -> Iterator[str]:
+def _legend(record: Record, others: Sequence[Mapping[str, CaseResult]]) -> Iterator[str]:
     """Yield what each verdict in the table means."""
-    shown = {result.status for result in record.cases}
-    shown |= {
-        one.cases[result.id].status
-        for one in known
-        for result in record.cases
-        if result.id in one.cases
+    ids = [result.id for result in record.cases]
+    shown = {
+        cases[name].status for cases in (record.by_id, *others) for name in ids if name in cases
     }
-    for status, meaning in MEANINGS.items():
+    for status in Status:
         if status in shown:
-            words = dict.fromkeys((status.value, LABELS[status]))
-            yield f"{' or '.join(words)}: {meaning}"
+            words = dict.fromkeys((status.value, status.label))
+            yield f"{' or '.join(words)}: {status.meaning}"
 
 
-def _cell(result: CaseResult) -> str:
-    difference = result.largest_difference
-    text = result.status.value if difference is None else f"{result.status.value} {difference:.1e}"
-    style = STYLES.get(result.status)
+def _styled(result: CaseResult, text: str) -> str:
+    style = result.status.style
     return f"[{style}]{text}[/]" if style else text
-
-
-def _known_cell(known: Known, name: str) -> str:
-    case = known.cases.get(name)
-    if case is None:
-        return ""
-    style = STYLES.get(case.status)
-    return f"[{style}]{LABELS[case.status]}[/]" if style else LABELS[case.status]
 
 
 def summary(record: Record) -> str:
     """Return one line: how many cases have which verdict, and the time."""
     counts = Counter(result.status for result in record.cases)
-    parts = [f"{status.value}: {counts[status]}" for status in MEANINGS if counts[status]]
+    parts = [f"{status.value}: {counts[status]}" for status in Status if counts[status]]
     return f"{len(record.cases)} cases in {record.seconds:.0f} s. {', '.join(parts)}"
 
 
-def failing(record: Record, against: Known | None) -> list[str]:
+def failing(record: Record, against: Record | None) -> list[str]:
     """Return the cases for which the command fails.
 
     Without ``against`` these are the cases that differ, take another path or hang; with it, those
     that agreed there and do not agree here.
     """
     if against is None:
-        return [result.id for result in record.cases if result.status in WORSE]
-    agreed = {name for name, case in against.cases.items() if case.status is Status.AGREES}
+        return [result.id for result in record.cases if result.status.bad]
+    agreed = {case.id for case in against.cases if case.status is Status.AGREES}
     return [
         result.id
         for result in record.cases
@@ -111,12 +86,12 @@ def failing(record: Record, against: Known | None) -> list[str]:
     ]
 
 
-def against(record: Record, known: Known) -> str:
+def against(record: Record, known: Record) -> str:
     """Return in words how many verdicts are those of a known upstream, and where they part."""
     parted: dict[str, list[str]] = defaultdict(list)
-    same = 0
+    same, others = 0, known.by_id
     for result in record.cases:
-        other = known.cases.get(result.id)
+        other = others.get(result.id)
         if other is not None and other.status is result.status:
             same += 1
         elif other is not None:

@@ -11,7 +11,7 @@ from itertools import groupby
 from ringproof.rehearsal.faults import engine, megatron, programs
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.verdict.agreement import pairs
+from ringproof.rehearsal.verdict.agreement import differences
 
 REMOVING = "ringproof.rehearsal.faults.removing"
 # Runs of the same data in other layouts differ by rounding: 1.9e-7 relative was the largest of all
@@ -123,9 +123,9 @@ def largest(run: Outcome, expected: Outcome) -> dict[str, float]:
 
 def _differences(run: Outcome, expected: Outcome) -> Iterator[Seen]:
     """Yield the largest difference of each step and kind that the expected run has."""
-    known = (pair for pair in pairs(run, expected) if pair.reference is not None)
-    for (kind, step), group in groupby(known, key=lambda pair: (pair.kind, pair.step)):
-        yield Seen(kind, step, max(pair.relative for pair in group))
+    known = (item for item in differences(run, expected) if item.reference is not None)
+    for (kind, step), group in groupby(known, key=lambda item: (item.kind, item.step)):
+        yield Seen(kind, step, max(item.relative for item in group))
 
 
 def path(run: Outcome) -> Counter[tuple[object, ...]]:

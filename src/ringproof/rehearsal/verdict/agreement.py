@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
@@ -108,13 +109,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One number of two runs.
+class Difference:
+    """One number of a run beside the same number of its reference.
 
     Attributes:
         kind: ``loss``, ``norm`` or ``evaluation``.
         step: Training step, or index of the evaluation, from 1.
         value: Number of the run; ``None`` where it has none.
+        tolerance: Largest relative difference that counts as equal.
     """
 
     kind: str
@@ -122,6 +124,12 @@ class Pair:
     step: int
     value: float | None
     reference: float | None
+    tolerance: float
+
+    @property
+    def iteration(self) -> int:
+        """Training step, from 1; 0 for an evaluation."""
+        return 0 if self.kind == "evaluation" else self.step
 
     @property
     def complete(self) -> bool:
@@ -138,46 +146,33 @@ class Pair:
         difference = abs(self.value - self.reference)
         return difference if difference < SMALL else difference / max(abs(self.reference), SMALL)
 
-
-def pairs(run: Outcome, reference: Outcome) -> Iterator[Pair]:
-    """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
-    for step in sorted(run.losses.keys() | reference.losses.keys()):
-        yield from _named("loss", step, run.losses.get(step, {}), reference.losses.get(step, {}))
-        norms = run.grad_norms.get(step), reference.grad_norms.get(step)
-        if norms != (None, None):
-            yield Pair("norm", GRAD_NORM, step, *norms)
-    for index in range(max(len(run.evaluations), len(reference.evaluations))):
-        held = [one.evaluations[index : index + 1] for one in (run, reference)]
-        yield from _named("evaluation", index + 1, *(dict(*losses) for losses in held))
-
-
-def _named(
-    kind: str, step: int, mine: Mapping[str, float], other: Mapping[str, float]
-) -> Iterator[Pair]:
-    for name in sorted(mine.keys() | other.keys()):
-        yield Pair(kind, name, step, mine.get(name), other.get(name))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One number of a run beside the same number of its reference.
-
-    Attributes:
-        iteration: Training step, from 1; 0 for an evaluation.
-        relative: Relative difference, infinite where only one of them is finite.
-    """
-
-    name: str
-    iteration: int
-    value: float
-    reference: float
-    relative: float
-    tolerance: float
-
     @property
     def within(self) -> bool:
         """Whether the numbers count as equal."""
         return self.relative <= self.tolerance
+
+
+def differences(run: Outcome, reference: Outcome, dtype: str = "float32") -> Iterator[Difference]:
+    """Yield the losses and the gradient norm of each step, and then the losses of evaluations."""
+    at, last = TOLERANCES[dtype].at, max(run.losses, default=0)
+    nothing: Mapping[str, float] = {}
+    for step in sorted(run.losses.keys() | reference.losses.keys()):
+        both = run.losses.get(step, nothing), reference.losses.get(step, nothing)
+        yield from _named("loss", step, *both, at("loss", step))
+        norms = run.grad_norms.get(step), reference.grad_norms.get(step)
+        if norms != (None, None):
+            yield Difference("norm", GRAD_NORM, step, *norms, at("norm", step))
+    evaluations = zip_longest(run.evaluations, reference.evaluations, fillvalue=nothing)
+    for index, both in enumerate(evaluations, 1):
+        yield from _named("evaluation", index, *both, at("evaluation", last))
+
+
+def _named(
+    kind: str, step: int, mine: Mapping[str, float], other: Mapping[str, float], allowed: float
+) -> Iterator[Difference]:
+    for name in sorted(mine.keys() | other.keys()):
+        title = f"{name} of the evaluation" if kind == "evaluation" else name
+        yield Difference(kind, title, step, mine.get(name), other.get(name), allowed)
 
 
 @dataclass(frozen=True)
@@ -196,12 +191,16 @@ class Agreement:
     @property
     def largest_loss(self) -> Difference | None:
         """The loss with the largest relative difference."""
-        return _largest([item for item in self.differences if item.name != GRAD_NORM])
+        return self._largest(norms=False)
 
     @property
     def largest_grad_norm(self) -> Difference | None:
         """The gradient norm with the largest relative difference."""
-        return _largest([item for item in self.differences if item.name == GRAD_NORM])
+        return self._largest(norms=True)
+
+    def _largest(self, *, norms: bool) -> Difference | None:
+        found = (item for item in self.differences if (item.kind == "norm") is norms)
+        return max(found, key=lambda item: item.relative, default=None)
 
     @property
     def first(self) -> Difference | None:
@@ -238,28 +237,22 @@ def find_pitfalls(
         traceback: Functions in it, and its last source line, decide where messages are alike.
         feature: Context parallel feature of the launch; its skill comes first among equals.
     """
-    if skills is None:
-        return ()
     error, _, said = message.partition(":")
     kind = "usage" if error == "SystemExit" else error.strip()
     frames = _FRAME.findall(traceback)
     code = frames[-1][1] if frames else ""
     symptom = load_index().find(kind, said.strip(), [name for name, _ in frames], code)
-    names = symptom.statements if symptom is not None else ()
-    return _best(names, skills, SKILL_OF_FEATURE.get(feature, ""))
-
-
-def _best(names: Sequence[str], skills: Path, preferred: str) -> tuple[KnownPitfall, ...]:
-    """Return the pitfalls among statements, those of the preferred skill first."""
-    cards = {skill: load_card(path) for skill, path in find_cards(skills).items()} if names else {}
+    if skills is None or symptom is None:
+        return ()
+    cards = {skill: load_card(path) for skill, path in find_cards(skills).items()}
     found = [
         KnownPitfall(skill, pitfall.id, pitfall.cause, pitfall.remedy)
-        for name in names
+        for name in symptom.statements
         for skill, card in cards.items()
         for pitfall in card.pitfalls
         if name == f"{skill}/{pitfall.id}"
     ]
-    found.sort(key=lambda one: one.skill != preferred)
+    found.sort(key=lambda one: one.skill != SKILL_OF_FEATURE.get(feature, ""))
     return tuple(found[:MOST_PITFALLS])
 
 
@@ -272,47 +265,23 @@ def compare(
         evaluated: Whether losses of evaluations count. They do not where upstream averages the
             means of microbatches, which depend on how sequences are packed.
     """
-    tolerance = TOLERANCES[dtype]
-    found = _differences(outcome, reference, tolerance)
-    differences = tuple(item for item in found if evaluated or item.iteration)
-    if not any(item.name != GRAD_NORM for item in differences):
-        reason = "Neither run has a loss in common with the other, so nothing was compared."
-        return Agreement(False, reason, differences, tolerance)
-    agreement = Agreement(None, "", differences, tolerance)
+    found = (item for item in differences(outcome, reference, dtype) if item.complete)
+    compared = tuple(item for item in found if evaluated or item.iteration)
+    agreement = Agreement(False, "", compared, TOLERANCES[dtype])
     first, largest = agreement.first, agreement.largest_loss
-    assert largest is not None
+    if largest is None:
+        reason = "Neither run has a loss in common with the other, so nothing was compared."
+        return replace(agreement, reason=reason)
     if first is None:
         reason = (
             f"{len(outcome.losses)} steps agree: losses differ by at most "
             f"{largest.relative:.2g} (tolerance {largest.tolerance:.2g})."
             f"{'' if evaluated else NOT_EVALUATED}"
         )
-        return Agreement(True, reason, differences, tolerance)
+        return replace(agreement, agrees=True, reason=reason)
     where = f"in step {first.iteration}" if first.iteration else "in the evaluation"
     reason = (
         f"The {first.name} differs first {where}: {first.value:.9g} against "
         f"{first.reference:.9g}, relative {first.relative:.2g} (tolerance {first.tolerance:.2g})."
     )
-    return Agreement(False, reason, differences, tolerance)
-
-
-def _differences(
-    outcome: Outcome, reference: Outcome, tolerance: Tolerance
-) -> Iterator[Difference]:
-    last = max(outcome.losses, default=0)
-    for pair in pairs(outcome, reference):
-        if pair.value is None or pair.reference is None:
-            continue
-        evaluated = pair.kind == "evaluation"
-        yield Difference(
-            name=f"{pair.name} of the evaluation" if evaluated else pair.name,
-            iteration=0 if evaluated else pair.step,
-            value=pair.value,
-            reference=pair.reference,
-            relative=pair.relative,
-            tolerance=tolerance.at(pair.kind, last if evaluated else pair.step),
-        )
-
-
-def _largest(differences: Sequence[Difference]) -> Difference | None:
-    return max(differences, key=lambda item: item.relative, default=None)
+    return replace(agreement, reason=reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from jinja2 import PackageLoader, StrictUndefined
@@ -92,26 +93,29 @@ def picture(path: PathTaken) -> dict[str, Any] | None:
 def _cells(microbatch: Microbatch, x: float, rows: dict[int, int]) -> Iterator[dict[str, Any]]:
     """Yield a cell for neighbouring ranks of one group, and for each rank that takes no part."""
     where = f"step {microbatch.iteration}, microbatch {microbatch.number}"
-    placed: set[int] = set()
+    idle = set(rows)
     for share in microbatch.shares:
-        members = [rank for rank in share.ranks if rank in rows]
-        placed.update(members)
         tokens = sorted(set(share.tokens))
         spread = str(tokens[0]) if len(tokens) == 1 else f"{tokens[0]} to {tokens[-1]}"
-        kind = named(share.comm_type, share.sizes)
+        kind, width = named(share.comm_type, share.sizes), len(share.ranks)
         said = f"{where}: ranks {numbers(share.ranks)}, {kind}, {spread} tokens per rank"
-        for run in _runs(members, rows):
-            height = rows[run[-1]] - rows[run[0]] + CELL_HEIGHT
-            width = len(share.ranks)
+        idle -= set(share.ranks)
+        places = sorted(rows[rank] for rank in share.ranks if rank in rows)
+        for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0] * CELL_HEIGHT):
+            heights = [place for _, place in run]
             yield {
-                "x": x, "y": rows[run[0]], "height": height, "size": width,
+                "x": x, "y": heights[0], "height": len(heights) * CELL_HEIGHT, "size": width,
                 "shade": _shade(width), "title": said,
             }  # fmt: skip
-    for rank in rows.keys() - placed:
+    for rank in idle:
         yield {
             "x": x, "y": rows[rank], "height": CELL_HEIGHT, "size": 0, "shade": 0,
             "title": f"{where}: rank {rank} takes no part",
         }  # fmt: skip
+
+
+def _shade(size: int) -> int:
+    return min(int(math.log2(max(size, 1))), SHADES - 1)
 
 
 def plots(agreement: Agreement) -> Iterator[dict[str, Any]]:
@@ -119,50 +123,42 @@ def plots(agreement: Agreement) -> Iterator[dict[str, Any]]:
     names = dict.fromkeys(item.name for item in agreement.differences if item.iteration)
     for name in names:
         points = [item for item in agreement.differences if item.name == name and item.iteration]
-        largest = max(points, key=lambda item: item.relative)
-        yield _values(name, points)
-        yield _relatives(name, points, f"at most {largest.relative:.2g}")
+        every = max(1, len(points) // 6)
+        steps = [(str(item.iteration), x) for item, x in list(_across(points))[::every]]
+        largest = max(item.relative for item in points)
+        values = {"name": name, "said": "", "tolerance": None}
+        relatives = {"name": f"{name}, relative difference", "said": f"at most {largest:.2g}"}
+        yield {"steps": steps, **values, **_values(points)}
+        yield {"steps": steps, **relatives, **_relatives(points)}
 
 
-def _runs(ranks: Sequence[int], rows: dict[int, int]) -> list[list[int]]:
-    """Return ranks in runs of neighbouring rows."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rows[rank] - rows[runs[-1][-1]] == CELL_HEIGHT:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return runs
-
-
-def _shade(size: int) -> int:
-    return min(int(math.log2(max(size, 1))), SHADES - 1)
-
-
-def _values(name: str, points: Sequence[Difference]) -> dict[str, Any]:
-    finite = [v for item in points for v in (item.value, item.reference) if math.isfinite(v)]
-    low, high = min(finite, default=0.0), max(finite, default=1.0)
-    margin = (high - low) * 0.08 or abs(high) * 0.01 or 1.0
-    low, high = low - margin, high + margin
-    curves, marks = [], []
-    for kind in ("reference", "run"):
-        dots = []
-        for item, x in _across(points):
-            value = item.reference if kind == "reference" else item.value
-            if math.isfinite(value):
-                y = _height((value - low) / (high - low))
-                dots.append((x, y, f"step {item.iteration}: {value:.9g}"))
-        curves.append((kind, _line(dots)))
-        marks += [(kind, *dot) for dot in dots]
-    ends = (low + margin, high - margin)
-    return {
-        "name": name, "said": "", "curves": curves, "marks": marks, "steps": _steps(points),
-        "axis": [(f"{value:.4g}", _height((value - low) / (high - low))) for value in ends],
-        "tolerance": None,
+def _values(points: Sequence[Difference]) -> dict[str, Any]:
+    """Return the curves of both runs, and the axis that they need."""
+    series = {
+        kind: [(x, item.iteration, number) for item, x in _across(points)
+               if (number := getattr(item, of)) is not None and math.isfinite(number)]
+        for kind, of in (("reference", "reference"), ("run", "value"))
     }  # fmt: skip
+    finite = [number for dots in series.values() for _, _, number in dots]
+    ends = min(finite, default=0.0), max(finite, default=1.0)
+    margin = (ends[1] - ends[0]) * 0.08 or abs(ends[1]) * 0.01 or 1.0
+
+    def height(value: float) -> float:
+        return _height((value - ends[0] + margin) / (ends[1] - ends[0] + 2 * margin))
+
+    curves = {
+        kind: [(x, height(number), f"step {step}: {number:.9g}") for x, step, number in dots]
+        for kind, dots in series.items()
+    }
+    return {
+        "curves": [(kind, _line(dots)) for kind, dots in curves.items()],
+        "marks": [(kind, *dot) for kind, dots in curves.items() for dot in dots],
+        "axis": [(f"{value:.4g}", height(value)) for value in ends],
+    }
 
 
-def _relatives(name: str, points: Sequence[Difference], said: str) -> dict[str, Any]:
+def _relatives(points: Sequence[Difference]) -> dict[str, Any]:
+    """Return the curve of relative differences on a logarithmic axis, with the tolerance."""
     tolerance = points[0].tolerance
     largest = max([tolerance, *(item.relative for item in points if item.relative < math.inf)])
     low, high = math.log10(LOWEST_RELATIVE), math.log10(largest) + 0.5
@@ -171,18 +167,18 @@ def _relatives(name: str, points: Sequence[Difference], said: str) -> dict[str, 
         exponent = math.log10(max(value, LOWEST_RELATIVE)) if value < math.inf else high
         return _height((exponent - low) / (high - low))
 
-    dots, marks = [], []
-    for item, x in _across(points):
-        dot = (x, height(item.relative), f"step {item.iteration}: {item.relative:.3g}")
-        dots.append(dot)
-        marks.append(("difference" if item.within else "beyond", *dot))
+    dots = [
+        (x, height(item.relative), f"step {item.iteration}: {item.relative:.3g}")
+        for item, x in _across(points)
+    ]
+    kinds = ["difference" if item.within else "beyond" for item in points]
     exponents = range(math.ceil(low), math.floor(high) + 1, 2)
     return {
-        "name": f"{name}, relative difference", "said": said,
-        "curves": [("difference", _line(dots))], "marks": marks, "steps": _steps(points),
+        "curves": [("difference", _line(dots))],
+        "marks": [(kind, *dot) for kind, dot in zip(kinds, dots, strict=True)],
         "axis": [(f"1e{exponent}", height(10.0**exponent)) for exponent in exponents],
         "tolerance": height(tolerance),
-    }  # fmt: skip
+    }
 
 
 def _height(share: float) -> float:
@@ -196,11 +192,6 @@ def _across(points: Sequence[Difference]) -> Iterator[tuple[Difference, float]]:
     for item in points:
         share = (item.iteration - first) / (last - first) if last > first else 0.5
         yield item, PLOT_LEFT + 6 + share * width
-
-
-def _steps(points: Sequence[Difference]) -> tuple[tuple[str, float], ...]:
-    every = max(1, len(points) // 6)
-    return tuple((str(item.iteration), x) for item, x in list(_across(points))[::every])
 
 
 def _line(dots: Sequence[tuple[float, float, str]]) -> str:

@@ -323,39 +323,22 @@ def _departures(asked: Asked, calls: Sequence[AttentionCall], finished: bool) ->
                 "Transformer Engine's attention was never called: another implementation "
                 "computed attention, so no context parallelism was seen."
             )
-    elif asked.dynamic:
-        yield from _dynamic(asked, calls, finished)
-    else:
-        yield from _static(asked, calls)
-
-
-def _static(asked: Asked, calls: Sequence[AttentionCall]) -> Iterator[str]:
-    found: Counter[tuple[str, str, str]] = Counter()
-    for call in calls:
-        wanted = asked.comm_type(call.layer)
-        sizes = asked.sizes(wanted)
-        if executed(call.comm_type, call.sizes) != wanted or call.sizes != sizes:
-            found[call.phase, named(wanted, sizes), _ran(call)] += 1
-    yield from _sentences(found)
-
-
-def _dynamic(asked: Asked, calls: Sequence[AttentionCall], finished: bool) -> Iterator[str]:
-    training = [call for call in calls if call.phase == "train"]
-    if finished and training and all(call.size == 1 for call in training):
+        return
+    alone = [call.size == 1 for call in calls if call.phase == "train"]
+    if asked.dynamic and finished and alone and all(alone):
         yield (
             "The launch asks for Dynamic CP, but every attention call of training ran on one rank."
         )
     found: Counter[tuple[str, str, str]] = Counter()
     for call in calls:
         wanted = asked.comm_type(call.layer)
-        if call.comm_type != NO_COMMUNICATION and executed(call.comm_type, call.sizes) != wanted:
+        sizes = call.sizes if asked.dynamic else asked.sizes(wanted)
+        other = executed(call.comm_type, call.sizes) != wanted or call.sizes != sizes
+        if asked.dynamic and other and call.comm_type != NO_COMMUNICATION:
             found[call.phase, wanted, call.comm_type] += 1
-    yield from _sentences(found)
-
-
-def _sentences(found: Mapping[tuple[str, str, str], int]) -> Iterator[str]:
-    """Say what ran in place of what, training first."""
-    for name, where in PHASE_NAMES.items():
+        elif other and not asked.dynamic:
+            found[call.phase, named(wanted, sizes), _ran(call)] += 1
+    for name, where in PHASE_NAMES.items():  # training first
         for (phase, wanted, ran), number in sorted(found.items()):
             if phase == name:
                 yield (

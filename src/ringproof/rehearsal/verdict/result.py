@@ -10,7 +10,7 @@ from typing import Any
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.small.shrink import Change, Small
-from ringproof.rehearsal.verdict.agreement import Agreement, Refusal
+from ringproof.rehearsal.verdict.agreement import Agreement, Difference, Refusal
 from ringproof.rehearsal.verdict.path import PathTaken
 
 VERSION = 1
@@ -222,10 +222,15 @@ def _agreement(agreement: Agreement) -> dict[str, Any]:
         "reason": agreement.reason,
         "largest_relative_difference": loss and loss.relative,
         "largest_relative_difference_of_grad_norm": norm and norm.relative,
-        "first_difference": agreement.first and asdict(agreement.first),
+        "first_difference": agreement.first and _difference(agreement.first),
         "tolerance": agreement.tolerance and asdict(agreement.tolerance),
-        "compared": [asdict(item) for item in agreement.differences],
+        "compared": [_difference(item) for item in agreement.differences],
     }
+
+
+def _difference(item: Difference) -> dict[str, Any]:
+    names = ("name", "iteration", "value", "reference", "relative", "tolerance")
+    return {name: getattr(item, name) for name in names}
 
 
 def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | None:
