@@ -65,55 +65,104 @@ def bound(original: Callable[..., Any], stand_in: Callable[[Arguments], Any]) ->
     return call
 
 
+class Call:
+    """One call of a kernel, refused if an argument would change the result and is not computed."""
+
+    def __init__(self, symbol: str, given: Arguments) -> None:
+        _refuse_unsupported(symbol, given)
+        self._given = given
+        self.q, self.k, self.v = given["q"], given["k"], given["v"]
+        self.q_format, self.kv_format = _formats(given["qkv_layout"])
+        self.dtype = torch.promote_types(self.q.dtype, torch.float32)
+        scale = given["attn_scale"]
+        self.scale = float(self.q.shape[-1] ** -0.5 if scale is None else scale)
+
+    def sequences(self) -> Iterator[tuple[Span, Span]]:
+        """Yield where the queries and the keys of each sequence are that has both."""
+        queries = self._spans("q", self.q, self.q_format)
+        keys = self._spans("kv", self.k, self.kv_format)
+        yield from (both for both in zip(queries, keys, strict=True) if all(s.length for s in both))
+
+    def _spans(self, side: str, x: Tensor, form: str) -> list[Span]:
+        given, packed = self._given, form == "thd"
+        if not packed and "padding" not in given["attn_mask_type"]:
+            return [Span(index, 0, _length(x, form)) for index in range(_batch(x, form))]
+        bounds = given[f"cu_seqlens_{side}"].tolist()
+        lengths = [end - start for start, end in itertools.pairwise(bounds)]
+        if max(lengths, default=0) > given[f"max_seqlen_{side}"]:
+            refuse("fused_attn_fwd", **{f"max_seqlen_{side}": given[f"max_seqlen_{side}"] or "0"})
+        starts = bounds if packed else [0] * len(bounds)
+        if packed and given.get(f"cu_seqlens_{side}_padded") is not None:
+            starts = given[f"cu_seqlens_{side}_padded"].tolist()
+        return [Span(index, starts[index], length) for index, length in enumerate(lengths)]
+
+    def queries(self, x: Tensor, span: Span) -> Tensor:
+        """Return the rows [S, H, D] of one sequence of a tensor like the queries."""
+        return _rows(x, span, self.q_format).to(self.dtype)
+
+    def keys(self, x: Tensor, span: Span) -> Tensor:
+        """Return the rows [T, H, D] of one sequence of a tensor like the keys, for every head."""
+        heads, rows = self.q.shape[-2], _rows(x, span, self.kv_format)
+        return rows.repeat_interleave(heads // rows.shape[-2], -2).to(self.dtype)
+
+    def scores(self, queries: Span, keys: Span) -> Tensor:
+        """Return the masked scores [H, S, T] of one sequence."""
+        query, key = self.queries(self.q, queries), self.keys(self.k, keys)
+        scores = torch.einsum("shd,thd->hst", query, key) * self.scale
+        allowed = _allowed(self._given, queries.length, keys.length)
+        return scores if allowed is None else scores.masked_fill(~allowed, float("-inf"))
+
+    def empty_lse(self) -> Tensor:
+        """Return an LSE of zeros."""
+        q, form, heads = self.q, self.q_format, self.q.shape[-2]
+        packed = form == "thd"
+        shape = q.shape[:2] if packed else (_batch(q, form), heads, _length(q, form))
+        return q.new_zeros(shape, dtype=self.dtype)
+
+    def lse_rows(self, lse: Tensor, span: Span) -> Tensor:
+        """Return the LSE [H, S] of one sequence, as a view."""
+        if self.q_format == "thd":
+            return lse[span.start : span.start + span.length].t()
+        return lse[span.index, :, : span.length]
+
+
 def fused_attn_fwd(given: Arguments) -> tuple[Tensor, list[Tensor]]:
     """Return the output, and the LSE with a state of the generator.
 
     The LSE is [B, H, S, 1], or [t, H, 1] for packed queries; rows of padding are 0 in both.
     """
-    _refuse_unsupported("fused_attn_fwd", given)
-    q, k, v = given["q"], given["k"], given["v"]
-    q_format, kv_format = _formats(given["qkv_layout"])
-    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
-    lse = _empty_lse(given, q, q_format)
-    for queries, keys in _sequences(given, q, k, q_format, kv_format):
-        if queries.length == 0 or keys.length == 0:
-            continue
-        scores, values = _scores(given, q, k, v, queries, keys)
+    call = Call("fused_attn_fwd", given)
+    out, lse = call.q.new_zeros(*call.q.shape[:-1], call.v.shape[-1]), call.empty_lse()
+    for queries, keys in call.sequences():
+        scores = call.scores(queries, keys)
         part = torch.logsumexp(scores, -1)
         weights = torch.exp(scores - part[..., None]).nan_to_num(0.0)
-        mixed = torch.einsum("hst,htd->shd", weights, values)
-        _rows(out, queries, q_format).copy_(mixed)
-        _lse_rows(lse, queries, q_format).copy_(part)
+        mixed = torch.einsum("hst,thd->shd", weights, call.keys(call.v, keys))
+        _rows(out, queries, call.q_format).copy_(mixed)
+        call.lse_rows(lse, queries).copy_(part)
     state = torch.zeros(2, dtype=torch.int64)
     return out, [lse.unsqueeze(-1), state]
 
 
 def fused_attn_bwd(given: Arguments) -> list[Tensor | None]:
     """Return the gradients of queries, keys and values; none of a bias or an offset."""
-    _refuse_unsupported("fused_attn_bwd", given)
-    q, k, v, o, d_o = (given[name] for name in ("q", "k", "v", "o", "d_o"))
-    q_format, kv_format = _formats(given["qkv_layout"])
-    d_q, d_k, d_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    call = Call("fused_attn_bwd", given)
+    d_q, d_k, d_v = map(torch.zeros_like, (call.q, call.k, call.v))
     lse = given["aux_ctx_tensors"][0].squeeze(-1)
-    heads, groups = q.shape[-2], k.shape[-2]
-    scale = _scale(given)
-    for queries, keys in _sequences(given, q, k, q_format, kv_format):
-        if queries.length == 0 or keys.length == 0:
-            continue
-        scores, values = _scores(given, q, k, v, queries, keys)
-        weights = torch.exp(scores - _lse_rows(lse, queries, q_format)[..., None]).nan_to_num(0.0)
-        incoming = _rows(d_o, queries, q_format).to(weights.dtype)
-        outputs = _rows(o, queries, q_format).to(weights.dtype)
+    for queries, keys in call.sequences():
+        scores, values = call.scores(queries, keys), call.keys(call.v, keys)
+        weights = torch.exp(scores - call.lse_rows(lse, queries)[..., None]).nan_to_num(0.0)
+        incoming, outputs = (call.queries(given[name], queries) for name in ("d_o", "o"))
         inner = (incoming * outputs).sum(-1).t()[..., None]
-        d_weights = torch.einsum("shd,htd->hst", incoming, values)
-        d_scores = weights * (d_weights - inner) * scale
-        query_rows = _rows(q, queries, q_format).to(weights.dtype)
-        key_rows = _repeated(_rows(k, keys, kv_format), heads).to(weights.dtype)
-        _rows(d_q, queries, q_format).copy_(torch.einsum("hst,thd->shd", d_scores, key_rows))
-        d_key = torch.einsum("hst,shd->thd", d_scores, query_rows)
+        d_weights = torch.einsum("shd,thd->hst", incoming, values)
+        d_scores = weights * (d_weights - inner) * call.scale
+        d_query = torch.einsum("hst,thd->shd", d_scores, call.keys(call.k, keys))
+        d_key = torch.einsum("hst,shd->thd", d_scores, call.queries(call.q, queries))
         d_value = torch.einsum("hst,shd->thd", weights, incoming)
-        _rows(d_k, keys, kv_format).copy_(_summed(d_key, groups))
-        _rows(d_v, keys, kv_format).copy_(_summed(d_value, groups))
+        _rows(d_q, queries, call.q_format).copy_(d_query)
+        for target, found in ((d_k, d_key), (d_v, d_value)):
+            rows = _rows(target, keys, call.kv_format)
+            rows.copy_(found.unflatten(1, (rows.shape[1], -1)).sum(2))
     return [d_q, d_k, d_v, None, None]
 
 
@@ -153,35 +202,12 @@ def _formats(layout: str) -> tuple[str, str]:
     return parts[0], parts[-1]
 
 
-def _scale(given: Arguments) -> float:
-    scale = given["attn_scale"]
-    return float(given["q"].shape[-1] ** -0.5 if scale is None else scale)
+def _batch(x: Tensor, form: str) -> int:
+    return x.shape[0] if form == "bshd" else x.shape[1]
 
 
-def _sequences(
-    given: Arguments, q: Tensor, k: Tensor, q_format: str, kv_format: str
-) -> Iterator[tuple[Span, Span]]:
-    padded = "padding" in given["attn_mask_type"]
-    queries = _spans(given, "q", q, q_format, padded)
-    keys = _spans(given, "kv", k, kv_format, padded)
-    yield from zip(queries, keys, strict=True)
-
-
-def _spans(given: Arguments, side: str, x: Tensor, form: str, padded: bool) -> list[Span]:
-    if form != "thd" and not padded:
-        batch, length = (x.shape[0], x.shape[1]) if form == "bshd" else (x.shape[1], x.shape[0])
-        return [Span(index, 0, length) for index in range(batch)]
-    bounds = given[f"cu_seqlens_{side}"].tolist()
-    longest = max((end - start for start, end in itertools.pairwise(bounds)), default=0)
-    if longest > given[f"max_seqlen_{side}"]:
-        refuse("fused_attn_fwd", **{f"max_seqlen_{side}": given[f"max_seqlen_{side}"] or "0"})
-    starts = bounds
-    if form == "thd" and given.get(f"cu_seqlens_{side}_padded") is not None:
-        starts = given[f"cu_seqlens_{side}_padded"].tolist()
-    return [
-        Span(index, starts[index] if form == "thd" else 0, bounds[index + 1] - bounds[index])
-        for index in range(len(bounds) - 1)
-    ]
+def _length(x: Tensor, form: str) -> int:
+    return x.shape[1] if form == "bshd" else x.shape[0]
 
 
 def _rows(x: Tensor, span: Span, form: str) -> Tensor:
@@ -189,46 +215,6 @@ def _rows(x: Tensor, span: Span, form: str) -> Tensor:
     if form == "thd":
         return x[span.start : span.start + span.length]
     return x[span.index, : span.length] if form == "bshd" else x[: span.length, span.index]
-
-
-def _empty_lse(given: Arguments, q: Tensor, form: str) -> Tensor:
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    if form == "thd":
-        return q.new_zeros(q.shape[:2], dtype=dtype)
-    batch, length = (q.shape[0], q.shape[1]) if form == "bshd" else (q.shape[1], q.shape[0])
-    return q.new_zeros(batch, q.shape[-2], length, dtype=dtype)
-
-
-def _lse_rows(lse: Tensor, span: Span, form: str) -> Tensor:
-    """The LSE [H, S] of one sequence, as a view."""
-    if form == "thd":
-        return lse[span.start : span.start + span.length].t()
-    return lse[span.index, :, : span.length]
-
-
-def _repeated(x: Tensor, heads: int) -> Tensor:
-    return x.repeat_interleave(heads // x.shape[-2], -2)
-
-
-def _summed(x: Tensor, groups: int) -> Tensor:
-    return x.reshape(x.shape[0], groups, -1, x.shape[-1]).sum(2)
-
-
-def _scores(
-    given: Arguments, q: Tensor, k: Tensor, v: Tensor, queries: Span, keys: Span
-) -> tuple[Tensor, Tensor]:
-    """Masked scores [H, S, T] and values [H, T, D] of one sequence, in at least float32."""
-    q_format, kv_format = _formats(given["qkv_layout"])
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    heads = q.shape[-2]
-    query = _rows(q, queries, q_format).to(dtype)
-    key = _repeated(_rows(k, keys, kv_format), heads).to(dtype)
-    value = _repeated(_rows(v, keys, kv_format), heads).to(dtype)
-    scores = torch.einsum("shd,thd->hst", query, key) * _scale(given)
-    allowed = _allowed(given, queries.length, keys.length)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, float("-inf"))
-    return scores, value.transpose(0, 1)
 
 
 def _allowed(given: Arguments, rows: int, columns: int) -> Tensor | None:

@@ -46,6 +46,35 @@ PROPERTIES = types.SimpleNamespace(
     warp_size=32,
     uuid="00000000-0000-0000-0000-000000000000",
 )
+# Functions of torch.cuda that give the same answer to every call.
+ANSWERS = (
+    (None, (
+        "init", "_lazy_init", "synchronize", "ipc_collect", "set_sync_debug_mode", "set_stream",
+        "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+        "reset_accumulated_memory_stats", "empty_cache", "set_per_process_memory_fraction",
+    )),
+    (0, (
+        "utilization", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+        "memory_cached", "max_memory_cached", "device_memory_used",
+    )),
+    (True, ("is_available", "is_initialized", "is_bf16_supported")),
+    (False, ("is_current_stream_capturing",)),
+    ("", ("memory_summary",)),
+    (NAME, ("get_device_name",)),
+    (CAPABILITY, ("get_device_capability",)),
+    (PROPERTIES, ("get_device_properties",)),
+    ((MEMORY_BYTES, MEMORY_BYTES), ("mem_get_info",)),
+)  # fmt: skip
+# Names of torch.cuda that stay as they are; every other function raises when it is called.
+KEPT = frozenset({
+    "amp", "nvtx", "random", "memory", "graphs", "streams", "jiterator", "profiler", "nccl",
+    "tunable", "sparse", "OutOfMemoryError", "AcceleratorError", "check_error", "CudaError",
+    "device_of", "StreamContext",
+})  # fmt: skip
+RANDOM = ("get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "manual_seed_all")
+RANGES = ("range_push", "range_pop", "mark", "range_start", "range_end")
+Patch = tuple[object, str, Any]
 
 
 def host(device: Any) -> Any:
@@ -159,103 +188,6 @@ class Stream:
         return event
 
 
-def install(devices: int) -> None:
-    """Put the CPU in the place of ``devices`` GPUs, for the rest of this process."""
-    _replace_cuda(devices)
-    _map_device_arguments()
-    _answer_as_cuda_tensors()
-    _leave_uncompiled()
-
-
-def _replace_cuda(devices: int) -> None:
-    replaced = {
-        **_device_functions(devices),
-        **_stream_functions(),
-        **_memory_functions(),
-        **_random_functions(),
-    }
-    kept = {"amp", "nvtx", "random", "memory", "graphs", "streams", "jiterator", "profiler", "nccl",
-            "tunable", "sparse", "OutOfMemoryError", "AcceleratorError", "check_error",
-            "CudaError", "device_of", "StreamContext", "is_bf16_supported"}  # fmt: skip
-    for name in torch.cuda.__all__:
-        value = getattr(torch.cuda, name, None)
-        if name not in replaced and name not in kept and callable(value):
-            replaced[name] = value if isinstance(value, type) else missing(f"torch.cuda.{name}")
-    for name, value in replaced.items():
-        setattr(torch.cuda, name, value)
-    random = ("get_rng_state", "set_rng_state", "manual_seed", "initial_seed", "manual_seed_all")
-    for name in random:
-        setattr(torch.cuda.random, name, replaced[name])
-    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        setattr(torch.cuda.nvtx, name, _answers(None))
-    torch.cuda.nvtx.range = _nothing
-    torch.cuda.memory._record_memory_history = _answers(None)
-    torch.cuda.default_generators = (torch.default_generator,) * devices
-
-
-def _device_functions(devices: int) -> dict[str, Any]:
-    chosen = [0]
-
-    def choose(device: Any) -> None:
-        index = getattr(device, "index", device)
-        chosen[0] = index if isinstance(index, int) else 0
-
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": _answers(None),
-        "_lazy_init": _answers(None),
-        "_lazy_call": lambda action, **_: action(),
-        "device_count": lambda: devices,
-        "current_device": lambda: chosen[0],
-        "set_device": choose,
-        "device": _nothing,
-        "get_device_name": lambda *_: NAME,
-        "get_device_capability": lambda *_: CAPABILITY,
-        "get_device_properties": lambda *_: PROPERTIES,
-        "get_arch_list": lambda: ["sm_90"],
-        "is_bf16_supported": lambda *_, **__: True,
-        "synchronize": _answers(None),
-        "ipc_collect": _answers(None),
-        "utilization": _answers(0),
-        "temperature": _answers(0),
-        "power_draw": _answers(0),
-        "clock_rate": _answers(0),
-        "set_sync_debug_mode": _answers(None),
-        "get_sync_debug_mode": _answers(0),
-        "is_current_stream_capturing": lambda: False,
-    }
-
-
-def _stream_functions() -> dict[str, Any]:
-    stream = Stream()
-    return {
-        "Stream": Stream,
-        "ExternalStream": Stream,
-        "Event": Event,
-        "stream": _nothing,
-        "set_stream": _answers(None),
-        "current_stream": lambda *_: stream,
-        "default_stream": lambda *_: stream,
-    }
-
-
-def _memory_functions() -> dict[str, Any]:
-    names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
-             "memory_cached", "max_memory_cached", "device_memory_used")  # fmt: skip
-    resets = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-              "reset_accumulated_memory_stats", "empty_cache",
-              "set_per_process_memory_fraction")  # fmt: skip
-    return {
-        **{name: _answers(0) for name in names},
-        **{name: _answers(None) for name in resets},
-        "mem_get_info": lambda *_: (MEMORY_BYTES, MEMORY_BYTES),
-        "memory_stats": lambda *_, **__: _Zeros(),
-        "memory_snapshot": lambda *_, **__: [],
-        "memory_summary": lambda *_, **__: "",
-    }
-
-
 class _Zeros(dict[str, int]):
     """Memory statistics of a device that was never used."""
 
@@ -263,36 +195,82 @@ class _Zeros(dict[str, int]):
         return 0
 
 
-def _random_functions() -> dict[str, Any]:
+def install(devices: int) -> None:
+    """Put the CPU in the place of ``devices`` GPUs, for the rest of this process."""
+    functions = _functions(devices)
+    for name in set(torch.cuda.__all__) - KEPT - functions.keys():
+        value = getattr(torch.cuda, name, None)
+        if callable(value) and not isinstance(value, type):
+            functions[name] = missing(f"torch.cuda.{name}")
+    for holder, name, value in (
+        *((torch.cuda, name, value) for name, value in functions.items()),
+        *((torch.cuda.random, name, functions[name]) for name in RANDOM),
+        *((torch.cuda.nvtx, name, _answers(None)) for name in RANGES),
+        (torch.cuda.nvtx, "range", _nothing),
+        (torch.cuda.memory, "_record_memory_history", _answers(None)),
+        (torch.cuda, "default_generators", (torch.default_generator,) * devices),
+        *_device_arguments(),
+        # A tensor says that it is on a GPU where upstream asks before it uses the tensor.
+        (torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cpu")),
+        (torch.Tensor, "type", _cuda_type(torch.Tensor.type)),
+        # Upstream's functions run as they are written: compilers would look for a GPU.
+        (torch, "compile", _uncompiled),
+        (torch.jit, "script", _uncompiled),
+    ):
+        setattr(holder, name, value)
+
+
+def _functions(devices: int) -> dict[str, Any]:
+    """What takes the place of functions of ``torch.cuda``."""
+    chosen, stream = [0], Stream()
+
+    def choose(device: Any) -> None:
+        index = getattr(device, "index", device)
+        chosen[0] = index if isinstance(index, int) else 0
+
     return {
+        **{name: _answers(answer) for answer, names in ANSWERS for name in names},
+        "_lazy_call": lambda action, **_: action(),
+        "device_count": lambda: devices,
+        "current_device": lambda: chosen[0],
+        "set_device": choose,
+        "device": _nothing,
+        "get_arch_list": lambda: ["sm_90"],
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "stream": _nothing,
+        "current_stream": lambda *_: stream,
+        "default_stream": lambda *_: stream,
+        "memory_stats": lambda *_, **__: _Zeros(),
+        "memory_snapshot": lambda *_, **__: [],
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "set_rng_state": lambda new_state, *_, **__: torch.set_rng_state(new_state),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
-        "manual_seed": lambda seed: torch.default_generator.manual_seed(seed),
-        "manual_seed_all": lambda seed: torch.default_generator.manual_seed(seed),
-        "seed": lambda: torch.default_generator.seed(),
-        "seed_all": lambda: torch.default_generator.seed(),
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": torch.default_generator.manual_seed,
+        "seed": torch.default_generator.seed,
+        "seed_all": torch.default_generator.seed,
         "initial_seed": lambda: torch.initial_seed(),
     }
 
 
-def _map_device_arguments() -> None:
-    torch.device = Device
-    for name in FACTORIES:
-        setattr(torch, name, _on_host(getattr(torch, name)))
+def _device_arguments() -> Iterator[Patch]:
+    """Let every argument that names a CUDA device name the CPU."""
+    yield torch, "device", Device
+    yield torch, "Generator", Generator
+    yield torch, "load", _on_host(torch.load, "map_location")
+    yield torch, "set_default_device", _answers(None)
+    yield from ((torch, name, _on_host(getattr(torch, name))) for name in FACTORIES)
     for name in TENSOR_FACTORIES:
-        setattr(torch.Tensor, name, _on_host(getattr(torch.Tensor, name)))
+        yield torch.Tensor, name, _on_host(getattr(torch.Tensor, name))
     for holder in (torch.Tensor, torch.nn.Module):
-        holder.to = _to_host(holder.to)
-    torch.Generator = Generator
-    torch.load = _on_host(torch.load, "map_location")
-    torch.Tensor.cuda = lambda tensor, *_, **__: tensor
-    torch.nn.Module.cuda = lambda module, *_, **__: module
-    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
-    torch.Tensor.record_stream = _answers(None)
-    torch.Tensor.get_device = _answers(0)
-    torch.set_default_device = _answers(None)
+        yield holder, "to", _to_host(holder.to)
+        yield holder, "cuda", lambda self, *_, **__: self
+    yield torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor
+    yield torch.Tensor, "record_stream", _answers(None)
+    yield torch.Tensor, "get_device", _answers(0)
 
 
 def _on_host(function: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
@@ -320,10 +298,8 @@ def _to_host(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _answer_as_cuda_tensors() -> None:
-    """Let a tensor say that it is on a GPU where upstream asks before it uses the tensor."""
-    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cpu")
-    real_type = torch.Tensor.type
+def _cuda_type(real_type: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Tensor.type`` so that it names types of CUDA."""
 
     def type_of(tensor: torch.Tensor, dtype: Any = None, *rest: Any, **named: Any) -> Any:
         if dtype is None:
@@ -332,14 +308,9 @@ def _answer_as_cuda_tensors() -> None:
             dtype = dtype.replace("torch.cuda.", "torch.")
         return real_type(tensor, dtype, *rest, **named)
 
-    torch.Tensor.type = type_of
+    return type_of
 
 
-def _leave_uncompiled() -> None:
-    """Let upstream's functions run as they are written: compilers would look for a GPU."""
-
-    def unchanged(function: Any = None, *_: object, **__: object) -> Any:
-        return function if function is not None else unchanged
-
-    torch.compile = unchanged
-    torch.jit.script = unchanged
+def _uncompiled(function: Any = None, *_: object, **__: object) -> Any:
+    """Return a function as it is, or a decorator that does so."""
+    return function if function is not None else _uncompiled
