@@ -25,8 +25,7 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import read_command
 from ringproof.rehearsal.program import Upstream
-from ringproof.rehearsal.smoke.commands import Setting
-from ringproof.rehearsal.smoke.pair import Size, make_pair
+from ringproof.rehearsal.smoke.pair import Setting, Size, make_pair
 from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
@@ -473,10 +472,8 @@ def launched(checkout: Path, tmp_path: Path) -> Callable[[str, float], list[str]
         python.chmod(0o755)
         upstream = Upstream(checkout, "git:main", Path(), "", None)
         setting = Setting(upstream, True, tmp_path / "logs", str(python))
-        pair = make_pair(
-            "hcp", Size(4, 1), skills=Path("skills"), megatron=checkout, steps=2, dtype="float32"
-        )
-        return run_pair(pair, setting, timeout=timeout, progress=lambda *_: None)
+        pair = make_pair("hcp", Size(4, 1), setting, skills=Path("skills"), steps=2)
+        return run_pair(pair, timeout=timeout, progress=lambda *_: None)
 
     return run
 

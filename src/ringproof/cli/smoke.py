@@ -31,9 +31,9 @@ from ringproof.files import write_atomically
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.smoke.commands import Job, Setting
+    from ringproof.rehearsal.smoke.commands import Job
     from ringproof.rehearsal.smoke.judging import Verdict
-    from ringproof.rehearsal.smoke.pair import Pair, Size
+    from ringproof.rehearsal.smoke.pair import Pair, Setting, Size
 
 CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 ENGINE = "transformer-engine"
@@ -143,35 +143,26 @@ def megatron(
     """
     from ringproof.rehearsal.smoke import judging
     from ringproof.rehearsal.smoke.commands import Job, lines
-    from ringproof.rehearsal.smoke.pair import Size
+    from ringproof.rehearsal.smoke.pair import Size, make_pair
 
     size, folder = Size(nproc, nodes), (out or Path("build/smoke") / feature).resolve()
     setting = _setting(repo, te, device, folder, cache_folder(cache), offline)
-    pair = _pair(feature, size, setting, skills, steps)
+    pair = make_pair(feature, size, setting, skills=skills, steps=steps)
     if dry_run:
-        _echo(lines(pair, setting, _endpoint(nodes, rendezvous)))
+        _echo(lines(pair, _endpoint(nodes, rendezvous)))
     if slurm or kubernetes:
         places = {"--repo": repo, "--te": te, "--skills": skills, "--record": record}
         again = (*_words(size, device, steps), *_absolute(places))
-        job = Job(feature, again, minutes, image, _claim(kubernetes, image, claim))
-        _write_jobs(pair, setting, job, {"slurm": slurm, "kubernetes": kubernetes})
+        job = Job(again, minutes, image, _claim(kubernetes, image, claim))
+        _write_jobs(pair, job, {"slurm": slurm, "kubernetes": kubernetes})
     if dry_run or slurm or kubernetes:
         return
     limit = None if force else Machine.here()
-    held = nullcontext() if out else held_folder(setting.folder, "--out")
-    with held:
-        problems = () if judge else _run(pair, setting, timeout, limit)
-        verdict = judging.judge(pair, setting, problems)
-    _report(verdict, setting, json_path, record)
+    with nullcontext() if out else held_folder(setting.folder, "--out"):
+        verdict = judging.judge(pair, () if judge else _run(pair, timeout, limit))
+    _report(verdict, json_path, record)
     if not verdict.passed:
         raise typer.Exit(1)
-
-
-def _pair(feature: str, size: Size, setting: Setting, skills: Path, steps: int) -> Pair:
-    from ringproof.rehearsal.smoke.pair import make_pair
-
-    root, dtype = setting.upstream.megatron, "float32" if setting.cpu else "bfloat16"
-    return make_pair(feature, size, skills=skills, megatron=root, steps=steps, dtype=dtype)
 
 
 def _words(size: Size, device: str, steps: int) -> tuple[str, ...]:
@@ -188,15 +179,15 @@ def _absolute(places: Mapping[str, object]) -> Iterator[str]:
             yield from (option, str(path.resolve()) if is_path else str(place))
 
 
-def _write_jobs(pair: Pair, setting: Setting, job: Job, places: Mapping[str, str]) -> None:
+def _write_jobs(pair: Pair, job: Job, places: Mapping[str, str]) -> None:
     """Write the files of those schedulers that have a place."""
     from ringproof.rehearsal.smoke.commands import render
 
     for kind, place in places.items():
         if place == "-":
-            typer.echo(render(kind, pair, setting, job), nl=False)
+            typer.echo(render(kind, pair, job), nl=False)
         elif place:
-            write_atomically(Path(place), render(kind, pair, setting, job), field=f"--{kind}")
+            write_atomically(Path(place), render(kind, pair, job), field=f"--{kind}")
 
 
 def _endpoint(nodes: int, rendezvous: str) -> str:
@@ -225,8 +216,7 @@ def _setting(
     """Open upstream's code; on CUDA the Transformer Engine that is installed."""
     from ringproof.harness.stack.products import checked_out
     from ringproof.rehearsal.program import Upstream
-    from ringproof.rehearsal.smoke.commands import Setting
-    from ringproof.rehearsal.smoke.pair import SCRIPT
+    from ringproof.rehearsal.smoke.pair import SCRIPT, Setting
     from ringproof.rehearsal.sources import open_megatron, open_upstream
 
     if device not in DEVICES:
@@ -248,24 +238,23 @@ def _setting(
     return Setting(upstream, device == "cpu", folder)
 
 
-def _run(pair: Pair, setting: Setting, timeout: float, machine: Machine | None) -> tuple[str, ...]:
+def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]:
     """Run both programs on this machine; return why one did not run through."""
     from ringproof.rehearsal.smoke import running
 
     if pair.size.nodes > 1:
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
         raise InputError("--nodes", pair.size.nodes, "only one node is started here", remedy)
-    if not setting.cpu:
+    if not pair.setting.cpu:
         require_packages("--device", ("torch",))
         running.require_gpus(pair.size.ranks)
     elif machine is not None:
         running.estimate(pair.size).check(machine)
     with rank_progress(Console(stderr=True)) as progress:
-        running.clear(pair, setting)
-        return tuple(running.run_pair(pair, setting, timeout=timeout, progress=progress))
+        return tuple(running.run_pair(pair, timeout=timeout, progress=progress))
 
 
-def _report(verdict: Verdict, setting: Setting, json_path: str, record: Path | None) -> None:
+def _report(verdict: Verdict, json_path: str, record: Path | None) -> None:
     from ringproof.harness.proofs.environment import read_environment
     from ringproof.rehearsal.smoke import judging
 
@@ -273,7 +262,7 @@ def _report(verdict: Verdict, setting: Setting, json_path: str, record: Path | N
         machine = read_environment(Path.cwd())
         variables = {"SLURM_JOB_ID": "slurm", "JOB_COMPLETION_INDEX": "kubernetes"}
         under = next((kind for name, kind in variables.items() if name in os.environ), "")
-        data = judging.record(verdict, setting, machine, under)
+        data = judging.record(verdict, machine, under)
         if json_path:
             write_json(data, json_path)
         if record is not None:

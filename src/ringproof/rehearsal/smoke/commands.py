@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ringproof.rehearsal.program import Upstream
 from ringproof.rehearsal.smoke.pair import SCRIPT, Half, Pair
 
 MEMBER = "ringproof.rehearsal.rank.member"
@@ -26,41 +23,21 @@ _TEMPLATES = ImmutableSandboxedEnvironment(
 )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where a pair runs.
-
-    Attributes:
-        upstream: Folders of upstream code; the engine's is empty where the installed one runs.
-        cpu: Whether stand-ins take the place of GPUs, NCCL and compiled kernels.
-        folder: Folder of logs, which every node sees.
-        python: Interpreter of the ranks.
-    """
-
-    upstream: Upstream
-    cpu: bool
-    folder: Path
-    python: str = sys.executable
-
-    def of(self, half: Half) -> Path:
-        """Return the folder of a program's logs."""
-        return self.folder / half.name
-
-
-def environment(pair: Pair, half: Half, setting: Setting) -> Mapping[str, str]:
+def environment(pair: Pair, half: Half) -> Mapping[str, str]:
     """Return the variables that a program needs besides those of the shell."""
     own = {"OMP_NUM_THREADS": "1"}
-    if setting.cpu and pair.size.nodes == 1:
+    if pair.setting.cpu and pair.size.nodes == 1:
         own["GLOO_SOCKET_IFNAME"] = "lo"
     return MappingProxyType({**half.environment, **own})
 
 
-def torchrun(pair: Pair, half: Half, setting: Setting, endpoint: str = "") -> tuple[str, ...]:
+def torchrun(pair: Pair, half: Half, endpoint: str = "") -> tuple[str, ...]:
     """Return the command that starts the ranks of one node.
 
     Args:
         endpoint: ``HOST:PORT`` of the rendezvous; empty for one node alone.
     """
+    setting, upstream = pair.setting, pair.setting.upstream
     words = [setting.python, "-m", "torch.distributed.run"]
     if endpoint:
         words += ["--nnodes", str(pair.size.nodes), "--rdzv-backend", "c10d"]
@@ -68,19 +45,14 @@ def torchrun(pair: Pair, half: Half, setting: Setting, endpoint: str = "") -> tu
     else:
         words += ["--standalone", "--nnodes", "1"]
     words += ["--nproc-per-node", str(pair.size.nproc), "--max-restarts", "0"]
-    words += ["--log-dir", str(setting.of(half)), "--redirects", "3"]
-    return (*words, *_program(pair, setting), *half.arguments)
-
-
-def _program(pair: Pair, setting: Setting) -> tuple[str, ...]:
-    upstream = setting.upstream
+    words += ["--log-dir", str(pair.folder(half)), "--redirects", "3"]
     if not setting.cpu:
-        return (str(upstream.megatron / SCRIPT),)
-    helpers = () if upstream.helpers is None else ("--helpers", str(upstream.helpers))
-    return (
-        "-m", MEMBER, "--megatron", str(upstream.megatron), "--engine", str(upstream.engine),
-        "--engine-version", upstream.engine_version, *helpers, "--dtype", pair.dtype, SCRIPT,
-    )  # fmt: skip
+        return (*words, str(upstream.megatron / SCRIPT), *half.arguments)
+    words += ["-m", MEMBER, "--megatron", str(upstream.megatron), "--engine", str(upstream.engine)]
+    words += ["--engine-version", upstream.engine_version]
+    if upstream.helpers is not None:
+        words += ["--helpers", str(upstream.helpers)]
+    return (*words, "--dtype", setting.dtype, SCRIPT, *half.arguments)
 
 
 def shell(words: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -89,12 +61,9 @@ def shell(words: Sequence[str], variables: Mapping[str, str] = MappingProxyType(
     return " ".join([f"{name}={shlex.quote(value)}" for name, value in variables.items()] + quoted)
 
 
-def lines(pair: Pair, setting: Setting, endpoint: str = "") -> list[str]:
+def lines(pair: Pair, endpoint: str = "") -> list[str]:
     """Return both commands as lines of a shell, each with its environment."""
-    return [
-        shell(torchrun(pair, half, setting, endpoint), environment(pair, half, setting))
-        for half in pair.halves
-    ]
+    return [shell(torchrun(pair, half, endpoint), environment(pair, half)) for half in pair.halves]
 
 
 @dataclass(frozen=True)
@@ -102,29 +71,29 @@ class Job:
     """What a scheduler's file says besides the commands.
 
     Attributes:
-        feature: Feature after which the job is named.
         options: Options that repeat this smoke run, apart from the feature and the folder of logs.
         minutes: Time limit of the whole job.
         image: Container image; Kubernetes only, like the following.
         claim: Name of a persistent volume claim, and the folder where pods have it.
     """
 
-    feature: str
     options: tuple[str, ...]
     minutes: int
     image: str
     claim: tuple[str, str]
 
 
-def render(template: str, pair: Pair, setting: Setting, job: Job) -> str:
+def render(template: str, pair: Pair, job: Job) -> str:
     """Return an sbatch script (``slurm``) or a JobSet manifest (``kubernetes``)."""
     if template == "kubernetes":
-        setting = replace(setting, python="python")
-    judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", job.feature]
+        pair = replace(pair, setting=replace(pair.setting, python="python"))
+    setting = pair.setting
+    judge = [setting.python, "-m", "ringproof", "smoke", "megatron", "--feature", pair.feature]
     judge += ["--out", str(setting.folder), "--judge", *job.options]
-    started = zip(pair.halves, lines(pair, setting, "$endpoint"), strict=True)
+    started = zip(pair.halves, lines(pair, "$endpoint"), strict=True)
     return _TEMPLATES.get_template(f"{template}.jinja").render(
-        name=f"ringproof-{job.feature}",
+        name=f"ringproof-{pair.feature}",
+        feature=pair.feature,
         job=job,
         size=pair.size,
         cpu=setting.cpu,

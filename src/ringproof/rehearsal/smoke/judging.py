@@ -15,7 +15,6 @@ from ringproof.harness.logs.training.log import read_log
 from ringproof.harness.logs.training.series import parse_columns
 from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison, compare_logs
 from ringproof.harness.proofs.environment import Environment
-from ringproof.rehearsal.smoke.commands import Setting
 from ringproof.rehearsal.smoke.pair import Half, Pair
 from ringproof.rehearsal.smoke.running import rank_logs
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
@@ -54,17 +53,17 @@ class Verdict:
         return not self.problems
 
 
-def judge(pair: Pair, setting: Setting, problems: tuple[str, ...] = ()) -> Verdict:
+def judge(pair: Pair, problems: tuple[str, ...] = ()) -> Verdict:
     """Read the logs of both programs and compare them.
 
     Args:
         problems: What is known to be wrong already.
     """
-    shown = tuple(_shown(pair, half, setting.of(half)) for half in pair.halves)
+    shown = tuple(_shown(pair, half) for half in pair.halves)
     found = [*problems, *(problem for one in shown for problem in one.problems)]
     compared: tuple[Comparison, ...] = ()
     try:
-        compared = _compared(pair, setting)
+        compared = _compared(pair)
     except InputError as error:
         found.append(f"losses cannot be compared: {error}")
     losses = tuple(series for one in compared for series in one.series)
@@ -76,8 +75,8 @@ def judge(pair: Pair, setting: Setting, problems: tuple[str, ...] = ()) -> Verdi
     return Verdict(pair, shown, losses, tuple(found))
 
 
-def _shown(pair: Pair, half: Half, folder: Path) -> Shown:
-    files = rank_logs(folder)
+def _shown(pair: Pair, half: Half) -> Shown:
+    files = rank_logs(pair.folder(half))
     if len(files) < 2 * pair.size.ranks:
         problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
         return Shown(half, None, (problem,))
@@ -96,9 +95,9 @@ def _has(path: Path, pattern: str) -> bool:
         return any(re.search(pattern, line) for line in stream)
 
 
-def _compared(pair: Pair, setting: Setting) -> tuple[Comparison, ...]:
+def _compared(pair: Pair) -> tuple[Comparison, ...]:
     """Compare each series within its own tolerance."""
-    logs = [_training_log(setting.of(half), half.name) for half in pair.halves]
+    logs = [_training_log(pair.folder(half), half.name) for half in pair.halves]
     found = []
     for name in SERIES:
         on, off = (
@@ -118,7 +117,7 @@ def _training_log(folder: Path, name: str) -> Path:
 
 
 def _tolerance(pair: Pair, name: str) -> float:
-    tolerance = TOLERANCES[pair.dtype]
+    tolerance = TOLERANCES[pair.setting.dtype]
     return tolerance.loss if name == "loss" else tolerance.grad_norm
 
 
@@ -148,23 +147,21 @@ def _is_evidence(line: str) -> bool:
     return line == "evidence:" or line.startswith(("  /", "  ... "))
 
 
-def record(
-    verdict: Verdict, setting: Setting, machine: Environment, scheduler: str
-) -> dict[str, Any]:
+def record(verdict: Verdict, machine: Environment, scheduler: str) -> dict[str, Any]:
     """Return the evidence record, in which nothing names a folder of this machine.
 
     Args:
         scheduler: ``slurm``, ``kubernetes``, or empty where torchrun was started by hand.
     """
-    pair, upstream = verdict.pair, setting.upstream
+    pair, setting = verdict.pair, verdict.pair.setting
     return {
         "format": FORMAT,
         "ringproof": __version__,
         "feature": pair.feature,
         "device": "cpu, stand-ins for GPUs and kernels" if setting.cpu else "cuda",
         "scheduler": scheduler,
-        "megatron": upstream.megatron_name,
-        "engine": upstream.engine_version,
+        "megatron": setting.upstream.megatron_name,
+        "engine": setting.upstream.engine_version,
         "environment": {
             "class": machine.name,
             "python": machine.python,
@@ -174,7 +171,7 @@ def record(
         },
         "nodes": pair.size.nodes,
         "ranks_per_node": pair.size.nproc,
-        "dtype": pair.dtype,
+        "dtype": setting.dtype,
         "passed": verdict.passed,
         "problems": verdict.problems,
         "programs": [_program(one) for one in verdict.shown],

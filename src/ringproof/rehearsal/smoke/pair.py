@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ringproof.harness.upstreams.tree import FolderTree
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.options import options_of
 from ringproof.rehearsal.launch.reading import Launch, read_command
+from ringproof.rehearsal.program import Upstream
 from ringproof.rehearsal.small.layout import DYNAMIC
 from ringproof.rehearsal.small.reference import BUDGET, SCHEDULER
 from ringproof.rehearsal.small.shrink import Small, shrink
@@ -93,12 +95,34 @@ class Half:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Where both programs run.
+
+    Attributes:
+        upstream: Folders of upstream code; the engine's is empty where the installed one runs.
+        cpu: Whether stand-ins take the place of GPUs, NCCL and compiled kernels.
+        folder: Folder of logs, which every node sees.
+        python: Interpreter of the ranks.
+    """
+
+    upstream: Upstream
+    cpu: bool
+    folder: Path
+    python: str = sys.executable
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the programs."""
+        return "float32" if self.cpu else "bfloat16"
+
+
+@dataclass(frozen=True)
 class Pair:
     """A feature on and off, with everything else equal."""
 
     feature: str
     size: Size
-    dtype: str
+    setting: Setting
     on: Half
     off: Half
 
@@ -107,15 +131,15 @@ class Pair:
         """Both programs in the order in which they run."""
         return self.on, self.off
 
+    def folder(self, half: Half) -> Path:
+        """Return the folder of a program's logs."""
+        return self.setting.folder / half.name
 
-def make_pair(
-    feature: str, size: Size, *, skills: Path, megatron: Path, steps: int, dtype: str
-) -> Pair:
+
+def make_pair(feature: str, size: Size, setting: Setting, *, skills: Path, steps: int) -> Pair:
     """Make both programs from the launch in the card of the feature's skill.
 
-    Args:
-        megatron: Root of a checkout, whose options decide what can be added.
-        dtype: ``bfloat16`` or ``float32``.
+    Options of the checkout decide what can be added.
 
     Raises:
         InputError: The feature or the number of ranks cannot be used.
@@ -124,13 +148,14 @@ def make_pair(
         remedy = f"one of {', '.join(FEATURES)}"
         raise InputError("--feature", feature, "there is no such feature", remedy)
     _check_size(size)
-    options, option = options_of(FolderTree(megatron)), FEATURES[feature].option
+    options = options_of(FolderTree(setting.upstream.megatron))
+    option = FEATURES[feature].option
     if option not in options:
         remedy = f"name a checkout of {FEATURES[feature].found}"
         raise InputError("--repo", option, "this option is not in the checkout", remedy)
     launch, marker = _launch(FEATURES[feature], skills)
     launch = dataclasses.replace(launch, nodes=1, ranks_per_node=size.ranks)
-    small = _shrunk(_sized(feature, launch, size), options, size, steps, dtype)
+    small = _shrunk(_sized(feature, launch, size), options, size, steps, setting.dtype)
     environment = MappingProxyType({**small.environment, **SPOKEN})
     flags = Flags(small.arguments)
     if marker:  # it is logged at this level
@@ -138,7 +163,7 @@ def make_pair(
     expected = _expected(feature, flags, size)
     on = Half("on", flags.words, environment, expected[0], marker)
     off = Half("off", _without(feature, flags).words, environment, expected[1])
-    return Pair(feature, size, dtype, on, off)
+    return Pair(feature, size, setting, on, off)
 
 
 def _check_size(size: Size) -> None:

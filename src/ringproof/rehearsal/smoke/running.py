@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ringproof.budget import Estimate, Part
 from ringproof.errors import InputError
-from ringproof.rehearsal.smoke.commands import Setting, environment, torchrun
+from ringproof.rehearsal.smoke.commands import environment, torchrun
 from ringproof.rehearsal.smoke.pair import Half, Pair, Size
 
 POLL_SECONDS = 1.0
@@ -50,38 +50,30 @@ def estimate(size: Size) -> Estimate:
     return Estimate(size.nproc, (held,), "--nproc", size.nproc)
 
 
-def clear(pair: Pair, setting: Setting) -> None:
-    """Remove the logs of an earlier smoke run from the folder."""
-    for half in pair.halves:
-        shutil.rmtree(setting.of(half), ignore_errors=True)
-
-
-def run_pair(pair: Pair, setting: Setting, *, timeout: float, progress: Progress) -> list[str]:
-    """Run both programs on this machine.
+def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
+    """Run both programs on this machine, after removing the logs of an earlier run.
 
     Returns:
         Why a program did not run through, one sentence each.
     """
-    problems = []
     for half in pair.halves:
-        problem = _run(pair, half, setting, timeout, progress)
-        if problem:
-            problems.append(f"feature {half.name}: {problem}")
-    return problems
+        shutil.rmtree(pair.folder(half), ignore_errors=True)
+    found = [(half.name, _run(pair, half, timeout, progress)) for half in pair.halves]
+    return [f"feature {name}: {problem}" for name, problem in found if problem]
 
 
-def _run(pair: Pair, half: Half, setting: Setting, timeout: float, progress: Progress) -> str:
-    folder = setting.of(half)
+def _run(pair: Pair, half: Half, timeout: float, progress: Progress) -> str:
+    folder = pair.folder(half)
     folder.mkdir(parents=True, exist_ok=True)
     phase, started = f"feature {half.name}, {pair.size.ranks} ranks", time.monotonic()
     progress(phase, "starts")
     with (folder / LAUNCHER_LOG).open("w") as log:
         process = subprocess.Popen(
-            torchrun(pair, half, setting),
+            torchrun(pair, half),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment(pair, half, setting)},
+            env={**os.environ, **environment(pair, half)},
             start_new_session=True,
         )
     try:
