@@ -49,29 +49,27 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
 def _todo(
     what: str, trials: Trials, ask: Callable[[Defect], Found]
 ) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Yield what is to be recorded: its name, and the function that runs it."""
+
+    def trial(fault: Fault) -> dict[str, Any]:
+        return dataclasses.asdict(trials.trial(fault))
+
+    def look_for(defect: Defect) -> dict[str, Any]:
+        found = ask(defect)
+        return {"seen": found.shown, "said": found.said}
+
+    def removal(training: str, symbol: str) -> dict[str, Any]:
+        seen = trials.removal(training, symbol)
+        named = seen.by == "raised" and seen.message == symbol
+        return {"training": training, "named": named, "seen": dataclasses.asdict(seen)}
+
     if what == "defects":
-        yield from ((defect.name, partial(_defect, ask, defect)) for defect in programs.DEFECTS)
-        return
-    if what == "planted":
-        yield from ((fault.name, partial(_trial, trials, fault)) for fault in FAULTS)
-        return
-    for training, symbols in REMOVED:
-        yield from ((symbol, partial(_removal, trials, training, symbol)) for symbol in symbols)
-
-
-def _trial(trials: Trials, fault: Fault) -> dict[str, Any]:
-    return dataclasses.asdict(trials.trial(fault))
-
-
-def _defect(ask: Callable[[Defect], Found], defect: Defect) -> dict[str, Any]:
-    found = ask(defect)
-    return {"seen": found.shown, "said": found.said}
-
-
-def _removal(trials: Trials, training: str, symbol: str) -> dict[str, Any]:
-    seen = trials.removal(training, symbol)
-    named = seen.by == "raised" and seen.message == symbol
-    return {"training": training, "named": named, "seen": dataclasses.asdict(seen)}
+        yield from ((defect.name, partial(look_for, defect)) for defect in programs.DEFECTS)
+    elif what == "planted":
+        yield from ((fault.name, partial(trial, fault)) for fault in FAULTS)
+    else:
+        for training, symbols in REMOVED:
+            yield from ((symbol, partial(removal, training, symbol)) for symbol in symbols)
 
 
 if __name__ == "__main__":

@@ -18,44 +18,27 @@ from ringproof.rehearsal.standins.guard import missing, replace_everywhere
 EXTENSION = "transformer_engine_torch"
 
 # Stand-ins that are removed one by one, by the training that calls each.
-REMOVED = (
-    ("one", (
-        "transformer_engine_torch.generic_gemm", "transformer_engine_torch.rmsnorm_fwd",
-        "transformer_engine_torch.rmsnorm_bwd", "transformer_engine_torch.multi_tensor_adam",
-        "transformer_engine_torch.multi_tensor_l2norm",
-        "transformer_engine_torch.multi_tensor_scale_tensor",
-        "transformer_engine_torch.fused_rope_forward",
-        "transformer_engine_torch.fused_rope_backward",
-        "transformer_engine_torch.get_fused_attn_backend",
-        "transformer_engine_torch.fused_attn_fwd", "transformer_engine_torch.fused_attn_bwd",
-        "torch.cuda.current_device", "torch.cuda.set_device", "torch.cuda.synchronize",
-        "torch.cuda.get_device_capability", "torch.cuda.manual_seed", "torch.cuda.get_rng_state",
-        "torch.cuda.max_memory_allocated", "torch.cuda.memory_allocated",
-        "torch.cuda.device_count", "torch.cuda.get_device_properties",
-        "torch.distributed.init_process_group", "torch.distributed.new_group",
-        "torch.distributed.barrier", "torch.distributed.all_reduce",
-        "torch.distributed.broadcast",
-    )),
-    ("layernorm", (
-        "transformer_engine_torch.layernorm_fwd", "transformer_engine_torch.layernorm_bwd",
-    )),
-    ("moe", ("transformer_engine_torch.te_general_grouped_gemm",)),
-    ("cp2", (
-        "torch.cuda.Stream", "torch.cuda.stream", "torch.cuda.current_stream",
-        "torch.distributed.isend", "torch.distributed.irecv",
-        "torch.distributed.batch_isend_irecv",
-    )),
-    ("hierarchical", ("torch.distributed.all_to_all_single",)),
-    ("dynamic-2", (
-        "transformer_engine_torch.thd_get_partitioned_indices",
-        "transformer_engine_torch.thd_read_half_tensor",
-        "transformer_engine_torch.thd_out_correction",
-        "transformer_engine_torch.thd_second_half_lse_correction",
-        "transformer_engine_torch.thd_read_second_half_lse",
-        "transformer_engine_torch.thd_grad_correction",
-        "torch.distributed.all_gather_into_tensor",
-    )),
-    ("dynamic-tp", ("torch.distributed.reduce_scatter_tensor",)),
+REMOVED = tuple(
+    (training, tuple(f"{module}.{name}" for name in names.split()))
+    for training, module, names in (
+        ("one", EXTENSION, "generic_gemm rmsnorm_fwd rmsnorm_bwd multi_tensor_adam "
+         "multi_tensor_l2norm multi_tensor_scale_tensor fused_rope_forward fused_rope_backward "
+         "get_fused_attn_backend fused_attn_fwd fused_attn_bwd"),
+        ("one", "torch.cuda", "current_device set_device synchronize get_device_capability "
+         "manual_seed get_rng_state max_memory_allocated memory_allocated device_count "
+         "get_device_properties"),
+        ("one", "torch.distributed", "init_process_group new_group barrier all_reduce broadcast"),
+        ("layernorm", EXTENSION, "layernorm_fwd layernorm_bwd"),
+        ("moe", EXTENSION, "te_general_grouped_gemm"),
+        ("cp2", "torch.cuda", "Stream stream current_stream"),
+        ("cp2", "torch.distributed", "isend irecv batch_isend_irecv"),
+        ("hierarchical", "torch.distributed", "all_to_all_single"),
+        ("dynamic-2", EXTENSION, "thd_get_partitioned_indices thd_read_half_tensor "
+         "thd_out_correction thd_second_half_lse_correction thd_read_second_half_lse "
+         "thd_grad_correction"),
+        ("dynamic-2", "torch.distributed", "all_gather_into_tensor"),
+        ("dynamic-tp", "torch.distributed", "reduce_scatter_tensor"),
+    )
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ringproof.rehearsal.faults import engine, megatron, programs
@@ -107,7 +107,7 @@ def _failed(run: Outcome) -> Seen:
     failure = run.failure
     assert failure is not None
     waits = "; ".join(f"rank {rank}: {text}" for rank, text in sorted(failure.waiting.items()))
-    message = failure.message.splitlines()[0] if failure.message else ""
+    message = next(iter(failure.message.splitlines()), "")
     if failure.kind in ("hung", "timeout"):
         message = waits or message
     return Seen(failure.kind, len(run.losses), 0.0, failure.rank, message, failure.place)
@@ -206,10 +206,6 @@ class Trials:
     def removal(self, training: str, symbol: str) -> Seen:
         """Run a training without one stand-in; the message names the symbol that was missed."""
         run = self._run(programs.program(self._upstream, training, (f"{REMOVING}:{symbol}",)))
-        failure = run.failure
-        if failure is None:
+        if run.failure is None:
             return compare(run, self.clean(training))
-        return Seen(
-            failure.kind, len(run.losses), 0.0, failure.rank, failure.symbol or failure.message,
-            failure.place,
-        )  # fmt: skip
+        return replace(_failed(run), message=run.failure.symbol or run.failure.message)
