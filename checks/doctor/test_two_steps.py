@@ -22,8 +22,8 @@ from checks.doctor.upstream_lines import TRAINED, upstream_at
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
-from ringproof.rehearsal.conform import conversations
 from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.standins import conversations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -249,7 +249,7 @@ FILES = (
 def test_conversations_from_a_file_on_dev(training, case, tmp_path):
     """Which has a mock of its own, and reads files as the other versions do."""
     conversations.write(tmp_path / "conversations.jsonl")
-    on, read = training("dev"), (f"{conversations.__name__}:install",)
+    on, read = training("dev"), (f"{conversations.__name__}:install_readers",)
     from_file = f"""--sft --sft-tokenizer-prompt-format default --tokenizer-type SFTTokenizer
     --seq-length 128 --tokenizer-model rehearsal --data-path {tmp_path}/conversations.jsonl"""
     arguments, better = (

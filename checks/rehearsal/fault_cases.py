@@ -1,62 +1,23 @@
-"""A small training on Transformer Engine's CP attention, with planted defects, in every rank."""
+"""Small uses of Transformer Engine's own layers in every rank, for tests that plant defects."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 STEPS, LENGTH, HEADS, WIDTH = 3, 32, 4, 8
-ATTENTION = "transformer_engine.pytorch.attention.dot_product_attention"
-MODULES = (f"{ATTENTION}.context_parallel", f"{ATTENTION}.dot_product_attention",
-           "transformer_engine_torch")  # fmt: skip
 
 
-def train_with(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train once per entry of ``faults`` (``None`` plants nothing): losses and gradient norms.
+def train(comm: str) -> dict[str, Any]:
+    """Losses and gradient norms of ``STEPS`` steps of plain gradient descent, in float64.
 
-    Each entry holds a CP type and a planted defect; ``ranks`` 1 trains without CP on all rows.
+    Args:
+        comm: CP type; ``none`` trains without CP on all rows.
     """
-    return [_guarded(comm, fault) for comm, fault in case["faults"]]
-
-
-def _guarded(comm: str, fault: str | None) -> dict[str, Any]:
-    with _restored():
-        try:
-            if fault is not None:
-                module, _, name = fault.partition(":")
-                getattr(importlib.import_module(module), name)()
-            return _trained(comm)
-        except Exception as raised:
-            return {"error": f"{type(raised).__name__}: {raised}"}
-
-
-@contextlib.contextmanager
-def _restored() -> Iterator[None]:
-    """Undo what is planted inside."""
-    module = sys.modules[MODULES[1]].DotProductAttention
-    holders = [*(sys.modules[name] for name in MODULES), module]
-    before = [dict(vars(holder)) for holder in holders]
-    try:
-        yield
-    finally:
-        _put_back(holders, before)
-
-
-def _put_back(holders: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
-    for holder, values in zip(holders, before, strict=True):
-        for name, value in values.items():
-            if vars(holder).get(name) is not value:
-                setattr(holder, name, value)
-
-
-def _trained(comm: str) -> dict[str, Any]:
-    """Losses and gradient norms of ``STEPS`` steps of plain gradient descent, in float64."""
     from transformer_engine.pytorch import DotProductAttention
 
     world = dist.get_world_size()
@@ -97,29 +58,7 @@ def _zigzag(rank: int, world: int) -> torch.Tensor:
     return torch.cat([torch.arange(chunk * size, (chunk + 1) * size) for chunk in chunks])
 
 
-def call_without(symbols: list[str]) -> list[str]:
-    """Call Transformer Engine's own layers without each stand-in; return what was raised."""
-    return [_without(symbol) for symbol in symbols]
-
-
-def _without(symbol: str) -> str:
-    from ringproof.rehearsal.faults import removing
-
-    modules = [module for name, module in sys.modules.items()
-               if name.split(".")[0] in ("transformer_engine", "transformer_engine_torch", "torch")
-               and hasattr(module, "__dict__")]  # fmt: skip
-    before = [dict(vars(module)) for module in modules]
-    try:
-        removing.remove(symbol)
-        _layers()
-    except Exception as raised:
-        return f"{type(raised).__name__}: {raised}"
-    finally:
-        _put_back(modules, before)
-    return "nothing"
-
-
-def _layers() -> None:
+def layers(_: Any) -> None:
     """A step through layers, norms, RoPE, attention and the optimizer of Transformer Engine."""
     from transformer_engine.pytorch import DotProductAttention, LayerNormLinear, Linear
     from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb

@@ -17,7 +17,7 @@ from ringproof.rehearsal.fixtures import Stage
 from ringproof.rehearsal.program import Upstream
 
 CASES = "checks.rehearsal.fault_cases"
-PLANS = "checks.skills.dynamic_lines_world:plans"
+PLANS = "checks.skills.dynamic_cases:plans"
 STILL = "StillPlanning"
 DEV = "NVIDIA/Megatron-LM@dev"
 PATCHES = REPOSITORY / "docs" / "patches"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ringproof.rehearsal.faults.removing import REMOVED
-from ringproof.rehearsal.faults.trials import Trials
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.faults.trials import REMOVING, Trials
+from ringproof.rehearsal.fixtures import RanksFailed, Stage
 
 CASES = "checks.rehearsal.fault_cases"
 ALONE = (
@@ -25,11 +25,16 @@ def test_the_name_survives_an_error_that_upstream_makes_anew(stage: Stage) -> No
                      "a.py:3 when instantiating Layer"]  # fmt: skip
 
 
-def test_every_removed_stand_in_is_named(stage: Stage) -> None:
-    found = stage.call(f"{CASES}:call_without", 1, [*ALONE, "torch.cuda.empty_cache"])[0]
-    assert found.pop() == "nothing"  # a stand-in that these layers do not call
-    for symbol, raised in zip(ALONE, found, strict=True):
-        assert raised.startswith(f"StandInMissing: no stand-in for {symbol}, called at "), raised
+@pytest.mark.parametrize("symbol", ALONE)
+def test_every_removed_stand_in_is_named(stage: Stage, symbol: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        stage.call(f"{CASES}:layers", 1, faults=(f"{REMOVING}:{symbol}",))
+    message = caught.value.failure.message
+    assert message.startswith(f"StandInMissing: no stand-in for {symbol}, called at "), message
+
+
+def test_a_stand_in_that_is_not_called_can_be_removed(stage: Stage) -> None:
+    stage.call(f"{CASES}:layers", 1, faults=(f"{REMOVING}:torch.cuda.empty_cache",))
 
 
 def test_what_is_not_computed_is_refused(stage: Stage) -> None:

@@ -66,10 +66,12 @@ def run(layer: Any, ranks: Sequence[int] | None = None, packed: Any = None) -> d
         assert isinstance(found, torch.Tensor)
         return found
 
-    try:
-        return {"error": difference(Case("any"), attend, ranks), "raised": ""}
-    except Exception as error:
-        return {"error": None, "raised": f"{type(error).__name__}: {error}"}
+    found = answer(lambda: difference(Case("any"), attend, ranks))
+    return (
+        {"error": None, "raised": found}
+        if isinstance(found, str)
+        else {"error": found, "raised": ""}
+    )
 
 
 def hierarchical(_: None) -> dict[str, Any]:
@@ -145,6 +147,14 @@ def local_types(_: None) -> dict[str, str]:
         name: said(functools.partial(TransformerConfig, **local, cp_comm_type=name))
         for name in types
     }
+
+
+def answer(action: Callable[[], Any]) -> Any:
+    """What an action returns, or what it raises: the type and the message."""
+    try:
+        return action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def said(action: Callable[[], Any]) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from checks.skills.core_cases import layout
-from checks.skills.graphs_run import said
+from checks.skills.core_cases import answer, layout, said
+from checks.skills.dynamic_cases import SMALL
 from checks.skills.shared import Group
 
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 PACKED = {
     "dynamic_context_parallel": True,
     "sequence_packing_scheduler": "default_dynamic_cp",
@@ -105,9 +103,7 @@ def sizes(ranks: int, smallest: int) -> Any:
         dynamic_context_parallel=True, min_dynamic_context_parallel_size=smallest
     )
     made = helper(config, dp_cp_group=Group(ranks))
-    found: list[int] = []
-    error = said(lambda: found.extend(size for size, _ in made._get_dynamic_cp_capture_contexts()))
-    return error or found
+    return answer(lambda: [size for size, _ in made._get_dynamic_cp_capture_contexts()])
 
 
 def bound(global_batch: int, longest: int, sub_samples: int = 1, group: int | None = None) -> Any:
@@ -129,11 +125,8 @@ def bound(global_batch: int, longest: int, sub_samples: int = 1, group: int | No
         thd_sequence_length_upper_bound=None,
         seq_length=longest,
     )
-    found: list[Any] = []
-    error = said(
-        lambda: found.extend(made._get_thd_varlen_max_num_microbatches(global_batch // 8, group))
-    )
-    return error or found
+    ask = made._get_thd_varlen_max_num_microbatches
+    return answer(lambda: list(ask(global_batch // 8, group)))
 
 
 def layer_of(size: int) -> Any:
@@ -193,16 +186,15 @@ def padded(valid: list[int], physical: list[int], target: int, capacity: int) ->
         max_seqlen_q=target, max_seqlen_kv=target, local_cp_size=1,
     )  # fmt: skip
     rows = torch.zeros(1, physical[-1], dtype=torch.long)
-    found: list[list[int]] = []
 
-    def pad() -> None:
+    def pad() -> list[list[int]]:
         made = module.pad_sequence_for_thd(
             rows, rows, rows, rows, packed, target_len=target, max_num_seqs=capacity
         )
         after = next(one for one in made if isinstance(one, module.PackedSeqParams))
-        found.extend([after.cu_seqlens_q.tolist(), after.cu_seqlens_q_padded.tolist()])
+        return [after.cu_seqlens_q.tolist(), after.cu_seqlens_q_padded.tolist()]
 
-    return said(pad) or found
+    return answer(pad)
 
 
 def real_sequences(capacity: int) -> Any:
@@ -214,9 +206,7 @@ def real_sequences(capacity: int) -> Any:
         pad_packed_seq_alignment="max",
         pad_packed_seq_by_appending_dummy_seq=True,
     )
-    found: list[int] = []
-    error = said(lambda: found.append(module._get_scheduler_max_real_num_seqs(config)))
-    return error or found[0]
+    return answer(lambda: module._get_scheduler_max_real_num_seqs(config))
 
 
 def fullest(cap: int | None) -> Any:
@@ -230,17 +220,15 @@ def fullest(cap: int | None) -> Any:
 
 def graphable() -> dict[str, bool]:
     """Whether layers of each kind are captured."""
+    from megatron.core.ssm.mamba_layer import MambaLayer
     from megatron.core.transformer import cuda_graphs
+    from megatron.core.transformer.transformer_layer import TransformerLayer
 
     config = types.SimpleNamespace(dynamic_context_parallel=True, cuda_graph_modules=[])
-    found = {}
-    for module, name in (
-        ("megatron.core.transformer.transformer_layer", "TransformerLayer"),
-        ("megatron.core.ssm.mamba_layer", "MambaLayer"),
-    ):
-        kind = getattr(importlib.import_module(module), name)
-        found[name] = bool(cuda_graphs._layer_is_graphable(object.__new__(kind), config))
-    return found
+    return {
+        kind.__name__: bool(cuda_graphs._layer_is_graphable(object.__new__(kind), config))
+        for kind in (TransformerLayer, MambaLayer)
+    }
 
 
 def rope_kept() -> Any:
@@ -256,17 +244,15 @@ def rope_kept() -> Any:
         attention._retain_cuda_graph_rope_tensors(torch.ones(1), None)
         return len(vars(attention).get("_cuda_graph_static_tensor_refs", {}))
 
-    found: list[int] = []
-
-    def twice() -> None:
-        found.append(kept())
+    def twice() -> list[int]:
+        eager = kept()
         cuda_graphs._set_capture_start()
         try:
-            found.append(kept())
+            return [eager, kept()]
         finally:
             cuda_graphs._set_capture_end()
 
-    return said(twice) or found
+    return answer(twice)
 
 
 def rotary(size: int, longest: int) -> Any:
@@ -275,8 +261,7 @@ def rotary(size: int, longest: int) -> Any:
         max_seqlen_per_dp_cp_rank=16, thd_max_packed_sequences=4, pad_packed_seq_alignment="max"
     )
     made = helper(config, thd_sequence_length_upper_bound=None, seq_length=longest)
-    found: list[Any] = []
-    return said(lambda: found.extend(made._get_thd_capture_rotary_layout(size))) or found
+    return answer(lambda: list(made._get_thd_capture_rotary_layout(size)))
 
 
 def replayed() -> dict[str, bool]:
@@ -295,7 +280,7 @@ def observe(_: None) -> dict[str, Any]:
         "graphable": graphable(),
         "replayed": replayed(),
         "kept inputs": inputs_kept(),
-        "constants": {str(size): _or_error(lambda s=size: constants(s)) for size in (1, 2, 4)},
+        "constants": {str(size): answer(lambda s=size: constants(s)) for size in (1, 2, 4)},
         "padded": padded([0, 5, 9], [0, 8, 16], 32, 4),
         "padded, no tail": padded([0, 5, 9], [0, 16, 32], 32, 4),
         "padded, too many": padded([0, 2, 4, 6], [0, 4, 8, 12], 16, 3),
@@ -315,11 +300,6 @@ def observe(_: None) -> dict[str, Any]:
     cases = {"8 from 1": (8, 1), "8 from 4": (8, 4), "12": (12, 1), "3": (8, 3), "above": (4, 8)}
     found["sizes"] = {name: sizes(*case) for name, case in cases.items()}  # feigns groups
     return found
-
-
-def _or_error(ask: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    return said(lambda: found.append(ask())) or found[0]
 
 
 def schedule(microbatches: int, chunks: int, group: int) -> list[int]:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from ringproof.harness.cards import Card, load_card
-from ringproof.harness.proofs.executed import Touch, note
-from ringproof.rehearsal.program import Upstream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 100
 
 # Calls that put text on a stream or into a log, by the last part of their name.
 OUTPUT_NAMES = (
@@ -59,33 +51,6 @@ def check_markers(card: Card, printed: dict[str, str], near_misses: Sequence[str
         lines = (*printed.values(), *near_misses)
         found = [line for line in lines if re.search(marker.pattern, line)]
         assert found == [printed[marker.id]]
-
-
-def measure(module: str, upstream: Upstream | None = None) -> dict[str, Any]:
-    """Run a module in a fresh interpreter on a checkout, or on the release; return its last line.
-
-    Megatron-core keeps its process groups in module globals and torch.distributed allows one world
-    per process, so that whatever touches them needs a process of its own.
-    """
-    release = metadata.distribution("megatron-core")
-    named = upstream.megatron_name if upstream else f"{release.name} {release.version}"
-    root = str(upstream.megatron if upstream else release.locate_file(""))
-    first = [root] if upstream else []
-    paths = os.pathsep.join([*first, os.environ.get("PYTHONPATH", "")])
-    note(Touch(True, "NVIDIA/Megatron-LM", named, root))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", module],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{module} exited with {done.returncode}:\n{done.stderr[-3000:]}"
-    lines = done.stdout.strip().splitlines()
-    assert lines, f"{module} printed nothing:\n{done.stderr[-3000:]}"
-    return dict(json.loads(lines[-1]))
 
 
 def check_release(card: Path, record_property: Callable[[str, object], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-WORLD = "checks.skills.dynamic_data_world"
+CASES = "checks.skills.dynamic_cases"
 DEV, MAIN, RELEASE = "megatron-lm-dev", "megatron-lm-main", "megatron-lm-release"
 
 pytestmark = pytest.mark.timeout(600)
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def ask(stage, upstream_of):
     def call(name, key, argument=None, ranks=1):
-        return stage.call(f"{WORLD}:{name}", ranks, argument, upstream=upstream_of(key))
+        return stage.call(f"{CASES}:{name}", ranks, argument, upstream=upstream_of(key))
 
     return call
 

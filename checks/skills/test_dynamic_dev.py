@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from checks.skills.dynamic_batches import TIMED, lognormal
-from checks.skills.dynamic_dev_world import LIMIT
+from checks.skills.dynamic_cases import LIMIT
 from ringproof.reference.planning import AttentionOnly, Domain, choose_cp_sizes, make_plan
 
 UTILS = "megatron/core/datasets/data_schedule_utils.py"
@@ -26,7 +26,7 @@ FULL = "DATA_PARALLEL_GROUP_WITH_CP"
 
 @pytest.fixture(scope="module")
 def dev(stage, dev_upstream):
-    return stage.call("checks.skills.dynamic_dev_world:observe", 1, upstream=dev_upstream)[0]
+    return stage.call("checks.skills.dynamic_cases:observe", 1, upstream=dev_upstream)[0]
 
 
 def error(dev, name):
@@ -85,32 +85,33 @@ def test_ranks_have_lists_of_their_own_until_virtual_stages_align_them(dev):
 @pytest.fixture(scope="module")
 def groups(stage, dev_upstream):
     def ask(ranks, **options):
-        function = "checks.skills.dynamic_dev_world:groups"
-        return stage.call(function, ranks, options, upstream=dev_upstream)
+        asked = {"line": "dynamic", "layouts": [{"dynamic_context_parallel": True, **options}]}
+        call = ("checks.skills.dynamic_cases:groups", ranks, asked)
+        return [found for (found,) in stage.call(*call, upstream=dev_upstream)]
 
     return ask
 
 
 def test_groups_of_dev(groups):
     for rank, found in enumerate(groups(8)):
-        assert found.pop("left") == [], "destroy_model_parallel clears them"
+        assert found["left"] == [], "destroy_model_parallel clears them"
         pair, four = rank // 2 * 2, rank // 4 * 4
-        assert {size: entry["ranks"] for size, entry in found.items()} == {
+        assert {size: entry["ranks"] for size, entry in found["groups"].items()} == {
             "1": [rank],
             "2": [pair, pair + 1],
             "4": [*range(four, four + 4)],
             "8": [*range(8)],
         }
-        named = {size: entry["desc"] for size, entry in found.items()}
+        named = {size: entry["desc"] for size, entry in found["groups"].items()}
         assert named == {size: f"DYNAMIC_DP_CP_GROUP_{size}" for size in "124"} | {"8": FULL}
 
 
 def test_groups_of_dev_from_a_smallest_size(groups):
-    assert set(groups(8, min_dynamic_context_parallel_size=4)[5]) == {"4", "8", "left"}
+    assert set(groups(8, min_dynamic_context_parallel_size=4)[5]["groups"]) == {"4", "8"}
 
 
 def test_ten_ranks_have_two_under_the_size_of_four(groups):
-    assert groups(10)[9]["4"]["ranks"] == [8, 9]
+    assert groups(10)[9]["groups"]["4"]["ranks"] == [8, 9]
 
 
 def test_the_old_name_reaches_the_config(dev):

@@ -14,7 +14,7 @@ from checks.skills.shared import REPOSITORY, blocks
 from ringproof.rehearsal.program import Program
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
-WORLD = "checks.skills.dynamic_lines_world"
+CASES = "checks.skills.dynamic_cases"
 
 
 # Imports two versions of Megatron, which a loaded machine needs minutes for.
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module", params=["megatron-lm-dev", "megatron-lm-pr6479"])
 def found(request, stage, upstream_of):
-    return stage.call(f"{WORLD}:plans", 1, upstream=upstream_of(request.param))[0]
+    return stage.call(f"{CASES}:plans", 1, upstream=upstream_of(request.param))[0]
 
 
 def test_alignment_does_not_end_on_six_twelve_and_twenty_four(found):
@@ -50,7 +50,7 @@ def test_partition_modes_of_dev(found):
 def looped(stage, dev_upstream):
     text = (SKILL / "references" / "enabling.md").read_text(encoding="utf-8")
     (loop,) = (code for code in blocks(text, "python") if "wrap_data" in code)
-    return stage.call(f"{WORLD}:own_loop", 2, loop, upstream=dev_upstream)
+    return stage.call(f"{CASES}:own_loop", 2, loop, upstream=dev_upstream)
 
 
 def test_the_own_loop_of_the_skill(looped):
@@ -77,7 +77,7 @@ def test_the_command_of_the_skill_starts_and_agrees(text, card, dev_upstream, tm
 def test_the_snippet_counts_the_sizes_of_a_training(text, stage, dev_upstream):
     """The snippet of SKILL.md, planted into upstream's program on four ranks."""
     options = f"{training.MODEL} {training.RUN} {training.ROPE} {training.DYNAMIC} 64"
-    planted = ("checks.skills.dynamic_lines_world:count_sizes",)
+    planted = (f"{CASES}:count_sizes",)
     program = Program(dev_upstream, training.SCRIPT, tuple(options.split()), 4, faults=planted)
     outcome = stage.run(program)
     assert outcome.failure is None, outcome.failure

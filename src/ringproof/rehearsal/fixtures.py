@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,18 @@ class Stage:
         *,
         upstream: Upstream | None = None,
         dtype: str = "float64",
+        faults: tuple[str, ...] = (),
     ) -> list[Any]:
         """Call ``module:function`` with a JSON value in every rank; return the values by rank.
+
+        Args:
+            faults: Planted defects; see `Program`.
 
         Raises:
             RanksFailed: A rank raised, died or hung.
         """
         program = calling(upstream or self.upstream(), function, argument, ranks, dtype=dtype)
-        outcome = self.run(program, preload="")
+        outcome = self.run(replace(program, faults=faults), preload="")
         if outcome.failure is not None:
             log = outcome.folder / f"rank-{outcome.failure.rank}.log"
             raise RanksFailed(outcome.failure, log.read_text(errors="replace")[-3000:])

@@ -14,16 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ringproof import __version__
-from ringproof.rehearsal.conform import conversations
 from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
 from ringproof.rehearsal.conform.result import CaseResult, Record, Status
 from ringproof.rehearsal.program import Failure, Program, Upstream
 from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
+from ringproof.rehearsal.standins import conversations
 from ringproof.rehearsal.verdict.agreement import TOLERANCES, differences
 
 OLD_HYBRID = "pretrain_mamba.py"
 LIBRARY = str(Path(__file__).parents[1] / "library" / "train.py")
-CONVERSATIONS = f"{conversations.__name__}:install"
+CONVERSATIONS = f"{conversations.__name__}:install_readers"
 LIMIT_SECONDS = 240.0
 NO_OPTION = ("unrecognized arguments", "invalid choice", "expected one argument")
 ARGUMENT_ERROR = re.compile(r"^\S+\.py: error: (.+)$", re.MULTILINE)

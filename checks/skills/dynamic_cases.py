@@ -1,0 +1,463 @@
+"""What Megatron-LM's own code does around Dynamic CP, observed in ranks that imported it.
+
+Called by `ringproof.rehearsal.fixtures.Stage.call`. `observe`, `plans` and what concerns one packed
+sample run on one rank, `groups` on any number.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import random
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_all_pg_configs
+
+from checks.skills import dynamic_batches as batches
+from checks.skills.core_cases import layout, said
+from checks.skills.shared import REPOSITORY, Group, blocks
+
+SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+
+# --- groups ---
+
+
+def groups(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The groups that this rank can look up in each of some layouts.
+
+    Args:
+        asked: ``line``, which is ``dynamic`` or ``hybrid``, and ``layouts``.
+
+    Returns:
+        For each layout: ``groups`` by CP size with description and ranks, the descriptions
+        ``listed`` by torch, the sizes that are ``held`` and those ``left`` in the end, and what was
+        ``refused``.
+    """
+    from megatron.core import parallel_state as state
+
+    kept = f"_{asked['line'].upper()}_DP_CP_GROUPS"
+    lookup = getattr(state, f"get_{asked['line']}_data_context_parallel_groups")
+    answers = []
+    for options in asked["layouts"]:
+        found: dict[str, Any] = {"groups": {}, "refused": ""}
+        try:
+            with layout(**options):
+                for size in range(1, dist.get_world_size() + 1):
+                    try:
+                        group = lookup(group_size=size)
+                    except KeyError:
+                        continue
+                    ranks = dist.get_process_group_ranks(group)
+                    found["groups"][str(size)] = {"desc": group.group_desc, "ranks": ranks}
+                found["listed"] = sorted({one["pg_desc"] for one in _get_all_pg_configs()})
+                found["held"] = sorted(getattr(state, kept))
+        except AssertionError as error:
+            found["refused"] = str(error)
+        found["left"] = sorted(getattr(state, kept))
+        setattr(state, kept, {})
+        answers.append(found)
+    dist.barrier()  # the first rank serves the store: it must not end before the others
+    return answers
+
+
+# --- plans ---
+
+LIMIT = 5.0
+"""Seconds of processor time; what ends takes thousandths of it."""
+SHORT_LIMIT = 0.5
+DOMAINS = (4, 6, 8, 12, 16, 24)
+BATCHES = 6
+
+
+class StillPlanning(Exception):
+    """The time is over."""
+
+
+def plan(batch: batches.Batch) -> list[list[list[int]]]:
+    """The microbatches of upstream's scheduler; each is the sample ids of every rank."""
+    schedule = importlib.import_module("megatron.core.datasets.data_schedule")
+    scheduler = schedule.DefaultDynamicCPScheduler(
+        batch.budget, 1, batch.ranks, batch.multiple, min_cp_size=batch.smallest
+    )
+    return list(scheduler.get_groups_and_subsamples(list(enumerate(batch.lengths))))
+
+
+def outcome(batch: batches.Batch, limit: float = LIMIT) -> dict[str, Any]:
+    """The microbatches, or the error; and the seconds of processor time that it took.
+
+    ``shared`` says whether two ranks of a microbatch have one list object.
+    """
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise StillPlanning
+
+    importlib.import_module("megatron.core.datasets.data_schedule")  # takes longer than planning
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    started = time.process_time()
+    try:
+        made = plan(batch)
+        shared = any(len(set(map(id, microbatch))) < len(microbatch) for microbatch in made)
+        found: dict[str, Any] = {"microbatches": made, "error": "", "shared": shared}
+    except Exception as error:
+        found = {"microbatches": None, "error": f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return {**found, "seconds": time.process_time() - started}
+
+
+def seconds() -> list[float]:
+    """Processor time of planning, for more sequences and ranks each time."""
+    timed = (
+        batches.Batch(tuple(batches.lognormal(count).tolist()), ranks=ranks, budget=2048)
+        for count, ranks in batches.TIMED
+    )
+    return [outcome(batch, limit=60.0)["seconds"] for batch in timed]
+
+
+def plans(_: None) -> dict[str, Any]:
+    """The errors of random batches under virtual stages by domain, and of partition modes."""
+    drawn = random.Random(0)
+    counts = [drawn.choice((3, 4, 6, 10)) for _ in range(BATCHES)]
+    lengths = [tuple(drawn.randint(40, 1000) for _ in range(count)) for count in counts]
+    errors = {
+        str(ranks): [
+            outcome(batches.Batch(some, ranks, 512, 4), SHORT_LIMIT)["error"] for some in lengths
+        ]
+        for ranks in DOMAINS
+    }
+    return {"errors": errors, "partitions": partitions()}
+
+
+def static_packer(samples: int, multiple: int) -> str:
+    """What the packer of static CP says to few samples under virtual stages."""
+    from megatron.core.datasets.data_schedule import DpBalancedScheduler
+
+    scheduler = DpBalancedScheduler(1024, 2, 2, multiple)
+    return said(lambda: scheduler.get_groups_and_subsamples([(i, 100) for i in range(samples)]))
+
+
+# --- configurations ---
+
+
+def configs() -> dict[str, str]:
+    """What `ModelParallelConfig` says to settings; nothing where it takes them."""
+    from megatron.core.model_parallel_config import ModelParallelConfig
+
+    aligned = {"pad_packed_seq_alignment": "max"}
+    tried: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "smallest 3": {"min_dynamic_context_parallel_size": 3},
+        "smallest 0": {"min_dynamic_context_parallel_size": 0},
+        "both names": {"hybrid_context_parallel": True},
+        "alignment without budget": aligned,
+        "alignment with budget": {**aligned, "max_seqlen_per_dp_cp_rank": 64},
+    }
+    return {
+        name: said(lambda o=options: ModelParallelConfig(dynamic_context_parallel=True, **o))
+        for name, options in tried.items()
+    }
+
+
+def transformer_configs() -> dict[str, Any]:
+    """What `TransformerConfig` takes, and what it says to an older Transformer Engine."""
+    from megatron.core.transformer import transformer_config
+
+    options = {**SMALL, "dynamic_context_parallel": True, "context_parallel_size": 4}
+    hierarchical = {"cp_comm_type": "a2a+p2p", "hierarchical_context_parallel_sizes": [2, 2]}
+    make = transformer_config.TransformerConfig
+    made = make(**options, **hierarchical, max_seqlen_per_dp_cp_rank=None)
+    wrong_dispatcher = said(lambda: make(**options, num_moe_experts=4))
+    transformer_config.is_te_min_version = lambda *_, **__: False
+    return {
+        "old engine": said(lambda: make(**options)),
+        "a2a+p2p": made.cp_comm_type,
+        "per token": made.calculate_per_token_loss,
+        "budget": made.max_seqlen_per_dp_cp_rank,
+        "wrong dispatcher": wrong_dispatcher,
+    }
+
+
+def partitions() -> dict[str, str]:
+    """What `TransformerConfig` says to partition modes under static CP 2."""
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    contiguous = {"cp_partition_mode": "contiguous"}
+    static = {**SMALL, "context_parallel_size": 2, "max_seqlen_per_dp_cp_rank": 64}
+    tried: dict[str, dict[str, Any]] = {
+        "zigzag": {},
+        "contiguous": {**contiguous, "sequence_packing_scheduler": "dp_balanced"},
+        "unpacked": contiguous,
+        "dsv4 in zigzag": {"experimental_attention_variant": "dsv4_hybrid"},
+    }
+    return {
+        name: said(lambda o=options: TransformerConfig(**static, **o))
+        for name, options in tried.items()
+    }
+
+
+def alias() -> dict[str, Any]:
+    """The old name given to the model's config."""
+    from megatron.core.model_parallel_config import ModelParallelConfig
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = ModelParallelConfig(hybrid_context_parallel=True)
+    return {
+        "dynamic": config.dynamic_context_parallel,
+        "scheduler": config.sequence_packing_scheduler,
+        "warned": [str(item.message) for item in caught],
+    }
+
+
+def mamba() -> dict[str, str]:
+    """Eight heads and four groups, switched from one group to the next."""
+    from megatron.core.ssm.mamba_context_parallel import MambaContextParallel
+
+    def switch(size: int) -> None:
+        cut = object.__new__(MambaContextParallel)
+        cut.nheads_local_tp, cut.ngroups_local_tp, cut.d_inner_local_tp = 8, 4, 32
+        cut.d_state = 4
+        cut.set_context_parallel_group(Group(size))
+
+    return {str(size): said(lambda s=size: switch(s)) for size in (1, 2, 4, 8, 16)}
+
+
+def captured() -> dict[str, Any]:
+    """What is left of a microbatch's packing on the way through a captured layer."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+
+    config = SimpleNamespace(
+        max_seqlen_per_dp_cp_rank=16, context_parallel_size=2, cp_partition_mode="zigzag"
+    )
+    given = PackedSeqParams(qkv_format="thd", local_cp_size=4, cp_group=Group(4), max_seqlen_q=64)
+    arguments: dict[str, Any] = {"packed_seq_params": given}
+    TransformerLayer._decompose_packed_seq_params_to_kwargs(arguments)
+    kept = sorted(arguments)
+    layer = SimpleNamespace(config=config)
+    TransformerLayer._reconstruct_packed_seq_params_from_kwargs(layer, arguments)
+    after = arguments["packed_seq_params"]
+    return {
+        "kept": kept,
+        "local_cp_size": after.local_cp_size,
+        "has_group": after.cp_group is not None,
+        "max_seqlen_q": after.max_seqlen_q,
+    }
+
+
+def observe(_: None) -> dict[str, Any]:
+    """Every observation that one rank of dev can make."""
+    from megatron.core.datasets.data_schedule_utils import _unpack_batch
+
+    return {
+        "plans": {name: outcome(batch) for name, batch in batches.PLANNED_BY_DEV.items()},
+        "seconds": seconds(),
+        "static packer": {"few": static_packer(3, 4), "enough": static_packer(8, 4)},
+        "configs": configs(),
+        "alias": alias(),
+        "bare sample": said(lambda: _unpack_batch([{"tokens": torch.arange(8)}])),
+        "mamba": mamba(),
+        "captured": captured(),
+        "transformer configs": transformer_configs(),  # the last: it feigns an older engine
+    }
+
+
+# --- one packed sample ---
+
+
+class Words:
+    """A tokenizer: a conversation is the number of its tokens."""
+
+    eod, pad = 1, 0
+
+    def tokenize_conversation(
+        self, conversation: list[dict[str, Any]], **_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.full((conversation[0]["content"],), 7)
+        return tokens, tokens
+
+
+def padded_lengths(sizes: dict[str, int]) -> list[int]:
+    """Lengths after the SFT data set padded sequences of 5, 9 and 33 tokens.
+
+    Args:
+        sizes: ``cp``, ``dp`` and ``sp``, the sizes of CP, DP and sequence parallelism.
+    """
+    from megatron.training.datasets.sft_dataset import SFTDataset
+
+    dataset = SFTDataset.__new__(SFTDataset)
+    dataset.dataset = [[{"role": "system", "content": length} for length in (5, 9, 33)]]
+    dataset.indices = [0]
+    dataset.config = SimpleNamespace(
+        tokenizer=Words(),
+        sequence_length=512,
+        context_parallel_size=sizes["cp"],
+        data_parallel_size=sizes["dp"],
+        sequence_parallel_size=sizes["sp"],
+        dynamic_context_parallel=True,
+        hybrid_context_parallel=True,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        create_attention_mask=False,
+    )
+    borders = dataset[0]["cu_seqlens"].tolist()
+    return [after - before for before, after in itertools.pairwise(borders[:3])]
+
+
+def shifted(_: None) -> list[int]:
+    """Positions 1 to 16 after MTP's shift; two sequences of 5 and 3 tokens have 8 rows each."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer import multi_token_prediction as prediction
+
+    tokens = torch.tensor([0, 5, 8], dtype=torch.int32)
+    rows = torch.tensor([0, 8, 16], dtype=torch.int32)
+    packing = PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=tokens,
+        cu_seqlens_kv=tokens,
+        cu_seqlens_q_padded=rows,
+        cu_seqlens_kv_padded=rows,
+        max_seqlen_q=8,
+        max_seqlen_kv=8,
+    )
+    positions = torch.arange(1, 17).unsqueeze(0)
+    group = dist.group.WORLD
+    if hasattr(prediction, "_roll_tensors_packed_seq"):
+        (rolled,) = prediction.roll_tensor([positions], -1, -1, group, packing)
+    else:
+        rolled, _ = prediction.roll_tensor(positions, -1, -1, group, packing)
+    return [int(value) for value in rolled.flatten()]
+
+
+def costs(sequences: list[tuple[int, int, int]]) -> list[list[float]]:
+    """Work of each rank by upstream's scheduler, for a sequence alone on all ranks of a domain.
+
+    Args:
+        sequences: Length, ranks, and tokens of a rank.
+    """
+    try:
+        from megatron.core.datasets.data_schedule_utils import next_hdp_group_packing_aware
+    except ImportError:  # the hybrid schedule
+        from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
+
+        weigh = BalancedCPScheduler(128, dist.group.WORLD).get_total_workload
+        return [[weigh(length, ranks)] * ranks for length, ranks, _ in sequences]
+    return [
+        next_hdp_group_packing_aware([(0, length)], ranks, budget)[2]
+        for length, ranks, budget in sequences
+    ]
+
+
+def counted(value: int) -> int:
+    """A number of tokens, as it arrives on a rank that is not the first."""
+    from megatron.core.datasets.data_schedule_utils import broadcast_scalars
+
+    return int(broadcast_scalars([value], dist.group.WORLD, "cpu")[0])
+
+
+# --- iterators and loops ---
+
+
+def loaded(_: None) -> dict[str, Any]:
+    """One step of the hybrid loader's wrapper: what a microbatch looks like, and what it needs."""
+    from megatron.core.datasets.data_schedule import HybridCPDataLoaderWrapper
+    from megatron.core.pipeline_parallel import hybrid_cp_schedule
+
+    pack = {
+        "tokens": torch.arange(24),
+        "labels": torch.arange(24) + 1,
+        "cu_seqlens": torch.tensor([0, 8, 24]),
+        "max_seqlen": torch.tensor(16),
+    }
+    bare = {name: pack[name] for name in ("tokens", "labels")}
+    config = SimpleNamespace(max_seqlen_per_dp_cp_rank=32)
+    loop = hybrid_cp_schedule.hybrid_context_parallel_forward_backward
+    arguments = {
+        **dict.fromkeys(inspect.signature(loop).parameters),
+        "data_iterator": iter([[pack]]),
+    }
+    with layout():
+        wrapper = HybridCPDataLoaderWrapper(iter([[pack]]), config)
+        samples, sample_ids = next(wrapper)
+        return {
+            "keys": sorted(samples[0]),
+            "dimensions": sorted({value.dim() for value in samples[0].values()}),
+            "tokens": [samples[index]["tokens"].tolist() for index in sorted(samples)],
+            "sample_ids": sample_ids,
+            "missing": said(lambda: next(HybridCPDataLoaderWrapper(iter([[bare]]), config))),
+            "unwrapped": said(lambda: loop(**arguments)),
+            "rerun": sanitized(wrapper),
+        }
+
+
+def sanitized(wrapper: Any) -> dict[str, str]:
+    """What the rerun state machine says to the wrapper and to an iterator of its own, by mode."""
+    from megatron.core.rerun_state_machine import RerunDataIterator, RerunMode, RerunStateMachine
+
+    found = {}
+    for mode in (RerunMode.VALIDATE_RESULTS, RerunMode.DISABLED):
+        machine = RerunStateMachine(mode=mode)
+        for name, iterator in (("hybrid", iter(wrapper)), ("own", RerunDataIterator(iter([])))):
+            ask = partial(machine._sanitize_data_iterators, iterator)
+            found[f"{mode.value}, {name}"] = said(ask)
+    return found
+
+
+def samples(lengths: list[int]) -> Iterator[list[dict[str, torch.Tensor]]]:
+    """Global batches as an unpacked data set yields them: one sequence in each microbatch."""
+    for length in lengths:
+        rows = torch.arange(length)
+        size = torch.tensor([length], dtype=torch.int32)
+        yield [
+            {
+                "tokens": rows,
+                "labels": rows,
+                "loss_mask": torch.ones(length),
+                "position_ids": rows,
+                "original_seq_len": size,
+                "padded_seq_len": size.clone(),
+            }
+        ]
+
+
+def own_loop(snippet: str) -> dict[str, Any]:
+    """Run the own loop of the skill for one global batch; then with an iterator on TP rank 1."""
+    from megatron.core.datasets.data_schedule import wrap_data_iterator
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    sizes: list[int] = []
+    place = dist.get_rank()
+    config = TransformerConfig(
+        **SMALL,
+        dynamic_context_parallel=True,
+        max_seqlen_per_dp_cp_rank=32,
+        calculate_per_token_loss=True,
+    )
+    names: dict[str, Any] = {
+        "samples": samples([64, 16] if place == 0 else [32, 16]),
+        "num_microbatches": 2,
+        "config": config,
+        "train_on": lambda *batch: sizes.append(int(batch[-1].local_cp_size)),
+    }
+    with layout(dynamic_context_parallel=True):
+        exec(snippet, names)
+    with layout(tensor_model_parallel_size=2):
+        second = said(lambda: wrap_data_iterator(samples([16, 16]), config, 2)) if place else ""
+        dist.barrier()  # the first rank serves the store: it must not end before the others
+    return {"sizes": sizes, "returned": len(names["wrapped"]), "second": second}
+
+
+def count_sizes() -> None:
+    """Run the snippet of SKILL.md that counts CP sizes, before upstream's program."""
+    text = (REPOSITORY / "skills/dynamic-context-parallel/SKILL.md").read_text(encoding="utf-8")
+    exec(blocks(text, "python")[0], {})
