@@ -23,14 +23,6 @@ BASE = (
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model that a case trains."""
-
-    arguments: str
-    script: str = GPT
-
-
-@dataclass(frozen=True)
 class Data:
     """Samples that a case trains on.
 
@@ -46,32 +38,23 @@ class Data:
     conversations: bool = False
 
 
+_EXPERTS = (
+    "--num-layers 2 --num-experts 4 --moe-router-topk 2 --moe-grouped-gemm "
+    "--moe-token-dispatcher-type alltoall --moe-ffn-hidden-size 64"
+)
 MODELS = MappingProxyType({
-    "dense": Model("--num-layers 2"),
-    "deep": Model("--num-layers 4"),
-    "gqa": Model("--num-layers 2 --group-query-attention --num-query-groups 2"),
-    "one-group": Model("--num-layers 2 --group-query-attention --num-query-groups 1"),
-    "window": Model("--num-layers 2 --window-size 32,0"),
-    "mla": Model(
-        "--num-layers 2 --multi-latent-attention --kv-lora-rank 16 --q-lora-rank 32 "
-        "--qk-head-dim 16 --qk-pos-emb-head-dim 8 --v-head-dim 16 --no-rope-fusion"
-    ),
-    "moe": Model(
-        "--num-layers 2 --num-experts 4 --moe-router-topk 2 --moe-grouped-gemm "
-        "--moe-router-load-balancing-type none --moe-token-dispatcher-type alltoall "
-        "--moe-ffn-hidden-size 64"
-    ),
-    "moe-aux": Model(
-        "--num-layers 2 --num-experts 4 --moe-router-topk 2 --moe-grouped-gemm "
-        "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2 "
-        "--moe-token-dispatcher-type alltoall --moe-ffn-hidden-size 64"
-    ),
-    "mtp": Model("--num-layers 2 --mtp-num-layers 1"),
-    "hybrid": Model(
-        "--hybrid-layer-pattern M*M- --mamba-state-dim 16 --mamba-head-dim 16 "
-        "--mamba-num-groups 4 --mamba-num-heads 8",
-        HYBRID,
-    ),
+    "dense": "--num-layers 2",
+    "deep": "--num-layers 4",
+    "gqa": "--num-layers 2 --group-query-attention --num-query-groups 2",
+    "one-group": "--num-layers 2 --group-query-attention --num-query-groups 1",
+    "window": "--num-layers 2 --window-size 32,0",
+    "mla": "--num-layers 2 --multi-latent-attention --kv-lora-rank 16 --q-lora-rank 32 "
+    "--qk-head-dim 16 --qk-pos-emb-head-dim 8 --v-head-dim 16 --no-rope-fusion",
+    "moe": f"{_EXPERTS} --moe-router-load-balancing-type none",
+    "moe-aux": f"{_EXPERTS} --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2",
+    "mtp": "--num-layers 2 --mtp-num-layers 1",
+    "hybrid": "--hybrid-layer-pattern M*M- --mamba-state-dim 16 --mamba-head-dim 16 "
+    "--mamba-num-groups 4 --mamba-num-heads 8",
 })  # fmt: skip
 
 _VARLEN = (
@@ -144,6 +127,11 @@ class Case:
     dtype: str = "float32"
     evaluates: bool = False
     connections: int = 1
+
+    @property
+    def script(self) -> str:
+        """Name of Megatron's program that trains the model."""
+        return HYBRID if self.model == "hybrid" else GPT
 
 
 def _cp(size: int, comm: str = "p2p") -> str:
@@ -312,8 +300,6 @@ def chosen(ids: Iterable[str], groups: Iterable[str] = ()) -> tuple[Case, ...]:
         for name in given:
             if name not in known:
                 raise InputError(option, name, "does not exist", "see ringproof conform --list")
-    return tuple(
-        case
-        for case in CASES
-        if case.id in wanted or case.group in sections or not (wanted or sections)
-    )
+    if not wanted and not sections:
+        return CASES
+    return tuple(case for case in CASES if case.id in wanted or case.group in sections)

@@ -61,7 +61,7 @@ def training(
     own = data.reference if reference else case.arguments
     wider = f"--dtype {dtype}" if dtype != "float32" else ""
     text = " ".join((
-        BASE, MODELS[case.model].arguments, data.arguments, case.both, own,
+        BASE, MODELS[case.model], data.arguments, case.both, own,
         f"--train-iters {iterations}", SPECS.get(script, ""), wider,
     ))  # fmt: skip
     read = data.conversations and script != LIBRARY  # our own script reads them itself
@@ -102,10 +102,9 @@ class Matrix:
 
     def run(self, case: Case, faults: tuple[str, ...] = ()) -> CaseResult:
         """Run a case, and its reference if that has not run yet."""
-        script = script_of(self._upstream, MODELS[case.model].script)
+        script = script_of(self._upstream, case.script)
         if script is None:
-            message = f"there is no {MODELS[case.model].script}"
-            return CaseResult(case.id, Status.NOT_OFFERED, message)
+            return CaseResult(case.id, Status.NOT_OFFERED, f"there is no {case.script}")
         make = functools.partial(
             training, self._upstream, case, script, self._iterations, self._folder,
             dtype=self._dtype,

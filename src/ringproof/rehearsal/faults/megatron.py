@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 from ringproof.rehearsal.faults.planting import (
@@ -94,24 +95,10 @@ def labels_of_next_rank(
     """Labels are sliced for the neighbour's place in the group."""
     labels = dict(batch)
     original(batch, cp_group, *arguments, **named)
-    shifted = _Shifted(cp_group)
+    next_rank = (cp_group.rank() + 1) % cp_group.size()
+    shifted = SimpleNamespace(size=cp_group.size, rank=lambda: next_rank)
     original(labels, shifted, *arguments, **named)
     batch["labels"] = labels["labels"]
-
-
-class _Shifted:
-    """A group in which every rank takes the place after its own."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return int(self._group.size())
-
-    def rank(self) -> int:
-        """Return the place after one's own."""
-        return (int(self._group.rank()) + 1) % self.size()
 
 
 def padding_counted() -> None:
@@ -203,11 +190,6 @@ def layernorms_not_summed() -> None:
 @planted(f"{CORE}.optimizer.clip_grads:get_grad_norm_fp32")
 def norm_of_one_stage(original: Any, gradients: Any, norm_type: Any = 2, **_: Any) -> Any:
     """The gradient norm, by which gradients are clipped, is that of one model parallel rank."""
-    return _alone(original, gradients, norm_type)
-
-
-def _alone(original: Any, gradients: Any, norm_type: Any) -> Any:
-    """Compute a norm in a group of this rank only."""
     import torch.distributed as dist
 
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 DEVIATION = 0.02
 BUILDERS = "megatron.training.models"
@@ -74,16 +75,11 @@ def draw(model: torch.nn.Module) -> None:
 
 def _parts(state: Any) -> Iterator[Any]:
     """All sharded tensors of a state dictionary; factories are split by their own rule."""
-    if isinstance(state, dict):
-        for value in state.values():
-            yield from _parts(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _parts(value)
-    elif hasattr(state, "build") and hasattr(state, "merge_fn"):
-        yield from _parts(state.build())
-    elif hasattr(state, "global_offset") and hasattr(state, "global_shape"):
-        yield state
+    for leaf in tree_leaves(state):
+        if hasattr(leaf, "build") and hasattr(leaf, "merge_fn"):
+            yield from _parts(leaf.build())
+        elif hasattr(leaf, "global_offset") and hasattr(leaf, "global_shape"):
+            yield leaf
 
 
 def _local(part: Any) -> torch.Tensor:

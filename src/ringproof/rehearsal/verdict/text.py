@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
-from ringproof.rehearsal.verdict.agreement import Agreement, Refusal
+from ringproof.rehearsal.verdict.agreement import Agreement
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
 from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal, Variant
 
@@ -44,13 +45,9 @@ def size(number: float) -> str:
 
 def numbers(ranks: Sequence[int]) -> str:
     """Return ranks in words, such as ``0-3, 8``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
+    ends = [(members[0][1], members[-1][1]) for members in (list(run) for _, run in runs)]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ends)
 
 
 def waiting_lines(waiting: Mapping[int, str]) -> Iterator[str]:
@@ -128,10 +125,6 @@ def _starts(variant: Variant) -> Iterator[str]:
     message = refusal.message
     shown = message if len(message) <= MOST_TEXT else f"{message[:MOST_TEXT]} ..."
     yield _row("Starts", f"no: {shown}")
-    yield from _refusal(refusal)
-
-
-def _refusal(refusal: Refusal) -> Iterator[str]:
     who = "no rank was started" if refusal.rank is None else f"rank {refusal.rank}"
     where = f", {refusal.file}:{refusal.line}" if refusal.file else ""
     yield _row("", f"{who}{where}, after {refusal.iteration} iterations")

@@ -2,7 +2,6 @@
 
 Upstream's own code decides what is captured, into which pool and in which order; the tape
 (`ringproof.harness.tape`) records it and replays it. Read in this order: ``memory`` (raw
-addresses that upstream keeps), ``kernels`` (a stand-in kernel is one operation), ``generators``
-(states that graphs register), ``recording`` (one capture), ``cuda_graph`` (the classes that
+addresses that upstream keeps), ``recording`` (one capture), ``cuda_graph`` (the classes that
 upstream sees).
 """

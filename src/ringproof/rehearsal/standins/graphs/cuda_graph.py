@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +15,7 @@ from ringproof.errors import InputError
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.program import GraphCapture
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
-from ringproof.rehearsal.standins.graphs.recording import (
-    Capture,
-    DeviceRecorder,
-    as_one_operation,
-    counts,
-)
+from ringproof.rehearsal.standins.graphs.recording import Capture, Kernel
 from ringproof.rehearsal.standins.guard import missing
 
 PoolId = tuple[int, int]
@@ -59,10 +54,6 @@ class Tapes:
             self._fresh[name] = []
         return self._pools[name]
 
-    def recorder(self) -> DeviceRecorder | None:
-        """Return the recorder of the capture that runs."""
-        return None if self.capture is None else self.capture.recorder
-
     def begin(self, name: PoolId) -> Capture:
         """Begin a capture into a pool.
 
@@ -85,7 +76,8 @@ class Tapes:
             return None
         self._fresh[name].append(ended.segment)
         pool, position = list(self._pools).index(name), ended.segment.number
-        held = counts(ended.segment.operations)
+        spaces = [operation.function.namespace for operation in ended.segment.operations]
+        held = len(spaces), spaces.count(Kernel.namespace), spaces.count("c10d")
         self.uses.append(GraphCapture(pool, position, *held, ended.segment.private_bytes, 0))
         return len(self.uses) - 1
 
@@ -97,11 +89,10 @@ class Tapes:
 
     def run_or_record(self, symbol: str, action: Callable[[], None]) -> None:
         """Do something on the host; during a capture also at each replay."""
-        active = self.recorder()
-        if active is None:
+        if self.capture is None:
             action()
         else:
-            active.record_host(symbol, action)
+            self.capture.recorder.record_host(symbol, action)
 
     def tensor_of(self, reference: Any) -> torch.Tensor:
         """Return the tensor of upstream's weak reference."""
@@ -129,7 +120,7 @@ class Graph:
             self._pool = self.tapes.new_id()
         return self._pool
 
-    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(self, pool: PoolId | None = None, capture_error_mode: str = "") -> None:
         """Begin a capture into a pool, a new one unless given."""
         self._pool = pool or self.tapes.new_id()
         self._segment = self.tapes.begin(self._pool).segment
@@ -160,34 +151,24 @@ class Graph:
             self._segment.reset()
         self._segment = self._use = None
 
-    def instantiate(self) -> None:
-        """Do nothing: the tape needs no preparation."""
+    def _nothing(self, *_: object) -> None:
+        """The tape needs no preparation, keeps everything, and has no picture."""
 
-    def enable_debug_mode(self) -> None:
-        """Do nothing: the tape keeps everything."""
-
-    def debug_dump(self, path: str) -> None:
-        """Do nothing: a tape has no picture."""
+    instantiate = enable_debug_mode = debug_dump = _nothing
 
 
-class GraphContext:
+@contextlib.contextmanager
+def graph(
+    cuda_graph: Graph, pool: PoolId | None = None, *_: object, **__: object
+) -> Iterator[None]:
     """``torch.cuda.graph``: a capture for the length of a ``with`` block."""
-
-    def __init__(
-        self,
-        cuda_graph: Graph,
-        pool: PoolId | None = None,
-        stream: object = None,
-        capture_error_mode: str = "thread_local",
-        **_: object,
-    ) -> None:
-        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
-
-    def __enter__(self) -> None:
-        self._graph.capture_begin(self._pool, self._mode)
-
-    def __exit__(self, kind: object, value: object, trace: types.TracebackType | None) -> None:
-        self._graph.capture_end(failed=kind is not None)
+    cuda_graph.capture_begin(pool)
+    try:
+        yield
+    except BaseException:
+        cuda_graph.capture_end(failed=True)
+        raise
+    cuda_graph.capture_end()
 
 
 def install(devices: int) -> Tapes:
@@ -196,7 +177,7 @@ def install(devices: int) -> Tapes:
     torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = type(
         "CUDAGraph", (Graph,), {"tapes": tapes}
     )
-    torch.cuda.graph = torch.cuda.graphs.graph = GraphContext
+    torch.cuda.graph = torch.cuda.graphs.graph = graph
     for holder in (torch.cuda, torch.cuda.graphs):
         holder.graph_pool_handle = tapes.new_id
         holder.is_current_stream_capturing = lambda: tapes.capture is not None
@@ -213,8 +194,23 @@ def install(devices: int) -> Tapes:
 
 
 def one_operation_each(tapes: Tapes) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
-    """Return a wrapper by symbol for stand-ins of kernels; see `as_one_operation`."""
-    return lambda symbol, function: as_one_operation(symbol, function, tapes.recorder)
+    """Return a wrapper by symbol for stand-ins of kernels.
+
+    While a capture runs, each call of a stand-in is recorded as one operation.
+    """
+
+    def wrap(symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel = Kernel(symbol, function)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if tapes.capture is None:
+                return function(*arguments, **named)
+            return tapes.capture.recorder.record_kernel(kernel, arguments, named)
+
+        return call
+
+    return wrap
 
 
 def _outside(tapes: Tapes, symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -278,23 +274,11 @@ class DeviceGenerator(torch.Generator):
         self._record = record
         self._current = _state(torch.get_rng_state())
 
-    def get_state(self) -> torch.Tensor:
-        """Return the content of the current state."""
-        return torch.default_generator.get_state()
-
-    def set_state(self, new_state: torch.Tensor) -> DeviceGenerator:
-        """Change the content of the current state."""
-        torch.default_generator.set_state(new_state)
-        return self
-
-    def manual_seed(self, seed: int) -> DeviceGenerator:
-        """Seed the current state."""
-        torch.default_generator.manual_seed(seed)
-        return self
-
-    def initial_seed(self) -> int:
-        """Return the seed."""
-        return torch.default_generator.initial_seed()
+    # The content of the current state is that of the CPU's default generator.
+    get_state = torch.default_generator.get_state
+    set_state = torch.default_generator.set_state
+    manual_seed = torch.default_generator.manual_seed
+    initial_seed = torch.default_generator.initial_seed
 
     def clone_state(self) -> GeneratorState:
         """Return a new state with the content of the current one."""

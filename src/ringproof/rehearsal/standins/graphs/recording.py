@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -182,19 +181,10 @@ class Capture:
             self.segment.load(self.recorder.operations)
 
 
-def counts(operations: Iterable[Operation]) -> tuple[int, int, int]:
-    """Return the numbers of operations, of kernels' stand-ins and of transfers among them."""
-    spaces = [operation.function.namespace for operation in operations]
-    return len(spaces), spaces.count(NAMESPACE), spaces.count("c10d")
-
-
-NAMESPACE = "kernel"
-
-
 class Kernel:
     """What the tape calls in a replay, with the names that it asks operations for."""
 
-    namespace = NAMESPACE
+    namespace = "kernel"
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
@@ -207,23 +197,3 @@ class Kernel:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run the stand-in."""
         return self._function(*arguments, **named)
-
-
-def as_one_operation(
-    name: str, function: Callable[..., Any], recorder: Callable[[], Any]
-) -> Callable[..., Any]:
-    """Return a function that is recorded as one operation while a capture runs.
-
-    Args:
-        recorder: Returns the recorder of the capture that runs, ``None`` if none does.
-    """
-    kernel = Kernel(name, function)
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        active = recorder()
-        if active is None:
-            return function(*arguments, **named)
-        return active.record_kernel(kernel, arguments, named)
-
-    return call
