@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ringproof.rehearsal.standins.guard import replace_everywhere
+from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 PACKAGES = ("megatron", "transformer_engine", "transformer_engine_torch")
 
@@ -65,30 +65,18 @@ def with_argument(name: str, change: Callable[[Any], Any]) -> Callable[[Any], An
         name: Parameter, whether it is given by name or by place; its default counts as given.
     """
 
-    def make(original: Any) -> Any:
-        signature = inspect.signature(original)
+    def call(given: inspect.BoundArguments, run: Callable[[], Any]) -> Any:
+        given.apply_defaults()
+        given.arguments[name] = change(given.arguments[name])
+        return run()
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = signature.bind(*arguments, **named)
-            given.apply_defaults()
-            given.arguments[name] = change(given.arguments[name])
-            return original(*given.args, **given.kwargs)
-
-        return call
-
-    return make
+    return lambda original: wrapped(original, call)
 
 
 def with_result(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a maker of functions whose result is changed."""
 
-    def make(original: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            return change(original(*arguments, **named))
-
-        return call
-
-    return make
+    return lambda original: lambda *given, **named: change(original(*given, **named))
 
 
 def skipped(result: Any = None) -> Callable[[Any], Any]:

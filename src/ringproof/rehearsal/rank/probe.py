@@ -7,7 +7,6 @@ A script of ours that runs in the place of a training program reports the same b
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 import sys
@@ -22,7 +21,7 @@ import torch.distributed as dist
 
 from ringproof.rehearsal.program import AttentionCall, Iteration
 from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE
-from ringproof.rehearsal.standins.guard import replace_everywhere
+from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 MODULE = "ringproof_probe"  # under which scripts in the same process find the probe
 
@@ -47,8 +46,8 @@ class Probe:
 
     def watch_training(self, training: Any, evaluation: Any) -> None:
         """Watch the modules that call ``training_log`` and that define ``evaluate``."""
-        training.training_log = self._logged(training.training_log)
-        evaluation.evaluate = self._evaluated(evaluation.evaluate)
+        training.training_log = wrapped(training.training_log, self._logged)
+        evaluation.evaluate = wrapped(evaluation.evaluate, self._evaluated)
 
     def step(self, losses: Mapping[str, float], grad_norm: float | None) -> None:
         """Note the end of a training step."""
@@ -59,46 +58,32 @@ class Probe:
     def watch_attention(self) -> None:
         """Watch Transformer Engine's attention module and its context parallel functions."""
         module = sys.modules[f"{ATTENTION}.dot_product_attention"].DotProductAttention
-        module.forward = self._attended(module.forward)
+        module.forward = wrapped(module.forward, self._attended)
         cp = sys.modules[f"{ATTENTION}.context_parallel"].attn_forward_func_with_cp
-        replace_everywhere({cp: self._communicated(cp)}, PACKAGE.__eq__)
+        replace_everywhere({cp: wrapped(cp, self._communicated)}, PACKAGE.__eq__)
 
-    def _logged(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(training_log)
+    def _logged(self, given: inspect.BoundArguments, training_log: Callable[[], Any]) -> Any:
+        norm = given.arguments.get("grad_norm")
+        losses = _numbers(given.arguments["loss_dict"])
+        self.step(losses, None if norm is None else float(norm))
+        return training_log()
 
-        @functools.wraps(training_log)
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = signature.bind(*arguments, **named).arguments
-            norm = given.get("grad_norm")
-            self.step(_numbers(given["loss_dict"]), None if norm is None else float(norm))
-            return training_log(*arguments, **named)
+    def _evaluated(self, _: inspect.BoundArguments, evaluate: Callable[[], Any]) -> Any:
+        self._evaluating = True
+        try:
+            found = evaluate()
+        finally:
+            self._evaluating = False
+        losses = found[0] if isinstance(found, tuple) else found
+        self.evaluations.append(_numbers(losses or {}))
+        return found
 
-        return call
-
-    def _evaluated(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(evaluate)
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._evaluating = True
-            try:
-                found = evaluate(*arguments, **named)
-            finally:
-                self._evaluating = False
-            losses = found[0] if isinstance(found, tuple) else found
-            self.evaluations.append(_numbers(losses or {}))
-            return found
-
-        return call
-
-    def _attended(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(forward)
-        def call(module: Any, query: Any, *arguments: Any, **named: Any) -> Any:
-            self._path = None
-            result = forward(module, query, *arguments, **named)
-            layout = named.get("qkv_format") or module.qkv_format
-            self._note(module, query, layout)
-            return result
-
-        return call
+    def _attended(self, given: inspect.BoundArguments, forward: Callable[[], Any]) -> Any:
+        self._path = None
+        result = forward()
+        module, query, *_ = given.args
+        self._note(module, query, given.arguments.get("qkv_format") or module.qkv_format)
+        return result
 
     def _note(self, module: Any, query: torch.Tensor, layout: str) -> None:
         layer = module.layer_number or 0
@@ -120,19 +105,12 @@ class Probe:
         noted = (self.iteration, phase, layer, microbatch, comm_type, sizes, ranks, layout, rows)
         self.attention.append(AttentionCall(*noted, without_cp=without_cp))
 
-    def _communicated(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-
-        @functools.wraps(function)
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = signature.bind(*arguments, **named).arguments
-            groups = given["cp_group"]
-            levels = groups if isinstance(groups, list) else [groups]
-            ranks = tuple(tuple(dist.get_process_group_ranks(level)) for level in levels)
-            self._path = (given.get("cp_comm_type", "p2p"), ranks)
-            return function(*arguments, **named)
-
-        return call
+    def _communicated(self, given: inspect.BoundArguments, communicate: Callable[[], Any]) -> Any:
+        groups = given.arguments["cp_group"]
+        levels = groups if isinstance(groups, list) else [groups]
+        ranks = tuple(tuple(dist.get_process_group_ranks(level)) for level in levels)
+        self._path = (given.arguments.get("cp_comm_type", "p2p"), ranks)
+        return communicate()
 
 
 def open_for(probe: Probe) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ringproof.rehearsal.rank.board import Board
-from ringproof.rehearsal.standins.guard import replace_everywhere
+from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 # What a rank sends or contributes, by the parameters of the public function.
 OUTGOING = MappingProxyType({
@@ -189,7 +189,7 @@ def _use_gloo() -> None:
     for name in ("init_process_group", "new_group", "new_subgroups_by_enumeration", "split_group"):
         original = getattr(distributed_c10d, name, None)
         if original is not None:
-            _put(name, _on_gloo(original))
+            _put(name, wrapped(original, _on_gloo))
     barrier = dist.barrier
 
     @functools.wraps(barrier)
@@ -205,36 +205,28 @@ def _use_gloo() -> None:
     dist.is_nccl_available = distributed_c10d.is_nccl_available = lambda: True
 
 
-def _on_gloo(function: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named)
-        if "backend" in signature.parameters:
-            given.arguments["backend"] = "gloo"
-        for dropped in ("pg_options", "device_id"):
-            given.arguments.pop(dropped, None)
-        return function(*given.args, **given.kwargs)
-
-    return call
+def _on_gloo(given: inspect.BoundArguments, create: Callable[[], Any]) -> Any:
+    """Create a process group of gloo, whatever is asked for."""
+    if "backend" in given.signature.parameters:
+        given.arguments["backend"] = "gloo"
+    for dropped in ("pg_options", "device_id"):
+        given.arguments.pop(dropped, None)
+    return create()
 
 
 def _watched(
     original: Callable[..., Any], name: str, outgoing: str | None, traffic: Traffic, board: Board
 ) -> Callable[..., Any]:
-    signature = inspect.signature(original)
+    """Count the calls of a function, and say while it runs what the rank waits for."""
 
-    @functools.wraps(original)
-    def call(*arguments: Any, **named: Any) -> Any:
-        bound = signature.bind(*arguments, **named)
+    def call(bound: inspect.BoundArguments, run: Callable[[], Any]) -> Any:
         given = bound.arguments
         _scale_first(given, outgoing)
         group = group_name(_group_of(given))
         traffic.note(group, name, given.get(outgoing) if outgoing else None)
         text = f"{name} in {group} at {upstream_place()}"
         board.write(text)
-        result = original(*bound.args, **bound.kwargs)
+        result = run()
         board.write()
         if name in ("isend", "irecv") or given.get("async_op"):
             sent = Sent(given["tensor"], traffic.races) if name == "isend" else None
@@ -244,7 +236,7 @@ def _watched(
                     for work in result]  # fmt: skip
         return result
 
-    return call
+    return wrapped(original, call)
 
 
 @dataclass(frozen=True)

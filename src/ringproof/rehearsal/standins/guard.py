@@ -1,7 +1,9 @@
-"""What happens when upstream asks a stand-in for something that it does not have."""
+"""How functions of upstream are replaced, and what happens where a stand-in is missing."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import sys
 import types
@@ -47,6 +49,25 @@ def missing(symbol: str) -> Callable[..., NoReturn]:
 
     refuse.__name__ = refuse.__qualname__ = symbol.rpartition(".")[2]
     return refuse
+
+
+def wrapped(
+    function: Callable[..., Any], around: Callable[[inspect.BoundArguments, Callable[[], Any]], Any]
+) -> Callable[..., Any]:
+    """Return a function that hands its calls to ``around``.
+
+    Args:
+        around: Gets the arguments of a call by their names in the signature of ``function``, and a
+            function that makes the call with what they are by then.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        given = signature.bind(*arguments, **named)
+        return around(given, lambda: function(*given.args, **given.kwargs))
+
+    return call
 
 
 class GuardedModule(types.ModuleType):
