@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -96,14 +97,10 @@ def on_an_old_engine() -> str:
     """What building a2a+p2p attention raises when Transformer Engine says that it is 1.11.0."""
     from megatron.core.extensions import transformer_engine as extension
 
-    asked = extension.is_te_min_version
-    extension.is_te_min_version = lambda version, **_: Version(version) <= Version("1.11.0")
-    try:
-        with layout(context_parallel_size=4, hierarchical_context_parallel_sizes=[2, 2]) as groups:
-            options = {"context_parallel_size": 4, "hierarchical_context_parallel_sizes": [2, 2]}
-            return said(lambda: attention(groups, "a2a+p2p", **options))
-    finally:
-        extension.is_te_min_version = asked
+    options = {"context_parallel_size": 4, "hierarchical_context_parallel_sizes": [2, 2]}
+    old = {"is_te_min_version": lambda version, **_: Version(version) <= Version("1.11.0")}
+    with patch.multiple(extension, **old), layout(**options) as groups:
+        return said(lambda: attention(groups, "a2a+p2p", **options))
 
 
 def expert_groups() -> list[str]:

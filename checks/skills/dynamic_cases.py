@@ -24,9 +24,7 @@ from torch.distributed.distributed_c10d import _get_all_pg_configs
 
 from checks.skills import dynamic_batches as batches
 from checks.skills.core_cases import layout, said
-from checks.skills.shared import REPOSITORY, Group, blocks
-
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+from checks.skills.shared import REPOSITORY, SMALL, Group, blocks
 
 # --- groups ---
 

@@ -9,13 +9,16 @@ case behave alike, so that one call can run many cases.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -66,13 +69,6 @@ class Case:
     direct: bool = False
 
     @property
-    def torch_dtype(self) -> torch.dtype:
-        """Dtype of everything."""
-        found = getattr(torch, self.dtype)
-        assert isinstance(found, torch.dtype)
-        return found
-
-    @property
     def slots(self) -> tuple[int, ...]:
         """Rows of each sequence, padding included."""
         return self.padded or self.lengths
@@ -104,26 +100,21 @@ def _case(given: dict[str, Any]) -> Case:
 
 def observed(case: Case) -> dict[str, Any]:
     """Run one case; see `attend`."""
-    live: list[int] = []
-    sent = {"forward": 0, "backward": 0}
+    found: dict[str, Any] = {"error": None, "raised": "", "place": ""}
+    found |= {"live": [], "sent": {"forward": 0, "backward": 0}}
     try:
-        with _exchanges_counted(live, sent), _collectives_counted(sent):
-            error = difference(case, lambda *local: _upstream(case, *local), _order(case))
-            return {"error": error, "raised": "", "place": "", "live": live, "sent": sent}
+        with _counted(found["live"], found["sent"]):
+            run = functools.partial(_upstream, case)
+            return {**found, "error": difference(case, run, _order(case))}
     except Exception as raised:
-        text = f"{type(raised).__name__}: {raised}"
-        place = _place(raised)
-        return {"error": None, "raised": text, "place": place, "live": live, "sent": sent}
+        return {**found, "raised": f"{type(raised).__name__}: {raised}", "place": _place(raised)}
 
 
 def _place(error: BaseException) -> str:
     """The innermost function of Transformer Engine in a traceback."""
-    trace, found = error.__traceback__, ""
-    while trace is not None:
-        if "/transformer_engine/" in trace.tb_frame.f_code.co_filename:
-            found = trace.tb_frame.f_code.co_name
-        trace = trace.tb_next
-    return found
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame.name for frame in frames if "/transformer_engine/" in frame.filename]
+    return found[-1] if found else ""
 
 
 def _phase() -> str:
@@ -132,36 +123,28 @@ def _phase() -> str:
 
 
 @contextmanager
-def _collectives_counted(sent: dict[str, int]) -> Iterator[None]:
-    """Count the bytes that attention's collectives send to other ranks, each to each."""
-    originals = {name: getattr(dist, name) for name in SENT_SHARE}
+def _counted(live: list[int], sent: dict[str, int]) -> Iterator[None]:
+    """Count the bytes that attention sends to other ranks, and the buffers of its ring.
 
-    def counted(name: str) -> Callable[..., Any]:
-        def call(output: Any, given: Any, *arguments: Any, **named: Any) -> Any:
-            ranks = dist.get_world_size(named.get("group"))
-            sent[_phase()] += given.nbytes * (ranks - 1) // (ranks if SENT_SHARE[name] else 1)
-            return originals[name](output, given, *arguments, **named)
-
-        return call
-
-    for name in originals:
-        setattr(dist, name, counted(name))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
-
-
-@contextmanager
-def _exchanges_counted(live: list[int], sent: dict[str, int]) -> Iterator[None]:
-    """Count what the ring sends, and its distinct buffers alive at each forward exchange."""
+    Args:
+        live: Gets the number of distinct buffers that are alive at each forward exchange.
+    """
     module = sys.modules[f"{ENGINE}.context_parallel"]
     exchange = module.flash_attn_p2p_communicate
     signature = inspect.signature(exchange)
     seen: dict[int, weakref.ref[torch.Tensor]] = {}
 
-    def counted(*arguments: Any, **named: Any) -> Any:
+    def collective(name: str) -> Callable[..., Any]:
+        original = getattr(dist, name)
+
+        def call(output: Any, given: Any, *arguments: Any, **named: Any) -> Any:
+            ranks = dist.get_world_size(named.get("group"))
+            sent[_phase()] += given.nbytes * (ranks - 1) // (ranks if SENT_SHARE[name] else 1)
+            return original(output, given, *arguments, **named)
+
+        return call
+
+    def ring(*arguments: Any, **named: Any) -> Any:
         given = signature.bind(*arguments, **named).arguments
         sent[_phase()] += given["send_tensor"].nbytes
         if _phase() == "forward":
@@ -170,11 +153,12 @@ def _exchanges_counted(live: list[int], sent: dict[str, int]) -> Iterator[None]:
             live.append(sum(buffer() is not None for buffer in seen.values()))
         return exchange(*arguments, **named)
 
-    module.flash_attn_p2p_communicate = counted
-    try:
+    collectives = {name: collective(name) for name in SENT_SHARE}
+    with (
+        patch.multiple(dist, **collectives),
+        patch.multiple(module, flash_attn_p2p_communicate=ring),
+    ):
         yield
-    finally:
-        module.flash_attn_p2p_communicate = exchange
 
 
 def difference(case: Case, attention: Attention, ranks: Sequence[int] | None = None) -> float:
@@ -191,15 +175,13 @@ def difference(case: Case, attention: Attention, ranks: Sequence[int] | None = N
     """
     ranks = range(dist.get_world_size()) if ranks is None else ranks
     rows, real = rows_of(case, ranks), real_rows(case)
-    generator = torch.Generator().manual_seed(7)
+    generator, dtype = torch.Generator().manual_seed(7), getattr(torch, case.dtype)
     shapes = {"q": case.heads, "k": case.kv_heads, "v": case.kv_heads}
     whole = {
-        name: torch.randn(
-            sum(case.slots), heads, WIDTH, dtype=case.torch_dtype, generator=generator
-        )
+        name: torch.randn(sum(case.slots), heads, WIDTH, dtype=dtype, generator=generator)
         for name, heads in shapes.items()
     }
-    seed = torch.randn(whole["q"].shape, dtype=case.torch_dtype, generator=generator)
+    seed = torch.randn(whole["q"].shape, dtype=dtype, generator=generator)
     seed[~real] = 0.0
     local = {name: value[rows].clone().requires_grad_() for name, value in whole.items()}
     out = attention(*local.values())

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 
 from checks.skills.core_cases import answer, layout, said
-from checks.skills.dynamic_cases import SMALL
-from checks.skills.shared import Group
+from checks.skills.shared import SMALL, Group
 
 PACKED = {
     "dynamic_context_parallel": True,

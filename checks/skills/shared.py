@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from ringproof.harness.cards import Card, load_card
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}  # of a TransformerConfig
 
 # Calls that put text on a stream or into a log, by the last part of their name.
 OUTPUT_NAMES = (
@@ -60,9 +62,10 @@ def check_release(card: Path, record_property: Callable[[str, object], None]) ->
     assert installed == load_card(card).upstreams["megatron-core"].version
 
 
-def parse_package(root: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python file below a folder with its syntax tree."""
-    for path in sorted(root.rglob("*.py")):
+def parse_core() -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python file of the megatron-core that is imported, with its syntax tree."""
+    (root,) = importlib.import_module("megatron.core").__path__
+    for path in sorted(Path(root).rglob("*.py")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield path, ast.parse(path.read_bytes(), filename=str(path))

@@ -9,10 +9,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from pathlib import Path
 from types import SimpleNamespace
 
-import megatron.core
 import pytest
 import torch
 from megatron.core.models.common.embeddings import rotary_pos_embedding
@@ -28,10 +26,9 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 
-from checks.skills.shared import REPOSITORY, Group, check_release, output_calls, parse_package
+from checks.skills.shared import REPOSITORY, SMALL, Group, check_release, output_calls, parse_core
 
 CARD = REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml"
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 SCHEDULING_FILES = ("data_schedule.py", "hybrid_cp_schedule.py", "packed_seq_params.py")
 
 
@@ -261,7 +258,7 @@ def test_mamba_heads_and_groups_must_divide(heads, groups, size, message):
 
 
 def test_scheduling_prints_nothing():
-    trees = dict(parse_package(Path(next(iter(megatron.core.__path__)))))
+    trees = dict(parse_core())
     chosen = {path.name: tree for path, tree in trees.items() if path.name in SCHEDULING_FILES}
     assert set(chosen) == set(SCHEDULING_FILES)
     assert [name for name, tree in chosen.items() if any(output_calls(tree))] == []

@@ -19,7 +19,8 @@ from megatron.core.transformer.enums import CudaGraphScope
 from megatron.core.transformer.module import GraphableMegatronModule
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
+from checks.skills.shared import SMALL
+
 DYNAMIC = {"hybrid_context_parallel": True, "max_seqlen_per_dp_cp_rank": 16}
 TENSORS_ONLY = "CUDA graph accepts only Tensor inputs"
 

@@ -7,18 +7,22 @@ Nothing skips: a missing megatron-core is a failure.
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-import megatron.core
 import pytest
 import torch.distributed as dist
 from megatron.core.transformer import TransformerConfig, cuda_graphs
 from megatron.core.transformer.enums import CudaGraphScope
 
-from checks.skills.shared import REPOSITORY, check_release, mentions, output_calls, parse_package
+from checks.skills.shared import (
+    REPOSITORY,
+    SMALL,
+    check_release,
+    mentions,
+    output_calls,
+    parse_core,
+)
 
 CARD = REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml"
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 DYNAMIC = {"hybrid_context_parallel": True, "max_seqlen_per_dp_cp_rank": 16}
 
 
@@ -28,7 +32,7 @@ def config_with(**fields):
 
 @pytest.fixture(scope="module")
 def package():
-    return tuple(parse_package(Path(next(iter(megatron.core.__path__)))))
+    return tuple(parse_core())
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):

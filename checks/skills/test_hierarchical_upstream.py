@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from pathlib import Path
 
-import megatron.core
 import pytest
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -22,12 +20,13 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from checks.skills.shared import (
     REPOSITORY,
+    SMALL,
     Group,
     check_release,
     literals,
     mentions,
     output_calls,
-    parse_package,
+    parse_core,
 )
 from ringproof.harness.cards import load_card
 from ringproof.rehearsal.program import calling
@@ -38,7 +37,6 @@ LEVELS = [
     ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0", [0, 1]],
     ["HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1", [1, 3]],
 ]
-SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}
 
 
 @pytest.fixture(scope="module", params=["megatron-core", "megatron-lm-main", "megatron-lm-dev"])
@@ -61,7 +59,7 @@ def found(ranks):
 
 @pytest.fixture(scope="module")
 def package():
-    return tuple(parse_package(Path(next(iter(megatron.core.__path__)))))
+    return tuple(parse_core())
 
 
 def test_installed_release_is_the_one_on_the_card(record_property):
