@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ringproof.rehearsal.program import AttentionCall, GroupTraffic, RankReport
@@ -9,19 +11,8 @@ from ringproof.rehearsal.verdict.path import PathTaken, executed, named, read_as
 
 
 def call(ranks: tuple[tuple[int, ...], ...], kind: str = "p2p", **changes: object) -> AttentionCall:
-    given = {
-        "iteration": 1,
-        "phase": "train",
-        "layer": 1,
-        "microbatch": 0,
-        "comm_type": kind,
-        "sizes": tuple(len(level) for level in ranks),
-        "ranks": ranks,
-        "layout": "thd",
-        "tokens": 64,
-        **changes,
-    }
-    return AttentionCall(**given)
+    sizes = tuple(len(level) for level in ranks)
+    return replace(AttentionCall(1, "train", 1, 0, kind, sizes, ranks, "thd", 64), **changes)
 
 
 def report(rank: int, *calls: AttentionCall, traffic: tuple[GroupTraffic, ...] = ()) -> RankReport:

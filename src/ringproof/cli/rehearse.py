@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from ringproof.budget import Machine
 from ringproof.cli.options import (
@@ -183,8 +184,17 @@ def _name(words: Sequence[str], launch: Launch) -> str:
 @contextlib.contextmanager
 def rank_progress(console: Console) -> Iterator[Callable[[str, str], None]]:
     """Show progress on stderr: one changing line on a terminal, plain lines anywhere else."""
+    last = ("", 0.0)  # the phase and the time of the last line
+
+    def tell(phase: str, line: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if phase != last[0] or now - last[1] >= SECONDS_BETWEEN_LINES:
+            last = phase, now
+            console.print(f"{phase}: {line}", markup=False, highlight=False, soft_wrap=True)
+
     if not console.is_terminal:
-        yield _Lines(console)
+        yield tell
         return
     with console.status("starting") as status:
         yield lambda phase, line: status.update(_escaped(f"{phase}: {line}"))
@@ -200,23 +210,7 @@ def _brief(line: str) -> str:
     return f"{running} ranks running, {doing}"
 
 
-class _Lines:
-    """Progress as a line at each phase's start and now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._phase, self._last = console, "", 0.0
-
-    def __call__(self, phase: str, line: str) -> None:
-        now = time.monotonic()
-        if phase == self._phase and now - self._last < SECONDS_BETWEEN_LINES:
-            return
-        self._phase, self._last = phase, now
-        self._console.print(f"{phase}: {line}", markup=False, highlight=False, soft_wrap=True)
-
-
 def _escaped(text: str) -> str:
-    from rich.markup import escape
-
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
 
 

@@ -13,14 +13,14 @@ from ringproof.errors import InputError
 from ringproof.harness.logs.report import GroupsReport, as_text, read_groups
 from ringproof.harness.logs.training.log import read_log
 from ringproof.harness.logs.training.series import parse_columns
-from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison, compare_logs
+from ringproof.harness.logs.training.verdict import SeriesComparison, compare_logs
 from ringproof.harness.proofs.environment import Environment
 from ringproof.rehearsal.smoke.pair import Half, Pair
 from ringproof.rehearsal.smoke.running import rank_logs
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 FORMAT = 1
-LOSS_LINE = re.compile(r"iteration\s+\d+/\s*\d+.*lm loss")
+LOSS_LINE = r"iteration\s+\d+/\s*\d+.*lm loss"
 SERIES = ("loss", "grad_norm")
 
 
@@ -61,12 +61,11 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> Verdict:
     """
     shown = tuple(_shown(pair, half) for half in pair.halves)
     found = [*problems, *(problem for one in shown for problem in one.problems)]
-    compared: tuple[Comparison, ...] = ()
+    losses: tuple[SeriesComparison, ...] = ()
     try:
-        compared = _compared(pair)
+        losses = tuple(_compared(pair))
     except InputError as error:
         found.append(f"losses cannot be compared: {error}")
-    losses = tuple(series for one in compared for series in one.series)
     found += [
         f"{one.name} differs by {_largest(one):.1e} at most, beyond {_tolerance(pair, one.name):g}"
         for one in losses
@@ -95,24 +94,23 @@ def _has(path: Path, pattern: str) -> bool:
         return any(re.search(pattern, line) for line in stream)
 
 
-def _compared(pair: Pair) -> tuple[Comparison, ...]:
+def _compared(pair: Pair) -> Iterator[SeriesComparison]:
     """Compare each series within its own tolerance."""
-    logs = [_training_log(pair.folder(half), half.name) for half in pair.halves]
-    found = []
+    logs = [_training_log(pair, half) for half in pair.halves]
     for name in SERIES:
         on, off = (
-            read_log(str(path), half.name, parse_columns(name, None), format_name="megatron")
+            read_log(path, half.name, parse_columns(name, None), format_name="megatron")
             for path, half in zip(logs, pair.halves, strict=True)
         )
-        found.append(compare_logs(on, off, (name,), _tolerance(pair, name)))
-    return tuple(found)
+        yield from compare_logs(on, off, (name,), _tolerance(pair, name)).series
 
 
-def _training_log(folder: Path, name: str) -> Path:
-    path = next((path for path in rank_logs(folder) if _has(path, LOSS_LINE.pattern)), None)
+def _training_log(pair: Pair, half: Half) -> str:
+    logs = rank_logs(pair.folder(half))
+    path = next((str(path) for path in logs if _has(path, LOSS_LINE)), None)
     if path is None:
         remedy = "look into the logs of the ranks"
-        raise InputError(f"feature {name}", None, "no rank logged a loss", remedy)
+        raise InputError(f"feature {half.name}", None, "no rank logged a loss", remedy)
     return path
 
 
@@ -174,30 +172,27 @@ def record(verdict: Verdict, machine: Environment, scheduler: str) -> dict[str, 
         "dtype": setting.dtype,
         "passed": verdict.passed,
         "problems": verdict.problems,
-        "programs": [_program(one) for one in verdict.shown],
-        "losses": [_series(pair, one) for one in verdict.losses],
-    }
-
-
-def _program(shown: Shown) -> dict[str, Any]:
-    groups = shown.groups
-    return {
-        "feature": shown.half.name,
-        "arguments": " ".join(shown.half.arguments),
-        "verdict": groups and groups.decision.verdict.value,
-        "proof": groups and groups.decision.proof.value,
-        "level_sizes": groups and groups.decision.level_sizes,
-        "as_expected": groups and groups.as_expected,
-    }
-
-
-def _series(pair: Pair, series: SeriesComparison) -> dict[str, Any]:
-    return {
-        "name": series.name,
-        "on": list(series.a_values),
-        "off": list(series.b_values),
-        "largest_difference": _largest(series),
-        "tolerance": _tolerance(pair, series.name),
-        "hidden_by_print": series.resolution[1],
-        "within": series.within,
+        "programs": [
+            {
+                "feature": half.name,
+                "arguments": " ".join(half.arguments),
+                "verdict": groups and groups.decision.verdict.value,
+                "proof": groups and groups.decision.proof.value,
+                "level_sizes": groups and groups.decision.level_sizes,
+                "as_expected": groups and groups.as_expected,
+            }
+            for half, groups in ((one.half, one.groups) for one in verdict.shown)
+        ],
+        "losses": [
+            {
+                "name": series.name,
+                "on": list(series.a_values),
+                "off": list(series.b_values),
+                "largest_difference": _largest(series),
+                "tolerance": _tolerance(pair, series.name),
+                "hidden_by_print": series.resolution[1],
+                "within": series.within,
+            }
+            for series in verdict.losses
+        ],
     }

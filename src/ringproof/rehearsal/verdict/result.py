@@ -187,6 +187,7 @@ def _refused(refusal: Refusal) -> str:
 def _variant(variant: Variant) -> dict[str, Any]:
     agreement, path = _agreement(variant.agreement), variant.path
     asked = {**asdict(path.asked), "text": str(path.asked)}
+    launch = ("source", "script", "ranks", "notes")
     return {
         "name": variant.name,
         "headline": variant.headline,
@@ -199,12 +200,7 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "largest_relative_difference": agreement["largest_relative_difference"],
         "agreement": agreement,
         "shrunk": [asdict(change) for change in variant.changes],
-        "launch": {
-            "source": variant.source,
-            "script": variant.script,
-            "ranks": variant.ranks,
-            "notes": variant.notes,
-        },
+        "launch": {name: getattr(variant, name) for name in launch},
         "megatron": variant.megatron,
         "transformer_engine": variant.engine,
         "attention_by_transformer_engine": variant.own_attention if variant.starts else None,
@@ -236,12 +232,8 @@ def _difference(item: Difference) -> dict[str, Any]:
 def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | None:
     if small is None:
         return None
-    data: dict[str, Any] = {
-        "script": small.script,
-        "arguments": small.arguments,
-        "environment": small.environment,
-        "ranks": small.ranks,
-    }
+    names = ("script", "arguments", "environment", "ranks")
+    data = {name: getattr(small, name) for name in names}
     if outcome is not None:
         data.update(
             seconds=round(outcome.seconds, 2),
