@@ -7,15 +7,17 @@ sample run on one rank, `groups` on any number.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import itertools
 import random
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from types import FrameType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -453,6 +455,18 @@ def own_loop(snippet: str) -> dict[str, Any]:
         second = said(lambda: wrap_data_iterator(samples([16, 16]), config, 2)) if place else ""
         dist.barrier()  # the first rank serves the store: it must not end before the others
     return {"sizes": sizes, "returned": len(names["wrapped"]), "second": second}
+
+
+def leave_tokenizers_out() -> None:
+    """Let the program of 0.16.1 import ``six`` and ``regex``, and watch its training loop.
+
+    It needs neither. Where they are installed they are used: transformers, if it is there too,
+    calls ``regex``.
+    """
+    for name in ("six", "regex"):
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
+    importlib.import_module("megatron.training.training")  # before the script, to be watched
 
 
 def count_sizes() -> None:

@@ -46,6 +46,31 @@ NEED_A_GROUP = {  # later commits ask torch about the group, which in these test
 ABOUT_THE_RELEASE = {"test_installed_release_is_the_one_on_the_card"}
 
 
+class Outcomes:
+    """A plugin of pytest that keeps the worst outcome of each test function, with its reason."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out tests that start ranks themselves: they take the commit as a parameter."""
+        items[:] = [item for item in items if "stage" not in getattr(item, "fixturenames", ())]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.partition("::")[2].partition("[")[0]
+        if not report.passed:
+            self.found[name] = f"{report.outcome}: {report.longreprtext[-600:]}"
+        elif report.when == "call":
+            self.found.setdefault(name, "passed")
+
+
+def outcomes(files: list[str]) -> dict[str, str]:
+    """Run test files in a rank that imported upstream; return outcomes by test function."""
+    kept = Outcomes()
+    pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", *files], plugins=[kept])
+    return kept.found
+
+
 def names(*files: str) -> list[str]:
     """Test functions that can run on another commit: those that start no ranks themselves."""
     found: set[str] = set()
@@ -65,7 +90,7 @@ def names(*files: str) -> list[str]:
 
 def reruns(stage, upstream_of, versions, *files):
     """Outcomes by test function, for each version of the dynamic CP card."""
-    call = ("checks.skills.rerun:outcomes", 1, list(files))
+    call = ("checks.skills.test_reruns:outcomes", 1, list(files))
     return {name: stage.call(*call, upstream=upstream_of(name))[0] for name in versions}
 
 
