@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
@@ -45,19 +46,12 @@ def groups(asked: dict[str, Any]) -> list[dict[str, Any]]:
     from megatron.core import parallel_state as state
 
     kept = f"_{asked['line'].upper()}_DP_CP_GROUPS"
-    lookup = getattr(state, f"get_{asked['line']}_data_context_parallel_groups")
     answers = []
     for options in asked["layouts"]:
         found: dict[str, Any] = {"groups": {}, "refused": ""}
         try:
             with layout(**options):
-                for size in range(1, dist.get_world_size() + 1):
-                    try:
-                        group = lookup(group_size=size)
-                    except KeyError:
-                        continue
-                    ranks = dist.get_process_group_ranks(group)
-                    found["groups"][str(size)] = {"desc": group.group_desc, "ranks": ranks}
+                found["groups"] = looked_up(asked["line"])
                 found["listed"] = sorted({one["pg_desc"] for one in _get_all_pg_configs()})
                 found["held"] = sorted(getattr(state, kept))
         except AssertionError as error:
@@ -67,6 +61,20 @@ def groups(asked: dict[str, Any]) -> list[dict[str, Any]]:
         answers.append(found)
     dist.barrier()  # the first rank serves the store: it must not end before the others
     return answers
+
+
+def looked_up(line: str) -> dict[str, dict[str, Any]]:
+    """Description and ranks of every group that this rank can look up, by CP size."""
+    from megatron.core import parallel_state as state
+
+    lookup = getattr(state, f"get_{line}_data_context_parallel_groups")
+    found = {}
+    for size in range(1, dist.get_world_size() + 1):
+        with suppress(KeyError):
+            group = lookup(group_size=size)
+            ranks = dist.get_process_group_ranks(group)
+            found[str(size)] = {"desc": group.group_desc, "ranks": ranks}
+    return found
 
 
 # --- plans ---
