@@ -291,7 +291,8 @@ SCRIPT = """
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 ARGS="--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 4096 --bf16
  --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --train-iters 1000
- --lr 1e-4 --normalization RMSNorm --swiglu --position-embedding-type rope --disable-bias-linear
+ --lr 1e-4 --eval-interval 100 --normalization RMSNorm --swiglu --disable-bias-linear
+ --position-embedding-type rope
  --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/m --data-path /data/d"
 torchrun --nproc-per-node 8 --nnodes ${NNODES:-2} pretrain_gpt.py $ARGS \\
     --context-parallel-size 4 --cp-comm-type a2a+p2p $LEVELS
