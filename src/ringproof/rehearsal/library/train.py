@@ -1,27 +1,35 @@
 """Trains a GPT with megatron-core's library: its groups, model, schedules, wrapper and optimizer.
 
 Runs in ranks like a training program and takes the options of one (see `options`). What it adds
-itself is what megatron-core leaves to programs: samples, the loss function and the loop.
+itself is what megatron-core leaves to programs: samples, which are the same for every layout of
+ranks, the loss function and the loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
+from megatron.core import parallel_state, utils
 from megatron.core.datasets.data_schedule import HybridCPDataLoaderWrapper
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
-from ringproof.rehearsal.library import building, data
+from ringproof.rehearsal.library import building
 from ringproof.rehearsal.library.options import parse
 from ringproof.rehearsal.rank.probe import log_evaluation, log_step, world
+
+Sample = dict[str, Tensor]
+EVALUATION = 1_000_000  # first sample of evaluations
 
 
 def main() -> None:
@@ -52,9 +60,10 @@ def train(options: argparse.Namespace) -> None:
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
     if options.overlap_grad_reduce:
-        config.no_sync_func = [chunk.no_sync for chunk in model]
-        config.no_sync_func = config.no_sync_func[0] if len(model) == 1 else config.no_sync_func
-    count = data.microbatches(options)
+        contexts = [chunk.no_sync for chunk in model]
+        config.no_sync_func = contexts if len(model) > 1 else contexts[0]
+    per_step = options.micro_batch_size * parallel_state.get_data_parallel_world_size()
+    count = options.global_batch_size // per_step  # samples of each data parallel rank
     for step in range(options.train_iters):
         for chunk in model:
             chunk.zero_grad_buffer()
@@ -64,7 +73,7 @@ def train(options: argparse.Namespace) -> None:
         log_step({"lm loss": losses} if losses is not None else {}, float(norm))
         if (step + 1) % options.eval_interval == 0:
             with torch.no_grad():
-                start = data.EVALUATION + step * options.global_batch_size
+                start = EVALUATION + step * options.global_batch_size
                 found = _passes(options, config, model, start, count, forward_only=True)
             log_evaluation({} if found is None else {"lm loss": found})
 
@@ -88,7 +97,7 @@ def _passes(
 
 
 def _iterator(options: argparse.Namespace, config: Any, start: int, count: int) -> Iterator[Any]:
-    single = data.samples(options, start)
+    single = samples(options, start)
     if not options.hybrid_context_parallel:
         return single
     batch = [next(single) for _ in range(count)]
@@ -98,7 +107,7 @@ def _iterator(options: argparse.Namespace, config: Any, start: int, count: int) 
 
 def _forward(iterator: Iterator[Any], model: Any) -> tuple[Tensor, Any]:
     """Megatron-core's ``forward_step_func``: the output of one microbatch and its loss function."""
-    batch, packed = data.on_this_rank(_shared(iterator))
+    batch, packed = on_this_rank(_shared(iterator))
     mask = batch["loss_mask"]
     extra = {} if packed is None else {"packed_seq_params": packed}
     output = model(
@@ -144,6 +153,64 @@ def _average(held: Sequence[Mapping[str, Tensor]], *, by_tokens: bool) -> float 
     means = (pairs[:, 0] / pairs[:, 1]).mean()
     dist.all_reduce(means, group=group)
     return float(means) / group.size()
+
+
+def samples(options: argparse.Namespace, start: int) -> Iterator[Sample]:
+    """Yield this data parallel rank's samples, ``[tokens]`` each, from global number ``start`` on.
+
+    Packed samples also have ``cu_seqlens`` and ``max_seqlen``.
+    """
+    rank = parallel_state.get_data_parallel_rank()
+    size = parallel_state.get_data_parallel_world_size()
+    rows = Path(options.data_path).read_text().splitlines() if options.sft else []
+    for number in itertools.count(start + rank, size):
+        yield _conversations(rows[number % len(rows)]) if rows else _drawn(options, number)
+
+
+def _drawn(options: argparse.Namespace, number: int) -> Sample:
+    tokens = np.random.default_rng(number).integers(1, options.vocab_size, options.seq_length + 1)
+    whole = torch.from_numpy(tokens)
+    return {
+        "tokens": whole[:-1],
+        "labels": whole[1:],
+        "loss_mask": torch.ones(options.seq_length),
+        "position_ids": torch.arange(options.seq_length),
+    }
+
+
+def _conversations(row: str) -> Sample:
+    """A packed sample; the last token of each conversation predicts nothing."""
+    parts = [[int(w) for w in turn["content"].split()] for turn in json.loads(row)["messages"]]
+    lengths = torch.tensor([len(part) for part in parts])
+    bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    tokens = torch.tensor([word for part in parts for word in part])
+    mask = torch.ones(len(tokens))
+    mask[bounds[1:] - 1] = 0.0
+    return {
+        "tokens": tokens,
+        "labels": tokens.roll(-1),
+        "loss_mask": mask,
+        "position_ids": torch.cat([torch.arange(len(part)) for part in parts]),
+        "cu_seqlens": bounds.int(),
+        "max_seqlen": lengths.max().int(),
+    }
+
+
+def on_this_rank(sample: Sample) -> tuple[Sample, Any]:
+    """Cut a sample to this rank's share by megatron-core's own functions.
+
+    Returns:
+        The batch ``[1, tokens]`` and parameters of packed attention, ``None`` without packing.
+    """
+    sample = dict(sample)
+    if "local_cp_size" in sample:
+        size = int(sample.pop("local_cp_size"))
+        return utils.get_batch_on_this_hybrid_cp_rank(sample, size)
+    bounds, longest = sample.pop("cu_seqlens", None), sample.pop("max_seqlen", None)
+    batch = {name: value[None] for name, value in sample.items()}
+    if bounds is None or longest is None:
+        return utils.get_batch_on_this_cp_rank(batch), None
+    return utils.get_thd_batch_on_this_cp_rank(batch, bounds, bounds, longest[None])
 
 
 if __name__ == "__main__":
