@@ -25,7 +25,7 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import read_command
 from ringproof.rehearsal.program import Upstream
-from ringproof.rehearsal.smoke.pair import Setting, Size, make_pair
+from ringproof.rehearsal.smoke.pair import Setting, make_pair
 from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
@@ -471,8 +471,8 @@ def launched(checkout: Path, tmp_path: Path) -> Callable[[str, float], list[str]
         python.write_text(f"#!/bin/bash\n{body}\n")
         python.chmod(0o755)
         upstream = Upstream(checkout, "git:main", Path(), "", None)
-        setting = Setting(upstream, True, tmp_path / "logs", str(python))
-        pair = make_pair("hcp", Size(4, 1), setting, skills=Path("skills"), steps=2)
+        setting = Setting(4, 1, upstream, True, tmp_path / "logs", str(python))
+        pair = make_pair("hcp", setting, skills=Path("skills"), steps=2)
         return run_pair(pair, timeout=timeout, progress=lambda *_: None)
 
     return run
@@ -497,7 +497,7 @@ def test_a_program_that_takes_too_long_is_ended(launched, tmp_path: Path) -> Non
 
 
 def test_too_many_ranks_for_the_machine_are_refused() -> None:
-    estimate(Size(8, 1)).check(Machine(cores=2, free=4 << 30))
+    estimate(8).check(Machine(cores=2, free=4 << 30))
     for machine in (Machine(cores=2, free=1 << 30), Machine(cores=0.25, free=None)):
         with pytest.raises(InputError, match="--nproc"):
-            estimate(Size(8, 1)).check(machine)
+            estimate(8).check(machine)

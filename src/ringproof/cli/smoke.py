@@ -31,9 +31,10 @@ from ringproof.files import write_atomically
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
+    from ringproof.rehearsal.program import Upstream
     from ringproof.rehearsal.smoke.commands import Job
     from ringproof.rehearsal.smoke.judging import Verdict
-    from ringproof.rehearsal.smoke.pair import Pair, Setting, Size
+    from ringproof.rehearsal.smoke.pair import Pair, Setting
 
 CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 ENGINE = "transformer-engine"
@@ -143,16 +144,17 @@ def megatron(
     """
     from ringproof.rehearsal.smoke import judging
     from ringproof.rehearsal.smoke.commands import Job, lines
-    from ringproof.rehearsal.smoke.pair import Size, make_pair
+    from ringproof.rehearsal.smoke.pair import Setting, make_pair
 
-    size, folder = Size(nproc, nodes), (out or Path("build/smoke") / feature).resolve()
-    setting = _setting(repo, te, device, folder, cache_folder(cache), offline)
-    pair = make_pair(feature, size, setting, skills=skills, steps=steps)
+    upstream = _upstream(repo, te, device, cache_folder(cache), offline)
+    folder = (out or Path("build/smoke") / feature).resolve()
+    setting = Setting(nproc, nodes, upstream, device == "cpu", folder)
+    pair = make_pair(feature, setting, skills=skills, steps=steps)
     if dry_run:
         _echo(lines(pair, _endpoint(nodes, rendezvous)))
     if slurm or kubernetes:
         places = {"--repo": repo, "--te": te, "--skills": skills, "--record": record}
-        again = (*_words(size, device, steps), *_absolute(places))
+        again = (*_words(setting, device, steps), *_absolute(places))
         job = Job(again, minutes, image, _claim(kubernetes, image, claim))
         _write_jobs(pair, job, {"slurm": slurm, "kubernetes": kubernetes})
     if dry_run or slurm or kubernetes:
@@ -165,8 +167,8 @@ def megatron(
         raise typer.Exit(1)
 
 
-def _words(size: Size, device: str, steps: int) -> tuple[str, ...]:
-    counts = ("--nproc", str(size.nproc), "--nodes", str(size.nodes), "--steps", str(steps))
+def _words(setting: Setting, device: str, steps: int) -> tuple[str, ...]:
+    counts = ("--nproc", str(setting.nproc), "--nodes", str(setting.nodes), "--steps", str(steps))
     return (*counts, "--device", device)
 
 
@@ -210,13 +212,11 @@ def _claim(kubernetes: str, image: str, claim: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _setting(
-    repo: str, te: str | None, device: str, folder: Path, cache: Path, offline: bool
-) -> Setting:
+def _upstream(repo: str, te: str | None, device: str, cache: Path, offline: bool) -> Upstream:
     """Open upstream's code; on CUDA the Transformer Engine that is installed."""
     from ringproof.harness.stack.products import checked_out
     from ringproof.rehearsal.program import Upstream
-    from ringproof.rehearsal.smoke.pair import SCRIPT, Setting
+    from ringproof.rehearsal.smoke.pair import SCRIPT
     from ringproof.rehearsal.sources import open_megatron, open_upstream
 
     if device not in DEVICES:
@@ -233,23 +233,23 @@ def _setting(
     if not (upstream.megatron / SCRIPT).is_file():
         raise InputError("--repo", repo, f"has no {SCRIPT}", "name a checkout; wheels have none")
     commit = checked_out(upstream.megatron)
-    if commit is not None:
-        upstream = replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
-    return Setting(upstream, device == "cpu", folder)
+    if commit is None:
+        return upstream
+    return replace(upstream, megatron_name=f"{upstream.megatron_name}#commit={commit}")
 
 
 def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]:
     """Run both programs on this machine; return why one did not run through."""
     from ringproof.rehearsal.smoke import running
 
-    if pair.size.nodes > 1:
+    if pair.setting.nodes > 1:
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
-        raise InputError("--nodes", pair.size.nodes, "only one node is started here", remedy)
+        raise InputError("--nodes", pair.setting.nodes, "only one node is started here", remedy)
     if not pair.setting.cpu:
         require_packages("--device", ("torch",))
-        running.require_gpus(pair.size.ranks)
+        running.require_gpus(pair.setting.ranks)
     elif machine is not None:
-        running.estimate(pair.size).check(machine)
+        running.estimate(pair.setting.nproc).check(machine)
     with rank_progress(Console(stderr=True)) as progress:
         return tuple(running.run_pair(pair, timeout=timeout, progress=progress))
 

@@ -26,7 +26,7 @@ _TEMPLATES = ImmutableSandboxedEnvironment(
 def environment(pair: Pair, half: Half) -> Mapping[str, str]:
     """Return the variables that a program needs besides those of the shell."""
     own = {"OMP_NUM_THREADS": "1"}
-    if pair.setting.cpu and pair.size.nodes == 1:
+    if pair.setting.cpu and pair.setting.nodes == 1:
         own["GLOO_SOCKET_IFNAME"] = "lo"
     return MappingProxyType({**half.environment, **own})
 
@@ -40,11 +40,11 @@ def torchrun(pair: Pair, half: Half, endpoint: str = "") -> tuple[str, ...]:
     setting, upstream = pair.setting, pair.setting.upstream
     words = [setting.python, "-m", "torch.distributed.run"]
     if endpoint:
-        words += ["--nnodes", str(pair.size.nodes), "--rdzv-backend", "c10d"]
+        words += ["--nnodes", str(pair.setting.nodes), "--rdzv-backend", "c10d"]
         words += ["--rdzv-endpoint", endpoint, "--rdzv-id", f"{pair.feature}-{half.name}"]
     else:
         words += ["--standalone", "--nnodes", "1"]
-    words += ["--nproc-per-node", str(pair.size.nproc), "--max-restarts", "0"]
+    words += ["--nproc-per-node", str(pair.setting.nproc), "--max-restarts", "0"]
     words += ["--log-dir", str(pair.folder(half)), "--redirects", "3"]
     if not setting.cpu:
         return (*words, str(upstream.megatron / SCRIPT), *half.arguments)
@@ -95,9 +95,7 @@ def render(template: str, pair: Pair, job: Job) -> str:
         name=f"ringproof-{pair.feature}",
         feature=pair.feature,
         job=job,
-        size=pair.size,
-        cpu=setting.cpu,
-        folder=setting.folder,
+        setting=setting,
         commands=[{"name": half.name, "line": line} for half, line in started],
         judge=shell(judge),
         port=PORT,

@@ -76,7 +76,7 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> Verdict:
 
 def _shown(pair: Pair, half: Half) -> Shown:
     files = rank_logs(pair.folder(half))
-    if len(files) < 2 * pair.size.ranks:
+    if len(files) < 2 * pair.setting.ranks:
         problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
         return Shown(half, None, (problem,))
     groups = read_groups([str(path) for path in files], half.expected)
@@ -167,8 +167,8 @@ def record(verdict: Verdict, machine: Environment, scheduler: str) -> dict[str, 
             "gpus": machine.gpus,
             "commit": machine.commit,
         },
-        "nodes": pair.size.nodes,
-        "ranks_per_node": pair.size.nproc,
+        "nodes": pair.setting.nodes,
+        "ranks_per_node": pair.setting.nproc,
         "dtype": setting.dtype,
         "passed": verdict.passed,
         "problems": verdict.problems,

@@ -64,19 +64,6 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Size:
-    """Ranks on each node, and nodes."""
-
-    nproc: int
-    nodes: int
-
-    @property
-    def ranks(self) -> int:
-        """World size."""
-        return self.nproc * self.nodes
-
-
-@dataclass(frozen=True)
 class Half:
     """One of the two programs.
 
@@ -99,16 +86,24 @@ class Setting:
     """Where both programs run.
 
     Attributes:
+        nproc: Ranks on each node.
         upstream: Folders of upstream code; the engine's is empty where the installed one runs.
         cpu: Whether stand-ins take the place of GPUs, NCCL and compiled kernels.
         folder: Folder of logs, which every node sees.
         python: Interpreter of the ranks.
     """
 
+    nproc: int
+    nodes: int
     upstream: Upstream
     cpu: bool
     folder: Path
     python: str = sys.executable
+
+    @property
+    def ranks(self) -> int:
+        """World size."""
+        return self.nproc * self.nodes
 
     @property
     def dtype(self) -> str:
@@ -121,7 +116,6 @@ class Pair:
     """A feature on and off, with everything else equal."""
 
     feature: str
-    size: Size
     setting: Setting
     on: Half
     off: Half
@@ -136,7 +130,7 @@ class Pair:
         return self.setting.folder / half.name
 
 
-def make_pair(feature: str, size: Size, setting: Setting, *, skills: Path, steps: int) -> Pair:
+def make_pair(feature: str, setting: Setting, *, skills: Path, steps: int) -> Pair:
     """Make both programs from the launch in the card of the feature's skill.
 
     Options of the checkout decide what can be added.
@@ -147,30 +141,32 @@ def make_pair(feature: str, size: Size, setting: Setting, *, skills: Path, steps
     if feature not in FEATURES:
         remedy = f"one of {', '.join(FEATURES)}"
         raise InputError("--feature", feature, "there is no such feature", remedy)
-    _check_size(size)
+    _check_size(setting)
     options = options_of(FolderTree(setting.upstream.megatron))
     option = FEATURES[feature].option
     if option not in options:
         remedy = f"name a checkout of {FEATURES[feature].found}"
         raise InputError("--repo", option, "this option is not in the checkout", remedy)
     launch, marker = _launch(FEATURES[feature], skills)
-    launch = dataclasses.replace(launch, nodes=1, ranks_per_node=size.ranks)
-    small = _shrunk(_sized(feature, launch, size), options, size, steps, setting.dtype)
+    launch = dataclasses.replace(launch, nodes=1, ranks_per_node=setting.ranks)
+    small = _shrunk(_sized(feature, launch, setting), options, setting, steps)
     environment = MappingProxyType({**small.environment, **SPOKEN})
     flags = Flags(small.arguments)
     if marker:  # it is logged at this level
         flags = flags.with_("--logging-level", "20")
-    expected = _expected(feature, flags, size)
+    expected = _expected(feature, flags, setting)
     on = Half("on", flags.words, environment, expected[0], marker)
     off = Half("off", _without(feature, flags).words, environment, expected[1])
-    return Pair(feature, size, setting, on, off)
+    return Pair(feature, setting, on, off)
 
 
-def _check_size(size: Size) -> None:
-    ranks = size.ranks
+def _check_size(setting: Setting) -> None:
+    ranks = setting.ranks
     if ranks & (ranks - 1) or not FEWEST_RANKS <= ranks <= MOST_RANKS:
         problem = f"times --nodes has to be a power of two from {FEWEST_RANKS} to {MOST_RANKS}"
-        raise InputError("--nproc", f"{size.nproc} x {size.nodes}", problem, "such as 8 on 1 node")
+        raise InputError(
+            "--nproc", f"{setting.nproc} x {setting.nodes}", problem, "such as 8 on 1 node"
+        )
 
 
 def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
@@ -185,31 +181,32 @@ def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
     return launch, marker
 
 
-def _sized(feature: str, launch: Launch, size: Size) -> Launch:
+def _sized(feature: str, launch: Launch, setting: Setting) -> Launch:
     """Give a launch the CP size, levels and token budget that fit the ranks."""
     flags = Flags(launch.arguments)
     longest = flags.integer("--seq-length", 0)
     if feature == "hcp":
-        inner = size.nproc if size.nodes > 1 else 2
-        flags = flags.with_(CONTEXT, str(size.ranks))
-        flags = flags.with_(LEVELS, str(inner), str(size.ranks // inner))
+        inner = setting.nproc if setting.nodes > 1 else 2
+        flags = flags.with_(CONTEXT, str(setting.ranks))
+        flags = flags.with_(LEVELS, str(inner), str(setting.ranks // inner))
     elif feature == "dynamic-cp":
-        context = min(size.ranks, SHRUNK_RANKS) // 2
+        context = min(setting.ranks, SHRUNK_RANKS) // 2
         flags = flags.with_(CONTEXT, str(context)).with_(BUDGET, str(longest // context))
     else:
-        flags = flags.with_(BUDGET, str(longest // min(size.ranks, SHRUNK_RANKS)))
+        flags = flags.with_(BUDGET, str(longest // min(setting.ranks, SHRUNK_RANKS)))
     return dataclasses.replace(launch, arguments=flags.words)
 
 
-def _shrunk(launch: Launch, options: Collection[str], size: Size, steps: int, dtype: str) -> Small:
+def _shrunk(launch: Launch, options: Collection[str], setting: Setting, steps: int) -> Small:
     """Make a launch small on all of its ranks: a rehearsal would drop DP replicas."""
-    small = shrink(launch, options=options, max_ranks=size.ranks, iterations=steps, dtype=dtype)
-    if small.ranks == size.ranks:
+    ranks, dtype = setting.ranks, setting.dtype
+    small = shrink(launch, options=options, max_ranks=ranks, iterations=steps, dtype=dtype)
+    if small.ranks == ranks:
         return small
     flags = Flags(small.arguments)
-    batch = flags.integer("--global-batch-size", 1) * size.ranks // small.ranks
+    batch = flags.integer("--global-batch-size", 1) * ranks // small.ranks
     flags = flags.with_("--global-batch-size", str(batch))
-    return dataclasses.replace(small, arguments=flags.words, ranks=size.ranks)
+    return dataclasses.replace(small, arguments=flags.words, ranks=ranks)
 
 
 def _without(feature: str, flags: Flags) -> Flags:
@@ -222,12 +219,12 @@ def _without(feature: str, flags: Flags) -> Flags:
     return flags.with_("--cuda-graph-impl", "none")
 
 
-def _expected(feature: str, flags: Flags, size: Size) -> tuple[Expectation, Expectation]:
+def _expected(feature: str, flags: Flags, setting: Setting) -> tuple[Expectation, Expectation]:
     """Return what the logs of both programs are to show of process groups."""
     flat = Expectation(ParallelKind.FLAT)
     if feature == "hcp":
         levels = tuple(map(int, flags.get(LEVELS) or ()))
         return Expectation(ParallelKind.HIERARCHICAL, levels), flat
-    sizes = tuple(1 << power for power in range(size.ranks.bit_length()))
+    sizes = tuple(1 << power for power in range(setting.ranks.bit_length()))
     dynamic = Expectation(dynamic_sizes=sizes)
     return dynamic, flat if feature == "dynamic-cp" else dynamic

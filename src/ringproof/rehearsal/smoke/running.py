@@ -16,7 +16,7 @@ from pathlib import Path
 from ringproof.budget import Estimate, Part
 from ringproof.errors import InputError
 from ringproof.rehearsal.smoke.commands import environment, torchrun
-from ringproof.rehearsal.smoke.pair import Half, Pair, Size
+from ringproof.rehearsal.smoke.pair import Half, Pair
 
 POLL_SECONDS = 1.0
 TAIL_BYTES = 20_000
@@ -44,10 +44,10 @@ def require_gpus(ranks: int) -> None:
         raise InputError("--device", "cuda", "Transformer Engine is not installed", remedy)
 
 
-def estimate(size: Size) -> Estimate:
+def estimate(ranks: int) -> Estimate:
     """Estimate what the ranks need that run with stand-ins on this machine."""
-    held = Part("--nproc", size.nproc, size.nproc * _HELD_BYTES)
-    return Estimate(size.nproc, (held,), "--nproc", size.nproc)
+    held = Part("--nproc", ranks, ranks * _HELD_BYTES)
+    return Estimate(ranks, (held,), "--nproc", ranks)
 
 
 def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
@@ -65,7 +65,7 @@ def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
 def _run(pair: Pair, half: Half, timeout: float, progress: Progress) -> str:
     folder = pair.folder(half)
     folder.mkdir(parents=True, exist_ok=True)
-    phase, started = f"feature {half.name}, {pair.size.ranks} ranks", time.monotonic()
+    phase, started = f"feature {half.name}, {pair.setting.ranks} ranks", time.monotonic()
     progress(phase, "starts")
     with (folder / LAUNCHER_LOG).open("w") as log:
         process = subprocess.Popen(
