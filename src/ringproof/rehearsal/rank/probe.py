@@ -101,9 +101,9 @@ class Probe:
         microbatch = self._seen[place]
         self._seen[place] += 1
         rows = query.shape[0] if layout == "thd" else query.shape[0] * query.shape[1]
-        sizes = tuple(len(level) for level in ranks)
+        sizes = tuple(map(len, ranks))
         noted = (self.iteration, phase, layer, microbatch, comm_type, sizes, ranks, layout, rows)
-        self.attention.append(AttentionCall(*noted, without_cp=without_cp))
+        self.attention.append(AttentionCall(*noted, without_cp))
 
     def _communicated(self, given: inspect.BoundArguments, communicate: Callable[[], Any]) -> Any:
         groups = given.arguments["cp_group"]

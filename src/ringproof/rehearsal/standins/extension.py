@@ -90,9 +90,8 @@ class Extension(GuardedModule):
 
     def __getattr__(self, name: str) -> Any:
         if name[:1].isupper():
-            value: Any = type(name, (_Unusable,), {}) if "Comm" in name else _open_enum(name)
-            if name in ("CommOverlapType", "CommOverlapAlgo"):
-                value = _open_enum(name)
+            unusable = "Comm" in name and name not in ("CommOverlapType", "CommOverlapAlgo")
+            value = type(name, (_Unusable,), {}) if unusable else _open_enum(name)
             setattr(self, name, value)
             return value
         return super().__getattr__(name)
