@@ -35,7 +35,8 @@ SNIPPETS = {
     "unset in tests": 'if [ -z "$NOT_SET" ]; then V=1; fi\n[[ -n $NOT_SET ]] && V=2\n'
     + LAUNCH
     + "$V",
-    "regular expression": "X=moe_8b\n[[ $X =~ ^moe ]] && V=1 || V=2\n" + LAUNCH + "$V",
+    "regular expression": "X=moe_8b\n[[ $X =~ ^moe ]] && V=1 || V=2\n"
+    "[[ $X =~ ^(dense|big)_ || b =~ ^(a|c)$ ]] && W=1 || W=2\n" + LAUNCH + "$V $W",
     "case": 'M=8B\ncase "$M" in\n 1B|8B) L=32;;\n *) L=1;;\nesac\n' + LAUNCH + "$L",
     "for": 'for i in 1 2 3; do L+=" --d $i"; done\n' + LAUNCH + "$L",
     "while": "set -- --tp 4\nwhile [[ $# -gt 0 ]]; do case $1 in --tp) T=$2; shift 2;; esac; done\n"

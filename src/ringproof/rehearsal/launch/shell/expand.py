@@ -10,35 +10,13 @@ import ast
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
-from ringproof.rehearsal.launch.shell.parse import Expansion, Literal, Word, words_of
+from ringproof.rehearsal.launch.shell.parse import Part, parts_of, words_of
 
-BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
-    {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.LShift: operator.lshift,
-        ast.RShift: operator.rshift,
-        ast.BitAnd: operator.and_,
-        ast.BitOr: operator.or_,
-        ast.BitXor: operator.xor,
-        ast.Pow: operator.pow,
-    }
-)
-COMPARED: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = MappingProxyType(
-    {
-        ast.Lt: operator.lt,
-        ast.LtE: operator.le,
-        ast.Gt: operator.gt,
-        ast.GtE: operator.ge,
-        ast.Eq: operator.eq,
-        ast.NotEq: operator.ne,
-    }
-)
 LARGEST_EXPONENT = 62
 
 
@@ -63,60 +41,62 @@ def calculate(expression: str, look_up: Callable[[str], str]) -> int:
 
     >>> calculate("(WORLD + 3) / 4 * 2", {"WORLD": "5"}.__getitem__)
     4
-    >>> calculate("2 > 1 && !0", {}.__getitem__)
-    1
+    >>> calculate("2 > 1 && !0 ? 7 / -2 : 1", {}.__getitem__)
+    -3
     """
-    source = re.sub(r"&&", " and ", expression).replace("||", " or ")
-    source = re.sub(r"!(?!=)", " not ", source).replace("/", "//")
-    source = re.sub(r"\b0+(?=\d)", "", source)
-    condition, question, rest = source.partition("?")
+    condition, question, rest = expression.partition("?")
     if question:
         yes, _, no = rest.partition(":")
-        chosen = yes if calculate(condition.replace("//", "/"), look_up) else no
-        return calculate(chosen.replace("//", "/"), look_up)
-    if not source.strip():
-        return 0
+        return calculate(yes if calculate(condition, look_up) else no, look_up)
+    source = expression.replace("&&", " and ").replace("||", " or ").replace("/", "//")
+    source = re.sub(r"\b0+(?=\d)", "", re.sub(r"!(?!=)", " not ", source)).strip()
     try:
-        return int(_value(ast.parse(source.strip(), mode="eval").body, look_up))
-    except (SyntaxError, ZeroDivisionError, ValueError, RecursionError) as problem:
+        return int(_value(ast.parse(source or "0", mode="eval").body, look_up))
+    except (ArithmeticError, KeyError, SyntaxError, ValueError, RecursionError) as problem:
         raise NotKnown(f"(({expression.strip()}))") from problem
 
 
 def _value(node: ast.expr, look_up: Callable[[str], str]) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    if isinstance(node, ast.Name):
-        return calculate(look_up(node.id), look_up)
-    if isinstance(node, ast.UnaryOp):
-        value = _value(node.operand, look_up)
-        return int(not value) if isinstance(node.op, ast.Not) else _signed(node.op, value)
-    if isinstance(node, ast.BoolOp):
-        values = [bool(_value(part, look_up)) for part in node.values]
-        return int(all(values) if isinstance(node.op, ast.And) else any(values))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        compare = COMPARED.get(type(node.ops[0]))
-        if compare:
-            return int(compare(_value(node.left, look_up), _value(node.comparators[0], look_up)))
-    if isinstance(node, ast.BinOp):
-        return _binary(node, look_up)
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(name):
+            return calculate(look_up(name), look_up)
+        case ast.BoolOp(ast.And(), parts):
+            return all(_value(part, look_up) for part in parts)
+        case ast.BoolOp(ast.Or(), parts):
+            return any(_value(part, look_up) for part in parts)
+        case ast.UnaryOp(sign, operand):
+            return OPERATORS[type(sign)](_value(operand, look_up))
+        case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]):
+            return OPERATORS[type(sign)](_value(left, look_up), _value(right, look_up))
     raise ValueError(ast.dump(node))
 
 
-def _signed(sign: ast.unaryop, value: int) -> int:
-    if isinstance(sign, ast.Invert):
-        return ~value
-    return -value if isinstance(sign, ast.USub) else value
+def _quotient(left: int, right: int) -> int:
+    """Divide as the shell does, which rounds towards zero."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def _binary(node: ast.BinOp, look_up: Callable[[str], str]) -> int:
-    left, right = _value(node.left, look_up), _value(node.right, look_up)
-    if isinstance(node.op, ast.FloorDiv | ast.Mod):  # the shell rounds towards zero
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return quotient if isinstance(node.op, ast.FloorDiv) else left - right * quotient
-    if isinstance(node.op, ast.Pow) and not 0 <= right <= LARGEST_EXPONENT:
-        raise ValueError(right)
-    return BINARY[type(node.op)](left, right)
+def _power(base: int, exponent: int) -> int:
+    if not 0 <= exponent <= LARGEST_EXPONENT:
+        raise ValueError(exponent)
+    return int(base**exponent)
 
+
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
+    {
+        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+        ast.FloorDiv: _quotient, ast.Mod: lambda a, b: a - b * _quotient(a, b), ast.Pow: _power,
+        ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+        ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+        ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+        ast.Eq: operator.eq, ast.NotEq: operator.ne,
+        ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos,
+        ast.Invert: operator.invert,
+    }
+)  # fmt: skip
 
 UNKNOWN, UNSET, END, NAMED = "\ue000", "\ue002", "\ue001", "\ue004"
 BREAK, VANISH = "\ue003", "\ue005"  # the end of an array's element; an array without elements
@@ -128,12 +108,11 @@ OWN_FOLDER = re.compile(  # $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}"
     r"(?P<below>(/[\w.]+)*)\)?(&&pwd)?"
 )
 PARAMETER = re.compile(
-    r"(?P<hash>#(?=.))?(?P<bang>!(?=.))?(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])"
-    r"(?:\[(?P<index>[^]]*)\])?"
-    r"(?P<operator>:?[-=+?]|%%?|##?|//?|\^\^?|,,?|:)?(?P<argument>.*)",
+    r"\$(?P<bare>[A-Za-z_]\w*|[\d@*#?$!-])|\$\{(?P<hash>#(?=.))?(?P<bang>!(?=.))?"
+    r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^]]*)\])?"
+    r"(?P<operator>:?[-=+?]|%%?|##?|//?|\^\^?|,,?|:)?(?P<argument>.*)\}",
     re.DOTALL,
 )
-
 Value = str | tuple[str, ...]
 
 
@@ -240,27 +219,29 @@ class Scope:
         return value if isinstance(value, tuple) else (value,)
 
 
-def fields(word: Word, scope: Scope) -> list[str]:
-    """Expand a word into the arguments that it becomes, none, one or several."""
+def fields(words: Iterable[str], scope: Scope) -> tuple[str, ...]:
+    """Expand words into the arguments that they become, each none, one or several."""
     found: list[str] = []
-    current: str | None = None
-    for piece, quoted in _pieces(word, scope):
-        parts = [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece)
-        for part in parts:
-            if part == BREAK or (not quoted and part.isspace()):
-                found += [] if current is None else [current]
-                current = None
-            elif part == VANISH:
-                current = current or None
-            else:
-                current = (current or "") + part
-    return found + ([] if current is None else [current])
+    for word in words:
+        current: str | None = None
+        for piece, quoted in _pieces(parts_of(word), scope):
+            parts = [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece)
+            for part in parts:
+                if part == BREAK or (not quoted and part.isspace()):
+                    found += [] if current is None else [current]
+                    current = None
+                elif part == VANISH:
+                    current = current or None
+                else:
+                    current = (current or "") + part
+        found += [] if current is None else [current]
+    return tuple(found)
 
 
-def text(word: Word, scope: Scope) -> str:
+def text(word: str, scope: Scope, *, quoted: bool = False) -> str:
     """Expand a word into one string, as on the right of an assignment."""
-    pieces = (piece for piece, _ in _pieces(word, scope) if piece != VANISH)
-    return "".join(" " if piece == BREAK else piece for piece in pieces)
+    pieces = _pieces(parts_of(word, quoted=quoted), scope)
+    return "".join(" " if piece == BREAK else piece for piece, _ in pieces if piece != VANISH)
 
 
 def number(expression: str, scope: Scope) -> int:
@@ -269,7 +250,7 @@ def number(expression: str, scope: Scope) -> int:
     Raises:
         NotKnown: A value in it is not known, or an operator is not supported.
     """
-    expanded = text(words_of(expression, scope.source, quoted=True), scope)
+    expanded = text(expression, scope, quoted=True)
 
     def look_up(name: str) -> str:
         value = scope.text(name)
@@ -282,46 +263,53 @@ def number(expression: str, scope: Scope) -> int:
         raise (NotKnown(first.text, first.name) if first else problem) from None
 
 
-def _pieces(word: Word, scope: Scope) -> list[tuple[str, bool]]:
-    """Texts of a word's parts, each with whether it is protected from splitting."""
-    found: list[tuple[str, bool]] = []
-    for part in word.parts:
-        if isinstance(part, Literal):
-            found.append((part.text, True))
-        elif part.kind == "parameter":
-            found += _parameter(part, scope)
-        elif part.kind == "arithmetic":
-            found.append((_arithmetic(part, scope), part.quoted))
+Piece = tuple[str, bool]
+"""A text, and whether it is protected from being split into fields."""
+
+
+def _pieces(parts: Iterable[Part], scope: Scope, *, split: bool = False) -> list[Piece]:
+    """Expand the parts of a word.
+
+    Args:
+        split: Whether text that is not quoted is split, as the default in ``${X:-default}`` is.
+    """
+    found: list[Piece] = []
+    for part in parts:
+        if part.literal:
+            found.append((part.text, part.quoted or not split))
+        elif part.text.startswith("$((") and part.text.endswith("))"):
+            found.append((_arithmetic(part.text, scope), part.quoted))
+        elif part.text.startswith(("$(", "`", "<(", ">(")):
+            found.append((_command(part.text, scope), part.quoted))
         else:
-            found.append((_command(part, scope), part.quoted))
+            found += _parameter(part, scope)
     return found
 
 
-def _arithmetic(part: Expansion, scope: Scope) -> str:
+def _arithmetic(source: str, scope: Scope) -> str:
     try:
-        return str(number(part.body, scope))
+        return str(number(source[3:-2], scope))
     except NotKnown as problem:
-        return unknown(problem.text or part.source, problem.name)
+        return unknown(problem.text or source, problem.name)
 
 
-def _command(part: Expansion, scope: Scope) -> str:
+def _command(source: str, scope: Scope) -> str:
     """Echoing a known text and naming the script's own folder need no execution."""
-    words = part.body.split(None, 1)
-    if words[:1] == ["echo"] and not re.search(r"[|;&<>`]", part.body):
-        inside = words_of(words[1] if len(words) > 1 else "", scope.source)
-        return " ".join(fields(inside, scope))
-    body = re.sub(r"[\s\"']", "", part.body)
-    own = OWN_FOLDER.fullmatch(re.sub(r"-P|--|&>/dev/null|2?>/dev/null|2>&1", "", body))
-    if own and scope.folder:
-        return scope.folder + (own["below"] or "")
-    return unknown(part.source)
+    body = source.lstrip("$<>")[1:-1]
+    name, *arguments = words_of(body) or [""]
+    if name == "echo" and not re.search(r"[|;&<>`]", body):
+        return " ".join(fields(arguments, scope))
+    own = re.sub(r"-P|--|&>/dev/null|2?>/dev/null|2>&1", "", re.sub(r"[\s\"']", "", body))
+    if (folder := OWN_FOLDER.fullmatch(own)) and scope.folder:
+        return scope.folder + (folder["below"] or "")
+    return unknown(source)
 
 
-def _parameter(part: Expansion, scope: Scope) -> list[tuple[str, bool]]:
-    match = PARAMETER.fullmatch(part.body)
+def _parameter(part: Part, scope: Scope) -> list[Piece]:
+    match, quoted = PARAMETER.fullmatch(part.text), part.quoted
     if match is None:
-        return [(unknown(part.source), part.quoted)]
-    name: str = match["name"]
+        return [(unknown(part.text), quoted)]
+    name: str = match["bare"] or match["name"]
     index: str | None = match["index"]
     operator: str = match["operator"] or ""
     if match["bang"]:
@@ -329,27 +317,24 @@ def _parameter(part: Expansion, scope: Scope) -> list[tuple[str, bool]]:
     every = index in ("@", "*") or name in ("@", "*")
     if match["hash"]:
         length = len(scope.elements(name)) if every else len(readable(scope.text(name) or ""))
-        return [(str(length), part.quoted)]
+        return [(str(length), quoted)]
     if every and not operator:
-        return _elements(scope.elements(name), part, joined=(index or name) == "*")
+        return _elements(scope.elements(name), quoted, joined=(index or name) == "*")
     value = scope.text(name) if index is None or every else _element(name, index, scope)
     if operator and operator[-1] in "-=+?" and not operator.startswith(("%", "#", "/")):
-        return _default(value, operator, match["argument"], part, scope)
+        return _default(value, match, quoted, scope)
     if value is None:
-        return [(unset(part.source, name), part.quoted)]
-    return [(_edited(value, operator, match["argument"], scope) if operator else value,
-             part.quoted)]  # fmt: skip
+        return [(unset(part.text, name), quoted)]
+    return [(_edited(value, operator, match["argument"], scope) if operator else value, quoted)]
 
 
-def _elements(
-    elements: tuple[str, ...], part: Expansion, *, joined: bool
-) -> list[tuple[str, bool]]:
-    if joined and part.quoted:
+def _elements(elements: tuple[str, ...], quoted: bool, *, joined: bool) -> list[Piece]:
+    if joined and quoted:
         return [(" ".join(elements), True)]
-    found: list[tuple[str, bool]] = []
+    found: list[Piece] = []
     for index, element in enumerate(elements):
         found += [(BREAK, True)] * (index > 0)
-        found.append((element, part.quoted))
+        found.append((element, quoted))
     return found if elements else [(VANISH, True)]
 
 
@@ -362,39 +347,26 @@ def _element(name: str, index: str, scope: Scope) -> str | None:
     return elements[place] if -len(elements) <= place < len(elements) else None
 
 
-def _default(
-    value: str | None, operator: str, argument: str, part: Expansion, scope: Scope
-) -> list[tuple[str, bool]]:
+def _default(value: str | None, match: re.Match[str], quoted: bool, scope: Scope) -> list[Piece]:
+    name, operator = match["name"], match["operator"]
     known = None if value is None else UNSET_MARK.sub("", value)
     absent = known is None or (value != known and not known)
     missing = absent or (operator.startswith(":") and not known)
-    if missing != operator.endswith("+"):
-        if missing and operator.endswith("?"):
-            return [(unset(part.source, part.body.split(":")[0]), part.quoted)]
-        if missing and operator.endswith("=") and scope.assign is not None:
-            name = part.body.split(operator)[0]
-            scope.assign(name, text(words_of(argument, scope.source), scope))
-        inside = words_of(argument, scope.source)
-        return [(piece, quoted or part.quoted) for piece, quoted in _unprotected(inside, scope)]
-    return [("" if operator.endswith("+") else value or "", part.quoted)]
-
-
-def _unprotected(word: Word, scope: Scope) -> list[tuple[str, bool]]:
-    """Pieces of a default; its unquoted text is split like an expansion's."""
-    found: list[tuple[str, bool]] = []
-    for part in word.parts:
-        if isinstance(part, Literal) and not part.quoted:
-            found.append((part.text, False))
-        else:
-            found += _pieces(Word((part,), word.line), scope)
-    return found
+    if missing == operator.endswith("+"):
+        return [("" if operator.endswith("+") else value or "", quoted)]
+    if missing and operator.endswith("?"):
+        return [(unset(match.string, name), quoted)]
+    if missing and operator.endswith("=") and scope.assign is not None:
+        scope.assign(name, text(match["argument"], scope))
+    pieces = _pieces(parts_of(match["argument"]), scope, split=True)
+    return [(piece, protected or quoted) for piece, protected in pieces]
 
 
 def _edited(value: str, operator: str, argument: str, scope: Scope) -> str:
     """``${X%pattern}``, ``${X/old/new}``, ``${X:start:length}`` and changes of case."""
     if marks(value):
         return value
-    given = text(words_of(argument, scope.source), scope)
+    given = text(argument, scope)
     if operator[0] in "^,":
         change = str.upper if operator[0] == "^" else str.lower
         return change(value) if len(operator) == 2 else change(value[:1]) + value[1:]

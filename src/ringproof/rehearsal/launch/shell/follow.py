@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -27,157 +27,93 @@ from ringproof.rehearsal.launch.shell.expand import (
     unknown,
     without_marks,
 )
-from ringproof.rehearsal.launch.shell.parse import (
-    Arithmetic,
-    Assignment,
-    Case,
-    Chain,
-    Function,
-    Group,
-    If,
-    Loop,
-    Node,
-    Simple,
-    Word,
-    parse,
-)
+from ringproof.rehearsal.launch.shell.parse import ASSIGNED, Node, parse, words_of
 
 MOST_ROUNDS = 1000
 MOST_CALLS = 50
 CHANGED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)(=(?!=)|\+\+|--)(.*)", re.DOTALL)
 
-LEAVING = ("exit", "return", "break", "continue")
-READING = ("read", "mapfile", "readarray", "getopts")
-BUILTINS = frozenset(
-    (*LEAVING, *READING, "source", ".", "eval", "shift", "set", "unset", "true", "false", ":")
-)
+BUILTINS = (
+    "exit", "return", "break", "continue", "read", "mapfile", "readarray", "getopts", "source", ".",
+    "eval", "shift", "set", "unset", "true", "false", ":",
+)  # fmt: skip
+
+DECLARING = ("declare", "typeset", "local", "export", "readonly")
 
 Status = bool | None | str
 RAN = "ran"  # a command that was not executed, and that is taken to succeed
 
-COMPARED: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
-    {
-        "-eq": operator.eq,
-        "-ne": operator.ne,
-        "-lt": operator.lt,
-        "-le": operator.le,
-        "-gt": operator.gt,
-        "-ge": operator.ge,
-    }
+NUMBERS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
+    {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 )
-ORDERED: Mapping[str, Callable[[str, str], bool]] = MappingProxyType(
+TEXTS: Mapping[str, Callable[[str, str], bool]] = MappingProxyType(
     {"=": operator.eq, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 )
 
 
-@dataclass(frozen=True)
-class Token:
-    """One word of a test.
-
-    Attributes:
-        text: Expanded, with its marks.
-        bare: Whether it was written without quotes and expansions.
-    """
-
-    text: str
-    bare: bool
-
-
 class Test:
-    """One test, read from left to right.
+    """A test.
 
     Args:
-        patterns: Whether the right side of ``==`` is a pattern, as in ``[[ ]]``.
+        words: The words of ``[ ]``, ``[[ ]]`` or ``test`` as they are written.
     """
 
-    def __init__(self, tokens: Sequence[Token], scope: Scope, *, patterns: bool) -> None:
-        self._tokens, self._scope, self._patterns, self._at = tokens, scope, patterns, 0
+    def __init__(self, words: Sequence[str], scope: Scope) -> None:
+        self._scope, self._patterns = scope, words[0] == "[["
+        self._tokens: list[tuple[str, bool]] = []
+        for word in words[1:] if words[0] == "test" else words[1:-1]:
+            bare = re.search(r"[\\'\"$`]", word) is None
+            values = (text(word, scope),) if self._patterns else fields((word,), scope)
+            self._tokens += [(value, bare) for value in values]
 
     def answer(self) -> bool | None:
         """Return the test's answer, or ``None`` where only an execution would give it."""
-        return self._or() if self._tokens else False
+        return self._judge(self._tokens)
 
-    def _next(self, *texts: str) -> bool:
-        if self._at < len(self._tokens):
-            token = self._tokens[self._at]
-            if token.bare and token.text in texts:
-                self._at += 1
-                return True
-        return False
-
-    def _or(self) -> bool | None:
-        found = self._and()
-        while self._next("-o", "||"):
-            other = self._and()
-            found = True if found or other else None if None in (found, other) else False
-        return found
-
-    def _and(self) -> bool | None:
-        found = self._not()
-        while self._next("-a", "&&"):
-            other = self._not()
-            known = None not in (found, other)
-            found = False if found is False or other is False else True if known else None
-        return found
-
-    def _not(self) -> bool | None:
-        if self._next("!"):
-            found = self._not()
-            return None if found is None else not found
-        if self._next("("):
-            found = self._or()
-            self._next(")")
-            return found
-        return self._primary()
-
-    def _take(self) -> Token:
-        token = self._tokens[self._at] if self._at < len(self._tokens) else Token("", True)
-        self._at += 1
-        return token
-
-    def _primary(self) -> bool | None:
-        left = self._take()
-        if left.bare and re.fullmatch(r"-[a-zA-Z]", left.text) and self._at < len(self._tokens):
-            following = self._tokens[self._at]
-            if not (following.bare and following.text in (*ORDERED, *COMPARED, "=~")):
-                return self._unary(left.text, self._take())
-        if self._next("=~"):
-            return self._matches(left, self._take())
-        for name in (*ORDERED, *COMPARED):
-            if self._next(name):
-                return self._binary(left, name, self._take())
-        return self._known(left, lambda text: text != "")
-
-    def _known(self, token: Token, judge: Callable[[str], bool]) -> bool | None:
+    def _judge(self, tokens: Sequence[tuple[str, bool]]) -> bool | None:
+        for joiners, decided in ((("-o", "||"), True), (("-a", "&&"), False)):
+            at = _outside(tokens, joiners)
+            if at is not None:
+                answers = self._judge(tokens[:at]), self._judge(tokens[at + 1 :])
+                return decided if decided in answers else None if None in answers else not decided
+        if tokens[:1] == [("!", True)]:
+            answer = self._judge(tokens[1:])
+            return None if answer is None else not answer
+        if tokens[:1] == [("(", True)]:
+            return self._judge(tokens[1:-1])
         try:
-            return judge(plain(token.text))
-        except NotKnown:
-            return None
-
-    def _unary(self, name: str, token: Token) -> bool | None:
-        if name in ("-z", "-n"):
-            return self._known(token, lambda text: (text == "") == (name == "-z"))
-        if name == "-v":
-            return self._known(token, lambda text: self._scope.text(text) is not None)
-        return None
-
-    def _binary(self, left: Token, name: str, right: Token) -> bool | None:
-        try:
-            if name in COMPARED:
-                first, second = (number(token.text, self._scope) for token in (left, right))
-                return COMPARED[name](first, second)
-            first_text, second_text = plain(left.text), plain(right.text)
-        except NotKnown:
-            return None
-        if self._patterns and name in ("=", "==", "!="):
-            return fnmatch.fnmatchcase(first_text, second_text) == (name != "!=")
-        return ORDERED[name](first_text, second_text)
-
-    def _matches(self, left: Token, right: Token) -> bool | None:
-        try:
-            return re.search(plain(right.text), plain(left.text)) is not None
+            return self._compared(*(token for token, _ in tokens))
         except (NotKnown, re.error):
             return None
+
+    def _compared(self, *words: str) -> bool | None:
+        match words:
+            case (word,):
+                return plain(word) != ""
+            case ("-z" | "-n" as name, word):
+                return (plain(word) == "") == (name == "-z")
+            case ("-v", word):
+                return self._scope.text(plain(word)) is not None
+            case (left, "=~", right):
+                return re.search(plain(right), plain(left)) is not None
+            case (left, name, right) if name in NUMBERS:
+                return NUMBERS[name](number(left, self._scope), number(right, self._scope))
+            case (left, "=" | "==" | "!=" as name, right) if self._patterns:
+                return fnmatchcase(plain(left), plain(right)) == (name != "!=")
+            case (left, name, right) if name in TEXTS:
+                return TEXTS[name](plain(left), plain(right))
+        return None if words else False
+
+
+def _outside(tokens: Sequence[tuple[str, bool]], joiners: Sequence[str]) -> int | None:
+    """Return the place of the first of these operators outside of parentheses."""
+    depth = 0
+    for at, (token, is_operator) in enumerate(tokens):
+        if is_operator:
+            depth += (token == "(") - (token == ")")
+            if depth == 0 and token in joiners:
+                return at
+    return None
 
 
 @dataclass(frozen=True)
@@ -276,39 +212,57 @@ class _Follower:
         return status
 
     def _node(self, node: Node) -> Status:
-        handler: Callable[[Node], Status] = getattr(self, f"_{type(node).__name__.lower()}")
-        return handler(node)
+        match node.kind:
+            case "simple":
+                return self._simple(node)
+            case "&&" | "||":
+                return self._joined(node)
+            case "!":
+                status = self.run(node.bodies[0])
+                return None if status in (None, RAN) else not status
+            case "|":
+                self.run(node.bodies[0])
+                return RAN
+            case "{":
+                return self.run(node.bodies[0])
+            case "(":
+                return self._subshell(node)
+            case "((":
+                return self._arithmetic(node.words[0])
+            case "if":
+                return self._if(node)
+            case "for":
+                return self._for(node)
+            case "while" | "until":
+                return self._while(node)
+            case "case":
+                return self._case(node)
+        self._functions[node.words[0]] = node.bodies[0]
+        return True
 
     # -- lists and conditions ---------------------------------------------------------------
 
-    def _chain(self, node: Chain) -> Status:
-        status: Status = True
-        for joined, negated, pipeline in node.parts:
-            if joined and status is not None and (status is False) == (joined == "&&"):
-                continue
-            if joined and status is None:
-                self._alternatives([pipeline, ()], f"{self._source}: a test before {joined}")
-                continue
-            status = self.run(pipeline)
-            if len(pipeline) > 1:
-                status = RAN
-            if negated:
-                status = None if status in (None, RAN) else not status
+    def _joined(self, node: Node) -> Status:
+        left, right = node.bodies
+        status = self.run(left)
+        if status is None:
+            self._alternatives([right, ()], f"{self._source}: a test before {node.kind}")
+        elif (status is False) == (node.kind == "||"):
+            return self.run(right)
         return status
 
-    def _if(self, node: If) -> Status:
-        for index, (condition, body) in enumerate(node.branches):
-            status = self.run(condition) if condition else True
+    def _if(self, node: Node) -> Status:
+        pairs = list(zip(node.bodies[::2], node.bodies[1::2], strict=False))
+        otherwise = node.bodies[-1] if len(node.bodies) % 2 else ()
+        for index, (condition, body) in enumerate(pairs):
+            status = self.run(condition)
             if status is True:
                 return self.run(body)
             if status is not False:
-                rest = [body for _, body in node.branches[index:]]
-                closed = not node.branches[-1][0]
-                self._alternatives(
-                    rest if closed else [*rest, ()], f"the condition in line {node.line}"
-                )
+                rest = [body for _, body in pairs[index:]]
+                self._alternatives([*rest, otherwise], f"the condition in line {node.line}")
                 return None
-        return True
+        return self.run(otherwise)
 
     def _alternatives(self, bodies: Sequence[tuple[Node, ...]], why: str) -> None:
         """Follow bodies of which only an execution would say which one runs."""
@@ -325,24 +279,29 @@ class _Follower:
         self._condition = condition
         self._variables = _merged(ends or [before], why)
 
-    def _loop(self, node: Loop) -> Status:
-        if node.words is not None:
-            words = [part for word in node.words for part in fields(word, self.scope())]
-            for value in words[:MOST_ROUNDS]:
-                self._assign(node.name, value)
-                if not self._round(node.body):
-                    break
-            return True
+    def _for(self, node: Node) -> Status:
+        if node.words[1:2] != ("in",):
+            return self._perhaps(node)
+        for value in fields(node.words[2:], self.scope())[:MOST_ROUNDS]:
+            self._assign(node.words[0], value)
+            if not self._round(node.bodies[0]):
+                break
+        return True
+
+    def _while(self, node: Node) -> Status:
         for _ in range(MOST_ROUNDS):
-            status = self.run(node.condition) if node.condition else None
-            if status is None or status == RAN:
-                self._alternatives([node.body, ()], f"the loop in line {node.line}")
-                return None
-            if status == node.until or not self._round(node.body):
+            status = self.run(node.bodies[0])
+            if status in (None, RAN):
+                return self._perhaps(node)
+            if status == (node.kind == "until") or not self._round(node.bodies[1]):
                 return True
         raise InputError(
             f"{self._source}:{node.line}", None, "this loop does not end", "write it out"
         )
+
+    def _perhaps(self, loop: Node) -> Status:
+        self._alternatives([loop.bodies[-1], ()], f"the loop in line {loop.line}")
+        return None
 
     def _round(self, body: tuple[Node, ...]) -> bool:
         try:
@@ -353,39 +312,34 @@ class _Follower:
             return leave.kind == "continue"
         return True
 
-    def _case(self, node: Case) -> Status:
-        bodies = [body for _, body in node.branches]
+    def _case(self, node: Node) -> Status:
+        choices = node.bodies[0]
         try:
-            value = plain(text(node.word, self.scope()))
-            for patterns, body in node.branches:
-                if any(fnmatchcase(value, plain(text(p, self.scope()))) for p in patterns):
-                    return self.run(body)
+            value = plain(text(node.words[0], self.scope()))
+            for choice in choices:
+                patterns = (plain(text(pattern, self.scope())) for pattern in choice.words)
+                if any(fnmatchcase(value, pattern) for pattern in patterns):
+                    return self.run(choice.bodies[0])
         except NotKnown:
+            bodies = [choice.bodies[0] for choice in choices]
             self._alternatives([*bodies, ()], f"the choice in line {node.line}")
             return None
         return True
 
-    def _function(self, node: Function) -> Status:
-        self._functions[node.name] = node.body
-        return True
-
-    def _group(self, node: Group) -> Status:
+    def _subshell(self, node: Node) -> Status:
         before = dict(self._variables), set(self._exported)
         try:
-            return self.run(node.body)
+            return self.run(node.bodies[0])
         except _Leave:
-            if not node.own:
-                raise
             return RAN
         finally:
-            if node.own:
-                self._variables, self._exported = before
+            self._variables, self._exported = before
 
-    def _arithmetic(self, node: Arithmetic) -> Status:
-        changed = CHANGED.fullmatch(node.text)
+    def _arithmetic(self, expression: str) -> Status:
+        changed = CHANGED.fullmatch(expression)
         try:
             if changed is None:
-                return number(node.text, self.scope()) != 0
+                return number(expression, self.scope()) != 0
             name, sign, kind, rest = changed.groups()
             change = f"{name} {kind[0]} 1" if kind != "=" else rest
             change = f"{name} {sign} ({rest})" if sign and kind == "=" else change
@@ -398,75 +352,67 @@ class _Follower:
 
     # -- commands ---------------------------------------------------------------------------
 
-    def _simple(self, node: Simple) -> Status:
-        name = node.words[0].plain if node.words else None
-        if name in ("[[", "[", "test"):
-            return self._test(node, patterns=name == "[[")
-        if name in ("export", "declare", "typeset", "local", "readonly"):
-            return self._declare(node, name)
-        if not node.words:
-            for assignment in node.assignments:
+    def _simple(self, node: Node) -> Status:
+        given = list(takewhile(ASSIGNED.match, node.words))
+        written = node.words[len(given) :]
+        if not written:
+            for assignment in given:
                 self._assignment(assignment)
             return True
-        words = [part for word in node.words for part in fields(word, self.scope())]
-        if words[:1] == ["exec"]:
+        if written[0] in ("[[", "[", "test"):
+            return Test(written, self.scope()).answer()
+        if written[0] in DECLARING:
+            return self._declare(written[0], written[1:])
+        words = fields(written, self.scope())
+        if words[:1] == ("exec",):
             words = words[1:]
         if words and words[0] in BUILTINS:
             return self._builtin(words, node.line)
         if words and words[0] in self._functions:
-            return self._call(words[0], tuple(words[1:]))
+            return self._call(words[0], words[1:])
         script = self._script(words)
         if script is not None:
             return self._run_script(script, words)
-        self._record(words, node)
+        self._record(words, given, node.line)
         return RAN
 
-    def _record(self, words: Sequence[str], node: Simple) -> None:
-        environment: dict[str, str] = {}
-        for name in sorted(self._exported):
-            value = self.scope().text(name)
-            if value is not None:
+    def _record(self, words: Sequence[str], given: Iterable[str], line: int) -> None:
+        exported = ((name, self.scope().text(name)) for name in sorted(self._exported))
+        environment = {name: value for name, value in exported if value is not None}
+        for name, _, value in map(self._assigned, given):
+            if isinstance(value, str):
                 environment[name] = value
-        for assignment in node.assignments:
-            if isinstance(assignment.value, Word):
-                environment[assignment.name] = text(assignment.value, self.scope())
         frozen = MappingProxyType(environment)
-        self.found.append(Command(tuple(words), frozen, node.line, self._condition))
+        self.found.append(Command(tuple(words), frozen, line, self._condition))
 
-    def _test(self, node: Simple, *, patterns: bool) -> Status:
-        tokens: list[Token] = []
-        for word in node.words[1:]:
-            bare = word.plain is not None
-            values = [text(word, self.scope())] if patterns else fields(word, self.scope())
-            tokens += [Token(value, bare) for value in values]
-        if tokens and node.words[0].plain != "test":
-            tokens.pop()  # the closing bracket
-        return Test(tokens, self.scope(), patterns=patterns).answer()
-
-    def _declare(self, node: Simple, kind: str) -> Status:
-        plain_names = [text(word, self.scope()) for word in node.words[1:]]
-        options = "".join(name for name in plain_names if name.startswith("-"))
-        names = [name for name in plain_names if not name.startswith("-")]
-        for name in [*names, *(assignment.name for assignment in node.assignments)]:
+    def _declare(self, kind: str, written: Sequence[str]) -> Status:
+        assignments = [word for word in written if ASSIGNED.match(word)]
+        words = [text(word, self.scope()) for word in written if word not in assignments]
+        options = "".join(word for word in words if word.startswith("-"))
+        names = [word for word in words if not word.startswith("-")]
+        for name in [*names, *(word.partition("=")[0].rstrip("+") for word in assignments)]:
             if kind == "local" and self._locals:
                 self._locals[-1].setdefault(name, self._variables.get(name))
                 if name in names:
                     self._variables.pop(name, None)
             if kind == "export" or "x" in options:
                 self._exported.add(name)
-        for assignment in node.assignments:
+        for assignment in assignments:
             self._assignment(assignment)
         return True
 
-    def _assignment(self, node: Assignment) -> None:
-        if isinstance(node.value, tuple):
-            value: Value = tuple(part for word in node.value for part in fields(word, self.scope()))
-        else:
-            value = text(node.value, self.scope())
-        before = self._variables.get(node.name)
-        if node.append and before is not None:
-            value = _appended(before, value)
-        self._assign(node.name, value)
+    def _assignment(self, word: str) -> None:
+        name, append, value = self._assigned(word)
+        before = self._variables.get(name)
+        self._assign(name, _appended(before, value) if append and before is not None else value)
+
+    def _assigned(self, word: str) -> tuple[str, str, Value]:
+        """Return the name, whether the value is appended, and the value of an assignment."""
+        target, _, value = word.partition("=")
+        append = "+" if target.endswith("+") else ""
+        if value.startswith("("):
+            return target.rstrip("+"), append, fields(words_of(value[1:-1]), self.scope())
+        return target.rstrip("+"), append, text(value, self.scope())
 
     def _assign(self, name: str, value: Value) -> None:
         if name in self._sets:
@@ -498,37 +444,29 @@ class _Follower:
 
     def _builtin(self, words: Sequence[str], line: int) -> Status:
         name, rest = words[0], words[1:]
-        if name in LEAVING:
-            raise _Leave(name, line)
-        if name in ("source", ".", "eval"):
-            return (self._eval if name == "eval" else self._source_file)(rest, line)
-        changes = {"shift": self._shift, "set": self._set, "unset": self._unset}
-        if name in changes:
-            return changes[name](rest)
-        return self._forget(rest) if name in READING else name != "false"
-
-    def _shift(self, words: Sequence[str]) -> Status:
-        count = int(words[0]) if words and words[0].isdigit() else 1
-        self._positional = self._positional[count:]
-        return True
-
-    def _set(self, words: Sequence[str]) -> Status:
-        if "--" in words:
-            self._positional = tuple(words[words.index("--") + 1 :])
-        return True
-
-    def _unset(self, words: Sequence[str]) -> Status:
-        for name in words:
-            if name not in self._sets:
-                self._variables.pop(name, None)
-                self._exported.discard(name)
-        return True
-
-    def _forget(self, words: Sequence[str]) -> Status:
-        for name in words:
-            if re.fullmatch(r"[A-Za-z_]\w*", name):
-                self._assign(name, unknown(f"what is read into {name}"))
-        return RAN
+        match name:
+            case "exit" | "return" | "break" | "continue":
+                raise _Leave(name, line)
+            case "eval":
+                return self._eval(rest, line)
+            case "source" | ".":
+                return self._source_file(rest, line)
+            case "shift":
+                count = int(rest[0]) if rest and rest[0].isdigit() else 1
+                self._positional = self._positional[count:]
+            case "set" if "--" in rest:
+                self._positional = tuple(rest[rest.index("--") + 1 :])
+            case "read" | "mapfile" | "readarray" | "getopts":
+                for word in rest:
+                    if re.fullmatch(r"[A-Za-z_]\w*", word):
+                        self._assign(word, unknown(f"what is read into {word}"))
+                return RAN
+            case "unset":
+                for word in rest:
+                    if word not in self._sets:
+                        self._variables.pop(word, None)
+                        self._exported.discard(word)
+        return name != "false"
 
     def _eval(self, words: Sequence[str], line: int) -> Status:
         script, held = without_marks(" ".join(words))
