@@ -74,7 +74,7 @@ def examine(settings: Settings, stack: Stack) -> Examination:
     for rule in RULES:
         effect = rule.effect_on(facts)
         if effect is not None and (says := rule.broken(facts)):
-            findings.append(Finding(rule, effect, says))
+            findings.append(Finding(rule, effect, str(says)))
             repairs.update(rule.repairs(facts))
     order = list(Effect)
     findings.sort(key=lambda finding: order.index(finding.effect))

@@ -30,22 +30,47 @@ class Facts:
         """Whether the code is on one of these lines."""
         return not self.lines.isdisjoint(lines)
 
+    def on(self, name: str) -> bool:
+        """Whether a switch is on."""
+        return self.settings.on(name)
+
+    def given(self, name: str) -> bool:
+        """Whether a setting has a value."""
+        return self.settings.given(name)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these settings is there, with or without a value."""
+        return not self.settings.values.keys().isdisjoint(names)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Value of a setting as it is written."""
+        return self.settings.text(name, default)
+
+    def number(self, name: str, default: int) -> int:
+        """Value of a setting as a whole number; see `Settings.number`."""
+        return self.settings.number(name, default)
+
+    @property
+    def megatron(self) -> bool:
+        """Whether one of Megatron-LM's own training scripts reads the settings."""
+        return self.settings.program == "megatron"
+
     # -- sizes ----------------------------------------------------------------------------------
 
     @property
     def tp(self) -> int:
         """Size of tensor parallelism."""
-        return self.settings.number("tensor_model_parallel_size", 1)
+        return self.number("tensor_model_parallel_size", 1)
 
     @property
     def pp(self) -> int:
         """Number of pipeline stages."""
-        return self.settings.number("pipeline_model_parallel_size", 1)
+        return self.number("pipeline_model_parallel_size", 1)
 
     @property
     def cp(self) -> int:
         """Static size of context parallelism."""
-        return self.settings.number("context_parallel_size", 1)
+        return self.number("context_parallel_size", 1)
 
     @property
     def model_size(self) -> int:
@@ -55,8 +80,8 @@ class Facts:
     @property
     def expert_size(self) -> int:
         """Ranks that hold one copy of the experts; CP has no part in them."""
-        split = self.settings.number("expert_tensor_parallel_size", self.tp)
-        return max(split * self.settings.number("expert_model_parallel_size", 1) * self.pp, 1)
+        split = self.number("expert_tensor_parallel_size", self.tp)
+        return max(split * self.number("expert_model_parallel_size", 1) * self.pp, 1)
 
     @property
     def dp(self) -> int | None:
@@ -72,25 +97,25 @@ class Facts:
     @property
     def length(self) -> int:
         """Sequence length; 0 if it is not given."""
-        return self.settings.number("seq_length", 0)
+        return self.number("seq_length", 0)
 
     @property
     def heads(self) -> int:
         """Query heads; 0 if not given."""
-        return self.settings.number("num_attention_heads", 0)
+        return self.number("num_attention_heads", 0)
 
     @property
     def key_value_heads(self) -> int:
         """Key-value heads; 0 if not known."""
-        if self.settings.program != "megatron":
-            return self.settings.number("num_query_groups", self.heads)
-        grouped = self.settings.on("group_query_attention")
-        return self.settings.number("num_query_groups", 1) if grouped else self.heads
+        if not self.megatron:
+            return self.number("num_query_groups", self.heads)
+        grouped = self.on("group_query_attention")
+        return self.number("num_query_groups", 1) if grouped else self.heads
 
     @property
     def split(self) -> int:
         """Ranks between which sequence parallelism divides the tokens of a rank."""
-        return self.tp if self.settings.on("sequence_parallel") else 1
+        return self.tp if self.on("sequence_parallel") else 1
 
     @property
     def virtual(self) -> bool:
@@ -100,14 +125,14 @@ class Facts:
             "num_virtual_stages_per_pipeline_rank",
             "virtual_pipeline_model_parallel_size",
         )
-        return any(self.settings.given(name) for name in names)
+        return any(self.given(name) for name in names)
 
     # -- hierarchical CP ------------------------------------------------------------------------
 
     @property
     def types(self) -> tuple[str, ...]:
         """Communication types of CP, as many as are given."""
-        text = self.settings.text("cp_comm_type", "p2p")
+        text = self.text("cp_comm_type", "p2p")
         return tuple(word for word in text.replace(",", " ").replace("[", " ").replace("]", " ")
                      .replace("'", " ").replace('"', " ").split())  # fmt: skip
 
@@ -115,6 +140,12 @@ class Facts:
     def levels(self) -> tuple[int, ...] | None:
         """Sizes of the levels of hierarchical CP."""
         return self.settings.numbers("hierarchical_context_parallel_sizes")
+
+    @property
+    def two_levels(self) -> tuple[int, ...]:
+        """The all-to-all's size and the ring's under ``a2a+p2p``; empty if there are not two."""
+        levels = self.levels or ()
+        return levels if self.hierarchical and len(levels) == 2 else ()
 
     @property
     def hierarchical(self) -> bool:
@@ -126,12 +157,12 @@ class Facts:
     @property
     def old_name(self) -> bool:
         """Whether Dynamic CP is asked for by its first name."""
-        return self.settings.on("hybrid_context_parallel")
+        return self.on("hybrid_context_parallel")
 
     @property
     def new_name(self) -> bool:
         """Whether Dynamic CP is asked for by its present name."""
-        return self.settings.on("dynamic_context_parallel")
+        return self.on("dynamic_context_parallel")
 
     @property
     def dynamic(self) -> bool:
@@ -149,52 +180,66 @@ class Facts:
     @property
     def scheduler(self) -> str:
         """Scheduler of packing; empty if there is none."""
-        given = self.settings.text("sequence_packing_scheduler")
+        given = self.text("sequence_packing_scheduler")
         if given or not self.at(*NEW):
             return given
         if self.new_name:
             return "default_dynamic_cp"
-        varlen = self.settings.on("use_varlen_dataset")
-        return "dp_balanced" if varlen and not self.settings.on("varlen_sbhd_validation") else ""
+        varlen = self.on("use_varlen_dataset")
+        return "dp_balanced" if varlen and not self.on("varlen_sbhd_validation") else ""
 
     @property
     def budget(self) -> int | None:
         """Tokens of a rank in a microbatch."""
         name = "max_seqlen_per_dp_cp_rank"
-        return self.settings.number(name, 0) if self.settings.given(name) else None
+        return self.number(name, 0) if self.given(name) else None
 
     @property
     def smallest(self) -> int:
         """Smallest group of Dynamic CP."""
-        return self.settings.number("min_dynamic_context_parallel_size", 1)
+        return self.number("min_dynamic_context_parallel_size", 1)
 
     @property
     def packed_data(self) -> bool:
         """Whether the data set yields sequences with their lengths."""
-        names = ("sft", "use_varlen_dataset")
-        return any(self.settings.on(name) for name in names)
+        return self.on("sft") or self.on("use_varlen_dataset")
+
+    @property
+    def packs(self) -> bool:
+        """Whether a scheduler packs sequences, or Dynamic CP does."""
+        return bool(self.scheduler) or self.dynamic
+
+    @property
+    def sharded(self) -> bool:
+        """Whether FSDP is on, Megatron's or PyTorch's."""
+        return self.on("use_megatron_fsdp") or self.on("use_torch_fsdp2")
+
+    @property
+    def experts(self) -> int:
+        """Number of experts; 0 without them."""
+        return self.number("num_experts", 0)
 
     @property
     def alignment(self) -> str:
         """Padding of packed sequences to a static number of tokens; empty if there is none."""
-        return self.settings.text("pad_packed_seq_alignment")
+        return self.text("pad_packed_seq_alignment")
 
     @property
     def per_token_loss(self) -> bool:
         """Whether the loss is summed over tokens; verl turns it on for Dynamic CP itself."""
-        return self.settings.on("calculate_per_token_loss") or self.settings.program == "verl"
+        return self.on("calculate_per_token_loss") or self.settings.program == "verl"
 
     # -- graphs ---------------------------------------------------------------------------------
 
     @property
     def graphs(self) -> str:
         """Kind of CUDA graphs: ``none``, ``local``, ``transformer_engine``, ``full_iteration``."""
-        given = self.settings.text("cuda_graph_impl", "none")
+        given = self.text("cuda_graph_impl", "none")
         if given != "none":
             return given
-        if self.settings.on("enable_cuda_graph"):
+        if self.on("enable_cuda_graph"):
             return "local"
-        return "transformer_engine" if self.settings.on("external_cuda_graph") else "none"
+        return "transformer_engine" if self.on("external_cuda_graph") else "none"
 
 
 def power_below(number: int) -> int:

@@ -44,7 +44,7 @@ class Rule:
     Args:
         statement: ``SKILL/ID`` of a statement of a card, or ``launch/NAME``.
         ends: What happens to a run that breaks it, or who refuses the run.
-        broken: Returns what is wrong, with its values; empty if the rule is kept.
+        broken: Returns what is wrong, with its values; anything false if the rule is kept.
         remedy: What to change.
         lines: Lines of upstream on which it holds; empty for every line.
         message: How the message of upstream begins; empty if it says nothing.
@@ -57,7 +57,7 @@ class Rule:
 
     statement: str
     ends: Effect | By
-    broken: Callable[[Facts], str]
+    broken: Callable[[Facts], object]
     remedy: str
     lines: tuple[str, ...] = ()
     message: str = ""
@@ -93,8 +93,3 @@ class Rule:
     def repairs(self, facts: Facts) -> Repair:
         """Return the settings that keep the rule; empty where there are none."""
         return self.repair(facts) if callable(self.repair) else self.repair or {}
-
-
-def when(condition: object, text: str) -> str:
-    """Return a text if a condition holds, and an empty one otherwise."""
-    return text if condition else ""
