@@ -14,10 +14,12 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # which a rehearsal sets
 SHORT = 600  # characters of a message that are kept
 
 
@@ -33,7 +35,14 @@ def answers(launches: list[dict[str, Any]]) -> list[dict[str, str] | None]:
         the exception that upstream raises.
     """
     arguments = importlib.import_module("megatron.training.arguments")
-    with _parser_built_once(arguments):
+    build, built = arguments.add_megatron_arguments, []
+
+    def once(parser: Any) -> Any:
+        """Let one parser serve every launch; building upstream's takes most of the time."""
+        built.extend([] if built else [build(parser)])
+        return built[0]
+
+    with mock.patch.object(arguments, "add_megatron_arguments", once):
         return [_answer(arguments, launch) for launch in launches]
 
 
@@ -44,34 +53,38 @@ def option_names(_: object) -> list[str]:
     return [name for action in parser._actions for name in action.option_strings]
 
 
-@contextlib.contextmanager
-def _parser_built_once(arguments: Any) -> Iterator[None]:
-    """Let every launch be parsed by one parser; building upstream's takes most of the time."""
-    build = arguments.add_megatron_arguments
-    built: list[Any] = []
+def bytes_of_mask(length: int) -> dict[str, int]:
+    """Return the bytes of a sample's mask in Megatron's own data set, kept and left out."""
+    import torch
+    from megatron.core.datasets.gpt_dataset import _get_ltor_masks_and_position_ids
 
-    def once(parser: Any) -> Any:
-        if not built:
-            built.append(build(parser))
-        return built[0]
+    def held(*, kept: bool) -> int:
+        tokens = torch.arange(length)
+        mask = _get_ltor_masks_and_position_ids(tokens, 0, False, False, False, kept)[0]
+        return 0 if mask is None else mask.numel() * mask.element_size()
 
-    arguments.add_megatron_arguments = once
-    try:
-        yield
-    finally:
-        arguments.add_megatron_arguments = build
+    return {"kept": held(kept=True), "left out": held(kept=False)}
 
 
 def _answer(arguments: Any, launch: Mapping[str, Any]) -> dict[str, str] | None:
     printed = io.StringIO()
+    environment = {name: value for name, value in os.environ.items() if name != CONNECTIONS}
+    environment |= {"WORLD_SIZE": str(launch["world"]), "RANK": "0", "LOCAL_RANK": "0"}
+    environment |= launch.get("environment", {})
+    gpu = {"get_device_arch_version": lambda: 10} if launch.get("blackwell") else {}
     with (
-        _as_rank_zero(launch),
-        _on_gpus(arguments, launch),
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(sys, "argv", ["pretrain_gpt.py", *launch["arguments"]]),
+        mock.patch.multiple(arguments, **gpu) if gpu else contextlib.nullcontext(),
         contextlib.redirect_stdout(printed),
-        _quiet(printed),
+        contextlib.redirect_stderr(printed),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore")
         try:
-            _ask(arguments)
+            args = arguments.parse_args()
+            arguments.validate_args(args, {})
+            arguments.core_transformer_config_from_args(args)
         except SystemExit:
             lines = printed.getvalue().strip().splitlines()
             return {"type": "SystemExit", "message": (lines or [""])[-1][:SHORT], "place": ""}
@@ -79,46 +92,6 @@ def _answer(arguments: Any, launch: Mapping[str, Any]) -> dict[str, str] | None:
             message = " ".join(str(error).split())[:SHORT]
             return {"type": type(error).__name__, "message": message, "place": _place(error)}
     return None
-
-
-def _ask(arguments: Any) -> None:
-    args = arguments.parse_args()
-    arguments.validate_args(args, {})
-    arguments.core_transformer_config_from_args(args)
-
-
-@contextlib.contextmanager
-def _as_rank_zero(launch: Mapping[str, Any]) -> Iterator[None]:
-    before, words = dict(os.environ), sys.argv
-    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)  # which a rehearsal sets
-    os.environ.update(launch.get("environment", {}))
-    os.environ.update({"WORLD_SIZE": str(launch["world"]), "RANK": "0", "LOCAL_RANK": "0"})
-    sys.argv = ["pretrain_gpt.py", *launch["arguments"]]
-    try:
-        yield
-    finally:
-        sys.argv = words
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _on_gpus(arguments: Any, launch: Mapping[str, Any]) -> Iterator[None]:
-    """Let the argument checks see Blackwell, where the stand-ins have an H100's properties."""
-    version = arguments.get_device_arch_version
-    if launch.get("blackwell"):
-        arguments.get_device_arch_version = lambda: 10
-    try:
-        yield
-    finally:
-        arguments.get_device_arch_version = version
-
-
-@contextlib.contextmanager
-def _quiet(printed: io.StringIO) -> Iterator[None]:
-    with contextlib.redirect_stderr(printed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _place(error: BaseException) -> str:

@@ -271,7 +271,7 @@ def test_local_graphs_are_refused_by_name(training):
 
 def test_a_mask_of_each_sample_has_the_square_of_the_length(stage):
     """What launch/dense-mask says, at a length that a test can hold."""
-    call = "checks.doctor.masks:bytes_of_mask"
+    call = "checks.doctor.asking:bytes_of_mask"
     held = stage.call(call, 1, 512, upstream=upstream_at(stage, "dev"))[0]
     assert held == {"kept": 512 * 512, "left out": 0}
 

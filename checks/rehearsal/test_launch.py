@@ -117,6 +117,8 @@ def test_a_test_case_becomes_what_upstreams_runner_makes_of_it(tmp_path: Path) -
     assert flags.get("--seed") == ("1",) and not flags.has("--nothing")
     assert flags.get("--moe-layer-freq") == ("([0]*1+[1]*11)",)
     assert launch.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    with pytest.raises(InputError, match="GPUS_PER_NODE: this is not a number"):
+        read_launch(path, {"GPUS_PER_NODE": "all"})
 
 
 @pytest.mark.parametrize(

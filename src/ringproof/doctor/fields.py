@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from ringproof.doctor.settings import FALSE, NOTHING, Settings
 
-NAMES = MappingProxyType(
-    {
-        "num_moe_experts": "num_experts",
-        "use_te_rng_tracker": "te_rng_tracker",
-        "ddp_average_in_collective": "average_in_collective",
-    }
-)
+NAMES = MappingProxyType({
+    "num_moe_experts": "num_experts",
+    "use_te_rng_tracker": "te_rng_tracker",
+    "ddp_average_in_collective": "average_in_collective",
+})  # fmt: skip
 """Fields of the library and its users that Megatron's parser names otherwise."""
 BRIDGE = frozenset(
     (
@@ -24,6 +22,7 @@ BRIDGE = frozenset(
     )
 )  # fmt: skip
 """Sections of a configuration of Megatron-Bridge."""
+YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
 """Names whose values matter enough to say that they were not read."""
@@ -59,20 +58,12 @@ def of_fields(fields: Mapping[str, Any], source: str, program: str = "") -> Sett
         elif DECIDES.search(last):
             notes.append(f"{field} is {given}, which was not resolved")
     if program == "megatron":
-        notes.append("a YAML file passes upstream's validate_yaml, not validate_args")
+        notes.append(YAML_CHECKS)
     if not enabled:
         notes.append("policy.megatron_cfg is not enabled: Megatron-LM does not train here")
-    ranks, each = _RANKS[program](fields) if program in _RANKS else (None, None)
-    return Settings(
-        values=MappingProxyType(values),
-        names=MappingProxyType(names),
-        ranks=ranks,
-        environment=None,
-        program=program,
-        source=source,
-        ranks_per_node=each,
-        notes=tuple(notes),
-    )
+    nodes, each = _nodes(fields, program)
+    ranks = nodes * each if nodes and each else None
+    return Settings(values, names, program, source, ranks, ranks_per_node=each, notes=tuple(notes))
 
 
 def program_of(fields: Mapping[str, Any]) -> str:
@@ -107,38 +98,33 @@ def _belongs(field: str, program: str) -> bool:
 # -- world sizes ----------------------------------------------------------------------------------
 
 
-def _of_verl(fields: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    nodes, each = (_whole(fields, f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
-    return (nodes * each if nodes and each else None), each
-
-
-def _of_nemo_rl(fields: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Ranks that train: without those that only generate; unknown if others need some, too."""
-    nodes, each = (_whole(fields, f"cluster.{name}") for name in ("num_nodes", "gpus_per_node"))
-    colocated = "policy.generation.colocated."
-    others = (
-        name.startswith("on_policy_distillation.non_colocated")
-        or (name.endswith("env_name") and "reward_model" in str(value))
-        or (name.endswith("num_gpu_nodes") and str(value) not in NOTHING + FALSE)
-        for name, value in fields.items()
-    )
-    if any(others):
+def _nodes(fields: Mapping[str, Any], program: str) -> tuple[int | None, int | None]:
+    """Nodes that train and ranks of each, where the fields of a program say them."""
+    if program == "verl":
+        return _whole(fields, "trainer.nnodes"), _whole(fields, "trainer.n_gpus_per_node")
+    if program != "nemo-rl":
+        return None, None
+    nodes, each = _whole(fields, "cluster.num_nodes"), _whole(fields, "cluster.gpus_per_node")
+    if any(_needs_ranks(name, str(value)) for name, value in fields.items()):
         return None, each
+    colocated = "policy.generation.colocated."
     if nodes and each and str(fields.get(f"{colocated}enabled", "true")) in FALSE:
-        apart = [_whole(fields, f"{colocated}resources.{name}")
-                 for name in ("num_nodes", "gpus_per_node")]  # fmt: skip
-        if nodes == 1:
-            each -= apart[1] or each
+        if nodes == 1:  # ranks that only generate do not train
+            each -= _whole(fields, f"{colocated}resources.gpus_per_node") or each
         else:
-            nodes -= apart[0] or nodes
-    return (nodes * each if nodes and each else None), each
+            nodes -= _whole(fields, f"{colocated}resources.num_nodes") or nodes
+    return nodes, each
 
 
-_RANKS: Mapping[str, Callable[[Mapping[str, Any]], tuple[int | None, int | None]]] = (
-    MappingProxyType({"verl": _of_verl, "nemo-rl": _of_nemo_rl})
-)
+def _needs_ranks(name: str, value: str) -> bool:
+    """Whether a field of NeMo-RL gives ranks to something besides training and generation."""
+    return (
+        name.startswith("on_policy_distillation.non_colocated")
+        or (name.endswith("env_name") and "reward_model" in value)
+        or (name.endswith("num_gpu_nodes") and value not in NOTHING + FALSE)
+    )
 
 
 def _whole(fields: Mapping[str, Any], name: str) -> int | None:
     text = str(fields.get(name))
-    return int(text) if text not in NOTHING and text.isdigit() else None
+    return int(text) if text.isdigit() else None

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -17,15 +16,20 @@ from ruamel.yaml.error import YAMLError
 
 from ringproof.doctor.commands import OVERRIDE, of_command, of_script, overrides_of
 from ringproof.doctor.facts import Facts
-from ringproof.doctor.fields import of_fields, words_of
+from ringproof.doctor.fields import YAML_CHECKS, of_fields, words_of
 from ringproof.doctor.recipes import of_recipe
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import Launch, read_command, read_launch
+from ringproof.rehearsal.launch.reading import (
+    MAX_BYTES,
+    Launch,
+    read_command,
+    read_launch,
+    read_text,
+)
 
-MAX_BYTES = 16 << 20
 SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
          "context_parallel_size")  # fmt: skip
 """Settings of which a launch of Megatron-LM's own programs has some."""
@@ -35,7 +39,6 @@ REMEDY = "give a script, a YAML file, a recipe, a log with arguments, overrides,
 LOGGED = re.compile(r"^(?:.*?\s)?([a-z_]\w*) \.{2,} (.*)$", re.MULTILINE)
 LOGGED_ENOUGH = 20
 """Lines of logged arguments that make a log."""
-YAML_CHECKS = "a YAML file passes upstream's validate_yaml, not validate_args"
 
 
 def read_settings(
@@ -85,12 +88,12 @@ def of_launch(launch: Launch) -> Settings:
     if names.keys().isdisjoint(SIZES):
         notes += (f"{launch.script} gets none of Megatron-LM's sizes: its own were not examined",)
     return Settings(
-        values=MappingProxyType({key: flags.get(name) or () for key, name in names.items()}),
-        names=MappingProxyType(names),
-        ranks=launch.ranks,
-        environment=launch.environment,
+        values={key: flags.get(name) or () for key, name in names.items()},
+        names=names,
         program="megatron",
         source=launch.source,
+        ranks=launch.ranks,
+        environment=launch.environment,
         ranks_per_node=launch.ranks_per_node,
         notes=notes,
         arguments=launch.arguments,
@@ -102,10 +105,7 @@ def of_launch(launch: Launch) -> Settings:
 
 
 def _of_file(path: Path, sets: Mapping[str, str]) -> Settings:
-    try:
-        text = read_input(path, MAX_BYTES, remedy=REMEDY).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), None, "the file is not text", REMEDY) from error
+    text = read_text(path, REMEDY)
     if path.suffix in (".yaml", ".yml"):
         return _of_yaml(path, text, sets)
     if path.suffix == ".py":
@@ -163,11 +163,12 @@ def _with_ranks(settings: Settings, sets: Mapping[str, str]) -> Settings:
         (settings.ranks or 0) % facts.expert_size,
         settings.number("global_batch_size", 0) % max(samples, 1),
     )
-    if not any(remainders):
-        note = f"the file does not say the number of ranks: {settings.ranks} are assumed"
-        return replace(settings, notes=(*settings.notes, note))
-    note = "the file does not say the number of ranks: give it with --ranks"
-    return replace(settings, ranks=None, ranks_per_node=None, notes=(*settings.notes, note))
+    known = not any(remainders)
+    rest = f"{settings.ranks} are assumed" if known else "give it with --ranks"
+    notes = (*settings.notes, f"the file does not say the number of ranks: {rest}")
+    if known:
+        return replace(settings, notes=notes)
+    return replace(settings, ranks=None, ranks_per_node=None, notes=notes)
 
 
 def _inherited(
@@ -215,16 +216,12 @@ def _flat(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator
 
 def _of_log(logged: Mapping[str, str], source: str) -> Settings:
     """Settings of the arguments that Megatron-LM prints when it starts."""
-    fields = {name: words_of(value) for name, value in logged.items()}
+    values = {name: words_of(value) for name, value in logged.items()}
     world = logged.get("world_size", "")
+    ranks = int(world) if world.isdigit() else None
+    note = "these are the values after upstream's own checks and defaults"
     return Settings(
-        values=MappingProxyType(fields),
-        names=MappingProxyType({name: name for name in fields}),
-        ranks=int(world) if world.isdigit() else None,
-        environment=None,
-        program="megatron",
-        source=source,
-        notes=("these are the values after upstream's own checks and defaults",),
+        values, {name: name for name in values}, "megatron", source, ranks, notes=(note,)
     )
 
 
@@ -235,8 +232,8 @@ def _with(settings: Settings, overrides: Sequence[str]) -> Settings:
     given = of_fields(overrides_of(overrides), settings.source)
     return replace(
         settings,
-        values=MappingProxyType({**settings.values, **given.values}),
-        names=MappingProxyType({**settings.names, **given.names}),
+        values={**settings.values, **given.values},
+        names={**settings.names, **given.names},
         ranks=given.ranks or settings.ranks,
         program=given.program if not settings.values else settings.program,
         script="",  # the launch without the overrides is not what is meant

@@ -16,7 +16,7 @@ from ringproof.doctor.reading import of_launch
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import read_script_text
+from ringproof.rehearsal.launch.reading import read_script
 
 ROUNDS = 5
 """Times that repairs are applied: one may make another rule speak."""
@@ -128,7 +128,7 @@ def _launch_at(text: str) -> int:
 def _says(text: str, path: Path, sets: Mapping[str, str], after: Settings) -> bool:
     """Whether a changed script says what it should."""
     try:
-        return of_launch(read_script_text(text, path, sets)).values == after.values
+        return of_launch(read_script(path, sets, script=text)).values == after.values
     except InputError:
         return False
 

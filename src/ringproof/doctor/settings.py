@@ -36,10 +36,10 @@ class Settings:
 
     values: Mapping[str, tuple[str, ...]]
     names: Mapping[str, str]
-    ranks: int | None
-    environment: Mapping[str, str] | None
     program: str
     source: str
+    ranks: int | None = None
+    environment: Mapping[str, str] | None = None
     ranks_per_node: int | None = None
     notes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = field(default=(), repr=False)

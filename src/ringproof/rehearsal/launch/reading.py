@@ -24,7 +24,7 @@ SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 PRIVATE = re.compile("[\ue000-\ue005]")
-CASE_RANKS = 8
+CASE_RANKS = "8"
 MAX_BYTES = 16 << 20
 CASE_SCRIPTS: Mapping[str, str] = MappingProxyType(
     {
@@ -92,30 +92,21 @@ def read_launch(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> L
     return read_script(path, sets)
 
 
-def read_script(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -> Launch:
+def read_script(
+    path: Path, sets: Mapping[str, str] = MappingProxyType({}), *, script: str | None = None
+) -> Launch:
     """Read the training launch of a shell script; nothing of it is executed.
 
     Args:
         sets: Variables by name, which win over the script's own assignments. ``1``, ``2`` and so
             on are its arguments; ``RINGPROOF_LAUNCH`` chooses one of several launches, from 1.
+        script: Text that is read in place of what the file holds.
 
     Raises:
         InputError: The script launches no training, launches several, or needs a value that only
             an execution would give.
     """
-    return read_script_text(_text(path), path, sets)
-
-
-def read_script_text(script: str, path: Path, sets: Mapping[str, str]) -> Launch:
-    """Read the training launch of a script's text, as if it stood in a file.
-
-    Args:
-        path: Where it would stand: messages name it, and files it sources are looked for beside it.
-        sets: As for `read_script`.
-
-    Raises:
-        InputError: As `read_script` does.
-    """
+    script = read_text(path) if script is None else script
     given = {name: value for name, value in sets.items() if name != CHOICE}
     followed = follow(script, path.name, {**_scheduler(script), **given}, path.parent)
     launches = _launches(followed, path.name)
@@ -172,7 +163,7 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     try:
         reader = YAML(typ="safe", pure=True)
         reader.allow_duplicate_keys = True
-        data = _strings(reader.compose(_text(path)))
+        data = _strings(reader.compose(read_text(path)))
     except YAMLError as problem:
         text = str(problem).split("\n")[0]
         raise InputError(str(path), text, "this is not YAML", "correct it") from problem
@@ -195,14 +186,18 @@ def read_test_case(path: Path, sets: Mapping[str, str] = MappingProxyType({})) -
     environment = {str(k): _referred(str(v), given) for k, v in variables.items()}
     where = path.resolve().parent
     script = CASE_SCRIPTS.get(where.parent.name, "pretrain_gpt.py")
-    ranks = int(sets.get("GPUS_PER_NODE", CASE_RANKS))
-    nodes = int(sets.get("NUM_NODES", 1))
-    found = Found((script, *words), nodes, ranks)
+    nodes = ("NUM_NODES", sets.get("NUM_NODES", "1"))
+    each = ("GPUS_PER_NODE", sets.get("GPUS_PER_NODE", CASE_RANKS))
+    found = _sized((script, *words), nodes, each, "--set")
     return _launch(found, environment, f"{where.name}/{path.name}", ())
 
 
-def _text(path: Path) -> str:
-    remedy = "give a shell script or a model_config.yaml"
+def read_text(path: Path, remedy: str = "give a shell script or a model_config.yaml") -> str:
+    """Return the text of a configuration.
+
+    Raises:
+        InputError: It cannot be read, is too large, or is not text; with this remedy.
+    """
     try:
         return read_input(path, MAX_BYTES, remedy=remedy).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -484,11 +479,10 @@ def _torchrun(words: Sequence[str], source: str) -> Found | None:
     rest = tuple(words[index:])
     if PYTHON.fullmatch(PurePosixPath(rest[0]).name):  # --no-python python script.py
         rest = rest[1:]
-    for name, value in sizes.items():
-        if found := marks(value):
-            return Found(rest, 1, 1, (found[0], name))
-    nodes = _count(sizes["--nnodes"].rpartition(":")[2], "--nnodes", source)
-    return Found(rest, nodes, _count(sizes["--nproc-per-node"], "--nproc-per-node", source))
+    if not marks(sizes["--nnodes"]):
+        sizes["--nnodes"] = sizes["--nnodes"].rpartition(":")[2]  # the most of an elastic launch
+    nodes, each = sizes.items()
+    return _sized(rest, nodes, each, source)
 
 
 def _python(
@@ -505,23 +499,17 @@ def _python(
     if slurm is not None:
         return _tasks(tuple(rest), environment, source, slurm)
     world = environment.get("WORLD_SIZE", "1")
-    if marks(world):
-        return Found(tuple(rest), 1, 1, (marks(world)[0], "WORLD_SIZE"))
-    return Found(tuple(rest), 1, _count(world, "WORLD_SIZE", source))
+    return _sized(tuple(rest), ("", "1"), ("WORLD_SIZE", world), source)
 
 
 def _slurm(words: Sequence[str]) -> tuple[str, str] | None:
     """Number of nodes and of tasks on each, as srun's own options say; empty where they do not."""
     if not words or PurePosixPath(words[0]).name not in SLURM:
         return None
-    found = {"nodes": "", "ntasks": "", "ntasks-per-node": ""}
-    short = {"-N": "nodes", "-n": "ntasks"}
-    for index, word in enumerate(words[1:], 1):
-        name, equals, value = word.partition("=")
-        key = short.get(name, name.removeprefix("--"))
-        if key in found and name.startswith("-"):
-            found[key] = value if equals else next(iter(words[index + 1 : index + 2]), "")
-    nodes, tasks, each = found["nodes"], found["ntasks"], found["ntasks-per-node"]
+    flags = Flags(tuple(words))
+    nodes = flags.one("--nodes") or flags.one("-N") or ""
+    tasks = flags.one("--ntasks") or flags.one("-n") or ""
+    each = flags.one("--ntasks-per-node") or ""
     if not each and tasks.isdigit():
         count = int(nodes) if nodes.isdigit() else 1
         return str(count), str(max(int(tasks) // count, 1))
@@ -534,18 +522,20 @@ def _tasks(
     """Return a launch whose ranks are Slurm's tasks."""
     nodes = slurm[0] or environment.get("SLURM_NNODES", "1")
     tasks = slurm[1] or environment.get("SLURM_NTASKS_PER_NODE", "")
-    for value, name in ((nodes, "--nodes"), (tasks, "--ntasks-per-node")):
-        if found := marks(value):
-            return Found(words, 1, 1, (found[0], name))
     if not tasks:
         remedy = "give --set SLURM_NNODES=NUMBER --set SLURM_NTASKS_PER_NODE=NUMBER"
         raise InputError(source, None, "the number of Slurm's tasks is not known", remedy)
-    return Found(
-        words, _count(nodes, "--nodes", source), _count(tasks, "--ntasks-per-node", source)
-    )
+    return _sized(words, ("--nodes", nodes), ("--ntasks-per-node", tasks), source)
 
 
-def _count(text: str, name: str, source: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise InputError(f"{source}: {name}", text, "this is not a number", "give a number")
-    return int(text)
+def _sized(
+    words: tuple[str, ...], nodes: tuple[str, str], each: tuple[str, str], source: str
+) -> Found:
+    """Return a launch with its number of nodes and of ranks on each, given by name and value."""
+    for name, value in (nodes, each):
+        if found := marks(value):
+            return Found(words, 1, 1, (found[0], name))
+        if not value.isdigit() or int(value) < 1:
+            problem = "this is not a number"
+            raise InputError(f"{source}: {name}", value, problem, "give a number")
+    return Found(words, int(nodes[1]), int(each[1]))

@@ -75,7 +75,9 @@ class Test:
             at = _outside(tokens, joiners)
             if at is not None:
                 answers = self._judge(tokens[:at]), self._judge(tokens[at + 1 :])
-                return decided if decided in answers else None if None in answers else not decided
+                if decided in answers:
+                    return decided
+                return None if None in answers else not decided
         if tokens[:1] == [("!", True)]:
             answer = self._judge(tokens[1:])
             return None if answer is None else not answer
