@@ -5,19 +5,11 @@ from __future__ import annotations
 import random
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from ringproof.rehearsal.launch.reading import Launch
 
 CHANCE = 0.07
 """Of a setting being drawn at random in a launch. About half of the launches are then refused."""
-
-
-@dataclass(frozen=True)
-class RandomLaunch:
-    """A launch, as ``ringproof doctor`` and upstream both take it."""
-
-    world: int
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
 
 
 OPTIONS: Mapping[str, Sequence[str]] = {
@@ -76,9 +68,7 @@ DYNAMIC = {
 }
 
 
-def random_launches(
-    count: int, seed: int, known: Sequence[str] | None = None
-) -> Iterator[RandomLaunch]:
+def random_launches(count: int, seed: int, known: Sequence[str] | None = None) -> Iterator[Launch]:
     """Yield launches.
 
     Args:
@@ -89,7 +79,7 @@ def random_launches(
         yield _launch(draw, known)
 
 
-def _launch(draw: random.Random, known: Sequence[str] | None) -> RandomLaunch:
+def _launch(draw: random.Random, known: Sequence[str] | None) -> Launch:
     values = dict(PREFERRED)
     cp = draw.choice((1, 2, 2, 4, 4, 8))
     if cp > 1:
@@ -116,7 +106,7 @@ def _launch(draw: random.Random, known: Sequence[str] | None) -> RandomLaunch:
     size = cp * int(values.get("--tensor-model-parallel-size", 1))
     size *= int(values.get("--pipeline-model-parallel-size", 1))
     world = size * draw.choice((1, 2, 2, 3, 4, 8)) if draw.random() < 0.95 else 10
-    return RandomLaunch(world, tuple(words), environment)
+    return Launch("pretrain_gpt.py", tuple(words), environment, 1, world, "random")
 
 
 def _feature(draw: random.Random, values: dict[str, str], cp: int) -> None:

@@ -9,35 +9,22 @@ from checks.doctor.upstream_lines import COMMITS, stack_at, upstream_at
 from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.rules import Effect
-from ringproof.rehearsal.launch.reading import Launch
 
 LAUNCHES = 500
 ASKING = "checks.doctor.asking:answers"
-
-
-def settings_of(one):
-    launch = Launch("pretrain_gpt.py", one.arguments, one.environment, 1, one.world, "random")
-    return of_launch(launch)
 
 
 @pytest.fixture(scope="module", params=COMMITS)
 def asked(request, stage):
     upstream, lines = upstream_at(stage, request.param), stack_at(request.param)
     launches = list(random_launches(LAUNCHES, 7))
-    said = stage.call(
-        ASKING,
-        1,
-        [
-            {"arguments": one.arguments, "world": one.world, "environment": dict(one.environment)}
-            for one in launches
-        ],
-        upstream=upstream,
-    )[0]
-    return lines, launches, said
+    asked = [{"arguments": one.arguments, "world": one.ranks, "environment": dict(one.environment)}
+             for one in launches]  # fmt: skip
+    return lines, launches, stage.call(ASKING, 1, asked, upstream=upstream)[0]
 
 
-def refusals(settings, lines):
-    found = examine(settings, lines).findings
+def refusals(launch, lines):
+    found = examine(of_launch(launch), lines).findings
     return [finding.rule for finding in found if finding.effect is Effect.REFUSED]
 
 
@@ -46,7 +33,7 @@ def test_what_upstream_refuses_is_refused_and_nothing_else(asked):
     refused = sum(answer is not None for answer in said)
     assert len(launches) / 4 < refused < len(launches)
     for one, answer in zip(launches, said, strict=True):
-        rules = refusals(settings_of(one), lines)
+        rules = refusals(one, lines)
         assert bool(rules) == (answer is not None), (one, answer, [rule.name for rule in rules])
         if answer is not None:
             assert any(rule.message in answer["message"] for rule in rules), (one, answer)
@@ -59,6 +46,6 @@ def test_a_line_that_is_not_this_one_disagrees(asked):
     wrong = stack_at(other)
     differ = [
         one for one, answer in zip(launches, said, strict=True)
-        if bool(refusals(settings_of(one), wrong)) != (answer is not None)
+        if bool(refusals(one, wrong)) != (answer is not None)
     ]  # fmt: skip
     assert differ

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from checks.doctor.random_launches import random_launches
 from checks.doctor.upstream_lines import cards, stack_at
 from checks.skills.shared import REPOSITORY
 from ringproof.cli import doctor
 from ringproof.cli.main import app
 from ringproof.doctor.examine import examine
-from ringproof.doctor.lines import known_stacks
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.rules import RULES
 from ringproof.errors import InputError
@@ -182,6 +179,7 @@ def test_a_log_with_arguments(tmp_path):
     ("words", "said"),
     [
         ([], "nothing to examine"),
+        ([str(REPOSITORY)], str(REPOSITORY)),
         (["missing.sh"], "missing.sh"),
         (["model.context_parallel_size=many", "--line", "dev"], "is no whole number"),
         (["model.a=1", "--line", "nowhere"], "is no known line"),
@@ -197,21 +195,9 @@ def test_bad_input_is_one_line(words, said):
     assert said in str(result.exception)
 
 
-def test_each_rule_names_a_statement_and_is_silent_on_some_launches():
-    """On a thousand random launches, on every line that the skills know."""
+def test_each_rule_names_a_statement():
     known = {f"{skill}/{one.id}" for skill, card in cards().items() for one in statements(card)}
     assert {rule.statement for rule in RULES if not rule.statement.startswith("launch/")} <= known
-    stacks = known_stacks(cards()).values()
-    spoke, calls = dict.fromkeys(RULES, 0), 0
-    for one in random_launches(1000, 3):
-        launch = Launch("pretrain_gpt.py", one.arguments, one.environment, 1, one.world, "random")
-        settings = of_launch(launch)
-        for stack in stacks:
-            calls += 1
-            for finding in examine(settings, stack).findings:
-                spoke[finding.rule] += 1
-    assert max(spoke.values()) < calls
-    assert sum(count > 0 for count in spoke.values()) > 40, "the corpus makes each rule speak"
 
 
 def test_without_an_upstream_every_line_is_examined(monkeypatch):
@@ -229,21 +215,11 @@ def test_without_an_upstream_every_line_is_examined(monkeypatch):
     assert found["dev"].startswith("1 refused")
 
 
-def test_a_folder_is_no_configuration(tmp_path: Path):
-    assert isinstance(run(str(tmp_path)).exception, InputError)
-
-
 @pytest.mark.parametrize("known", [frozenset(), frozenset({"--eval-global-batch-size"})])
 def test_a_checkout_without_the_option_does_not_check_the_evaluation_batch(known):
     words = tuple(" ".join(RIGHT).replace("--global-batch-size 8", "--global-batch-size 7").split())
     launch = Launch("pretrain_gpt.py", words, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, 1, 8, "test")
-    stack = stack_at("r0.17")
-    names = {
-        options: {one.rule.name for one in examine(of_launch(launch), replaced).findings}
-        for options, replaced in (
-            (options, dataclasses.replace(stack, options=options))
-            for options in (known, frozenset(words) - {"--eval-global-batch-size"})
-        )
-    }
-    checks = ["evaluation-batch" in found for found in names.values()]
-    assert checks == [True, False]
+    for options in (known, frozenset(words) - {"--eval-global-batch-size"}):
+        stack = dataclasses.replace(stack_at("r0.17"), options=options)
+        names = {one.rule.name for one in examine(of_launch(launch), stack).findings}
+        assert ("evaluation-batch" in names) is (options == known)

@@ -140,7 +140,7 @@ def test_a_rehearsal_needs_torch(tmp_path, monkeypatch):
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1
-torchrun --nproc-per-node 8 pretrain_gpt.py --yaml-cfg {name} --context-parallel-size 2
+torchrun --nproc-per-node 8 pretrain_gpt.py --yaml-cfg cfg.yaml --context-parallel-size 2
 """
 YAML = """model_parallel:
   context_parallel_size: 4
@@ -155,18 +155,13 @@ language_model:
 def test_a_yaml_file_beside_the_script_is_read(tmp_path):
     """The options of the command line are ignored by upstream, and so by doctor."""
     script = tmp_path / "train.sh"
-    script.write_text(SCRIPT.format(name="cfg.yaml"), encoding="utf-8")
+    script.write_text(SCRIPT, encoding="utf-8")
+    missing = run(str(script), "--line", "dev")
+    assert isinstance(missing.exception, InputError), missing.output
+    assert "no setting was read" in str(missing.exception)
     (tmp_path / "cfg.yaml").write_text(YAML, encoding="utf-8")
     result = run(str(script), "--line", "dev")
     assert "the sizes [2, 4] have the product 8, and CP is 4" in result.output, result.output
     assert "ranks: 8" in result.output
     assert "upstream ignores its other options" in result.output
     assert "validate_yaml" in result.output
-
-
-def test_a_yaml_file_that_is_missing_is_said(tmp_path):
-    script = tmp_path / "train.sh"
-    script.write_text(SCRIPT.format(name="gone.yaml"), encoding="utf-8")
-    result = run(str(script), "--line", "dev")
-    assert isinstance(result.exception, InputError), result.output
-    assert "no setting was read" in str(result.exception)

@@ -152,7 +152,7 @@ def test_random_launches_end_as_doctor_says(training, version, record_property):
     assert len(choice.launches) == LAUNCHES
     ended = []
     for launch, small in choice.launches:
-        rules = fails(on.examine(launch.arguments, launch.world))
+        rules = fails(on.examine(launch.arguments, launch.ranks))
         shrunk = fails(on.examine(small.arguments, small.ranks))
         assert shrunk == rules, (launch, "shrinking changes what doctor says")
         ended.append(Trained(launch, small, rules, on.run(small.arguments, small.ranks)))

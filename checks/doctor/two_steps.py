@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from checks.doctor.random_launches import RandomLaunch, random_launches
+from checks.doctor.random_launches import random_launches
 from checks.doctor.upstream_lines import stack_at, upstream_at
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.reading import of_launch
@@ -52,11 +52,10 @@ class Training:
         program = Program(self.upstream, SCRIPT, arguments, ranks, dict(CONNECTIONS), faults=faults)
         return self._stage.run(program)
 
-    def shrunk(self, launch: RandomLaunch) -> Small | None:
+    def shrunk(self, launch: Launch) -> Small | None:
         """Make a launch small; ``None`` where it needs more ranks than a test has."""
-        given = Launch(SCRIPT, launch.arguments, launch.environment, 1, launch.world, "random")
         try:
-            small = shrink(given, options=self.options, max_ranks=MOST_RANKS, iterations=STEPS)
+            small = shrink(launch, options=self.options, max_ranks=MOST_RANKS, iterations=STEPS)
         except InputError:
             return None
         return small if small.ranks <= MOST_RANKS else None
@@ -80,7 +79,7 @@ def left_out(settings: Settings) -> str:
 class Trained:
     """One launch, what doctor says about it, and what became of it."""
 
-    launch: RandomLaunch
+    launch: Launch
     small: Small
     rules: tuple[Rule, ...]
     outcome: Outcome
@@ -124,7 +123,7 @@ def said(rule: Rule, outcome: Outcome) -> bool:
 class Choice:
     """Launches to train on one version, and how many were left out for which reason."""
 
-    launches: tuple[tuple[RandomLaunch, Small], ...]
+    launches: tuple[tuple[Launch, Small], ...]
     reasons: Mapping[str, int]
 
 
@@ -135,11 +134,11 @@ def chosen(training: Training, count: int, seed: int, *, failing: int) -> Choice
     """
     kinds: Counter[tuple[object, ...]] = Counter()
     wanted = {True: failing, False: count - failing}
-    found: list[tuple[RandomLaunch, Small]] = []
+    found: list[tuple[Launch, Small]] = []
     reasons: dict[str, int] = {}
     for drawn in random_launches(1000, seed, tuple(training.options)):
         launch = replace(drawn, arguments=(*drawn.arguments, "--eval-interval", "2"))
-        examined = training.examine(launch.arguments, launch.world)
+        examined = training.examine(launch.arguments, launch.ranks)
         if examined.counts[Effect.REFUSED] or (small := training.shrunk(launch)) is None:
             continue
         rules, facts = fails(examined), examined.facts

@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -177,21 +178,27 @@ def without_marks(script: str) -> tuple[str, dict[str, str]]:
     return MARK.sub(put, script), held
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scope:
-    """What a place in a script knows.
+    """What is known at a place in a script.
 
     Attributes:
+        source: Name of the script, which is also its ``$0``.
+        folder: Folder of the script; ``None`` where it has none.
         positional: Arguments of the script or of the function.
-        folder: Folder of the script; empty where it has none.
-        assign: Sets a variable, for ``${X:=value}``.
     """
 
-    variables: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
+    source: str
+    folder: Path | None
     positional: tuple[str, ...] = ()
-    source: str = ""
-    folder: str = ""
-    assign: Callable[[str, str], None] | None = None
+    variables: dict[str, Value] = field(default_factory=dict)
+
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable, which from now on holds the unknown values in its text."""
+        if isinstance(value, str):
+            self.variables[name] = named(value, name)
+        else:
+            self.variables[name] = tuple(named(part, name) for part in value)
 
     def text(self, name: str) -> str | None:
         """Return a variable's value as one string, or ``None`` where it is not set."""
@@ -301,7 +308,7 @@ def _command(source: str, scope: Scope) -> str:
         return " ".join(fields(arguments, scope))
     own = re.sub(r"-P|--|&>/dev/null|2?>/dev/null|2>&1", "", re.sub(r"[\s\"']", "", body))
     if (folder := OWN_FOLDER.fullmatch(own)) and scope.folder:
-        return scope.folder + (folder["below"] or "")
+        return f"{scope.folder}{folder['below'] or ''}"
     return unknown(source)
 
 
@@ -356,7 +363,7 @@ def _default(value: str | None, match: re.Match[str], quoted: bool, scope: Scope
         return [("" if operator.endswith("+") else value or "", quoted)]
     if missing and operator.endswith("?"):
         return [(unset(match.string, name), quoted)]
-    if missing and operator.endswith("=") and scope.assign is not None:
+    if missing and operator.endswith("="):
         scope.assign(name, text(match["argument"], scope))
     pieces = _pieces(parts_of(match["argument"]), scope, split=True)
     return [(piece, protected or quoted) for piece, protected in pieces]

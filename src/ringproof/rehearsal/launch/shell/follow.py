@@ -19,7 +19,6 @@ from ringproof.rehearsal.launch.shell.expand import (
     Value,
     fields,
     marks,
-    named,
     number,
     plain,
     readable,
@@ -144,7 +143,6 @@ class Followed:
 
     commands: tuple[Command, ...]
     notes: tuple[str, ...]
-    scope: Scope
     exit_line: int
 
 
@@ -180,31 +178,32 @@ def follow(
         exit_line = leave.line
     except RecursionError as problem:
         raise InputError(source, None, "its functions call themselves", "unroll it") from problem
-    return Followed(tuple(follower.found), tuple(follower.notes), follower.scope(), exit_line)
+    return Followed(tuple(follower.found), tuple(follower.notes), exit_line)
 
 
-class _Follower:
+class _Follower(Scope):
     """The variables and functions of a script while it is followed."""
 
     def __init__(
         self, source: str, sets: Mapping[str, str], folder: Path | None, depth: int = 0
     ) -> None:
-        self._source, self._folder, self._depth = source, folder, depth
-        self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
         last = max((int(name) for name in sets if name.isdigit()), default=0)
-        self._positional = tuple(sets.get(str(number), "") for number in range(1, last + 1))
-        self._variables: dict[str, Value] = dict(self._sets)
+        super().__init__(
+            source, folder, tuple(sets.get(str(number), "") for number in range(1, last + 1))
+        )
+        self._sets = {name: value for name, value in sets.items() if not name.isdigit()}
+        self.variables |= self._sets
         self._exported = set(self._sets)
         self._functions: dict[str, tuple[Node, ...]] = {}
         self._locals: list[dict[str, Value | None]] = []
-        self._condition = ""
+        self._condition, self._depth = "", depth
         self.found: list[Command] = []
         self.notes: list[str] = []
 
-    def scope(self) -> Scope:
-        """Return what is known at this place."""
-        folder = "" if self._folder is None else str(self._folder)
-        return Scope(self._variables, self._positional, self._source, folder, self._assign)
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable, unless its value was given from outside."""
+        if name not in self._sets:
+            super().assign(name, value)
 
     def run(self, nodes: Iterable[Node]) -> Status:
         """Follow commands in order; return the last one's status."""
@@ -248,7 +247,7 @@ class _Follower:
         left, right = node.bodies
         status = self.run(left)
         if status is None:
-            self._alternatives([right, ()], f"{self._source}: a test before {node.kind}")
+            self._alternatives([right, ()], f"{self.source}: a test before {node.kind}")
         elif (status is False) == (node.kind == "||"):
             return self.run(right)
         return status
@@ -268,24 +267,24 @@ class _Follower:
 
     def _alternatives(self, bodies: Sequence[tuple[Node, ...]], why: str) -> None:
         """Follow bodies of which only an execution would say which one runs."""
-        before, condition = dict(self._variables), self._condition
+        before, condition = dict(self.variables), self._condition
         self._condition = condition or why
         ends: list[dict[str, Value]] = []
         for body in bodies:
-            self._variables = dict(before)
+            self.variables = dict(before)
             try:
                 self.run(body)
             except _Leave:
                 continue
-            ends.append(self._variables)
+            ends.append(self.variables)
         self._condition = condition
-        self._variables = _merged(ends or [before], why)
+        self.variables = _merged(ends or [before], why)
 
     def _for(self, node: Node) -> Status:
         if node.words[1:2] != ("in",):
             return self._perhaps(node)
-        for value in fields(node.words[2:], self.scope())[:MOST_ROUNDS]:
-            self._assign(node.words[0], value)
+        for value in fields(node.words[2:], self)[:MOST_ROUNDS]:
+            self.assign(node.words[0], value)
             if not self._round(node.bodies[0]):
                 break
         return True
@@ -298,7 +297,7 @@ class _Follower:
             if status == (node.kind == "until") or not self._round(node.bodies[1]):
                 return True
         raise InputError(
-            f"{self._source}:{node.line}", None, "this loop does not end", "write it out"
+            f"{self.source}:{node.line}", None, "this loop does not end", "write it out"
         )
 
     def _perhaps(self, loop: Node) -> Status:
@@ -317,9 +316,9 @@ class _Follower:
     def _case(self, node: Node) -> Status:
         choices = node.bodies[0]
         try:
-            value = plain(text(node.words[0], self.scope()))
+            value = plain(text(node.words[0], self))
             for choice in choices:
-                patterns = (plain(text(pattern, self.scope())) for pattern in choice.words)
+                patterns = (plain(text(pattern, self)) for pattern in choice.words)
                 if any(fnmatchcase(value, pattern) for pattern in patterns):
                     return self.run(choice.bodies[0])
         except NotKnown:
@@ -329,26 +328,26 @@ class _Follower:
         return True
 
     def _subshell(self, node: Node) -> Status:
-        before = dict(self._variables), set(self._exported)
+        before = dict(self.variables), set(self._exported)
         try:
             return self.run(node.bodies[0])
         except _Leave:
             return RAN
         finally:
-            self._variables, self._exported = before
+            self.variables, self._exported = before
 
     def _arithmetic(self, expression: str) -> Status:
         changed = CHANGED.fullmatch(expression)
         try:
             if changed is None:
-                return number(expression, self.scope()) != 0
+                return number(expression, self) != 0
             name, sign, kind, rest = changed.groups()
             change = f"{name} {kind[0]} 1" if kind != "=" else rest
             change = f"{name} {sign} ({rest})" if sign and kind == "=" else change
-            self._assign(name, str(number(change, self.scope())))
+            self.assign(name, str(number(change, self)))
         except NotKnown as problem:
             if changed:
-                self._assign(changed.group(1), unknown(problem.text))
+                self.assign(changed.group(1), unknown(problem.text))
             return None
         return True
 
@@ -362,10 +361,10 @@ class _Follower:
                 self._assignment(assignment)
             return True
         if written[0] in ("[[", "[", "test"):
-            return Test(written, self.scope()).answer()
+            return Test(written, self).answer()
         if written[0] in DECLARING:
             return self._declare(written[0], written[1:])
-        words = fields(written, self.scope())
+        words = fields(written, self)
         if words[:1] == ("exec",):
             words = words[1:]
         if words and words[0] in BUILTINS:
@@ -379,7 +378,7 @@ class _Follower:
         return RAN
 
     def _record(self, words: Sequence[str], given: Iterable[str], line: int) -> None:
-        exported = ((name, self.scope().text(name)) for name in sorted(self._exported))
+        exported = ((name, self.text(name)) for name in sorted(self._exported))
         environment = {name: value for name, value in exported if value is not None}
         for name, _, value in map(self._assigned, given):
             if isinstance(value, str):
@@ -389,14 +388,14 @@ class _Follower:
 
     def _declare(self, kind: str, written: Sequence[str]) -> Status:
         assignments = [word for word in written if ASSIGNED.match(word)]
-        words = [text(word, self.scope()) for word in written if word not in assignments]
+        words = [text(word, self) for word in written if word not in assignments]
         options = "".join(word for word in words if word.startswith("-"))
         names = [word for word in words if not word.startswith("-")]
         for name in [*names, *(word.partition("=")[0].rstrip("+") for word in assignments)]:
             if kind == "local" and self._locals:
-                self._locals[-1].setdefault(name, self._variables.get(name))
+                self._locals[-1].setdefault(name, self.variables.get(name))
                 if name in names:
-                    self._variables.pop(name, None)
+                    self.variables.pop(name, None)
             if kind == "export" or "x" in options:
                 self._exported.add(name)
         for assignment in assignments:
@@ -405,29 +404,21 @@ class _Follower:
 
     def _assignment(self, word: str) -> None:
         name, append, value = self._assigned(word)
-        before = self._variables.get(name)
-        self._assign(name, _appended(before, value) if append and before is not None else value)
+        before = self.variables.get(name)
+        self.assign(name, _appended(before, value) if append and before is not None else value)
 
     def _assigned(self, word: str) -> tuple[str, str, Value]:
         """Return the name, whether the value is appended, and the value of an assignment."""
         target, _, value = word.partition("=")
         append = "+" if target.endswith("+") else ""
         if value.startswith("("):
-            return target.rstrip("+"), append, fields(words_of(value[1:-1]), self.scope())
-        return target.rstrip("+"), append, text(value, self.scope())
-
-    def _assign(self, name: str, value: Value) -> None:
-        if name in self._sets:
-            return
-        if isinstance(value, tuple):
-            self._variables[name] = tuple(named(part, name) for part in value)
-        else:
-            self._variables[name] = named(value, name)
+            return target.rstrip("+"), append, fields(words_of(value[1:-1]), self)
+        return target.rstrip("+"), append, text(value, self)
 
     def _call(self, name: str, words: tuple[str, ...]) -> Status:
         if len(self._locals) >= MOST_CALLS:
             raise RecursionError
-        before, self._positional = self._positional, words
+        before, self.positional = self.positional, words
         self._locals.append({})
         try:
             return self.run(self._functions[name])
@@ -436,11 +427,11 @@ class _Follower:
                 raise
             return RAN
         finally:
-            self._positional = before
+            self.positional = before
             for local, value in self._locals.pop().items():
-                self._variables.pop(local, None)
+                self.variables.pop(local, None)
                 if value is not None:
-                    self._variables[local] = value
+                    self.variables[local] = value
 
     # -- builtins ---------------------------------------------------------------------------
 
@@ -455,32 +446,32 @@ class _Follower:
                 return self._source_file(rest, line)
             case "shift":
                 count = int(rest[0]) if rest and rest[0].isdigit() else 1
-                self._positional = self._positional[count:]
+                self.positional = self.positional[count:]
             case "set" if "--" in rest:
-                self._positional = tuple(rest[rest.index("--") + 1 :])
+                self.positional = tuple(rest[rest.index("--") + 1 :])
             case "read" | "mapfile" | "readarray" | "getopts":
                 for word in rest:
                     if re.fullmatch(r"[A-Za-z_]\w*", word):
-                        self._assign(word, unknown(f"what is read into {word}"))
+                        self.assign(word, unknown(f"what is read into {word}"))
                 return RAN
             case "unset":
                 for word in rest:
                     if word not in self._sets:
-                        self._variables.pop(word, None)
+                        self.variables.pop(word, None)
                         self._exported.discard(word)
         return name != "false"
 
     def _eval(self, words: Sequence[str], line: int) -> Status:
         script, held = without_marks(" ".join(words))
-        self._variables.update(held)
-        return self.run(parse(script, f"{self._source}:{line}"))
+        self.variables.update(held)
+        return self.run(parse(script, f"{self.source}:{line}"))
 
     def _script(self, words: Sequence[str]) -> Path | None:
         """Return the script beside this one that a command runs, or ``None``."""
         name = next((w for w in words if PurePosixPath(w).name not in ("bash", "sh")), "")
-        if self._folder is None or marks(name) or not name.endswith(".sh"):
+        if self.folder is None or marks(name) or not name.endswith(".sh"):
             return None
-        path = self._folder / name
+        path = self.folder / name
         return path if path.is_file() else None
 
     def _run_script(self, path: Path, words: Sequence[str]) -> Status:
@@ -489,9 +480,9 @@ class _Follower:
             raise RecursionError
         inner = _Follower(path.name, self._sets, path.parent, self._depth + 1)
         first = next(index for index, word in enumerate(words) if word.endswith(path.name))
-        inner._positional = tuple(words[first + 1 :])
+        inner.positional = tuple(words[first + 1 :])
         for name in self._exported:
-            inner._variables.setdefault(name, self._variables.get(name, ""))
+            inner.variables.setdefault(name, self.variables.get(name, ""))
         inner._exported |= self._exported
         inner._condition = self._condition
         with contextlib.suppress(_Leave):
@@ -502,8 +493,8 @@ class _Follower:
 
     def _source_file(self, words: Sequence[str], line: int) -> Status:
         name = words[0] if words else ""
-        if self._folder is not None and not marks(name):
-            path = self._folder / name
+        if self.folder is not None and not marks(name):
+            path = self.folder / name
             if path.suffix == ".sh" and path.is_file():
                 return self.run(parse(path.read_text(encoding="utf-8"), path.name))
         self.notes.append(f"line {line}: the sourced file {readable(name)} was not read")
