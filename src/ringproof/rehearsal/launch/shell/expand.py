@@ -228,21 +228,22 @@ class Scope:
 
 def fields(words: Iterable[str], scope: Scope) -> tuple[str, ...]:
     """Expand words into the arguments that they become, each none, one or several."""
+    return tuple(field for word in words for field in _fields(word, scope))
+
+
+def _fields(word: str, scope: Scope) -> list[str]:
     found: list[str] = []
-    for word in words:
-        current: str | None = None
-        for piece, quoted in _pieces(parts_of(word), scope):
-            parts = [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece)
-            for part in parts:
-                if part == BREAK or (not quoted and part.isspace()):
-                    found += [] if current is None else [current]
-                    current = None
-                elif part == VANISH:
-                    current = current or None
-                else:
-                    current = (current or "") + part
-        found += [] if current is None else [current]
-    return tuple(found)
+    current: str | None = None
+    for piece, quoted in _pieces(parts_of(word), scope):
+        for part in [piece] if quoted or piece in (BREAK, VANISH) else FIELD.findall(piece):
+            if part == BREAK or (not quoted and part.isspace()):
+                found += [] if current is None else [current]
+                current = None
+            elif part == VANISH:
+                current = current or None
+            else:
+                current = (current or "") + part
+    return found + ([] if current is None else [current])
 
 
 def text(word: str, scope: Scope, *, quoted: bool = False) -> str:

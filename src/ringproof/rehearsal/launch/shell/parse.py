@@ -156,37 +156,64 @@ class _Token(NamedTuple):
 
 def _tokens(text: str, source: str) -> Iterator[_Token]:
     """Yield the tokens of a script; redirections, here-documents and comments are left out."""
-    at, line, in_test, pattern = 0, 1, False, False
-    here: list[str] = []
-    while at < len(text):
-        start, found = at, TOKEN.match(text, at)
+    lexer = _Lexer(text)
+    while lexer.at < len(text):
+        start, line = lexer.at, lexer.line
         try:
-            if text.startswith("((", at) and text[(end := _end(text, at + 1, ")")) - 2] == ")":
-                at = end
-                yield _Token("((", text[start + 2 : at - 2], line)
-            elif pattern and not (found and found["skipped"]):
-                at, pattern = _word_end(text, at, stops=" \t\n"), False
-                yield _Token("word", text[start:at], line)
-            elif found is None or (in_test and found["redirection"]):
-                at = found.end() if found else _word_end(text, at)
-                word = found["redirection"] if found else text[start:at]
-                in_test = word == "[[" or (in_test and word != "]]")
-                pattern = in_test and word == "=~"
-                yield _Token("word", word, line)
-            elif found["redirection"]:
-                at = _word_end(text, found.end())
-                if found["redirection"].lstrip("0123456789") in ("<<", "<<-"):
-                    here.append("".join(part.text for part in parts_of(text[found.end() : at])))
-            else:
-                at = found.end()
-                if found["operator"] and not (in_test and found[0] == "\n"):
-                    yield _Token("word" if in_test else "operator", found[0], line)
-                if found[0] == "\n":
-                    at, here = _after_documents(text, at, here), []
+            token = lexer.read()
         except ValueError as problem:
             rest = text[start : start + 40].split("\n")[0]
             raise InputError(f"{source}:{line}", rest, str(problem), "close it") from problem
-        line += text.count("\n", start, at)
+        if token is not None:
+            yield token
+        lexer.line += text.count("\n", start, lexer.at)
+
+
+class _Lexer:
+    """A place in a script, and what the tokens before it decide.
+
+    Attributes:
+        in_test: Whether it is between ``[[`` and ``]]``, where operators are words.
+        in_pattern: Whether a regular expression stands next.
+        here: Delimiters of here-documents that begin after this line.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.line = text, 0, 1
+        self.in_test = self.in_pattern = False
+        self.here: list[str] = []
+
+    def read(self) -> _Token | None:
+        """Go on to the next place; return the token in between, or ``None`` without one.
+
+        Raises:
+            ValueError: A quote or a bracket is not closed.
+        """
+        text, start, found = self.text, self.at, TOKEN.match(self.text, self.at)
+        if text.startswith("((", start) and text[(end := _end(text, start + 1, ")")) - 2] == ")":
+            self.at = end
+            return _Token("((", text[start + 2 : end - 2], self.line)
+        if self.in_pattern and not (found and found["skipped"]):
+            self.at, self.in_pattern = _word_end(text, start, stops=" \t\n"), False
+            return _Token("word", text[start : self.at], self.line)
+        if found is None or (self.in_test and found["redirection"]):
+            self.at = found.end() if found else _word_end(text, start)
+            word = found["redirection"] if found else text[start : self.at]
+            self.in_test = word == "[[" or (self.in_test and word != "]]")
+            self.in_pattern = self.in_test and word == "=~"
+            return _Token("word", word, self.line)
+        self.at = found.end()
+        if found["redirection"]:
+            self.at = _word_end(text, found.end())
+            if found["redirection"].lstrip("0123456789") in ("<<", "<<-"):
+                target = parts_of(text[found.end() : self.at])
+                self.here.append("".join(part.text for part in target))
+            return None
+        if found[0] == "\n":
+            self.at, self.here = _after_documents(text, self.at, self.here), []
+        if found["operator"] and not (self.in_test and found[0] == "\n"):
+            return _Token("word" if self.in_test else "operator", found[0], self.line)
+        return None
 
 
 def _after_documents(text: str, at: int, delimiters: list[str]) -> int:
