@@ -290,7 +290,7 @@ class _Filling:
 
     def __init__(self, level: IntArray, overhead: IntArray, domain: Domain) -> None:
         self.level, self.time = level, overhead[level]
-        self.filled, self.count = np.zeros_like(level), np.zeros_like(level)
+        self.filled, self.count = (np.zeros(len(level), np.int64) for _ in range(2))
         self.members: list[IntArray] = []
         self.home: list[IntArray] = []
         self._budget = domain.max_tokens_per_rank
