@@ -4,6 +4,8 @@ A command is ended by each of SIGINT, SIGTERM, SIGHUP and SIGKILL at random mome
 on the size of a file at random sizes, as a full disk would end it. It fails if it does not end
 within seconds, leaves a process, a temporary file (SIGKILL may) or half of an output, or does not
 say what happened in one line.
+
+With ``--megatron git:CHECKOUT@REF``, the commands that run Megatron-LM's own program are ended too.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ from pathlib import Path
 import psutil
 
 PATIENCE_SECONDS = 15
+ORPHANED_SECONDS = 25
+"""After SIGKILL nobody ends what a command has started; pytest's workers give themselves 15 s."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STARTED_SECONDS = 0.3
 """Before, it is Python that is starting and answers a signal in its own way."""
 OLD = '{"old": true}\n'
+WHOLE_SECONDS = 300
+"""For a run that is not ended: proving one skill takes some 60 s on two cores."""
 STORE_BYTES = 65536
 """More than the file in which the ranks of gloo meet: below it they fail or hang, not outputs."""
 CACHE = "torchinductor_"
@@ -50,6 +56,7 @@ class Command:
         ranks: Whether it starts ranks.
         growing: An output in lines of JSON that grows.
         checkpoints: Folder of its checkpoints.
+        kept: Folder of the logs that it keeps, whole or not.
     """
 
     words: tuple[str, ...]
@@ -57,8 +64,10 @@ class Command:
     ranks: bool = False
     growing: str = ""
     checkpoints: str = ""
+    kept: str = ""
 
 
+SKILLS = str(Path(__file__).parents[2] / "skills")
 TRAIN = ("train", "--dp", "2", "--steps", "8", "--global-batch", "4", "--max-length", "64")
 COMMANDS = (
     Command(
@@ -77,7 +86,47 @@ COMMANDS = (
          "--png", "out.png"),
         ("out.json", "out.html", "out.png"),
     ),
+    Command(("logs", "diagnose", "a", "b", "--json", "out.json"), ("out.json",)),
+    Command(
+        ("logs", "watch", "a", "--once", "--json", "out.json", "--html", "out.html"),
+        ("out.json", "out.html"),
+    ),
+    Command(
+        ("plan", "sweep", "--lengths", "lognormal:mean=1024,sigma=1.5,max=65536,n=20000",
+         "--ranks", "64", "--max-tokens-per-rank", "8192", "--json", "out.json"),
+        ("out.json",),
+    ),
+    Command(
+        ("prove", "hierarchical-context-parallel", "--skills", SKILLS, "--quick", "--offline",
+         "--json", "out.json"),
+        ("out.json",), True, kept="build",
+    ),
+    Command(
+        ("conform", "--megatron", "pip:megatron-core==0.16.1", "--offline", "--case",
+         "static-p2p-cp2", "--iterations", "2", "--json", "out.json"),
+        ("out.json",), True,
+    ),
 )  # fmt: skip
+
+
+def of_megatron(spec: str) -> tuple[Command, ...]:
+    """Commands that run the program of a checkout, ``git:PATH@REF``."""
+    smoke = ("smoke", "megatron", "--repo", spec, "--feature", "hcp", "--device", "cpu",
+             "--steps", "2", "--out", "made")  # fmt: skip
+    program = (
+        "--num-layers 1 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+        "--max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 2 --train-iters 2 "
+        "--lr 1e-3 --tokenizer-type NullTokenizer --vocab-size 127 --mock-data --eval-iters 1 "
+        "--eval-interval 9 --split 99,1,0 --context-parallel-size 2 "
+        "--transformer-impl transformer_engine"
+    )
+    variables = ("env", "CUDA_DEVICE_MAX_CONNECTIONS=1")
+    launch = (*variables, "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *program.split())
+    rehearse = ("rehearse", "--megatron", spec, "--keep", "made", "--json", "out.json", "--")
+    return (
+        Command(smoke, (), True, kept="made"),
+        Command((*rehearse, *launch), ("out.json",), True, kept="made"),
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +170,7 @@ def run(
     )  # fmt: skip
     slow, output = False, b""
     try:
-        output, _ = process.communicate(timeout=after if number else 120)
+        output, _ = process.communicate(timeout=after if number else WHOLE_SECONDS)
     except subprocess.TimeoutExpired:
         process.send_signal(number or signal.SIGKILL)
         try:
@@ -129,7 +178,8 @@ def run(
         except subprocess.TimeoutExpired:
             slow = True
     seconds = time.monotonic() - started
-    left = tuple(_left(scratch, process.pid))
+    killed = number == signal.SIGKILL
+    left = tuple(_left(scratch, process.pid, ORPHANED_SECONDS if killed else 5))
     for one in left_processes(scratch, process.pid):
         one.kill()
     if slow:
@@ -142,7 +192,8 @@ def left_processes(scratch: Path, session: int) -> list[psutil.Process]:
     found = []
     for one in psutil.process_iter():
         try:
-            mine = os.getsid(one.pid) == session or one.environ().get("TMPDIR") == str(scratch)
+            known = one.environ().get("TMPDIR", "").startswith(str(scratch))
+            mine = os.getsid(one.pid) == session or known
             if mine and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
         except (psutil.Error, OSError):
@@ -150,8 +201,8 @@ def left_processes(scratch: Path, session: int) -> list[psutil.Process]:
     return found
 
 
-def _left(scratch: Path, session: int) -> Iterator[str]:
-    end = time.monotonic() + 5
+def _left(scratch: Path, session: int, seconds: float) -> Iterator[str]:
+    end = time.monotonic() + seconds
     while left_processes(scratch, session) and time.monotonic() < end:
         time.sleep(0.05)
     yield from (f"process {one.pid}" for one in left_processes(scratch, session))
@@ -169,10 +220,11 @@ def prepare(folder: Path, command: Command) -> None:
         (folder / name).write_text(OLD)
 
 
-def half_written(folder: Path, command: Command) -> Iterator[str]:
-    """What is neither the old output nor a whole new one."""
-    known = {"a", "b", *command.whole, command.growing, command.checkpoints}
-    yield from (f"{path.name} is left" for path in folder.iterdir() if path.name not in known)
+def half_written(folder: Path, command: Command, *, killed: bool) -> Iterator[str]:
+    """What is neither the old output nor a whole new one; what was killed leaves hidden files."""
+    known = {"a", "b", *command.whole, command.growing, command.checkpoints, command.kept}
+    others = [path.name for path in folder.iterdir() if path.name not in known]
+    yield from (f"{name} is left" for name in others if not (killed and name.startswith(".")))
     for name in command.whole:
         content = (folder / name).read_bytes()
         ends = {".json": b"}\n", ".html": b"</html>\n", ".png": b"IEND\xaeB`\x82"}
@@ -222,7 +274,8 @@ def trial(command: Command, *, number: int = 0, after: float = 0, size: int = 0)
         prepare(folder, command)
         ended = run(command, folder, number=number, after=after, size=size)
         how = f"signal {number} after {after:.2f} s" if number else f"files up to {size} bytes"
-        wrong = [*complaints(ended, number), *half_written(folder, command)]
+        killed = number == signal.SIGKILL
+        wrong = [*complaints(ended, number), *half_written(folder, command, killed=killed)]
         return [f"{' '.join(command.words[:2])}, {how}: {what}" for what in wrong]
 
 
@@ -244,7 +297,7 @@ def trials(command: Command, times: int, dice: random.Random) -> Iterator[tuple[
     moments = (dice.uniform(STARTED_SECONDS, seconds) for _ in range(times * len(SIGNALS)))
     drawn = [(SIGNALS[index % len(SIGNALS)], at, 0) for index, at in enumerate(moments)]
     least = STORE_BYTES if command.ranks else 1
-    if least <= size:
+    if not command.kept and least <= size:  # else ranks fail that cannot write their logs
         drawn += [(0, 0.0, dice.randint(least, size)) for _ in range(times)]
     for count, (number, after, limit) in enumerate(drawn, 1):
         yield count, trial(command, number=number, after=after, size=limit)
@@ -255,9 +308,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--megatron", metavar="SPEC", help="git:CHECKOUT@REF")
     given = parser.parse_args()
     dice, bad = random.Random(given.seed), 0
-    for command in COMMANDS:
+    for command in (*COMMANDS, *(of_megatron(given.megatron) if given.megatron else ())):
         count = 0
         for count, wrong in trials(command, given.times, dice):  # noqa: B007
             print(*wrong, sep="\n", end="\n" if wrong else "")

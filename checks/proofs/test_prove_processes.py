@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -14,7 +15,7 @@ from smoke.processes import assert_gone, running
 
 # Each test writes the pids of itself and of what it starts, one of them in a session of its own.
 HANGING = """
-import os, subprocess, sys, time
+import os, subprocess, sys, tempfile, time
 from pathlib import Path
 
 def _start(new_session):
@@ -26,6 +27,7 @@ def test_first():
 
 def test_hang():
     pids = [os.getpid(), _start(False), _start(True)]
+    tempfile.mkdtemp()
     Path("pids.part").write_text(" ".join(map(str, pids)))
     Path("pids.part").rename("pids")
     time.sleep(600)
@@ -84,15 +86,18 @@ def test_a_hanging_test_is_stopped_by_the_time_limit(tmp_path: Path) -> None:
 def test_an_interrupted_run_leaves_nothing(
     tmp_path: Path, number: signal.Signals, codes: set[int]
 ) -> None:
-    repository = _repository(tmp_path, "hang")
+    repository, scratch = _repository(tmp_path, "hang"), tmp_path / "scratch"
+    scratch.mkdir()
     process = subprocess.Popen(
         repository.command(),
         cwd=repository.root,
+        env={**os.environ, "TMPDIR": str(scratch)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=_listen,
     )
     pids = _pids(repository)
+    assert list(scratch.rglob("tmp*")), "otherwise this test sees nothing"
     assert [running(pid) for pid in pids] == [True] * 3, "otherwise this test sees nothing"
     process.send_signal(number)
     output, _ = process.communicate(timeout=30)
@@ -100,6 +105,19 @@ def test_an_interrupted_run_leaves_nothing(
     assert b"Traceback" not in output
     assert_gone(tuple(pids))
     assert not (repository.root / "build/prove/demo.json").exists(), "no half evidence"
+    assert list(scratch.iterdir()) == []
+
+
+def test_tests_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    repository = _repository(tmp_path, "hang")
+    with subprocess.Popen(repository.command(), cwd=repository.root) as process:
+        pytest_itself, *started = _pids(repository)
+        process.kill()
+    try:
+        assert_gone((pytest_itself,))
+    finally:
+        for pid in started:
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_what_a_test_leaves_in_its_group_is_ended(tmp_path: Path) -> None:

@@ -489,11 +489,12 @@ def test_programs_that_end_well_have_no_problem(launched) -> None:
 
 
 def test_a_program_that_takes_too_long_is_ended(launched, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    problems = launched(f"echo $$ >> {pid}; exec sleep 600", 0.5)
+    pid, made = tmp_path / "pid", tmp_path / "made"
+    problems = launched(f"echo $$ >> {pid}; mktemp -d >> {made}; exec sleep 600", 0.5)
     assert problems == [f"feature {name}: not finished after 0.5 s" for name in ("on", "off")]
     for number in pid.read_text().split():
         assert not Path(f"/proc/{number}").exists()
+    assert not any(Path(folder).exists() for folder in made.read_text().split())
 
 
 def test_too_many_ranks_for_the_machine_are_refused() -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when the thread that started it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 @contextlib.contextmanager

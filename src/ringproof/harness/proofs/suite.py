@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ from ringproof.harness.proofs.executed import Evidence, Touch
 from ringproof.harness.proofs.progress import Update, progress
 from ringproof.harness.proofs.verdicts import LEFT_OUT, ProofResult, ProofState, Spread
 from ringproof.harness.upstreams.sources import absolute_spec
-from ringproof.processes import contained
+from ringproof.processes import contained, end_with_parent
 
 _LOG_TAIL_LINES = 6
 _GRACE_SECONDS = 5.0
@@ -265,13 +267,18 @@ def _supervised(
     """Run a command, and end it and all that it has started on exit, whatever their sessions are.
 
     It is interrupted first, so that it can close what it opened. Its output goes to a file, so that
-    no pipe can fill.
+    no pipe can fill, and its temporary files to a folder that is removed.
     """
     streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     strays: set[psutil.Process] = set()
     with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
+        scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
+        environment = {**os.environ, "TMPDIR": stack.enter_context(scratch)}
         stack.callback(_kill, strays)
-        process = stack.enter_context(contained(command, cwd=folder, **streams))
+        ended_too = functools.partial(end_with_parent, signal.SIGINT)
+        process = stack.enter_context(
+            contained(command, cwd=folder, env=environment, preexec_fn=ended_too, **streams)
+        )
         stack.callback(_interrupt, process, strays)
         yield process
 

@@ -9,24 +9,16 @@ with the server, and the server with whoever started it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from ringproof.processes import end_with_parent
 from ringproof.rehearsal.program import Failure, Program, Upstream
 from ringproof.rehearsal.rank import bootstrap
-
-PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ringproof.budget import Estimate, Part
 from ringproof.errors import InputError
+from ringproof.processes import end_with_parent
 from ringproof.rehearsal.smoke.commands import environment, torchrun
 from ringproof.rehearsal.smoke.pair import Half, Pair
 
@@ -67,33 +70,43 @@ def _run(pair: Pair, half: Half, timeout: float, progress: Progress) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     phase, started = f"feature {half.name}, {pair.setting.ranks} ranks", time.monotonic()
     progress(phase, "starts")
-    with (folder / LAUNCHER_LOG).open("w") as log:
-        process = subprocess.Popen(
-            torchrun(pair, half),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment(pair, half)},
-            start_new_session=True,
-        )
-    try:
+    with _launcher(torchrun(pair, half), environment(pair, half), folder) as process:
         while process.poll() is None:
             seconds = time.monotonic() - started
             if seconds > timeout:
                 return f"not finished after {timeout:g} s"
             progress(phase, f"{seconds:3.0f} s, {_step(folder)}")
             time.sleep(POLL_SECONDS)
-    finally:
-        _end(process)
     return failure(folder) if process.returncode else ""
 
 
+@contextlib.contextmanager
+def _launcher(
+    words: Sequence[str], variables: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a launcher, and end it and its ranks on exit: it ends them itself on SIGTERM."""
+    # Ranks that are ended do not remove their temporary files, so that we do it for them.
+    scratch = tempfile.TemporaryDirectory(prefix="ringproof-smoke-")
+    with scratch, (folder / LAUNCHER_LOG).open("w") as log:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **variables, "TMPDIR": scratch.name},
+            start_new_session=True,
+            preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
+        )
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher and its ranks: it ends them itself on SIGTERM."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+            process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=40)  # the launcher gives ranks 30 s
 
