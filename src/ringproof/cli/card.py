@@ -15,9 +15,8 @@ from ringproof.cli.options import (
     UpstreamOption,
     cache_folder,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_json, write_text
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
 from ringproof.harness.cards.schema import schema_text
 from ringproof.harness.importing.importer import as_json, as_text, convert, refuse_overlap, write
 from ringproof.harness.importing.roots import open_roots
@@ -80,7 +79,4 @@ def schema(
 
     Example: ringproof card schema -o card.schema.json
     """
-    if output == "-":
-        typer.echo(schema_text(), nl=False)
-    else:
-        write_atomically(Path(output), schema_text(), field="--output")
+    write_text(schema_text(), output, field="--output")

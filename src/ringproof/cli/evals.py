@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from ringproof.cli.options import JsonOption, KnowingFolderOption, checked_seconds
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
 from ringproof.harness.evals.cases import Case, load_cases
@@ -45,11 +45,13 @@ def list_command(
     Example: ringproof evals list
     """
     cases = [case for case, _ in _cases(folder, skills, None)]
-    if json_path:
-        write_json({"version": 1, "cases": [_row(case) for case in cases]}, json_path)
-    for case in cases if json_path != "-" else ():
-        files = f"  with {', '.join(case.files)}" if case.files else ""
-        typer.echo(f"{case.skill:<31}{case.id:<34}{len(case.expectations):>2}{files}")
+    data = {"version": 1, "cases": [_row(case) for case in cases]}
+    write_result(data, map(_listed, cases), json_path)
+
+
+def _listed(case: Case) -> str:
+    files = f"  with {', '.join(case.files)}" if case.files else ""
+    return f"{case.skill:<31}{case.id:<34}{len(case.expectations):>2}{files}"
 
 
 def _row(case: Case) -> dict[str, Any]:
@@ -112,13 +114,9 @@ def run(
         for skill in ((place, None) if without else (place,))
     ]
     answers = tuple(ask_all(arms, words, timeout, Console(stderr=True)))
-    if json_path:
-        write_json({"version": 1, "command": command, **_data(answers)}, json_path)
-    if json_path != "-":
-        for line in _lines(answers):
-            typer.echo(line)
-    if any(answer.state != "answered" for answer in answers):
-        raise typer.Exit(1)
+    data = {"version": 1, "command": command, **_data(answers)}
+    good = all(answer.state == "answered" for answer in answers)
+    write_result(data, _lines(answers), json_path, good=good)
 
 
 def _cases(

@@ -11,8 +11,7 @@ import typer
 
 from ringproof.cli import logs_plots, logs_watch
 from ringproof.cli.options import JsonOption
-from ringproof.cli.output import write_json
-from ringproof.cli.page import write_page
+from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, check_name
 from ringproof.harness.logs.diagnosis import report as diagnosis_report
 from ringproof.harness.logs.diagnosis.verdict import diagnose as diagnose_logs
@@ -111,15 +110,9 @@ def _show(
             exit code; ``None`` where nothing was expected.
         silent: Whether standard output is that of another file.
     """
-    if json_path:
-        write_json(data, json_path)
-    if not silent and json_path != STDIN:
-        colour = {None: None, True: "green", False: "red"}[good]
-        typer.secho(next(lines), fg=colour, bold=colour is not None)
-        for line in lines:
-            typer.echo(line)
-    if good is False:
-        raise typer.Exit(1)
+    colour = {None: None, True: "green", False: "red"}[good]
+    first = typer.style(next(lines), fg=colour, bold=colour is not None)
+    write_result(data, () if silent else (first, *lines), json_path, good=good is not False)
 
 
 @app.command(
@@ -178,7 +171,7 @@ def parity(
     )
     result = compare_logs(one, other, wanted.series, tol)
     if html is not None:
-        write_page(logs_plots.page(result), html)
+        write_text(logs_plots.page(result), html, field="--html")
     if png is not None:
         logs_plots.write_picture(result, png)
     data, lines = parity_report.as_json(result), parity_report.as_text(result)

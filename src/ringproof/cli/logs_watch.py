@@ -14,8 +14,7 @@ import typer
 from ringproof.cli import logs_plots
 from ringproof.cli.logs_watch_plot import finding_line, histogram_text, screen, step_line
 from ringproof.cli.options import JsonOption, checked_seconds
-from ringproof.cli.output import write_json
-from ringproof.cli.page import write_page
+from ringproof.cli.output import write_json, write_text
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
 from ringproof.harness.logs.finding import Finding
@@ -206,7 +205,8 @@ class _Run:
             write_json(self.watch.as_json(), self._json)
         if self._html and (last or self._html != STDIN):
             refresh = None if last else WRITE_SECONDS
-            write_page(logs_plots.watch_page(self.watch, self._names, refresh), self._html)
+            page = logs_plots.watch_page(self.watch, self._names, refresh)
+            write_text(page, self._html, field="--html")
         self._written = time.monotonic()
 
     def follow(

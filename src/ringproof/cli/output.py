@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,10 +32,35 @@ def write_json(value: Any, destination: str | Path, *, field: str = "--json") ->
     """
     text = json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False)
     text = _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text) + "\n"
+    write_text(text, destination, field=field)
+
+
+def write_text(text: str, destination: str | Path, *, field: str) -> None:
+    """Write a text to ``-`` (standard output) or to a path, atomically.
+
+    Raises:
+        InputError: The path cannot be written.
+    """
     if destination == "-":
         typer.echo(text, nl=False)
     else:
         write_atomically(Path(destination), text, field=field)
+
+
+def write_result(value: Any, lines: Iterable[str], destination: str, *, good: bool = True) -> None:
+    """Write a result as JSON if a destination is given, and print its lines unless that is ``-``.
+
+    Raises:
+        InputError: The path cannot be written.
+        typer.Exit: The result is not good; the exit code is 1.
+    """
+    if destination:
+        write_json(value, destination)
+    if destination != "-":
+        for line in lines:
+            typer.echo(line)
+    if not good:
+        raise typer.Exit(1)
 
 
 def _sayable(value: Any) -> Any:

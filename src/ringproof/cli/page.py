@@ -1,27 +1,10 @@
-"""Self-contained HTML pages: their templates, styles and scripts, their data, and writing them."""
+"""Self-contained HTML pages: their templates, styles, scripts and data."""
 
 from __future__ import annotations
 
 import json
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
-
-import typer
-
-from ringproof.files import write_atomically
-
-
-def write_page(text: str, destination: str) -> None:
-    """Write a page to a file, or to standard output for ``-``.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    if destination == "-":
-        typer.echo(text, nl=False)
-    else:
-        write_atomically(Path(destination), text, field="--html")
 
 
 def asset(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from ringproof.budget import Estimate, Machine, Part
 from ringproof.cli.field_names import integers, named_by_option
 from ringproof.cli.options import ForceOption, checked_seconds
-from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
+from ringproof.cli.output import rank_log_sink, rank_log_stream, write_result
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
     Cluster,
@@ -161,11 +162,8 @@ def attention(  # noqa: PLR0917 - one parameter per option
         parity_estimate(case).check(Machine.here())
     result = _measure(case, world, options, log=rank_log)
     if world is None or world[0] == 0:
-        if json_path:
-            write_json(result, json_path)
-        if json_path != "-":
-            typer.echo(_summary(result))
-    if not result["pass"]:
+        write_result(result, _summary(result), json_path, good=result["pass"])
+    elif not result["pass"]:
         raise typer.Exit(1)
 
 
@@ -274,8 +272,8 @@ def _on_rank(rank: RankContext, *, case: ParityCase, evidence: bool) -> dict[str
     return demonstrate([case], rank.device, evidence=evidence)[0]
 
 
-def _summary(result: dict[str, Any]) -> str:
-    """Return the verdict, and each tensor's error beside its limit."""
+def _summary(result: dict[str, Any]) -> Iterator[str]:
+    """Yield the verdict, and each tensor's error beside its limit."""
     case, errors = result["case"], result["max_abs_error"]
     levels = f" {list(case['hierarchical_sizes'])}" if case["hierarchical_sizes"] else ""
     mask = "causal" if case["causal"] else "full"
@@ -283,13 +281,10 @@ def _summary(result: dict[str, Any]) -> str:
     if case["packed"]:
         real, total = case["packed"]["cu_seqlens"][-1], case["packed"]["cu_seqlens_padded"][-1]
         rows = f", {case['packed']['sequences']} packed sequences ({real} of {total} rows real)"
-    head = (
+    yield (
         f"{'PASS' if result['pass'] else 'FAIL'}  {case['comm_type']}{levels} over "
         f"{result['world']} ranks ({result['backend']}, {result['device']}), {case['dtype']}, "
         f"{case['kernel']} kernel, {mask}, {case['partition']}{rows}"
     )
-    lines = [
-        f"      {name:<4} max abs error {errors[name]:.2e}   limit {result['tolerance'][name]:.0e}"
-        for name in errors
-    ]
-    return "\n".join([head, *lines])
+    for name, error in errors.items():
+        yield f"      {name:<4} max abs error {error:.2e}   limit {result['tolerance'][name]:.0e}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ringproof.cli.options import ForceOption
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.errors import InputError
 
 app = typer.Typer(
@@ -235,7 +235,6 @@ def plan(
 
 def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
     """Plan, and write what was asked for."""
-    from ringproof.cli.page import write_page
     from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_page import page
     from ringproof.cli.plan_result import plan_result
@@ -257,7 +256,7 @@ def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) ->
     if json_path:
         write_json(result.as_json(), json_path)
     if html:
-        write_page(page(result), html)
+        write_text(page(result), html, field="--html")
     quiet = "-" in (json_path, html)
     if not quiet:
         print_result(result)
@@ -300,17 +299,15 @@ def validate(
     found = violations(
         data, rank_multiple=rows, multiple=microbatch_multiple, max_sequences=max_sequences
     ) or capacity_violations(data, rank_multiple=rows)
-    if json_path:
-        write_json({"version": 1, "valid": not found, "violations": found}, json_path)
-    if json_path != "-":
-        described = (
-            f"valid: {len(data['lengths']):,} sequences in {len(data['microbatches']):,} "
-            f"microbatches on {data['ranks']:,} ranks"
-        )
-        for line in found or [described]:
-            typer.echo(line)
-    if found:
-        raise typer.Exit(1)
+    result = {"version": 1, "valid": not found, "violations": found}
+    write_result(result, found or _described(data), json_path, good=not found)
+
+
+def _described(plan: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"valid: {len(plan['lengths']):,} sequences in {len(plan['microbatches']):,} "
+        f"microbatches on {plan['ranks']:,} ranks"
+    )
 
 
 @app.command(epilog=SWEEP_EXAMPLE)
@@ -406,8 +403,4 @@ def calibrate(
         raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
     options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
     result, lines = run(options, comm, samples or measure, skip if samples else None, force=force)
-    if json_path:
-        write_json(result.as_json(), json_path)
-    if json_path != "-":
-        for line in lines:
-            typer.echo(line)
+    write_result(result.as_json(), lines, json_path)

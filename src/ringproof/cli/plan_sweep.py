@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import typer
-
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
 from ringproof.cli.plan_result import plan_capacity
 from ringproof.cli.plan_setup import (
@@ -112,20 +110,16 @@ def run(
         longest, comm = int(lengths.values.max()), usable.setting.comm or DEFAULT_COMM
         made = Wanted(options, usable.domain, longest, len(lengths), comm, usable.graphs)
         flags = megatron_flags(made, options.target)
-    if json_path:
-        data = {
-            "version": 1,
-            "sequences": len(lengths),
-            "tokens": int(lengths.values.sum()),
-            "settings": [_setting_data(one) for one in outcomes],
-            "recommended": best and best.place,
-            "recommended_for_megatron": usable and usable.place,
-            "megatron_flags": flags,
-        }
-        write_json(data, json_path)
-    if json_path != "-":
-        for line in (*_table(outcomes, best, usable), *flags):
-            typer.echo(line)
+    data = {
+        "version": 1,
+        "sequences": len(lengths),
+        "tokens": int(lengths.values.sum()),
+        "settings": [_setting_data(one) for one in outcomes],
+        "recommended": best and best.place,
+        "recommended_for_megatron": usable and usable.place,
+        "megatron_flags": flags,
+    }
+    write_result(data, (*_table(outcomes, best, usable), *flags), json_path)
 
 
 def sweep(

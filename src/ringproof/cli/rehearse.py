@@ -24,13 +24,12 @@ from ringproof.cli.options import (
     cache_folder,
     checked_seconds,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.launch.reading import Launch
-    from ringproof.rehearsal.verdict.result import Rehearsal
 
 EXAMPLE = (
     "Example: ringproof rehearse train.sh --megatron git:/src/Megatron-LM@dev --set NNODES=8 "
@@ -112,6 +111,8 @@ def rehearse(
         raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
+    from ringproof.rehearsal.verdict.page import page
+    from ringproof.rehearsal.verdict.result import as_json
     from ringproof.rehearsal.verdict.text import lines
 
     request = Request(
@@ -132,12 +133,10 @@ def rehearse(
     default = held_folder(request.folder, "--keep") if keep is None else contextlib.nullcontext()
     with default, rank_progress(Console(stderr=True)) as progress:
         result = rehearse(request, lambda phase, line: progress(phase, _brief(line)))
-    _write(result, json_path, html)
-    if STDOUT not in (json_path, html):
-        for line in lines(result):
-            typer.echo(line)
-    if not result.passed:
-        raise typer.Exit(1)
+    if html:
+        write_text(page(result), html, field="--html")
+    said = () if html == STDOUT else lines(result)
+    write_result(as_json(result), said, json_path, good=result.passed)
 
 
 def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
@@ -212,15 +211,3 @@ def _brief(line: str) -> str:
 
 def _escaped(text: str) -> str:
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
-
-
-def _write(result: Rehearsal, json_path: str, html: str) -> None:
-    if json_path:
-        from ringproof.rehearsal.verdict.result import as_json
-
-        write_json(as_json(result), json_path)
-    if html:
-        from ringproof.cli.page import write_page
-        from ringproof.rehearsal.verdict.page import page
-
-        write_page(page(result), html)

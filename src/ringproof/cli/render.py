@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ringproof.cli.options import JsonOption, SkillsArgument, WrittenFolderOption
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
 from ringproof.harness.cards import find_cards
@@ -43,12 +44,8 @@ def render(
                 mode = item.path.stat().st_mode & 0o777
                 write_atomically(item.path, item.content, field=str(item.path), mode=mode)
     stale = any(item.stale for item in files)
-    if json_path:
-        write_json(_as_json(files, check=check, stale=stale), json_path)
-    if json_path != "-":
-        _print(files, check=check)
-    if check and stale:
-        raise typer.Exit(1)
+    data = _as_json(files, check=check, stale=stale)
+    write_result(data, _lines(files, check=check), json_path, good=data["pass"])
 
 
 def _as_json(files: list[RenderedFile], *, check: bool, stale: bool) -> dict[str, Any]:
@@ -66,15 +63,15 @@ def _as_json(files: list[RenderedFile], *, check: bool, stale: bool) -> dict[str
     return {"version": 1, "pass": not (check and stale), "written": not check, "blocks": blocks}
 
 
-def _print(files: list[RenderedFile], *, check: bool) -> None:
+def _lines(files: list[RenderedFile], *, check: bool) -> Iterator[str]:
     for item in files:
         if item.stale and not check:
-            typer.echo(f"{item.path}: written")
+            yield f"{item.path}: written"
     found = [(item.path, made) for item in files for made in item.blocks]
     stale = [(path, made) for path, made in found if made.stale]
     for path, made in stale if check else ():
-        typer.echo(f"{path}:{made.block.begin + 1}: {made.block.kind}: stale")
+        yield f"{path}:{made.block.begin + 1}: {made.block.kind}: stale"
         for line in difference(made):
-            typer.echo(f"    {printable(line)}")
+            yield f"    {printable(line)}"
     counts = f"{len(stale)} {'stale' if check else 'written'}, {len(found) - len(stale)} current"
-    typer.echo(f"{len(found)} blocks in {len(files)} files: {counts}")
+    yield f"{len(found)} blocks in {len(files)} files: {counts}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ringproof.cli.options import JsonOption, KnowingFolderOption, SkillsArgument
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.cards import find_cards, load_card, statements
@@ -37,12 +37,8 @@ def list_command(
     Example: ringproof skills list
     """
     rows = [_row(path, folder / name) for name, path in find_cards(folder).items()]
-    if json_path:
-        write_json({"version": 1, "skills": rows}, json_path)
-    if json_path == "-":
-        return
-    for row in rows:
-        typer.echo(f"{row['name']:<32}{row['statements']:>4} statements  {row['title']}")
+    lines = (f"{row['name']:<32}{row['statements']:>4} statements  {row['title']}" for row in rows)
+    write_result({"version": 1, "skills": rows}, lines, json_path)
 
 
 def _row(card: Path, folder: Path) -> dict[str, Any]:
@@ -110,10 +106,9 @@ def install_command(
     for plan in plans:
         if plan.state != "same":
             install(plan)
-    if json_path:
-        write_json({"version": 1, "skills": [_installed(plan) for plan in plans]}, json_path)
-    for plan in plans if json_path != "-" else ():
-        typer.echo(f"{plan.target}: {_installed(plan)['result']}")
+    rows = [_installed(plan) for plan in plans]
+    lines = (f"{row['path']}: {row['result']}" for row in rows)
+    write_result({"version": 1, "skills": rows}, lines, json_path)
 
 
 def _places(agents: Sequence[str]) -> list[str]:

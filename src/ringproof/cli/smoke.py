@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,10 +24,9 @@ from ringproof.cli.options import (
     cache_folder,
     checked_seconds,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import rank_progress, require_packages
 from ringproof.errors import InputError
-from ringproof.files import write_atomically
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def megatron(
     setting = Setting(nproc, nodes, upstream, device == "cpu", folder)
     pair = make_pair(feature, setting, skills=skills, steps=steps)
     if dry_run:
-        _echo(lines(pair, _endpoint(nodes, rendezvous)))
+        typer.echo("\n".join(lines(pair, _endpoint(nodes, rendezvous))))
     if slurm or kubernetes:
         places = {"--repo": repo, "--te": te, "--skills": skills, "--record": record}
         again = (*_words(setting, device, steps), *_absolute(places))
@@ -163,8 +162,6 @@ def megatron(
     with nullcontext() if out else held_folder(setting.folder, "--out"):
         verdict = judging.judge(pair, () if judge else _run(pair, timeout, limit))
     _report(verdict, json_path, record)
-    if not verdict.passed:
-        raise typer.Exit(1)
 
 
 def _words(setting: Setting, device: str, steps: int) -> tuple[str, ...]:
@@ -186,10 +183,8 @@ def _write_jobs(pair: Pair, job: Job, places: Mapping[str, str]) -> None:
     from ringproof.rehearsal.smoke.commands import render
 
     for kind, place in places.items():
-        if place == "-":
-            typer.echo(render(kind, pair, job), nl=False)
-        elif place:
-            write_atomically(Path(place), render(kind, pair, job), field=f"--{kind}")
+        if place:
+            write_text(render(kind, pair, job), place, field=f"--{kind}")
 
 
 def _endpoint(nodes: int, rendezvous: str) -> str:
@@ -258,21 +253,14 @@ def _report(verdict: Verdict, json_path: str, record: Path | None) -> None:
     from ringproof.harness.proofs.environment import read_environment
     from ringproof.rehearsal.smoke import judging
 
-    if json_path or record is not None:
+    data: dict[str, Any] = {}
+    if json_path or record is not None:  # reading the environment takes a while
         machine = read_environment(Path.cwd())
         variables = {"SLURM_JOB_ID": "slurm", "JOB_COMPLETION_INDEX": "kubernetes"}
         under = next((kind for name, kind in variables.items() if name in os.environ), "")
         data = judging.record(verdict, machine, under)
-        if json_path:
-            write_json(data, json_path)
         if record is not None:
             (record / machine.name).mkdir(parents=True, exist_ok=True)
             place = record / machine.name / f"smoke-{verdict.pair.feature}.json"
             write_json(data, place, field="--record")
-    if json_path != "-":
-        _echo(judging.lines(verdict))
-
-
-def _echo(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+    write_result(data, judging.lines(verdict), json_path, good=verdict.passed)

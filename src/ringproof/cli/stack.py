@@ -15,7 +15,7 @@ from ringproof.cli.options import (
     OfflineOption,
     cache_folder,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.harness.anchors.lock import LOCK_FILE, read_lock
 from ringproof.harness.cards import find_cards, load_card
 from ringproof.harness.proofs.evidence import recorded_verdicts
@@ -54,13 +54,7 @@ def stack(
     cards = find_cards(folder)
     found = [(name, product, _assessed(product, folder, cards)) for name, product in products]
     data = stack_data(found)
-    if json_path:
-        write_json(data, json_path)
-    if json_path != "-":
-        for line in stack_lines(data, verbose=verbose):
-            typer.echo(line)
-    if not data["pass"]:
-        raise typer.Exit(1)
+    write_result(data, stack_lines(data, verbose=verbose), json_path, good=data["pass"])
 
 
 def _assessed(product: Product, folder: Path, cards: Mapping[str, Path]) -> list[Assessment]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from ringproof.cli.options import (
     cache_folder,
     checked_seconds,
 )
-from ringproof.cli.output import write_json
+from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
 from ringproof.harness.proofs.suite import ProveRequest
@@ -134,13 +134,13 @@ def list_command(
         here, damaged = isinstance(found, Archive), isinstance(found, DamagedWheel)
         row = {"name": wheel.package, "version": wheel.version, "here": here, "damaged": damaged}
         rows.append(row)
-    if json_path:
-        write_json({"version": 1, "cache": str(place), "upstreams": rows}, json_path)
-    if json_path == "-":
-        return
-    for row in rows:
-        state = "here" if row["here"] else "damaged" if row.get("damaged") else "missing"
-        typer.echo(f"{state:<8}{row['name']:<28}{str(row['version'])[:12]:<14}{row.get('ref', '')}")
+    data = {"version": 1, "cache": str(place), "upstreams": rows}
+    write_result(data, map(_line, rows), json_path)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    state = "here" if row["here"] else "damaged" if row.get("damaged") else "missing"
+    return f"{state:<8}{row['name']:<28}{str(row['version'])[:12]:<14}{row.get('ref', '')}"
 
 
 def bring_missing(request: ProveRequest, console: Console) -> tuple[str, ...]:
