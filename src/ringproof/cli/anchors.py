@@ -9,17 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.options import (
-    CacheOption,
-    FolderOption,
-    JsonOption,
-    OfflineOption,
-    SkillsArgument,
-    UpstreamOption,
-    WrittenFolderOption,
-    cache_folder,
-    given_submodules,
-)
+from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
@@ -49,15 +39,15 @@ _Verbose = Annotated[
 
 @app.command()
 def check(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
-    folder: FolderOption = Path("skills"),
-    upstream: UpstreamOption = None,
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    folder: options.FolderOption = Path("skills"),
+    upstream: options.UpstreamOption = None,
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
     verbose: _Verbose = False,
     output: FormatOption = Format.TEXT,
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
     sarif_path: SarifOption = "",
 ) -> None:
     """Look up every anchor of the cards and compare it with the lock.
@@ -67,7 +57,7 @@ def check(
     Example: ringproof anchors check --upstream NVIDIA/Megatron-LM=git:../Megatron-LM
     """
     outputs = Outputs(output, json_path, sarif_path)
-    choice = UpstreamChoice(parse_overrides(upstream or []), cache_folder(cache), offline)
+    choice = UpstreamChoice(parse_overrides(upstream or []), options.cache_folder(cache), offline)
     paths = find_cards(folder, tuple(skills or ()))
     cards = _cards(paths, choice)
     read = {skill: read_lock(path.with_name(LOCK_FILE)) for skill, path in paths.items()}
@@ -90,12 +80,12 @@ def check(
 
 @app.command()
 def lock(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
-    folder: WrittenFolderOption = Path("skills"),
-    upstream: UpstreamOption = None,
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    folder: options.WrittenFolderOption = Path("skills"),
+    upstream: options.UpstreamOption = None,
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
 ) -> None:
     """Write where each anchor is into anchors.lock beside its card.
 
@@ -103,7 +93,7 @@ def lock(
     Exit code 1: an anchor does not hold in its own upstream; that lock is not written.
     Example: ringproof anchors lock --upstream NVIDIA/Megatron-LM=git:../Megatron-LM
     """
-    choice = UpstreamChoice(parse_overrides(upstream or []), cache_folder(cache), offline)
+    choice = UpstreamChoice(parse_overrides(upstream or []), options.cache_folder(cache), offline)
     paths = find_cards(folder, tuple(skills or ()))
     broken = False
     for skill, located in _cards(paths, choice).items():
@@ -132,7 +122,7 @@ def lock(
 
 @app.command()
 def drift(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
     old: Annotated[
         str,
@@ -142,17 +132,17 @@ def drift(
         str,
         typer.Option("--to", metavar="SPEC", help="Later version, as SPEC of --upstream."),
     ],
-    folder: FolderOption = Path("skills"),
+    folder: options.FolderOption = Path("skills"),
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Compare only the anchors of this upstream of a card."),
     ] = None,
-    upstream: UpstreamOption = None,
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    upstream: options.UpstreamOption = None,
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
     verbose: _Verbose = False,
     output: FormatOption = Format.TEXT,
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
     sarif_path: SarifOption = "",
 ) -> None:
     """Say what became of each anchor between two versions, and what the cards hang on it.
@@ -166,7 +156,7 @@ def drift(
     cards = {skill: locate_card(path) for skill, path in paths.items()}
     names = _chosen_upstreams(cards.values(), only or [])
     sources = _given_repositories(upstream or [])
-    place = cache_folder(cache)
+    place = options.cache_folder(cache)
     trees = [
         open_tree(spec, cache=place, offline=offline, submodules=sources) for spec in (old, new)
     ]
@@ -197,7 +187,7 @@ def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozens
 def _given_repositories(entries: list[str]) -> SubmoduleSources:
     """The repositories of submodules: the versions themselves are given by --from and --to."""
     specs = parse_overrides(entries)
-    sources = given_submodules(specs)
+    sources = options.given_submodules(specs)
     for name in sorted(specs.keys() - sources.paths.keys()):
         remedy = "give OWNER/NAME=git:PATH, or choose anchors with --only NAME"
         raise InputError("--upstream", name, "is no repository of a submodule", remedy)

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.options import (
-    CacheOption,
-    JsonOption,
-    OfflineOption,
-    UpstreamOption,
-    cache_folder,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_json, write_text
 from ringproof.errors import InputError
 from ringproof.harness.cards.schema import schema_text
@@ -37,11 +31,11 @@ def import_(
     output: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder below which DIR/<skill>/ is written.")
     ] = Path("skills"),
-    upstream: UpstreamOption = None,
+    upstream: options.UpstreamOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
-    json_path: JsonOption = "",
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
+    json_path: options.JsonOption = "",
 ) -> None:
     """Turn skills with cards of NVIDIA's form into skills with cards of ours.
 
@@ -56,7 +50,7 @@ def import_(
         if name in names[:place]:
             raise InputError("PATH", folders[place], "a second skill of that name", "name it once")
     specs = parse_overrides(upstream or [])
-    roots = open_roots(specs, cache=cache_folder(cache), offline=offline)
+    roots = open_roots(specs, cache=options.cache_folder(cache), offline=offline)
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
     imported = [convert(folder, roots, today=today) for folder in folders]
     for item in imported:

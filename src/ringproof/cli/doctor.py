@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from ringproof.cli.options import (
-    CacheOption,
-    JsonOption,
-    KnowingFolderOption,
-    OfflineOption,
-    cache_folder,
-)
+from ringproof.budget import Machine
+from ringproof.cli import options
 from ringproof.cli.output import write_json
-from ringproof.cli.rehearse import SetOption, assignment
+from ringproof.cli.rehearse import SetOption, assignment, rank_progress, require_packages
+from ringproof.doctor import rehearsed
 from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.lines import Stack, known_stacks, load_cards, stack_named, stack_of
 from ringproof.doctor.reading import read_settings
-from ringproof.doctor.rehearsed import Rehearsed
-from ringproof.doctor.rehearsed import data as rehearsed_data
-from ringproof.doctor.rehearsed import lines as rehearsed_lines
 from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card
-from ringproof.harness.stack.products import find_products
+from ringproof.harness.stack.products import ENGINE, MEGATRON, find_products
+from ringproof.holding import held_folder
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
 
+REHEARSED_STEPS = 2
 
 Words = Annotated[
     list[str] | None,
@@ -85,10 +82,10 @@ def doctor(
     blackwell: BlackwellOption = False,
     fix: FixOption = False,
     rehearse: RehearseOption = False,
-    folder: KnowingFolderOption = Path("skills"),
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
-    json_path: JsonOption = "",
+    folder: options.KnowingFolderOption = Path("skills"),
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
+    json_path: options.JsonOption = "",
 ) -> None:
     """Examine the configuration of a training job before it starts.
 
@@ -107,20 +104,20 @@ def doctor(
     _check_rehearse(rehearse, upstream, fix=fix)
     values = dict(assignment(entry) for entry in sets or ())
     settings = read_settings(words or (), values, ranks=ranks, blackwell=blackwell)
-    source = (cache_folder(cache), offline)
+    source = (options.cache_folder(cache), offline)
     stacks = _stacks(load_cards(folder), upstream, line, to, source)
     examined = {name: examine(settings, stack) for name, stack in stacks.items()}
     pairs = [(one, repaired(one)) for one in examined.values()]
     ran = _rehearsed(pairs[0][0], upstream or (), source, folder) if rehearse else None
     if json_path:
-        extra = {} if ran is None else {"rehearsal": rehearsed_data(ran)}
+        extra = {} if ran is None else {"rehearsal": rehearsed.data(ran)}
         write_json({**data(pairs), **extra}, json_path)
     if fix or to:
         _fix(settings, pairs, words or (), values)
     elif json_path != "-":
         for text in table(examined) if len(pairs) > 1 else lines(*pairs[0]):
             typer.echo(text)
-        for text in () if ran is None else rehearsed_lines(ran):
+        for text in () if ran is None else rehearsed.lines(ran):
             typer.echo(text)
     final = [after if fix or to else before for before, after in pairs]
     if all(one.bad for one in final) or (ran is not None and not ran.good):
@@ -131,21 +128,50 @@ def _check_rehearse(rehearse: bool, upstream: Sequence[str] | None, *, fix: bool
     if not rehearse:
         return
     if not upstream:
-        problem = "needs a checkout of Megatron-LM to run"
-        raise InputError("--rehearse", None, problem, "give --upstream PATH or git:PATH@REF")
+        raise _no_checkout()
     if fix:
         problem = "is given with --fix"
         raise InputError("--rehearse", None, problem, "save what --fix prints, and rehearse that")
 
 
+def _no_checkout() -> InputError:
+    problem = "needs a checkout of Megatron-LM to run"
+    return InputError("--rehearse", None, problem, "give --upstream PATH or git:PATH@REF")
+
+
 def _rehearsed(
     examination: Examination, upstream: Sequence[str], source: tuple[Path, bool], skills: Path
-) -> Rehearsed:
-    from ringproof.cli.doctor_rehearse import rehearsed
+) -> rehearsed.Rehearsed:
+    """Train the launch for two steps in small, and compare what happens with the findings.
 
+    Raises:
+        InputError: The configuration is no launch, no checkout is given, or torch is missing.
+    """
     cache, offline = source
     products = find_products(tuple(upstream), cache=cache, offline=offline)
-    return rehearsed(examination, products, cache=cache, offline=offline, skills=skills)
+    launch = rehearsed.launch_of(examination.settings)
+    given = {product.repo: name for name, product in products}
+    if MEGATRON not in given:
+        raise _no_checkout()
+    require_packages("doctor --rehearse")
+    from ringproof.rehearsal.rehearsing import Request, rehearse
+
+    name = re.sub(r"[^\w.-]", "_", Path(launch.source.partition(":")[0]).stem) or "launch"
+    request = Request(
+        launch=launch,
+        megatron=given[MEGATRON],
+        engine=given.get(ENGINE),
+        against="",
+        folder=Path("build/rehearsal") / f"doctor-{name}",
+        cache=cache,
+        skills=skills if skills.is_dir() else None,
+        iterations=REHEARSED_STEPS,
+        offline=offline,
+        machine=Machine.here(),
+    )
+    with held_folder(request.folder, "--rehearse"), rank_progress(Console(stderr=True)) as progress:
+        result = rehearse(request, progress)
+    return rehearsed.judge(examination, result.main)
 
 
 def _stacks(

@@ -8,14 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.options import (
-    CacheOption,
-    JsonOption,
-    OfflineOption,
-    UpstreamOption,
-    cache_folder,
-    given_submodules,
-)
+from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.harness.fences.check import (
     CHECKOUT,
@@ -43,14 +36,14 @@ def fences(
         ),
     ],
     *,
-    upstream: UpstreamOption = None,
+    upstream: options.UpstreamOption = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Correct the line numbers of code that has moved.")
     ] = False,
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
     output: FormatOption = Format.TEXT,
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
     sarif_path: SarifOption = "",
 ) -> None:
     """Compare the code and line numbers that documents quote with the code itself.
@@ -61,8 +54,8 @@ def fences(
     """
     outputs = Outputs(output, json_path, sarif_path)
     specs = parse_overrides(upstream or [])
-    sources = given_submodules(specs)
-    roots = _open_roots(path, specs, sources, cache=cache_folder(cache), offline=offline)
+    sources = options.given_submodules(specs)
+    roots = _open_roots(path, specs, sources, cache=options.cache_folder(cache), offline=offline)
     raise typer.Exit(check_fences(path, roots, fix=fix, outputs=outputs))
 
 

@@ -23,13 +23,7 @@ from ringproof.harness.logs.training.series import parse_columns
 from ringproof.harness.logs.training.verdict import compare_logs
 from ringproof.harness.logs.verdict import parse_expectation
 
-app = typer.Typer(
-    help="Read what the logs of a run prove.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
 
 
 def _stdin() -> BinaryIO | None:

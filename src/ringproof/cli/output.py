@@ -1,19 +1,16 @@
-"""How every command writes JSON, and the log of its ranks."""
+"""How every command writes its result."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
-from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.harness.reports.printable import UNSHOWABLE
 
@@ -71,37 +68,3 @@ def _sayable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_sayable(item) for item in value]
     return value
-
-
-@contextlib.contextmanager
-def rank_log_stream(path: str, *, first: bool) -> Iterator[TextIO | None]:
-    """Open the file of ``--rank-log`` for appending, since ranks of torchrun share it.
-
-    Args:
-        path: File; ``-`` is standard error, and an empty path gives ``None``.
-        first: Whether to empty the file, so that it holds nothing of an earlier run.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    if path in ("", "-"):
-        yield sys.stderr if path else None
-        return
-    try:
-        if first:
-            Path(path).write_text("", encoding="utf-8")
-        stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise InputError("--rank-log", path, str(error.strerror), "choose another file") from error
-    with stream:
-        yield stream
-
-
-def rank_log_sink(stream: TextIO | None) -> Callable[[int, str], None]:
-    """Return the function that writes each line of a rank to the stream, where there is one."""
-
-    def write(rank: int, line: str) -> None:
-        if stream is not None:
-            stream.write(f"[rank{rank}]: {line}\n")
-
-    return write

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from ringproof.budget import Estimate, Machine, Part
-from ringproof.cli.field_names import integers, named_by_option
+from ringproof.cli import ranks
 from ringproof.cli.options import ForceOption, checked_seconds
-from ringproof.cli.output import rank_log_sink, rank_log_stream, write_result
+from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
     Cluster,
@@ -126,16 +126,8 @@ def attention(  # noqa: PLR0917 - one parameter per option
         int, typer.Option(help="Number of copies of each key/value head before the all-to-all.")
     ] = 1,
     seed: Annotated[int, typer.Option(help="Random seed of the inputs.")] = 0,
-    backend: Annotated[
-        str, typer.Option(help="Backend of torch.distributed: auto, gloo or nccl.")
-    ] = "auto",
-    share_gpus: Annotated[
-        bool,
-        typer.Option(
-            "--share-gpus",
-            help="Let NCCL ranks share GPUs where there are fewer GPUs than ranks (slow).",
-        ),
-    ] = False,
+    backend: ranks.BackendOption = "auto",
+    share_gpus: ranks.ShareOption = False,
     timeout: Annotated[
         float,
         typer.Option(callback=checked_seconds, help="Seconds after which a case counts as hung."),
@@ -143,9 +135,7 @@ def attention(  # noqa: PLR0917 - one parameter per option
     rank_log: Annotated[
         str, typer.Option(help="Write the log of the ranks to this file; - is stderr.")
     ] = "",
-    json_path: Annotated[
-        str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
-    ] = "",
+    json_path: ranks.JsonOption = "",
     force: ForceOption = False,
 ) -> None:
     """Run CP attention, forward and backward, against a dense float64 reference.
@@ -174,9 +164,9 @@ def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
         InputError: Options contradict each other or cannot be measured. It names the option.
     """
     options = context.params
-    levels = integers("--hcp", options["hcp"], "2,2")
+    levels = ranks.integers("--hcp", options["hcp"], "2,2")
     world = options["nproc"] or launched or (math.prod(levels) if levels else 2)
-    with named_by_option(OPTION_OF_FIELD, options):
+    with ranks.named_by_option(OPTION_OF_FIELD, options):
         packed = _pack(context, world)
         case = ParityCase(
             world=world,
@@ -230,7 +220,7 @@ def _pack(context: typer.Context, world: int) -> PackedSequences | None:
             raise InputError(name, options[name], "does not go with this layout", remedy)
     if options["packed"] is None:
         return None
-    lengths = integers("--packed", options["packed"], "5,1,17,64")
+    lengths = ranks.integers("--packed", options["packed"], "5,1,17,64")
     whole = padding_multiple(cp_size=world, partition=options["partition"])
     rows, entries = options["pack_rows"], options["pack_entries"] or len(lengths) + 1
     if options["pack_entries"] and not rows:
@@ -257,8 +247,8 @@ def _measure(
         raise InputError("--nproc", case.world, f"torchrun made {world[1]} ranks", "drop it")
     arguments: dict[str, Any] = {"case": case, "evidence": bool(log)}
     # Rank 0 empties the log before any rank can write: joining the world takes it, too.
-    with rank_log_stream(log, first=world is None or world[0] == 0) as stream:
-        options = replace(options, log_sink=rank_log_sink(stream))
+    with ranks.rank_log_stream(log, first=world is None or world[0] == 0) as stream:
+        options = replace(options, log_sink=ranks.rank_log_sink(stream))
         if world is not None:
             with contextlib.redirect_stderr(stream) if stream else contextlib.nullcontext():
                 return run_launched(_on_rank, options, arguments)[0]

@@ -17,9 +17,6 @@ from ringproof.errors import InputError
 
 app = typer.Typer(
     help="Plan a batch: microbatches, CP groups and the gain over static CP.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     subcommand_metavar="[validate|sweep|calibrate] ...",
 )
 EXAMPLE = (

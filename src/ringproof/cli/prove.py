@@ -9,16 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ringproof.cli.options import (
-    CacheOption,
-    FolderOption,
-    JsonOption,
-    OfflineOption,
-    SkillsArgument,
-    UpstreamOption,
-    cache_folder,
-    checked_seconds,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_json
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
@@ -54,23 +45,24 @@ _Jobs = Annotated[
 
 
 def prove(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out tests that are marked slow.")
     ] = False,
-    folder: FolderOption = Path("skills"),
+    folder: options.FolderOption = Path("skills"),
     out: _Out = Path("build/prove"),
     record: _Record = None,
-    json_path: JsonOption = "",
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    json_path: options.JsonOption = "",
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
     require_all: _RequireAll = False,
-    upstream: UpstreamOption = None,
+    upstream: options.UpstreamOption = None,
     timeout: Annotated[
         float,
         typer.Option(
-            callback=checked_seconds, help="Seconds after which all tests together are ended."
+            callback=options.checked_seconds,
+            help="Seconds after which all tests together are ended.",
         ),
     ] = 3600,
     jobs: _Jobs = 0,
@@ -88,7 +80,7 @@ def prove(
         request = ProveRequest(
             skills=place, names=tuple(skills or ()), quick=quick, out=out,
             evidence=record if record is not None else place.resolve().parent / "evidence",
-            cache=cache_folder(cache), offline=offline, timeout=timeout, jobs=jobs,
+            cache=options.cache_folder(cache), offline=offline, timeout=timeout, jobs=jobs,
             upstreams=parse_overrides(upstream or []), require_all=require_all,
         )  # fmt: skip
         missing = bring_missing(request, console)

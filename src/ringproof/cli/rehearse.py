@@ -15,15 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ringproof.budget import Machine
-from ringproof.cli.options import (
-    CacheOption,
-    ForceOption,
-    JsonOption,
-    KnowingFolderOption,
-    OfflineOption,
-    cache_folder,
-    checked_seconds,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError
 from ringproof.holding import held_folder
@@ -84,19 +76,20 @@ def rehearse(
     te: EngineOption = None,
     sets: SetOption = None,
     against: AgainstOption = "",
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
     html: HtmlOption = "",
     iterations: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 5,
     dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
     keep: KeepOption = None,
     timeout: Annotated[
-        float, typer.Option(callback=checked_seconds, help="Longest time of a run in seconds.")
+        float,
+        typer.Option(callback=options.checked_seconds, help="Longest time of a run in seconds."),
     ] = 600,
-    skills: KnowingFolderOption = Path("skills"),
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
-    force: ForceOption = False,
+    skills: options.KnowingFolderOption = Path("skills"),
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
+    force: options.ForceOption = False,
 ) -> None:
     """Run a training launch in small on this machine's CPU, with upstream's own code.
 
@@ -121,7 +114,7 @@ def rehearse(
         engine=te,
         against=against,
         folder=keep if keep is not None else Path("build/rehearsal") / _name(words or [], launch),
-        cache=cache_folder(cache),
+        cache=options.cache_folder(cache),
         skills=skills if skills.is_dir() else None,
         iterations=iterations,
         dtype=dtype,

@@ -15,15 +15,7 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
-from ringproof.cli.options import (
-    CacheOption,
-    ForceOption,
-    JsonOption,
-    KnowingFolderOption,
-    OfflineOption,
-    cache_folder,
-    checked_seconds,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.cli.rehearse import rank_progress, require_packages
 from ringproof.errors import InputError
@@ -42,9 +34,6 @@ DEVICES = ("cuda", "cpu")
 app = typer.Typer(
     help="Run upstream's training program on a cluster, with a feature on and off.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 RepoOption = Annotated[
@@ -62,7 +51,8 @@ DeviceOption = Annotated[
     str, typer.Option(help="cuda, or cpu with stand-ins for GPUs and kernels.")
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(callback=checked_seconds, help="Longest time of one program in seconds.")
+    float,
+    typer.Option(callback=options.checked_seconds, help="Longest time of one program in seconds."),
 ]
 OutOption = Annotated[
     Path | None,
@@ -126,12 +116,12 @@ def megatron(
     image: Annotated[str, typer.Option(help="Container image (required with --kubernetes).")] = "",
     claim: ClaimOption = "",
     record: RecordOption = None,
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
     timeout: TimeoutOption = 900,
-    skills: KnowingFolderOption = Path("skills"),
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
-    force: ForceOption = False,
+    skills: options.KnowingFolderOption = Path("skills"),
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
+    force: options.ForceOption = False,
 ) -> None:
     """Train a few steps with upstream's pretrain_gpt.py, with a feature on and with it off.
 
@@ -145,7 +135,7 @@ def megatron(
     from ringproof.rehearsal.smoke.commands import Job, lines
     from ringproof.rehearsal.smoke.pair import Setting, make_pair
 
-    upstream = _upstream(repo, te, device, cache_folder(cache), offline)
+    upstream = _upstream(repo, te, device, options.cache_folder(cache), offline)
     folder = (out or Path("build/smoke") / feature).resolve()
     setting = Setting(nproc, nodes, upstream, device == "cpu", folder)
     pair = make_pair(feature, setting, skills=skills, steps=steps)

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ringproof.cli.options import (
-    CacheOption,
-    JsonOption,
-    KnowingFolderOption,
-    OfflineOption,
-    cache_folder,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_result
 from ringproof.harness.anchors.lock import LOCK_FILE, read_lock
 from ringproof.harness.cards import find_cards, load_card
@@ -37,20 +31,20 @@ def stack(
         ),
     ] = None,
     *,
-    folder: KnowingFolderOption = Path("skills"),
-    cache: CacheOption = None,
-    offline: OfflineOption = False,
+    folder: options.KnowingFolderOption = Path("skills"),
+    cache: options.CacheOption = None,
+    offline: options.OfflineOption = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="List every statement and every probe.")
     ] = False,
-    json_path: JsonOption = "",
+    json_path: options.JsonOption = "",
 ) -> None:
     """Say which line of upstream code is, and which statements of the skills hold in it.
 
     A line is recognised by code. A statement holds if it is proven on that line and the code that
     its anchors name is the same. Exit code 1: a line is not known, or a statement is broken.
     """
-    products = find_products(tuple(paths or ()), cache=cache_folder(cache), offline=offline)
+    products = find_products(tuple(paths or ()), cache=options.cache_folder(cache), offline=offline)
     cards = find_cards(folder)
     found = [(name, product, _assessed(product, folder, cards)) for name, product in products]
     data = stack_data(found)

@@ -13,9 +13,9 @@ from typing import Annotated, Any, TextIO, get_type_hints
 import typer
 
 from ringproof.budget import Machine
-from ringproof.cli.field_names import integers, named_by_option
+from ringproof.cli import ranks
 from ringproof.cli.options import ForceOption, checked_seconds
-from ringproof.cli.output import rank_log_sink, rank_log_stream, write_json
+from ringproof.cli.output import write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
@@ -89,8 +89,8 @@ def run_options(given: Mapping[str, Any]) -> TrainOptions:
     Raises:
         InputError: A value is wrong, or options contradict each other. It names the option.
     """
-    forced = integers("--force-cp", given["forced_sizes"], "1,2,4")
-    with named_by_option(_NAMES, given):
+    forced = ranks.integers("--force-cp", given["forced_sizes"], "1,2,4")
+    with ranks.named_by_option(_NAMES, given):
         layout = RankLayout(**{axis: given[axis] for axis in _LAYOUT})
         given = {**given, "layout": layout, "forced_sizes": forced}
         return TrainOptions(
@@ -121,16 +121,8 @@ _Log = Annotated[
 def train(
     context: typer.Context,
     *,
-    backend: Annotated[
-        str, typer.Option(help="Backend of torch.distributed: auto, gloo or nccl.")
-    ] = "auto",
-    share_gpus: Annotated[
-        bool,
-        typer.Option(
-            "--share-gpus",
-            help="Let NCCL ranks share GPUs where there are fewer GPUs than ranks (slow).",
-        ),
-    ] = False,
+    backend: ranks.BackendOption = "auto",
+    share_gpus: ranks.ShareOption = False,
     timeout: _Timeout = 120.0,
     log: _Log = "",
     log_format: Annotated[
@@ -143,9 +135,7 @@ def train(
         str,
         typer.Option(metavar="PATH", help="Write what all ranks print to this file; - is stderr."),
     ] = "",
-    json_path: Annotated[
-        str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
-    ] = "",
+    json_path: ranks.JsonOption = "",
     force: ForceOption = False,
     **_options: Any,
 ) -> None:
@@ -164,8 +154,8 @@ def train(
     file = LogFile.named(log, log_format, append=options.keeping.resume)
     quiet = json_path == "-"
     with (
-        named_by_option(_NAMES, context.params),
-        rank_log_stream(rank_log, first=first) as stream,
+        ranks.named_by_option(_NAMES, context.params),
+        ranks.rank_log_stream(rank_log, first=first) as stream,
     ):
         started = ClusterOptions(
             backend=backend,
@@ -184,10 +174,10 @@ def _check_room(options: TrainOptions, world: tuple[int, int] | None, *, force: 
     """Refuse a run for which there are not as many ranks, or not as much memory."""
     from ringproof.cli.train_budget import train_estimate  # imports numpy
 
-    ranks = options.parallel.layout.world_size
-    if world is not None and world[1] != ranks:
+    size = options.parallel.layout.world_size
+    if world is not None and world[1] != size:
         problem = f"torchrun made {world[1]} ranks"
-        raise InputError("tp x pp x cp x dp", ranks, problem, "make them equal")
+        raise InputError("tp x pp x cp x dp", size, problem, "make them equal")
     if world is None and not force:
         train_estimate(options).check(Machine.here())
 
@@ -220,7 +210,7 @@ def _run(
 
 def _sink(stream: TextIO | None, *, quiet: bool) -> LogSink:
     """Return the function that takes the lines that ranks write."""
-    log = rank_log_sink(stream)
+    log = ranks.rank_log_sink(stream)
 
     def sink(rank: int, line: str) -> None:
         if rank == 0 and not quiet and line.startswith(PROGRESS):

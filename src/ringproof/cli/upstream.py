@@ -10,14 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ringproof.cli.options import (
-    CacheOption,
-    FolderOption,
-    JsonOption,
-    SkillsArgument,
-    cache_folder,
-    checked_seconds,
-)
+from ringproof.cli import options
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cards import Card, find_cards, load_card
@@ -60,9 +53,9 @@ def _needs(folder: Path, skills: Sequence[str]) -> tuple[Mapping[str, Card], Wan
 
 @app.command()
 def fetch(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
-    folder: FolderOption = Path("skills"),
+    folder: options.FolderOption = Path("skills"),
     servers: _Servers = None,
     wheels: Annotated[
         bool, typer.Option("--wheels", help="Fetch only wheels, and no repository.")
@@ -75,11 +68,12 @@ def fetch(
             "fetched:OWNER/NAME@newest/BRANCH.",
         ),
     ] = False,
-    cache: CacheOption = None,
+    cache: options.CacheOption = None,
     patience: Annotated[
         float,
         typer.Option(
-            callback=checked_seconds, help="Seconds to wait for a server that does not answer."
+            callback=options.checked_seconds,
+            help="Seconds to wait for a server that does not answer.",
         ),
     ] = 30,
 ) -> None:
@@ -94,7 +88,7 @@ def fetch(
         wanted = Wanted((), wanted.wheels)
     urls = _parse_servers(servers or [], wanted)
     provision = Provision(
-        cache_folder(cache), Console(stderr=True), typer.echo, urls=urls, patience=patience
+        options.cache_folder(cache), Console(stderr=True), typer.echo, urls=urls, patience=patience
     )
     short = provision.bring(wanted, branches=branches)
     if short:
@@ -104,22 +98,24 @@ def fetch(
         remedy = [error.remedy for error in short.values()][-1]
         raise InputError("upstream", None, f"not fetched: {last}", remedy)
     commits, number = {item.commit for item in wanted.commits}, len(wanted.wheels)
-    typer.echo(f"all there: {len(commits)} commits and {number} wheels, in {cache_folder(cache)}")
+    typer.echo(
+        f"all there: {len(commits)} commits and {number} wheels, in {options.cache_folder(cache)}"
+    )
 
 
 @app.command("list")
 def list_command(
-    skills: SkillsArgument = None,
+    skills: options.SkillsArgument = None,
     *,
-    folder: FolderOption = Path("skills"),
-    cache: CacheOption = None,
-    json_path: JsonOption = "",
+    folder: options.FolderOption = Path("skills"),
+    cache: options.CacheOption = None,
+    json_path: options.JsonOption = "",
 ) -> None:
     """List the commits and wheels that cards and tests need, and which of them are here.
 
     Example: ringproof upstream list dynamic-context-parallel
     """
-    (_, wanted), place = _needs(folder, skills or ()), cache_folder(cache)
+    (_, wanted), place = _needs(folder, skills or ()), options.cache_folder(cache)
     rows = [
         {
             "name": item.repo,
