@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringproof.doctor.commands import of_command
-from ringproof.doctor.reading import read_settings
+from ringproof.doctor.reading import of_command, read_settings
 from ringproof.errors import InputError
 
 ACTOR = "actor_rollout_ref.actor.megatron."

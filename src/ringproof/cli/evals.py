@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ringproof.cli.options import JsonOption, KnowingFolderOption, checked_seconds
+from ringproof.cli.options import JsonOption, KnowingFolderOption, seconds
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
@@ -84,9 +84,7 @@ def run(
         bool, typer.Option("--without", help="Ask everything a second time without the skill.")
     ] = False,
     repeat: Annotated[int, typer.Option(min=1, help="Number of times to ask everything.")] = 1,
-    timeout: Annotated[
-        float, typer.Option(callback=checked_seconds, help="Longest time of an answer, in s.")
-    ] = 600,
+    timeout: Annotated[float, seconds("Longest time of an answer, in s.")] = 600,
     folder: KnowingFolderOption = Path("skills"),
     json_path: JsonOption = "",
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from ringproof.cli import logs_plots
 from ringproof.cli.logs_watch_plot import finding_line, histogram_text, screen, step_line
-from ringproof.cli.options import JsonOption, checked_seconds
+from ringproof.cli.options import JsonOption, seconds
 from ringproof.cli.output import write_json, write_text
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
@@ -62,20 +62,11 @@ def watch(
         int | None, typer.Option(metavar="N", help="End once step N was seen.")
     ] = None,
     stalled: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            callback=checked_seconds,
-            help="Say so when no new step came for this long.",
-        ),
+        float, seconds("Say so when no new step came for this long.", "SECONDS")
     ] = 300.0,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            callback=checked_seconds,
-            help="End with exit code 1 when no new step came for this long.",
-        ),
+        seconds("End with exit code 1 when no new step came for this long.", "SECONDS"),
     ] = None,
     columns: ColumnsOption = None,
     json_path: JsonOption = "",

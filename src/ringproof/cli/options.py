@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +45,12 @@ _LONGEST = 1_000_000
 """Seconds: a wait on a file descriptor takes at most 2**31 ms, which is 25 days."""
 
 
-def checked_seconds(
+def seconds(text: str, metavar: str | None = None) -> Any:
+    """Declare an option that is a time in seconds, which is checked when it is read."""
+    return typer.Option(metavar=metavar, callback=_checked_seconds, help=text)
+
+
+def _checked_seconds(
     ctx: typer.Context, param: typer.CallbackParam, value: float | None
 ) -> float | None:
     """Return the value of an option that is a time, which is `None` if it was not given.

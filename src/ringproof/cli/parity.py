@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 
 from ringproof.budget import Estimate, Machine, Part
 from ringproof.cli import ranks
-from ringproof.cli.options import ForceOption, checked_seconds
+from ringproof.cli.options import ForceOption, seconds
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
@@ -128,10 +128,7 @@ def attention(  # noqa: PLR0917 - one parameter per option
     seed: Annotated[int, typer.Option(help="Random seed of the inputs.")] = 0,
     backend: ranks.BackendOption = "auto",
     share_gpus: ranks.ShareOption = False,
-    timeout: Annotated[
-        float,
-        typer.Option(callback=checked_seconds, help="Seconds after which a case counts as hung."),
-    ] = 120.0,
+    timeout: Annotated[float, seconds("Seconds after which a case counts as hung.")] = 120.0,
     rank_log: Annotated[
         str, typer.Option(help="Write the log of the ranks to this file; - is stderr.")
     ] = "",
@@ -168,25 +165,17 @@ def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
     world = options["nproc"] or launched or (math.prod(levels) if levels else 2)
     with ranks.named_by_option(OPTION_OF_FIELD, options):
         packed = _pack(context, world)
-        case = ParityCase(
-            world=world,
-            comm_type=options["comm"],
-            hierarchical_sizes=levels,
-            seq_len=packed.rows if packed else options["seq_len"],
-            batch=options["batch"],
-            packed=packed,
-            heads=options["heads"],
-            kv_heads=options["kv_heads"] or options["heads"],
-            head_dim=options["head_dim"],
-            v_head_dim=options["v_head_dim"] or options["head_dim"],
-            dtype=options["dtype"],
-            causal=options["causal"],
-            partition=options["partition"],
-            scale=options["scale"],
-            kernel=options["kernel"],
-            kv_replication=options["kv_replication"],
-            seed=options["seed"],
-        )
+        given = {one.name: options[one.name] for one in fields(ParityCase) if one.name in options}
+        computed = {
+            "world": world,
+            "comm_type": options["comm"],
+            "hierarchical_sizes": levels,
+            "seq_len": packed.rows if packed else options["seq_len"],
+            "packed": packed,
+            "kv_heads": options["kv_heads"] or options["heads"],
+            "v_head_dim": options["v_head_dim"] or options["head_dim"],
+        }
+        case = ParityCase(**{**given, **computed})
         case.check()
     return case
 

@@ -59,11 +59,7 @@ def prove(
     require_all: _RequireAll = False,
     upstream: options.UpstreamOption = None,
     timeout: Annotated[
-        float,
-        typer.Option(
-            callback=options.checked_seconds,
-            help="Seconds after which all tests together are ended.",
-        ),
+        float, options.seconds("Seconds after which all tests together are ended.")
     ] = 3600,
     jobs: _Jobs = 0,
 ) -> None:

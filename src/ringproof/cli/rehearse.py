@@ -82,10 +82,7 @@ def rehearse(
     dtype: Annotated[str, typer.Option(help="Precision: float32 or bfloat16.")] = "float32",
     max_ranks: Annotated[int, typer.Option(min=1, help="Largest number of ranks to run.")] = 32,
     keep: KeepOption = None,
-    timeout: Annotated[
-        float,
-        typer.Option(callback=options.checked_seconds, help="Longest time of a run in seconds."),
-    ] = 600,
+    timeout: Annotated[float, options.seconds("Longest time of a run in seconds.")] = 600,
     skills: options.KnowingFolderOption = Path("skills"),
     cache: options.CacheOption = None,
     offline: options.OfflineOption = False,

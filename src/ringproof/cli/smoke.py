@@ -50,10 +50,7 @@ EngineOption = Annotated[
 DeviceOption = Annotated[
     str, typer.Option(help="cuda, or cpu with stand-ins for GPUs and kernels.")
 ]
-TimeoutOption = Annotated[
-    float,
-    typer.Option(callback=options.checked_seconds, help="Longest time of one program in seconds."),
-]
+TimeoutOption = Annotated[float, options.seconds("Longest time of one program in seconds.")]
 OutOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder for logs. [default: build/smoke/FEATURE]"),

@@ -14,7 +14,7 @@ import typer
 
 from ringproof.budget import Machine
 from ringproof.cli import ranks
-from ringproof.cli.options import ForceOption, checked_seconds
+from ringproof.cli.options import ForceOption, seconds
 from ringproof.cli.output import write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
@@ -101,12 +101,7 @@ def run_options(given: Mapping[str, Any]) -> TrainOptions:
         )
 
 
-_Timeout = Annotated[
-    float,
-    typer.Option(
-        callback=checked_seconds, help="Seconds without output after which a run counts as hung."
-    ),
-]
+_Timeout = Annotated[float, seconds("Seconds without output after which a run counts as hung.")]
 _Log = Annotated[
     str,
     typer.Option(

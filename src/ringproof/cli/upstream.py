@@ -70,11 +70,7 @@ def fetch(
     ] = False,
     cache: options.CacheOption = None,
     patience: Annotated[
-        float,
-        typer.Option(
-            callback=options.checked_seconds,
-            help="Seconds to wait for a server that does not answer.",
-        ),
+        float, options.seconds("Seconds to wait for a server that does not answer.")
     ] = 30,
 ) -> None:
     """Fetch the commits that cards name, with all their files, and the wheels, by hash.
