@@ -10,14 +10,7 @@ import typer
 
 from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.harness.fences.check import (
-    CHECKOUT,
-    as_json,
-    check_documents,
-    fences_report,
-    mend,
-    repository_root,
-)
+from ringproof.harness.fences import check
 from ringproof.harness.upstreams.git import SubmoduleSources, refuse_unused
 from ringproof.harness.upstreams.sources import open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamTree
@@ -70,11 +63,11 @@ def check_fences(
     Returns:
         The exit code: 0 if everything was exact when it was read, otherwise 1.
     """
-    documents = check_documents(path, roots)
-    report = fences_report(documents)
-    outputs.publish(report, as_json(documents))
+    documents = check.check_documents(path, roots)
+    report = check.fences_report(documents)
+    outputs.publish(report, check.as_json(documents))
     if fix:
-        typer.echo(f"{mend(documents)} files rewritten", err=True)
+        typer.echo(f"{check.mend(documents)} files rewritten", err=True)
     return int(report.failed)
 
 
@@ -98,10 +91,10 @@ def _open_roots(
     }
     if not sources.paths:
         return roots
-    if CHECKOUT in roots:
+    if check.CHECKOUT in roots:
         refuse_unused(sources, roots.values())
         return roots
-    root = repository_root(path.resolve())
+    root = check.repository_root(path.resolve())
     own: Any = open_tree(f"git:{root}@HEAD", cache=cache, offline=offline, submodules=sources)
     refuse_unused(sources, (*roots.values(), own))
     for item in own.submodules():

@@ -9,24 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ringproof.cli import plan_setup
 from ringproof.cli.lengths import read_lengths
 from ringproof.cli.plan_flags import Wanted, megatron_flags
-from ringproof.cli.plan_setup import (
-    DEFAULT_COMM,
-    DEFAULT_HARDWARE,
-    DEFAULT_MODEL,
-    PlanOptions,
-    sizes_that_hold,
-    static_size,
-)
+from ringproof.cli.plan_setup import PlanOptions
 from ringproof.errors import InputError
-from ringproof.reference.graphs.sizing import (
-    GraphCapacity,
-    StaticInputs,
-    graph_capacity,
-    largest,
-    static_inputs,
-)
+from ringproof.reference.graphs import sizing
 from ringproof.reference.planning.baselines import (
     Dealing,
     best_static_plan,
@@ -89,17 +77,17 @@ class Result:
     plan: Plan
     line: Timeline
     baselines: tuple[Baseline, ...]
-    graphs: GraphCapacity | None = None
+    graphs: sizing.GraphCapacity | None = None
 
     @property
     def setting(self) -> str:
         """The cost model in words."""
         if self.options.cost == "attention-only":
             return "attention only: squared length over group size"
-        machine = self.options.hardware or DEFAULT_HARDWARE
-        named = f"{self.options.model or DEFAULT_MODEL} on {machine}"
+        machine = self.options.hardware or plan_setup.DEFAULT_HARDWARE
+        named = f"{self.options.model or plan_setup.DEFAULT_MODEL} on {machine}"
         calibrated = ", calibrated" if self.options.calibration else ""
-        return plain(f"{named}{calibrated}, {self.options.comm or DEFAULT_COMM}")
+        return plain(f"{named}{calibrated}, {self.options.comm or plan_setup.DEFAULT_COMM}")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -142,7 +130,7 @@ class Result:
 
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""
-        longest, comm = int(self.lengths.values.max()), self.options.comm or DEFAULT_COMM
+        longest, comm = int(self.lengths.values.max()), self.options.comm or plan_setup.DEFAULT_COMM
         made = Wanted(
             self.options, self.domain, longest, len(self.lengths), comm, graphs=self.graphs
         )
@@ -166,10 +154,10 @@ def plan_result(options: PlanOptions, lengths: Lengths) -> Result:
         remedy = "say how many tokens the memory of one rank allows"
         raise InputError("--max-tokens-per-rank", None, "is missing", remedy)
     domain = options.domain(options.max_tokens_per_rank, options.cp_sizes)
-    model, goal = options.cost_model(options.comm or DEFAULT_COMM), options.goal()
+    model, goal = options.cost_model(options.comm or plan_setup.DEFAULT_COMM), options.goal()
     lengths.refuse_longer(domain.longest)
     plan = make_plan(lengths.values, domain, model, goal)
-    size = static_size(options, domain, int(lengths.values.max()))
+    size = plan_setup.static_size(options, domain, int(lengths.values.max()))
     return Result(
         options,
         lengths,
@@ -194,7 +182,7 @@ def _baselines(
     if len(values) <= MOST_COMPARED:
         plan = static_plan(values, domain, size, model, goal, dealing="sorted")
         yield static("sorted", "sorted", plan)
-        enough = sizes_that_hold(domain, int(values.max()))
+        enough = plan_setup.sizes_that_hold(domain, int(values.max()))
         _, dealing, plan = best_static_plan(values, domain, enough, model, goal)
         yield static("best", dealing, plan)
     padded = padded_plan(values, domain, size, model, goal)
@@ -205,7 +193,7 @@ def _baselines(
 
 def batches_capacity(
     options: PlanOptions, plan: Plan, domain: Domain, model: CostModel
-) -> GraphCapacity:
+) -> sizing.GraphCapacity:
     """What graphs have to hold for this plan and, with ``--batches``, for the next draws.
 
     Raises:
@@ -218,12 +206,12 @@ def batches_capacity(
         lengths.refuse_longer(domain.longest)
         other = make_plan(lengths.values, domain, model, goal)
         found.append(plan_capacity(options, other, domain))
-    return largest(found)
+    return sizing.largest(found)
 
 
-def plan_capacity(options: PlanOptions, plan: Plan, domain: Domain) -> GraphCapacity:
+def plan_capacity(options: PlanOptions, plan: Plan, domain: Domain) -> sizing.GraphCapacity:
     """What graphs have to hold for one plan of these options."""
-    return graph_capacity(
+    return sizing.graph_capacity(
         plan,
         rank_multiple=domain.rank_multiple,
         slots=microbatches_in_flight(len(plan.microbatches), pp=options.pp, vpp=options.vpp),
@@ -254,12 +242,12 @@ def next_draws(source: str, batches: int) -> Iterator[str]:
         yield f"{_DRAWN}{rest},{_SEED}{seed}"
 
 
-def inputs_of(options: PlanOptions, capacity: GraphCapacity) -> StaticInputs | None:
+def inputs_of(options: PlanOptions, capacity: sizing.GraphCapacity) -> sizing.StaticInputs | None:
     """Bytes of static inputs on a rank; ``None`` where the cost model knows no model."""
     if options.cost == "attention-only":
         return None
     shape = options.shape()
-    return static_inputs(
+    return sizing.static_inputs(
         capacity,
         hidden=shape.hidden,
         rotary=0 if shape.kv_lora_rank else shape.head_dim,

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ringproof.cli import plan_setup
 from ringproof.cli.output import write_result
 from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
 from ringproof.cli.plan_result import plan_capacity
-from ringproof.cli.plan_setup import (
-    DEFAULT_COMM,
-    PlanOptions,
-    as_options,
-    check_sweep,
-    positive_numbers,
-)
+from ringproof.cli.plan_setup import PlanOptions
 from ringproof.cli.plan_text import amount
 from ringproof.cli.waiting import told_to_wait
 from ringproof.errors import InputError
@@ -96,18 +91,18 @@ def run(
     options = PlanOptions.of({**given, "comm": comm_types})
     check_target(options.target)
     options.refuse_contradictions()
-    with as_options():
+    with plan_setup.as_options():
         options.goal()
         settings = _settings(options, budgets, size_sets, comm_types)
         lengths = options.read()
         if not options.force:
-            check_sweep(len(lengths.values), len(settings))
+            plan_setup.check_sweep(len(lengths.values), len(settings))
         with told_to_wait(f"planning {len(lengths.values):,} sequences {len(settings)} times"):
             outcomes = sweep(lengths.values, settings, options)
     best, usable = recommend(outcomes), recommend(outcomes, upstream=True)
     flags = ["# no setting of this sweep is one of Megatron-LM's"]
     if usable is not None:
-        longest, comm = int(lengths.values.max()), usable.setting.comm or DEFAULT_COMM
+        longest, comm = int(lengths.values.max()), usable.setting.comm or plan_setup.DEFAULT_COMM
         made = Wanted(options, usable.domain, longest, len(lengths), comm, usable.graphs)
         flags = megatron_flags(made, options.target)
     data = {
@@ -189,7 +184,7 @@ def _settings(
         raise InputError("--inner-size", options.inner_size, "is for a2a+p2p", "leave it out")
     if options.cost == "attention-only":
         types = [""]
-    tried = positive_numbers(budgets, "--max-tokens-per-rank", digits=12, what="budgets")
+    tried = plan_setup.positive_numbers(budgets, "--max-tokens-per-rank", digits=12, what="budgets")
     return [
         Setting(budget, spec, comm)
         for comm in dict.fromkeys(types)
