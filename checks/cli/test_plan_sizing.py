@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.reference.graphs.sizing import (
-    GraphCapacity,
-    graph_capacity,
-    largest,
-    static_inputs,
-)
+from ringproof.reference.graphs.sizing import GraphCapacity, graph_capacity, largest, static_inputs
 from ringproof.reference.packing.capacity import RankCapacity
 from ringproof.reference.planning.plan import Group, Metrics, Microbatch, Plan
 from ringproof.reference.training.schedules import StepPlan

@@ -9,15 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from checks.doctor.two_steps import (
-    STEPS,
-    Trained,
-    Training,
-    as_said,
-    chosen,
-    fails,
-    said,
-)
+from checks.doctor.two_steps import STEPS, Trained, Training, as_said, chosen, fails, said
 from checks.doctor.upstream_lines import TRAINED, upstream_at
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.repair import repaired

@@ -20,11 +20,7 @@ from ringproof.harness.anchors.resolve import AnchorStatus, Resolution
 from ringproof.harness.cards import find_cards
 from ringproof.harness.cards.loading import LocatedCard, locate_card
 from ringproof.harness.reports.printable import LONGEST, showable
-from ringproof.harness.upstreams.git import (
-    MissingSubmodule,
-    SubmoduleSources,
-    refuse_unused,
-)
+from ringproof.harness.upstreams.git import MissingSubmodule, SubmoduleSources, refuse_unused
 from ringproof.harness.upstreams.sources import UpstreamChoice, open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
@@ -125,12 +121,10 @@ def drift(
     skills: options.SkillsArgument = None,
     *,
     old: Annotated[
-        str,
-        typer.Option("--from", metavar="SPEC", help="Earlier version, as SPEC of --upstream."),
+        str, typer.Option("--from", metavar="SPEC", help="Earlier version, as SPEC of --upstream.")
     ],
     new: Annotated[
-        str,
-        typer.Option("--to", metavar="SPEC", help="Later version, as SPEC of --upstream."),
+        str, typer.Option("--to", metavar="SPEC", help="Later version, as SPEC of --upstream.")
     ],
     folder: options.FolderOption = Path("skills"),
     only: Annotated[

@@ -72,12 +72,7 @@ def check_fences(
 
 
 def _open_roots(
-    path: Path,
-    specs: Mapping[str, str],
-    sources: SubmoduleSources,
-    *,
-    cache: Path,
-    offline: bool,
+    path: Path, specs: Mapping[str, str], sources: SubmoduleSources, *, cache: Path, offline: bool
 ) -> Mapping[str, UpstreamTree]:
     """Open the roots that a user gives, and those for submodules of the documents' repository.
 

@@ -225,11 +225,7 @@ def _pack(context: typer.Context, world: int) -> PackedSequences | None:
 
 
 def _measure(
-    case: ParityCase,
-    world: tuple[int, int] | None,
-    options: ClusterOptions,
-    *,
-    log: str,
+    case: ParityCase, world: tuple[int, int] | None, options: ClusterOptions, *, log: str
 ) -> dict[str, Any]:
     """Run a case on the launched ranks or on ranks of our own."""
     if world is not None and world[1] != case.world:

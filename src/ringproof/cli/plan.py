@@ -89,8 +89,7 @@ class BatchOptions:
         ""
     )
     ranks: Annotated[
-        int | None,
-        _option("G", "Number of ranks: data parallel size times context parallel size."),
+        int | None, _option("G", "Number of ranks: data parallel size times context parallel size.")
     ] = None
     min_cp: Annotated[int, _option("N", "Smallest CP group size that may be used.")] = 1
     microbatch_multiple: Annotated[
@@ -191,8 +190,7 @@ def plan(
         _option("pow2|divisors|LIST", "CP group sizes: pow2, divisors, or a list such as 1,2,3."),
     ] = "pow2",
     comm: Annotated[
-        str,
-        _option("TYPE", "Communication type: p2p (the default), all_gather, a2a or a2a+p2p."),
+        str, _option("TYPE", "Communication type: p2p (the default), all_gather, a2a or a2a+p2p.")
     ] = "",
     static_cp: Annotated[
         int | None,

@@ -72,10 +72,7 @@ def summary(result: Result) -> Iterator[tuple[str, str]]:
         )
         reduced = amount(result.reduction, metrics.unit)
         yield "gradients", f"{reduced} to reduce them where nothing hides it: then {gains}"
-    yield (
-        "idle",
-        f"{result.line.idle_fraction:.1%} of the ranks' time, overheads included",
-    )
+    yield "idle", f"{result.line.idle_fraction:.1%} of the ranks' time, overheads included"
     yield "padding", f"{metrics.padding_fraction:.2%} of the tokens in groups"
     yield "CP sizes", _histogram(result)
     yield "planned in", f"{1e3 * metrics.planning_seconds:.1f} ms"

@@ -33,8 +33,7 @@ FormatOption = Annotated[
     Format, typer.Option("--format", help="The form in which the findings are printed.")
 ]
 SarifOption = Annotated[
-    str,
-    typer.Option("--sarif", metavar="PATH", help="Write findings as SARIF 2.1.0 to this file."),
+    str, typer.Option("--sarif", metavar="PATH", help="Write findings as SARIF 2.1.0 to this file.")
 ]
 
 

@@ -52,8 +52,7 @@ DeviceOption = Annotated[
 ]
 TimeoutOption = Annotated[float, options.seconds("Longest time of one program in seconds.")]
 OutOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Folder for logs. [default: build/smoke/FEATURE]"),
+    Path | None, typer.Option(metavar="DIR", help="Folder for logs. [default: build/smoke/FEATURE]")
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print both commands and start nothing.")

@@ -34,10 +34,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 DECIDES = re.compile(r"parallel|cp_comm_type|cuda_graph|seq")
 """Names whose values matter enough to say that they were not read."""
 PREFIXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "verl": ("actor_rollout_ref.actor.megatron.", "engine."),
-        "nemo-rl": ("policy.megatron_cfg.",),
-    }
+    {"verl": ("actor_rollout_ref.actor.megatron.", "engine."), "nemo-rl": ("policy.megatron_cfg.",)}
 )
 """Fields of the model that trains; there are further ones, for example of the reference model."""
 CHOICE = "RINGPROOF_RECIPE"

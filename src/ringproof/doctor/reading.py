@@ -17,14 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ringproof.doctor.facts import Facts
-from ringproof.doctor.fields import (
-    DECIDES,
-    YAML_CHECKS,
-    of_fields,
-    of_recipe,
-    program_of,
-    words_of,
-)
+from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, program_of, words_of
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.files import read_input
