@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +21,7 @@ from ringproof.shipped import shipped_skills
 
 def _chosen(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Path:
     """Return the folder that was given, or that is here, or else that of the installation."""
-    shipped = None if _given(ctx, param) or value.exists() else shipped_skills()
+    shipped = None if given(ctx, param.name) or value.exists() else shipped_skills()
     if shipped is None:
         return value
     typer.echo(f"skills: those of ringproof {__version__}, as no folder skills is here", err=True)
@@ -32,12 +35,12 @@ def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Pat
     """
     from ringproof.harness.cards import has_card  # 80 ms, which most commands need not pay
 
-    return value if has_card(value) or _given(ctx, param) else shipped_skills() or value
+    return value if has_card(value) or given(ctx, param.name) else shipped_skills() or value
 
 
-def _given(ctx: typer.Context, param: typer.CallbackParam) -> bool:
-    """Whether the value of an option is of the command line, and not its default."""
-    source = ctx.get_parameter_source(str(param.name))
+def given(ctx: typer.Context, name: str | None) -> bool:
+    """Whether the value of a parameter is of the command line, and not its default."""
+    source = ctx.get_parameter_source(str(name))
     return source is not None and source.name != "DEFAULT"
 
 
@@ -104,15 +107,15 @@ JsonOption = Annotated[
 ]
 
 
-def cache_folder(given: Path | None) -> Path:
+def cache_folder(chosen: Path | None) -> Path:
     """The folder for downloads: the one that was given, or the default.
 
     Raises:
         InputError: The path is empty, which would be the current folder.
     """
-    if given is not None and not str(given).strip("."):
-        raise InputError("--cache", str(given), "is the current folder", "name another folder")
-    return given if given is not None else default_cache()
+    if chosen is not None and not str(chosen).strip("."):
+        raise InputError("--cache", str(chosen), "is the current folder", "name another folder")
+    return chosen if chosen is not None else default_cache()
 
 
 def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
@@ -127,3 +130,44 @@ def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
             if ref is None:
                 found[name] = path
     return SubmoduleSources(found)
+
+
+def with_parameters(
+    declared: Iterable[inspect.Parameter],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Put declared parameters between the context and a command's own, where typer finds them.
+
+    The command itself finds their values in ``params`` of its context.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        context, *rest = own.parameters.values()
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command(**{name: values[name] for name in own.parameters})
+
+        together = [one.replace(kind=one.KEYWORD_ONLY) for one in (context, *declared, *rest)]
+        vars(run)["__signature__"] = own.replace(parameters=together)
+        run.__annotations__ = {one.name: one.annotation for one in together}
+        return run
+
+    return decorate
+
+
+@contextlib.contextmanager
+def named_by_option(options: Mapping[str, str], given: Container[str]) -> Iterator[None]:
+    """Name the option instead of the field in refusals.
+
+    Args:
+        options: Option of each field whose option is not its name with dashes.
+        given: Parameters of the command. A field that is neither keeps its name.
+    """
+    try:
+        yield
+    except InputError as error:
+        name = options.get(error.field, error.field)
+        if name in given:
+            name = f"--{name.replace('_', '-')}"
+        raise InputError(name, error.value, error.problem, error.remedy) from None

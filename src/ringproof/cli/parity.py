@@ -13,7 +13,7 @@ import typer
 
 from ringproof.budget import Estimate, Machine, Part
 from ringproof.cli import ranks
-from ringproof.cli.options import ForceOption, seconds
+from ringproof.cli.options import ForceOption, given, named_by_option, seconds
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cluster import (
@@ -163,9 +163,9 @@ def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
     options = context.params
     levels = ranks.integers("--hcp", options["hcp"], "2,2")
     world = options["nproc"] or launched or (math.prod(levels) if levels else 2)
-    with ranks.named_by_option(OPTION_OF_FIELD, options):
+    with named_by_option(OPTION_OF_FIELD, options):
         packed = _pack(context, world)
-        given = {one.name: options[one.name] for one in fields(ParityCase) if one.name in options}
+        same = {one.name: options[one.name] for one in fields(ParityCase) if one.name in options}
         computed = {
             "world": world,
             "comm_type": options["comm"],
@@ -175,7 +175,7 @@ def attention_case(context: typer.Context, launched: int | None) -> ParityCase:
             "kv_heads": options["kv_heads"] or options["heads"],
             "v_head_dim": options["v_head_dim"] or options["head_dim"],
         }
-        case = ParityCase(**{**given, **computed})
+        case = ParityCase(**{**same, **computed})
         case.check()
     return case
 
@@ -204,8 +204,7 @@ def _pack(context: typer.Context, world: int) -> PackedSequences | None:
         else (ONLY_PACKED, "give --packed, too")
     )
     for name in wrong:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if given(context, name):
             raise InputError(name, options[name], "does not go with this layout", remedy)
     if options["packed"] is None:
         return None

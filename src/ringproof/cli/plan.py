@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from ringproof.cli.options import ForceOption
+from ringproof.cli.options import ForceOption, given, with_parameters
 from ringproof.cli.output import write_json, write_result, write_text
 from ringproof.errors import InputError
 
@@ -150,23 +149,10 @@ class BatchOptions:
     force: ForceOption = False
 
 
-def _with_batch_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the `BatchOptions` before a command's own.
-
-    The command finds them among the parameters of its context, where `PlanOptions.of` takes them.
-    """
-    shared = inspect.signature(BatchOptions, eval_str=True).parameters.values()
-    own = inspect.signature(command, eval_str=True)
-    context, *rest = own.parameters.values()
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(**{name: given[name] for name in own.parameters})
-
-    together = [item.replace(kind=item.KEYWORD_ONLY) for item in (context, *shared, *rest)]
-    vars(run)["__signature__"] = own.replace(parameters=together)  # what typer reads
-    run.__annotations__ = {item.name: item.annotation for item in together}
-    return run
+_with_batch_options = with_parameters(
+    tuple(inspect.signature(BatchOptions, eval_str=True).parameters.values())
+)
+"""Gives a command the `BatchOptions`; `PlanOptions.of` takes them from its context."""
 
 
 def _need_numpy() -> None:
@@ -213,22 +199,21 @@ def plan(
     ] = False,
 ) -> None:
     """Plan one global batch, and compare it with static packing and with padding."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    named = [name for name in context.params if given(context, name)]
     if context.invoked_subcommand is not None:
-        if given:
-            option = "--json" if given[0] == "json_path" else f"--{given[0].replace('_', '-')}"
+        if named:
+            option = "--json" if named[0] == "json_path" else f"--{named[0].replace('_', '-')}"
             problem = f"stands before {context.invoked_subcommand}"
             raise InputError(option, None, problem, "write it behind")
         return
-    if not given:
+    if not named:
         typer.echo(context.get_help())
         raise typer.Exit
     _need_numpy()
     _plan(context.params, json_path, html, megatron_flags)
 
 
-def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
+def _plan(values: dict[str, Any], json_path: str, html: str, show_flags: bool) -> None:
     """Plan, and write what was asked for."""
     from ringproof.cli.plan_flags import check_target
     from ringproof.cli.plan_page import page
@@ -237,7 +222,7 @@ def _plan(given: dict[str, Any], json_path: str, html: str, show_flags: bool) ->
     from ringproof.cli.plan_text import print_result
     from ringproof.cli.waiting import told_to_wait
 
-    options = PlanOptions.of(given)
+    options = PlanOptions.of(values)
     check_target(options.target)
     options.refuse_contradictions()
     with as_options():

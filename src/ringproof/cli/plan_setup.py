@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ringproof.budget import Estimate, Machine, Part, check_seconds
 from ringproof.cli.lengths import read_bytes, read_lengths
+from ringproof.cli.options import named_by_option
 from ringproof.cli.plan import BatchOptions
 from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import calibration_from_json
@@ -227,16 +228,11 @@ def positive_numbers(text: str, option: str, *, digits: int, what: str) -> list[
     return list(map(int, parts))
 
 
-@contextlib.contextmanager
-def as_options() -> Iterator[None]:
+def as_options() -> contextlib.AbstractContextManager[None]:
     """Spell the planner's fields as the options they came from."""
-    try:
-        yield
-    except InputError as error:
-        names = {"comm_type", *(field.name for field in fields(PlanOptions))}
-        known = error.field.replace("-", "_") in names
-        field = _spelled(error.field) if known else error.field
-        raise InputError(field, error.value, error.problem, error.remedy) from error
+    names = ("comm_type", *(field.name for field in fields(PlanOptions)))
+    spellings = (spelling for name in names for spelling in (name, name.replace("_", "-")))
+    return named_by_option({spelling: _spelled(spelling) for spelling in spellings}, ())
 
 
 def _spelled(name: str) -> str:

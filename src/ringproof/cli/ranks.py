@@ -1,10 +1,10 @@
-"""What the commands that start ranks have alike: options, names in refusals, the ranks' log."""
+"""What the commands that start ranks have alike: options, lists of integers, the ranks' log."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -25,23 +25,6 @@ ShareOption = Annotated[
 JsonOption = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to this file; - is stdout.")
 ]
-
-
-@contextlib.contextmanager
-def named_by_option(options: Mapping[str, str], given: Container[str]) -> Iterator[None]:
-    """Name the option instead of the field in refusals.
-
-    Args:
-        options: Option of each field whose option is not its name with dashes.
-        given: Parameters of the command. A field that is neither keeps its name.
-    """
-    try:
-        yield
-    except InputError as error:
-        name = options.get(error.field, error.field)
-        if name in given:
-            name = f"--{name.replace('_', '-')}"
-        raise InputError(name, error.value, error.problem, error.remedy) from None
 
 
 def integers(option: str, text: str, example: str) -> tuple[int, ...]:

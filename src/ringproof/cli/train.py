@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Annotated, Any, TextIO, get_type_hints
@@ -14,7 +14,7 @@ import typer
 
 from ringproof.budget import Machine
 from ringproof.cli import ranks
-from ringproof.cli.options import ForceOption, seconds
+from ringproof.cli.options import ForceOption, named_by_option, seconds, with_parameters
 from ringproof.cli.output import write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
 from ringproof.errors import InputError
@@ -73,16 +73,6 @@ def _parameter(field: str, default: Any, help: str, name: str = "") -> inspect.P
     return inspect.Parameter(field, kind, default=option, annotation=type(default))
 
 
-def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the options of a run before the command's own, where typer finds them."""
-    own = inspect.signature(command, eval_str=True)
-    context, *rest = (one for one in own.parameters.values() if one.name != "_options")
-    together = [context.replace(kind=inspect.Parameter.KEYWORD_ONLY), *_declared(), *rest]
-    vars(command)["__signature__"] = own.replace(parameters=together)
-    command.__annotations__ = {one.name: one.annotation for one in together}
-    return command
-
-
 def run_options(given: Mapping[str, Any]) -> TrainOptions:
     """Return the options of a run from the command's parameters.
 
@@ -90,7 +80,7 @@ def run_options(given: Mapping[str, Any]) -> TrainOptions:
         InputError: A value is wrong, or options contradict each other. It names the option.
     """
     forced = ranks.integers("--force-cp", given["forced_sizes"], "1,2,4")
-    with ranks.named_by_option(_NAMES, given):
+    with named_by_option(_NAMES, given):
         layout = RankLayout(**{axis: given[axis] for axis in _LAYOUT})
         given = {**given, "layout": layout, "forced_sizes": forced}
         return TrainOptions(
@@ -112,7 +102,7 @@ _Log = Annotated[
 ]
 
 
-@_with_run_options
+@with_parameters(_declared())
 def train(
     context: typer.Context,
     *,
@@ -132,7 +122,6 @@ def train(
     ] = "",
     json_path: ranks.JsonOption = "",
     force: ForceOption = False,
-    **_options: Any,
 ) -> None:
     """Train a tiny model: TP, PP, VPP, CP, DP, FSDP2 and Dynamic CP in any mix.
 
@@ -149,7 +138,7 @@ def train(
     file = LogFile.named(log, log_format, append=options.keeping.resume)
     quiet = json_path == "-"
     with (
-        ranks.named_by_option(_NAMES, context.params),
+        named_by_option(_NAMES, context.params),
         ranks.rank_log_stream(rank_log, first=first) as stream,
     ):
         started = ClusterOptions(
