@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 from typer import testing
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.places import default_cache
 from ringproof.harness.upstreams.releases import Release
 from ringproof.harness.upstreams.tree import UpstreamUnavailable, WheelTree
 from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels

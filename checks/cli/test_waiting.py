@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ringproof.cli.waiting import told_to_wait
+from ringproof.cli.output import told_to_wait
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.35, 3), (0.0, 0)])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ringproof import __version__
-from ringproof.cli.cache import default_cache
+from ringproof.cli.places import default_cache
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.git import SubmoduleSources
 from ringproof.harness.upstreams.sources import split_git

@@ -1,11 +1,14 @@
-"""How every command writes its result."""
+"""How every command writes its result, and says that it takes long."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +71,23 @@ def _sayable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_sayable(item) for item in value]
     return value
+
+
+@contextlib.contextmanager
+def told_to_wait(what: str, *, after: float = 2.0, every: float = 5.0) -> Iterator[None]:
+    """Print a line ``after`` some seconds of the block, and another one ``every`` few seconds."""
+    done = threading.Event()
+
+    def tell() -> None:
+        started, pause = time.monotonic(), after
+        while not done.wait(pause):
+            typer.echo(f"{what}: {time.monotonic() - started:.0f} s so far", err=True)
+            pause = every
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()

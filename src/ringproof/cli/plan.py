@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ringproof.cli.options import ForceOption, given, with_parameters
-from ringproof.cli.output import write_json, write_result, write_text
+from ringproof.cli.output import told_to_wait, write_json, write_result, write_text
 from ringproof.errors import InputError
 
 app = typer.Typer(
@@ -220,7 +220,6 @@ def _plan(values: dict[str, Any], json_path: str, html: str, show_flags: bool) -
     from ringproof.cli.plan_result import plan_result
     from ringproof.cli.plan_setup import PlanOptions, as_options, check_plan
     from ringproof.cli.plan_text import print_result
-    from ringproof.cli.waiting import told_to_wait
 
     options = PlanOptions.of(values)
     check_target(options.target)

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ringproof.cli import plan_setup
-from ringproof.cli.output import write_result
+from ringproof.cli.output import told_to_wait, write_result
 from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
 from ringproof.cli.plan_result import plan_capacity
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.cli.plan_text import amount
-from ringproof.cli.waiting import told_to_wait
 from ringproof.errors import InputError
 from ringproof.reference.graphs.sizing import GraphCapacity
 from ringproof.reference.planning.domain import Domain, IntArray, choose_cp_sizes

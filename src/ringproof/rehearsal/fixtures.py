@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.places import default_cache
 from ringproof.errors import InputError
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.harness.upstreams.fetching import fetched_spec

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringproof.cli.cache import default_cache
+from ringproof.cli.places import default_cache
 from ringproof.rehearsal.faults import programs
 from ringproof.rehearsal.faults.defects import Found, look
 from ringproof.rehearsal.faults.programs import Defect
