@@ -28,7 +28,6 @@ for page in sorted(pathlib.Path(".claude/skills").rglob("*.md")):
     print(page.read_text())
 """
 """An assistant that recites the skill, and is silent without one."""
-NONSENSE = "print('Turtles like tea, and boats are made of wood.')"
 ECHO = "import sys; print(sys.argv[1])"
 
 
@@ -61,15 +60,6 @@ def test_who_reads_the_skill_scores_and_who_has_none_does_not(tmp_path: Path) ->
     assert mean(own, "without") == 0
     assert mean(own, "with") > 0.8
     assert all(row["seconds"] > 0 and row["state"] == "answered" for row in rows)
-
-
-@pytest.mark.parametrize(("program", "words"), [(NONSENSE, ()), (ECHO, ("{prompt}",))])
-def test_nonsense_and_an_echo_score_nothing(
-    tmp_path: Path, program: str, words: tuple[str, ...]
-) -> None:
-    rows = answers(assistant(tmp_path, program, *words), "--skill", NAME)
-    assert len(rows) > 15
-    assert {row["score"] for row in rows} == {0}
 
 
 def test_the_prompt_is_an_argument_or_the_input(tmp_path: Path) -> None:
