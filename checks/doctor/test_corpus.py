@@ -2,19 +2,161 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shlex
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from checks.doctor.corpus import beyond, entries, expected, found
 from checks.doctor.test_against_upstream import ASKING
 from checks.doctor.upstream_lines import TRAINED, stack_at, upstream_at
-from ringproof.doctor.examine import examine
+from ringproof.doctor.examine import Examination, examine
+from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.doctor.rules import RULES, Effect
+from ringproof.doctor.settings import Settings
 from ringproof.harness.upstreams.tree import FolderTree
+from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.options import options_of
+from ringproof.rehearsal.launch.reading import Launch
+
+FILE = Path(__file__).with_name("corpus.yaml")
+NODE = 8
+BEYOND = "beyond: "
+"""Begins the verdict where upstream refuses what doctor does not judge; its message follows."""
+EFFECTS = {
+    "refused": Effect.REFUSED,
+    "fails": Effect.FAILS,
+    "wrong": Effect.WRONG,
+    "idle": Effect.IDLE,
+    "slow": Effect.SLOW,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One configuration.
+
+    Attributes:
+        made: Whether it was made from another by changing settings.
+        form: ``arguments`` of Megatron-LM, or the form of another program.
+        words: The configuration.
+        unknown: By line, options that its parser does not have and that doctor knows only with a
+            checkout.
+        verdict: By line, effects with statements; or what begins with `BEYOND`.
+    """
+
+    id: str
+    made: bool
+    form: str
+    words: tuple[str, ...]
+    ranks: int | None
+    node: int
+    environment: Mapping[str, str]
+    blackwell: bool
+    unknown: Mapping[str, tuple[str, ...]]
+    verdict: Mapping[str, str]
+
+    def settings(self, folder: Path, without: Sequence[str] = ()) -> Settings:
+        """Return the settings as doctor reads them.
+
+        Args:
+            folder: For a file, where the form is one.
+            without: Options that are left out.
+        """
+        if self.form == "arguments":
+            words = Flags(self.words).without(*without).words
+            launch = Launch("pretrain_gpt.py", words, self.environment, 1, self.ranks or 1, self.id)
+            settings = of_launch(launch)
+            return replace(settings, ranks_per_node=self.node, blackwell=self.blackwell)
+        return read_settings(self._given(folder), {}, ranks=self.ranks)
+
+    def _given(self, folder: Path) -> list[str]:
+        pairs = [word.split("=", 1) for word in self.words]
+        if self.form == "recipe":
+            text = "".join(f"{name} = {_python(value)}\n" for name, value in pairs)
+            return [_written(folder / f"{self.id}.py", text)]
+        if self.form == "nemo-rl":
+            reader = YAML(typ="safe", pure=True)
+            root: dict[str, Any] = {}
+            for name, value in pairs:
+                *sections, last = name.split(".")
+                functools.reduce(lambda at, key: at.setdefault(key, {}), sections, root)[last] = (
+                    reader.load(value)
+                )
+            path = folder / f"{self.id}.yaml"
+            YAML().dump(root, path)
+            return [str(path)]
+        return list(self.words)
+
+
+def found(examination: Examination) -> set[tuple[Effect, str]]:
+    """Return what doctor says, without the values."""
+    return {(finding.effect, finding.rule.statement) for finding in examination.findings}
+
+
+def expected(verdict: str) -> set[tuple[Effect, str]]:
+    """Return what doctor has to say."""
+    words = [part.split() for part in verdict.split("; ") if not part.startswith(BEYOND)]
+    return {(EFFECTS[part[0]], part[1]) for part in words if part != ["ok"]}
+
+
+def beyond(verdict: str) -> str:
+    """Return the message with which upstream refuses what doctor does not judge; else empty."""
+    parts = (part for part in verdict.split("; ") if part.startswith(BEYOND))
+    return next(parts, "").removeprefix(BEYOND)
+
+
+def entries() -> tuple[Entry, ...]:
+    """Return the corpus."""
+    by_id: dict[str, Entry] = {}
+    for data in YAML(typ="safe", pure=True).load(FILE.read_text(encoding="utf-8")):
+        base = by_id.get(data.get("like", ""))
+        by_id[data["id"]] = _entry(data, base)
+    return tuple(by_id.values())
+
+
+def _entry(data: Mapping[str, Any], base: Entry | None) -> Entry:
+    verdict = {key: text for keys, text in data["verdict"].items() for key in keys.split()}
+    unknown = {key: tuple(names.split()) for keys, names in data.get("unknown", {}).items()
+               for key in keys.split()}  # fmt: skip
+    return Entry(
+        id=data["id"],
+        made=base is not None,
+        form=base.form if base else data.get("form", "arguments"),
+        words=tuple(shlex.split(data["config"])) if base is None else _changed(base, data),
+        ranks=data.get("ranks", base.ranks if base else None),
+        node=data.get("node", base.node if base else NODE),
+        environment=data.get("env", base.environment if base else {}),
+        blackwell=data.get("blackwell", False),
+        unknown=base.unknown if base else unknown,
+        verdict=verdict,
+    )
+
+
+def _changed(base: Entry, data: Mapping[str, Any]) -> tuple[str, ...]:
+    words = tuple(shlex.split(data.get("set", "")))
+    if base.form != "arguments":
+        return (*base.words, *words)
+    flags, changes = Flags(base.words).without(*data.get("drop", "").split()), Flags(words)
+    for name in changes.names():
+        flags = flags.with_(name, *(changes.get(name) or ()))
+    return flags.words
+
+
+def _python(value: str) -> str:
+    return value if re.fullmatch(r"\d+|True|False|None|\[.*\]", value) else repr(value)
+
+
+def _written(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
 
 CORPUS = entries()
 OPTION = re.compile(r"(?<!perhaps )--[\w-]+")
