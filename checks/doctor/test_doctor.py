@@ -26,6 +26,7 @@ RIGHT = [
     "--context-parallel-size", "4", "--cp-comm-type", "a2a+p2p",
     "--hierarchical-context-parallel-sizes", "2", "2",
 ]  # fmt: skip
+VERL, NEMO = "actor_rollout_ref.actor.megatron.", "policy.megatron_cfg."
 SCRIPT = """#!/bin/bash
 # my training
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -98,32 +99,25 @@ def test_a_script_is_translated_with_its_comments(tmp_path):
     ("words", "program", "statement"),
     [
         (
-            ["model.context_parallel_size=4", "model.cp_comm_type=a2a+p2p"],
+            "model.context_parallel_size=4 model.cp_comm_type=a2a+p2p",
             "bridge",
             "hierarchical-context-parallel/sizes-required",
         ),
         (
-            [
-                "actor_rollout_ref.actor.megatron.context_parallel_size=2",
-                "actor_rollout_ref.actor.megatron.dynamic_context_parallel=True",
-                "trainer.nnodes=3",
-                "trainer.n_gpus_per_node=2",
-            ],
+            f"{VERL}context_parallel_size=2 {VERL}dynamic_context_parallel=True "
+            "trainer.nnodes=3 trainer.n_gpus_per_node=2",
             "verl",
             "dynamic-context-parallel/power-of-two-domain",
         ),
         (
-            [
-                "policy.megatron_cfg.context_parallel_size=2",
-                "policy.megatron_cfg.hierarchical_context_parallel_sizes=[2,2]",
-            ],
+            f"{NEMO}context_parallel_size=2 {NEMO}hierarchical_context_parallel_sizes=[2,2]",
             "nemo-rl",
             "hierarchical-context-parallel/product",
         ),
     ],
 )
-def test_overrides_of_other_programs(words, program, statement, tmp_path):
-    result = run("--line", "dev", "--json", "-", *words)
+def test_overrides_of_other_programs(words, program, statement):
+    result = run("--line", "dev", "--json", "-", *words.split())
     assert result.exit_code == 1, result.output
     (found,) = json.loads(result.stdout)["examinations"]
     assert found["program"] == program

@@ -125,24 +125,17 @@ def said(rule: Rule, outcome: Outcome) -> bool:
     return rule.message in message or bool(rule.or_message and rule.or_message in message)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Launches to train on one version, and how many were left out for which reason."""
+def chosen(training: Training) -> tuple[list[tuple[Launch, Small]], Counter[str]]:
+    """Take launches that upstream accepts, `FAILING` of them such that doctor says FAILS.
 
-    launches: tuple[tuple[Launch, Small], ...]
-    reasons: Mapping[str, int]
-
-
-def chosen(training: Training, count: int, seed: int, *, failing: int) -> Choice:
-    """Take launches that upstream accepts, ``failing`` of them such that doctor says FAILS.
-
-    Those that fail do so by different rules, and those that train use different features.
+    Those that fail do so by different rules, and those that train use different features. The
+    second value counts, by reason, the launches that were left out.
     """
     kinds: Counter[tuple[object, ...]] = Counter()
-    wanted = {True: failing, False: count - failing}
+    wanted = {True: FAILING, False: LAUNCHES - FAILING}
     found: list[tuple[Launch, Small]] = []
-    reasons: dict[str, int] = {}
-    for drawn in random_launches(1000, seed, tuple(training.options)):
+    reasons: Counter[str] = Counter()
+    for drawn in random_launches(1000, SEED, tuple(training.options)):
         launch = replace(drawn, arguments=(*drawn.arguments, "--eval-interval", "2"))
         examined = training.examine(launch.arguments, launch.ranks)
         if examined.counts[Effect.REFUSED] or (small := training.shrunk(launch)) is None:
@@ -153,14 +146,14 @@ def chosen(training: Training, count: int, seed: int, *, failing: int) -> Choice
         if not wanted[bad] or kinds[kind] == (1 if bad else MOST_ALIKE):
             continue
         if reason := left_out(examined.settings):
-            reasons[reason] = reasons.get(reason, 0) + 1
+            reasons[reason] += 1
             continue
         kinds[kind] += 1
         wanted[bad] -= 1
         found.append((launch, small))
         if not any(wanted.values()):
             break
-    return Choice(tuple(found), reasons)
+    return found, reasons
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -286,17 +279,17 @@ def training(stage):
 def test_random_launches_end_as_doctor_says(training, version, record_property):
     """Forty launches in all, sixteen of which doctor says will fail."""
     on = training(version)
-    choice = chosen(on, LAUNCHES, SEED, failing=FAILING)
-    assert len(choice.launches) == LAUNCHES
+    launches, reasons = chosen(on)
+    assert len(launches) == LAUNCHES
     ended = []
-    for launch, small in choice.launches:
+    for launch, small in launches:
         rules = fails(on.examine(launch.arguments, launch.ranks))
         shrunk = fails(on.examine(small.arguments, small.ranks))
         assert shrunk == rules, (launch, "shrinking changes what doctor says")
         ended.append(Trained(launch, small, rules, on.run(small.arguments, small.ranks)))
     table = "\n".join(map(str, ended))
     record_property("launches", table)
-    record_property("left_out", json.dumps(choice.reasons))
+    record_property("left_out", json.dumps(reasons))
     assert all(one.agrees for one in ended), table
 
 
