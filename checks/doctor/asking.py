@@ -12,10 +12,8 @@ import importlib
 import io
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,16 +21,12 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"  # which a rehearsal sets
 SHORT = 600  # characters of a message that are kept
 
 
-def answers(launches: list[dict[str, Any]]) -> list[dict[str, str] | None]:
-    """Return the refusal of each launch, or ``None`` where upstream accepts it.
+def answers(launches: list[dict[str, Any]]) -> list[str | None]:
+    """Return the message that refuses each launch, or ``None`` where upstream accepts it.
 
     Args:
         launches: ``arguments`` (list of words), ``world`` (number of ranks), ``environment`` and,
             where the GPUs are Blackwell, ``blackwell``.
-
-    Returns:
-        ``type``, ``message`` and ``place`` (``FILE:LINE`` relative to the folder of Megatron) of
-        the exception that upstream raises.
     """
     arguments = importlib.import_module("megatron.training.arguments")
     build, built = arguments.add_megatron_arguments, []
@@ -66,7 +60,7 @@ def bytes_of_mask(length: int) -> dict[str, int]:
     return {"kept": held(kept=True), "left out": held(kept=False)}
 
 
-def _answer(arguments: Any, launch: Mapping[str, Any]) -> dict[str, str] | None:
+def _answer(arguments: Any, launch: Mapping[str, Any]) -> str | None:
     printed = io.StringIO()
     environment = {name: value for name, value in os.environ.items() if name != CONNECTIONS}
     environment |= {"WORLD_SIZE": str(launch["world"]), "RANK": "0", "LOCAL_RANK": "0"}
@@ -87,17 +81,7 @@ def _answer(arguments: Any, launch: Mapping[str, Any]) -> dict[str, str] | None:
             arguments.core_transformer_config_from_args(args)
         except SystemExit:
             lines = printed.getvalue().strip().splitlines()
-            return {"type": "SystemExit", "message": (lines or [""])[-1][:SHORT], "place": ""}
+            return (lines or [""])[-1][:SHORT]
         except Exception as error:
-            message = " ".join(str(error).split())[:SHORT]
-            return {"type": type(error).__name__, "message": message, "place": _place(error)}
+            return " ".join(str(error).split())[:SHORT]
     return None
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        parts = Path(frame.filename).parts
-        if "megatron" in parts:
-            return f"{'/'.join(parts[parts.index('megatron') :])}:{frame.lineno}"
-    return ""
