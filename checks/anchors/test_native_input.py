@@ -60,39 +60,6 @@ def test_what_no_person_wrote_is_unreadable(source: str | bytes, says: str) -> N
     assert says in found.detail and "\n" not in found.detail
 
 
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        (b"// \xff\xfe\xe9\nint f(int a) { return \xff; }\n", 2),
-        (b"int \xe9t\xe9;\r\nint f(int a) {\r\n  return a;\r\n}\r\n", 2),
-        (b"\xef\xbb\xbf#define X 1\nint f;", 2),
-        (b"\xef\xbb\xbfint f;", 1),
-        (b'const char *g = "\x80\x81"; int f;', 1),
-        (b"/* never closed \n int g; */ int f;", 2),
-        ("int größe;\nint f;".encode(), 2),
-    ],
-)
-def test_bytes_that_are_no_text_are_passed_over(source: bytes, line: int) -> None:
-    found = resolve("f", source=source)
-    assert found.holds, found.detail
-    assert found.start == line
-
-
-def test_an_open_comment_or_raw_string_takes_the_rest() -> None:
-    for text in (
-        "int g; /* open\n int f;",
-        'auto g = R"x( )" ;\n int f;',
-        "int g; // open \\\nint f;",
-    ):
-        assert resolve("f", source=text).status is AnchorStatus.MISSING_SYMBOL
-        assert resolve("g", source=text).start == 1
-
-
-@pytest.mark.parametrize("source", [b"", b"\n", b";", b"}", b"#", b"#define", b"template", b"::"])
-def test_nearly_empty_files(source: bytes) -> None:
-    assert resolve("f", source=source).status is AnchorStatus.MISSING_SYMBOL
-
-
 @pytest.mark.parametrize("module", ["tree_sitter", "tree_sitter_cuda"])
 def test_without_the_parser_one_line_says_what_to_install(
     module: str, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from checks.anchors.native_source import KERNELS, resolve
 from ringproof.harness.anchors import AnchorStatus
 
 LINES = KERNELS.splitlines()
+MISSING, AMBIGUOUS = AnchorStatus.MISSING_SYMBOL, AnchorStatus.AMBIGUOUS_SYMBOL
 
 
 def _line(text: str) -> int:
@@ -80,18 +81,18 @@ def test_found_with_lines(symbol: str, first: str, last: str) -> None:
 @pytest.mark.parametrize(
     ("symbol", "status", "says"),
     [
-        ("absent", AnchorStatus.MISSING_SYMBOL, "no `absent`"),
-        ("Ring::absent", AnchorStatus.MISSING_SYMBOL, "no `Ring::absent`"),
-        ("Bits::send", AnchorStatus.MISSING_SYMBOL, "no `Bits::send`"),
-        ("ings::launch", AnchorStatus.MISSING_SYMBOL, "no `ings::launch`"),
-        ("place", AnchorStatus.MISSING_SYMBOL, "no `place`"),
-        ("shared", AnchorStatus.MISSING_SYMBOL, "no `shared`"),
-        ("forbidden_word", AnchorStatus.MISSING_SYMBOL, "no `forbidden_word`"),
-        ("RINGS_DECLARE", AnchorStatus.MISSING_SYMBOL, "no `RINGS_DECLARE`"),
-        ("--option", AnchorStatus.MISSING_SYMBOL, "no `--option`"),
-        ("chosen#3", AnchorStatus.MISSING_SYMBOL, "is defined on lines"),
-        ("chosen", AnchorStatus.AMBIGUOUS_SYMBOL, "say `chosen#1` or later"),
-        ("Ring::send", AnchorStatus.AMBIGUOUS_SYMBOL, "say `Ring::send#1` or later"),
+        ("absent", MISSING, "no `absent`"),
+        ("Ring::absent", MISSING, "no `Ring::absent`"),
+        ("Bits::send", MISSING, "no `Bits::send`"),
+        ("ings::launch", MISSING, "no `ings::launch`"),
+        ("place", MISSING, "no `place`"),
+        ("shared", MISSING, "no `shared`"),
+        ("forbidden_word", MISSING, "no `forbidden_word`"),
+        ("RINGS_DECLARE", MISSING, "no `RINGS_DECLARE`"),
+        ("--option", MISSING, "no `--option`"),
+        ("chosen#3", MISSING, "is defined on lines"),
+        ("chosen", AMBIGUOUS, "say `chosen#1` or later"),
+        ("Ring::send", AMBIGUOUS, "say `Ring::send#1` or later"),
     ],
 )
 def test_not_found_and_why(symbol: str, status: AnchorStatus, says: str) -> None:
@@ -103,47 +104,71 @@ def test_not_found_and_why(symbol: str, status: AnchorStatus, says: str) -> None
 def test_a_name_in_two_scopes_must_be_qualified() -> None:
     source = "struct A { int f() { return 1; } };\nstruct B { int f() { return 2; } };\n"
     found = resolve("f", source=source)
-    assert found.status is AnchorStatus.AMBIGUOUS_SYMBOL
+    assert found.status is AMBIGUOUS
     assert "say `A::f` or `B::f`" in found.detail
     assert resolve("B::f", source=source).start == 2
 
 
-def test_the_whole_name_wins_over_a_longer_one() -> None:
-    source = "namespace a { void f() {} }\nvoid f() {}\n"
-    assert resolve("f", source=source).start == 2
-    assert resolve("a::f", source=source).start == 1
+TWO_CLASSES = "struct A { int f() { return 1; } };\nstruct B { int f(); };\n"
+OVERLOADS = "int f(int);\nint f(long);\n"
+CHOSEN_SCOPE = "namespace a { void f() {} }\nvoid f() {}\n"
+OUTSIDE_COMMENTS = """// int f() {}
+/* int f() {} */
+const char *g = "int f() {}";
+auto h = R"(int f() {})";
+#error int f() {} don't
+int i() { return 1; }
+"""
+NEVER_READ = "#if 0\nint f() { return 1; }\n#else\nint g() { return 1; }\n#endif\n"
+OPEN_COMMENT = "int g; /* open\n int f;"
+OPEN_STRING = 'auto g = R"x( )" ;\n int f;'
+CONTINUED = "int g; // open \\\nint f;"
+FOUND_IN = [
+    # A definition wins over prototypes.
+    ("f", "int f(int);\nint f(int a) { return a; }\n", 2),
+    ("f", "int f(int a) { return a; }\nint f(int);\n", 1),
+    ("f", "namespace n { struct A { int f(); }; }\nint n::A::f() { return 1; }\n", 2),
+    ("f", "namespace n { struct A { int f(); };\nint A::f() { return 1; } }\n", 2),
+    ("f", "namespace n { struct A { int f(); }; }\nusing namespace n;\nint A::f() { b; }\n", 3),
+    ("f", "struct f;\nstruct f { int a; };\n", 2),
+    ("f", "extern int f;\nint f = 1;\n", 2),
+    ("f", "int f(int);\n", 1),
+    ("f", "template <typename T> T f(T);\ntemplate <typename T>\nT f(T a) { return a; }\n", 3),
+    ("f", "template <class T>\nT f(T a) { return a; }\ntemplate int f<int>(int);\n", 2),
+    # A prototype of another class is not a prototype of this one, and two are overloads.
+    ("f", TWO_CLASSES, AMBIGUOUS),
+    ("f", OVERLOADS, AMBIGUOUS),
+    ("f#2", OVERLOADS, 2),
+    # The whole name wins over a longer one.
+    ("f", CHOSEN_SCOPE, 2),
+    ("a::f", CHOSEN_SCOPE, 1),
+    # Names in text, and what the preprocessor never reads, are not found.
+    ("f", OUTSIDE_COMMENTS, MISSING),
+    ("i", OUTSIDE_COMMENTS, 6),
+    ("f", NEVER_READ, MISSING),
+    ("g", NEVER_READ, 4),
+    # An open comment or raw string takes the rest.
+    *(("f", source, MISSING) for source in (OPEN_COMMENT, OPEN_STRING, CONTINUED)),
+    *(("g", source, 1) for source in (OPEN_COMMENT, OPEN_STRING, CONTINUED)),
+    # Nearly empty files.
+    *(("f", source, MISSING) for source in ("", "\n", ";", "}", "#", "#define", "template", "::")),
+    # Bytes that are not text are passed over.
+    ("f", b"// \xff\xfe\xe9\nint f(int a) { return \xff; }\n", 2),
+    ("f", b"int \xe9t\xe9;\r\nint f(int a) {\r\n  return a;\r\n}\r\n", 2),
+    ("f", b"\xef\xbb\xbf#define X 1\nint f;", 2),
+    ("f", b"\xef\xbb\xbfint f;", 1),
+    ("f", b'const char *g = "\x80\x81"; int f;', 1),
+    ("f", b"/* never closed \n int g; */ int f;", 2),
+    ("f", "int größe;\nint f;", 2),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("int f(int);\nint f(int a) { return a; }\n", 2),
-        ("int f(int a) { return a; }\nint f(int);\n", 1),
-        ("namespace n { struct A { int f(); }; }\nint n::A::f() { return 1; }\n", 2),
-        ("namespace n { struct A { int f(); };\nint A::f() { return 1; } }\n", 2),
-        ("namespace n { struct A { int f(); }; }\nusing namespace n;\nint A::f() { b; }\n", 3),
-        ("struct f;\nstruct f { int a; };\n", 2),
-        ("extern int f;\nint f = 1;\n", 2),
-        ("int f(int);\n", 1),
-        ("template <typename T> T f(T);\ntemplate <typename T>\nT f(T a) { return a; }\n", 3),
-        ("template <class T>\nT f(T a) { return a; }\ntemplate int f<int>(int);\n", 2),
-    ],
-)
-def test_a_definition_wins_over_prototypes(source: str, line: int) -> None:
-    found = resolve("f", source=source)
-    assert found.holds, found.detail
-    assert found.start == line
-
-
-def test_a_prototype_of_another_class_is_no_prototype_of_this_one() -> None:
-    source = "struct A { int f() { return 1; } };\nstruct B { int f(); };\n"
-    assert resolve("f", source=source).status is AnchorStatus.AMBIGUOUS_SYMBOL
-
-
-def test_two_prototypes_are_overloads() -> None:
-    source = "int f(int);\nint f(long);\n"
-    assert resolve("f", source=source).status is AnchorStatus.AMBIGUOUS_SYMBOL
-    assert resolve("f#2", source=source).start == 2
+@pytest.mark.parametrize(("symbol", "source", "expected"), FOUND_IN)
+def test_the_line_of_a_symbol_or_why_it_has_none(
+    symbol: str, source: str | bytes, expected: int | AnchorStatus
+) -> None:
+    found = resolve(symbol, source=source)
+    assert (found.start if found.holds else found.status) == expected, found.detail
 
 
 BROKEN = [
@@ -212,16 +237,3 @@ def test_branches_that_open_the_same_brace_count_once() -> None:
     found = resolve("n::f", "int", "long", source=source)
     assert (found.start, found.end, found.missing) == (3, 8, ())
     assert (resolve("n::g", source=source).start, resolve("f#2", source=source).start) == (9, None)
-
-
-def test_what_the_preprocessor_never_reads_is_not_found() -> None:
-    source = "#if 0\nint f() { return 1; }\n#else\nint g() { return 1; }\n#endif\n"
-    assert resolve("f", source=source).status is AnchorStatus.MISSING_SYMBOL
-    assert resolve("g", source=source).start == 4
-
-
-def test_names_in_text_are_not_found() -> None:
-    source = '// int f() {}\n/* int f() {} */\nconst char *g = "int f() {}";\n'
-    source += 'auto h = R"(int f() {})";\n#error int f() {} don\'t\nint i() { return 1; }\n'
-    assert resolve("f", source=source).status is AnchorStatus.MISSING_SYMBOL
-    assert resolve("i", source=source).start == 6
