@@ -7,12 +7,15 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from ringproof.cli.main import main
+from ringproof.errors import InputError
 
 
 def ran(*words: str | Path, **settings: Any) -> subprocess.CompletedProcess[str]:
@@ -42,6 +45,14 @@ def run_here(folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[
         finally:
             os.chdir(before)
     return subprocess.CompletedProcess([*words], code, output.getvalue(), errors.getvalue())
+
+
+@contextlib.contextmanager
+def one_line(problem: str | None = None) -> Iterator[pytest.ExceptionInfo[InputError]]:
+    """Expect bad input that is explained in one line, in which a pattern occurs."""
+    with pytest.raises(InputError, match=problem) as refused:
+        yield refused
+    assert "\n" not in str(refused.value)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

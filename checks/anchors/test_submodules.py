@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamUnavailable
 from ringproof.harness.upstreams.git import (
@@ -99,9 +100,9 @@ def test_a_repository_without_the_pin(tmp_path: Path) -> None:
         _outer(tmp_path, "a" * 40, _modules(third=URL)), "main", submodules=_given(Inner=other)
     )
     for use in (lambda: tree.read("third/x.py"), lambda: list(tree.paths())):
-        with pytest.raises(InputError, match="cannot stand in for the submodule third") as refused:
+        with one_line("cannot stand in for the submodule third") as refused:
             use()
-        assert "\n" not in str(refused.value) and f"fetch {'a' * 40}" in str(refused.value)
+        assert f"fetch {'a' * 40}" in str(refused.value)
 
 
 def test_nested_and_relative(tmp_path: Path) -> None:
@@ -219,6 +220,5 @@ def test_a_repository_that_no_submodule_is_of(tmp_path: Path) -> None:
         (_given(Other=inner), [GitTree(outer, "main", submodules=_given(Other=inner))]),
         (given, [FolderTree(tmp_path)]),
     ):
-        with pytest.raises(InputError, match="names no ref, and no submodule") as refused:
+        with one_line("names no ref, and no submodule"):
             refuse_unused(sources, trees)
-        assert "\n" not in str(refused.value)

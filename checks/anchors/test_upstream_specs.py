@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.scene import MODULE
 from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.anchors import UpstreamError, UpstreamTree
 from ringproof.harness.upstreams.git import GitTree
@@ -20,14 +20,6 @@ from ringproof.harness.upstreams.tree import WheelTree
 
 FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
 MANY = {f"pkg/m{number}.py": f"# {number}\n{MODULE}" for number in range(40)}
-
-
-@contextlib.contextmanager
-def _one_line(problem: str | None = None) -> Iterator[None]:
-    """Expect bad input that is explained in one line."""
-    with pytest.raises(InputError, match=problem) as refused:
-        yield
-    assert "\n" not in str(refused.value)
 
 
 def _open(spec: str, cache: Path) -> UpstreamTree:
@@ -166,7 +158,7 @@ BAD = [
 @pytest.mark.parametrize(("spec", "problem"), BAD)
 def test_one_line_for_every_bad_spec(spec: str, problem: str, tmp_path: Path) -> None:
     commit(make_repository(tmp_path / "r"), FILES)
-    with _one_line(problem):
+    with one_line(problem):
         _open(spec.format(root=tmp_path), tmp_path / "cache")
 
 
@@ -175,7 +167,7 @@ def _objects(root: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("damage", [b"", b"not zlib at all"])
-def test_a_damaged_repository_is_one_line(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_repository_isone_line(tmp_path: Path, damage: bytes) -> None:
     root = tmp_path / "r"
     commit(make_repository(root), FILES)
     assert _open(f"git:{root}@main", tmp_path).read("pkg/a.py")
@@ -183,13 +175,13 @@ def test_a_damaged_repository_is_one_line(tmp_path: Path, damage: bytes) -> None
         content = broken.read_bytes()
         broken.chmod(0o644)
         broken.write_bytes(damage)
-        with _one_line():
+        with one_line():
             _read_all(f"git:{root}@main", tmp_path)
         broken.write_bytes(content)
 
 
 @pytest.mark.parametrize("kept", [1, 5, 20, -1])
-def test_a_loose_object_that_is_cut_short_is_one_line(tmp_path: Path, kept: int) -> None:
+def test_a_loose_object_that_is_cut_short_isone_line(tmp_path: Path, kept: int) -> None:
     root = tmp_path / "r"
     commit(make_repository(root), FILES)
     for number, broken in enumerate(_objects(root)):
@@ -198,7 +190,7 @@ def test_a_loose_object_that_is_cut_short_is_one_line(tmp_path: Path, kept: int)
         file = copy / broken.relative_to(root)
         file.chmod(0o644)
         file.write_bytes(broken.read_bytes()[:kept])
-        with _one_line("damaged or incomplete"):
+        with one_line("damaged or incomplete"):
             _read_all(f"git:{copy}@main", tmp_path)
 
 
@@ -216,7 +208,7 @@ def _read_all(spec: str, cache: Path, files: Iterable[str] = FILES) -> None:
         tree.read(path)
 
 
-def test_a_missing_object_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_object_isone_line(tmp_path: Path) -> None:
     root = tmp_path / "r"
     repository = make_repository(root)
     commit(repository, FILES)
@@ -264,7 +256,7 @@ def test_a_pack_that_is_cut_off(tmp_path: Path, suffix: str, kept: float) -> Non
     file = _pack(root, suffix)
     whole = file.read_bytes()
     file.write_bytes(whole[: int(kept * len(whole) if kept < 1 else kept)])
-    with _one_line("damaged|no readable"):
+    with one_line("damaged|no readable"):
         _read_all(f"git:{root}@main", tmp_path, MANY)
 
 
@@ -274,7 +266,7 @@ def test_a_pack_with_other_bytes(tmp_path: Path) -> None:
     whole = bytearray(file.read_bytes())
     whole[len(whole) // 3 : -100] = bytes(len(whole) - 100 - len(whole) // 3)
     file.write_bytes(whole)
-    with _one_line("damaged|invalid pack file"):
+    with one_line("damaged|invalid pack file"):
         _read_all(f"git:{root}@main", tmp_path, MANY)
 
 
@@ -283,8 +275,8 @@ def test_a_head_that_is_garbage(tmp_path: Path, head: bytes) -> None:
     """Only a ref of that name is lost: the commit that was asked for is still there."""
     root = _packed(tmp_path / "r")
     (root / "HEAD").write_bytes(head)
-    with _one_line():
+    with one_line():
         GitTree(root, "HEAD")
     (root / "refs" / "heads" / "main").write_bytes(head)
-    with _one_line():
+    with one_line():
         GitTree(root, "main")

@@ -10,62 +10,32 @@ from typing import Any
 import jsonschema
 import pytest
 
+from checks.reports.sarif_structure import TEXT, list_of, object_of
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".claude-plugin"
 NAME = {"type": "string", "pattern": "^[a-z][a-z0-9]*(-[a-z0-9]+)*$"}
-TEXT = {"type": "string", "minLength": 1}
 VERSION = {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"}
-WORDS = {"type": "array", "items": TEXT}
-PERSON = {
-    "type": "object",
-    "properties": {"name": TEXT, "email": TEXT, "url": TEXT},
-    "required": ["name"],
-    "additionalProperties": False,
-}
+PERSON = object_of("name", name=TEXT, email=TEXT, url=TEXT)
 # A plugin may leave out where its parts are: skills are then those below skills/.
 COMMON = {
     "name": NAME,
     "version": VERSION,
-    "description": TEXT,
     "author": PERSON,
-    "homepage": TEXT,
-    "repository": TEXT,
-    "license": TEXT,
-    "keywords": WORDS,
+    "keywords": list_of(TEXT),
+    **dict.fromkeys(("description", "homepage", "repository", "license"), TEXT),
 }
-PLUGIN = {
-    "type": "object",
-    "properties": COMMON,
-    "required": ["name", "description", "version"],
-    "additionalProperties": False,
-}
-ENTRY = {
-    "type": "object",
-    # Paths of a marketplace begin with ./ and stay in the repository.
-    "properties": {
-        **COMMON,
-        "source": {"type": "string", "pattern": r"^\./(?!.*\.\.)"},
-        "category": TEXT,
-        "tags": WORDS,
-    },
-    "required": ["name", "source"],
-    "additionalProperties": False,
-}
-MARKETPLACE = {
-    "type": "object",
-    "properties": {
-        "name": NAME,
-        "owner": PERSON,
-        "metadata": {
-            "type": "object",
-            "properties": {"description": TEXT, "version": VERSION, "pluginRoot": TEXT},
-            "additionalProperties": False,
-        },
-        "plugins": {"type": "array", "minItems": 1, "items": ENTRY},
-    },
-    "required": ["name", "owner", "plugins"],
-    "additionalProperties": False,
-}
+PLUGIN = object_of("name description version", **COMMON)
+# Paths of a marketplace begin with ./ and stay in the repository.
+SOURCE = {"type": "string", "pattern": r"^\./(?!.*\.\.)"}
+ENTRY = object_of("name source", **COMMON, source=SOURCE, category=TEXT, tags=list_of(TEXT))
+MARKETPLACE = object_of(
+    "name owner plugins",
+    name=NAME,
+    owner=PERSON,
+    metadata=object_of(description=TEXT, version=VERSION, pluginRoot=TEXT),
+    plugins={**list_of(ENTRY), "minItems": 1},
+)
 
 
 def read(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -11,14 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checks.anchors.native_source import TextTree
-from checks.fences.trees import (
-    CODE,
-    checkout,
-    fence,
-    findings,
-    read_json,
-    statuses,
-)
+from checks.fences.trees import CODE, checkout, fence, findings, statuses
 from ringproof.cli.fences import check_fences
 from ringproof.cli.reporting import Outputs
 from ringproof.errors import InputError
@@ -49,7 +43,9 @@ def test_each_mention_gets_one_status(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     root = repository(tmp_path / "r", text)
     assert check_fences(root, {}, fix=False, outputs=Outputs(json_path=str(out))) == 1
-    anchors = read_json(out)
+    written = json.loads(out.read_text())
+    assert list(written) == ["anchors"]
+    anchors = written["anchors"]
     assert [(item["kind"], item["status"]) for item in anchors] == [
         ("fence", "exact"),
         ("fence", "moved"),

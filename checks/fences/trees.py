@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,10 +68,3 @@ def findings(path: Path, **roots: TextTree) -> list[JudgedMention]:
 
 def statuses(path: Path, **roots: TextTree) -> list[str]:
     return [item.placement.status for item in findings(path, **roots)]
-
-
-def read_json(path: Path) -> list[dict[str, object]]:
-    value = json.loads(path.read_text())
-    assert list(value) == ["anchors"]
-    anchors: list[dict[str, object]] = value["anchors"]
-    return anchors

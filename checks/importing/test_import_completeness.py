@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from checks.importing.foreign import TODAY, imported, write_skill
+from checks.importing.foreign import CARD, TODAY, imported, write_skill
 from ringproof.errors import InputError
 from ringproof.harness.cards.document import read_document
 from ringproof.harness.cards.model import Card
@@ -20,25 +21,7 @@ from ringproof.harness.importing.importer import convert
 from ringproof.harness.importing.roots import Roots
 from ringproof.harness.importing.source import read_source
 
-KNOWN = (
-    "title",
-    "summary",
-    "validated_on",
-    "validation_status",
-    "feature_meaning",
-    "recommended_path",
-    "known_constraints",
-    "known_limitations",
-    "follow_up_validation",
-    "failure_modes",
-    "evidence",
-    "enable_when",
-    "interactions",
-    "training_dimensions",
-    "measured_results",
-    "best_configs",
-    "surprise",
-)
+KNOWN = tuple(re.findall(r"^(\w+):", CARD, re.MULTILINE))
 LETTERS = st.characters(
     blacklist_categories=("Cs", "Cc"), blacklist_characters="\ufeff\u2028\u2029\u0085\ufffe\uffff"
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
-from ringproof.errors import InputError
+from checks.running import one_line
 from ringproof.harness.lint.skill import MAX_BYTES, find_skills
 
 SAME = "Use this skill to choose, enable, check or debug ring attention in long runs"
@@ -224,9 +224,8 @@ def test_zero_files_scanned_is_no_pass(
         path.write_text("x", encoding="utf-8")
     elif kind == "socket":
         socket.socket(socket.AF_UNIX).bind("it")
-    with pytest.raises(InputError) as caught:
+    with one_line():
         report_on(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_skill_nested_in_another_keeps_its_own_files(tmp_path: Path) -> None:

@@ -62,12 +62,6 @@ def test_creation_is_accepted_and_named_as_such(tmp_path: Path) -> None:
     assert not read(tmp_path, HIERARCHICAL, "hierarchical", require_traffic=True).as_expected
 
 
-def test_three_levels(tmp_path: Path) -> None:
-    lines = census(layout(8, 8, (2, 2, 2)), 8)
-    assert read(tmp_path, lines, hcp="2,2,2").as_expected is True
-    assert read(tmp_path, lines, hcp="2,4").as_expected is False
-
-
 MENTIONS = [
     "grep for HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L0, HIERARCHICAL_CONTEXT_PARALLEL_GROUP_L1",
     "_HIERARCHICAL_CONTEXT_PARALLEL_GROUPS = [None, None]  # CONTEXT_PARALLEL_GROUP",

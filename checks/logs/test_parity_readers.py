@@ -18,6 +18,7 @@ from checks.logs.parity_run import (
     write_jsonl,
     write_megatron,
 )
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.logs.training.log import TrainingLog, read_log, recognised
 from ringproof.harness.logs.training.series import Columns, Precision, parse_columns
@@ -257,9 +258,8 @@ def test_tables(tmp_path: Path, text: str, columns: dict[str, str], loss: dict[i
     ],
 )
 def test_what_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
+    with one_line(message):
         read_text(tmp_path, text.encode("latin-1"))
-    assert "\n" not in str(caught.value)
 
 
 def test_gzip_is_known_by_its_bytes(tmp_path: Path) -> None:

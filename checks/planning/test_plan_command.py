@@ -57,14 +57,6 @@ def test_standard_output_has_only_json_even_with_flags(tmp_path: Path) -> None:
     assert (tmp_path / "p.html").read_text().startswith("<!doctype html>")
 
 
-def test_the_same_lengths_give_the_same_plan() -> None:
-    first, second = plan_json(), plan_json()
-    for data in (first, second):
-        del data["metrics"]["planning_seconds"]
-    assert first == second
-    assert plan_json("--cp-sizes", "1,8")["microbatches"] != first["microbatches"]
-
-
 def test_options_reach_the_planner() -> None:
     assert plan_json("--cp-sizes", "2,4")["cp_sizes"] == [2, 4]
     assert plan_json("--min-cp", "4")["cp_sizes"] == [4, 8]

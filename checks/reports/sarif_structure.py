@@ -16,7 +16,8 @@ TEXT = {"type": "string", "minLength": 1}
 LINE = {"type": "integer", "minimum": 1}
 
 
-def _object(required: str = "", **properties: Any) -> dict[str, Any]:
+def object_of(required: str = "", **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these properties alone; the required ones in one text."""
     return {
         "type": "object",
         "properties": properties,
@@ -25,48 +26,51 @@ def _object(required: str = "", **properties: Any) -> dict[str, Any]:
     }
 
 
-def _list(items: dict[str, Any]) -> dict[str, Any]:
+def list_of(items: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a list."""
     return {"type": "array", "items": items}
 
 
 def _schema() -> dict[str, Any]:
-    message = _object("text", text=TEXT)
+    message = object_of("text", text=TEXT)
     uri = {"type": "string", "pattern": URI}
     absolute = {"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://"}
-    rule = _object(
+    rule = object_of(
         "id",
         id=TEXT,
         name=TEXT,
         shortDescription=message,
         help=message,
         helpUri=absolute,
-        defaultConfiguration=_object(level={"enum": LEVELS}),
+        defaultConfiguration=object_of(level={"enum": LEVELS}),
     )
-    driver = _object("name", name=TEXT, version=TEXT, informationUri=absolute, rules=_list(rule))
-    artifact = _object(uri=uri, uriBaseId=TEXT)
-    place = _object(
-        artifactLocation=artifact, region=_object("startLine", startLine=LINE, endLine=LINE)
+    driver = object_of(
+        "name", name=TEXT, version=TEXT, informationUri=absolute, rules=list_of(rule)
     )
-    result = _object(
+    artifact = object_of(uri=uri, uriBaseId=TEXT)
+    place = object_of(
+        artifactLocation=artifact, region=object_of("startLine", startLine=LINE, endLine=LINE)
+    )
+    result = object_of(
         "message",
         ruleId=TEXT,
         ruleIndex={"type": "integer", "minimum": 0},
         level={"enum": LEVELS},
         message=message,
-        locations=_list(_object(physicalLocation=place)),
+        locations=list_of(object_of(physicalLocation=place)),
         partialFingerprints={"type": "object", "additionalProperties": TEXT},
-        suppressions=_list(_object("kind", kind={"enum": ["inSource", "external"]})),
+        suppressions=list_of(object_of("kind", kind={"enum": ["inSource", "external"]})),
     )
-    bases = {"type": "object", "additionalProperties": _object(uri=uri, description=message)}
-    run = _object(
+    bases = {"type": "object", "additionalProperties": object_of(uri=uri, description=message)}
+    run = object_of(
         "tool",
-        tool=_object("driver", driver=driver),
+        tool=object_of("driver", driver=driver),
         originalUriBaseIds=bases,
         columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
-        results=_list(result),
+        results=list_of(result),
     )
     version = {"enum": ["2.1.0"]}
-    return _object("version runs", **{"$schema": absolute}, version=version, runs=_list(run))
+    return object_of("version runs", **{"$schema": absolute}, version=version, runs=list_of(run))
 
 
 def sarif_problems(log: Any) -> list[str]:
