@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.cards.hostile import BOMB
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.cards.document import MAX_DEPTH, read_document
 
@@ -20,12 +21,10 @@ def _write(tmp_path: Path, text: str | bytes) -> Path:
 
 
 def _refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
+    with one_line() as caught:
         read_document(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(str(path))
-    return message
+    assert str(caught.value).startswith(str(path))
+    return str(caught.value)
 
 
 def test_values_follow_the_core_schema_and_dates_stay_text(tmp_path: Path) -> None:

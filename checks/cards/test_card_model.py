@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.cards import (
     PackageUpstream,
@@ -69,11 +70,9 @@ def _write(folder: Path, data: dict[str, Any]) -> Path:
 
 
 def _refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
+    with one_line() as caught:
         load_card(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return str(caught.value)
 
 
 def test_a_whole_card_loads(tmp_path: Path) -> None:

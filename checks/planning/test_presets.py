@@ -135,7 +135,7 @@ def test_of_a_hybrid_only_four_layers_attend():
 
 
 @pytest.mark.parametrize(
-    ("preset", "field", "value", "problem"),
+    ("good", "field", "value", "problem"),
     [
         (H100, "peak_flops_per_second", 0, "hardware.peak_flops_per_second"),
         (H100, "peak_flops_per_second", float("nan"), "hardware.peak_flops_per_second"),
@@ -163,10 +163,10 @@ def test_of_a_hybrid_only_four_layers_attend():
         (LLAMA3_8B, "name", 3, "model.name: is not a valid string"),
     ],
 )
-def test_impossible_machines_and_shapes_are_refused(preset, field, value, problem):
-    what = "hardware" if preset is H100 else "model"
+def test_impossible_machines_and_shapes_are_refused(good, field, value, problem):
+    what = "hardware" if good is H100 else "model"
     with pytest.raises(InputError, match=problem):
-        from_fields(type(preset), {**vars(preset), field: value}, what)
+        from_fields(type(good), {**vars(good), field: value}, what)
 
 
 def test_models_with_experts_say_so():

@@ -6,20 +6,13 @@ import pytest
 
 from checks.rendering.miniature_skill import CARD, block, changed, lock_of
 from checks.rendering.test_render_documents import FILE, rendered
+from checks.running import one_line
 from ringproof.errors import InputError
 from ringproof.harness.cards.model import Card
 from ringproof.harness.rendering.blocks import find_blocks
 from ringproof.harness.rendering.render import render_document
 
 BEGIN, END = "<!-- ringproof:begin claims -->", "<!-- ringproof:end -->"
-
-
-def refusal(text: str) -> str:
-    with pytest.raises(InputError) as caught:
-        rendered(text)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(
@@ -77,9 +70,10 @@ def test_what_is_no_marker_is_left_alone(text: str) -> None:
     ],
 )
 def test_wrong_markers_are_refused_where_they_stand(text: str, line: int, says: str) -> None:
-    message = refusal(text)
-    assert message.startswith(f"SKILL.md:{line}: ")
-    assert says in message
+    with one_line() as caught:
+        rendered(text)
+    assert str(caught.value).startswith(f"SKILL.md:{line}: ")
+    assert says in str(caught.value)
 
 
 def test_a_kind_that_the_card_has_nothing_of() -> None:
