@@ -6,8 +6,9 @@ One rank, float64. The static way is compared with the eager one, which takes in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,9 @@ from torch import nn
 from checks.graphs.captures import graph
 from checks.model.whole_model import gradients, run, whole, worst
 from ringproof.errors import InputError
+from ringproof.reference.attention import exchange
+from ringproof.reference.attention import plan as attention_plan
+from ringproof.reference.model import batch as model_batch
 from ringproof.reference.model import stage as stage_module
 from ringproof.reference.model.batch import PackedBatch, Totals, row_segments
 from ringproof.reference.model.config import ModelConfig, preset
@@ -240,3 +244,64 @@ def test_a_pack_of_another_size_is_refused(alone: ContextParallelGroup) -> None:
     batch = batch_of(PACKS[0], alone)
     with pytest.raises(InputError, match="metadata"):
         replace(batch, packed=pack([5], multiple=16), **dict.fromkeys(("tokens", "future")))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("name", ["qwen3-tiny", "nemotron-h-tiny"])
+def test_nothing_depends_on_data(name: str, recompute: bool, alone: ContextParallelGroup) -> None:
+    stage = whole(replace(preset(name), mtp_depths=1), recompute=recompute)
+    batch = rank_batch(random_sequences(), alone, depths=1)
+    _, expected = run(stage, batch)
+    parameters = dict(stage.named_parameters())
+    captured = graph(lambda: stage(batch.tokens, batch).value, parameters=parameters)
+    stage.zero_grad()
+    captured().backward()
+    for key, gradient in gradients(stage).items():
+        assert torch.equal(gradient, expected[key]), key
+
+
+PLANNINGS = (
+    (attention_plan, "step_table"),
+    (attention_plan, "masked_steps"),
+    (exchange, "segments_in_order"),
+    (model_batch, "row_segments"),
+)
+"""Functions that take host time in the number of sequences or of ranks."""
+
+
+def counted(function: Callable[[], Any]) -> dict[str, int]:
+    """How often a function plans, by the names of :data:`PLANNINGS`; others were not called."""
+    with ExitStack() as stack:
+        spies = {
+            name: stack.enter_context(patch.object(module, name, wraps=getattr(module, name)))
+            for module, name in PLANNINGS
+        }
+        function()
+    return {name: spy.call_count for name, spy in spies.items() if spy.called}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("name", "plannings"),
+    [
+        ("qwen3-tiny", {"step_table": 1}),
+        ("moonlight-tiny", {"step_table": 1}),
+        ("nemotron-h-tiny", {"step_table": 1, "segments_in_order": 1, "row_segments": 1}),
+    ],
+)
+def test_a_microbatch_is_planned_once(
+    name: str, plannings: dict[str, int], recompute: bool, alone: ContextParallelGroup
+) -> None:
+    stage = whole(preset(name), recompute=recompute)
+    for lengths in ((13, 1), (7, 24)):
+        batch = rank_batch(random_sequences(lengths), alone)
+        assert counted(partial(run, stage, batch)) == plannings
+
+
+def test_a_static_microbatch_is_planned_once(alone: ContextParallelGroup) -> None:
+    stage = whole(preset("qwen3-tiny"))
+    batch = rank_batch(random_sequences((13, 1)), alone)
+    capacity = Capacity(rows=batch.packed.rows, entries=len(batch.packed.lengths))
+    static = with_metadata(batch, capacity)
+    assert counted(lambda: run(stage, static)) == {"masked_steps": 1}
+    assert counted(lambda: run(stage, static)) == {}

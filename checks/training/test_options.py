@@ -1,7 +1,9 @@
-"""What a run may be asked for is checked before any rank starts."""
+"""What a run may be asked for, and what is kept of it, is checked before any rank starts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.reference.model.config import preset
 from ringproof.reference.topology.layout import RankLayout
+from ringproof.reference.training.assembly import check_longest
+from ringproof.reference.training.checkpoint import identity_of
+from ringproof.reference.training.data import SyntheticLanguage
 from ringproof.reference.training.options import (
     BatchOptions,
     KeepingOptions,
@@ -20,6 +25,8 @@ from ringproof.reference.training.options import (
     TrainOptions,
     check_sizes,
 )
+from ringproof.reference.training.schedules import Schedule
+from smoke.training_command import Command
 
 
 def run(*, layout: dict[str, int] | None = None, **parts: dict[str, Any]) -> TrainOptions:
@@ -140,3 +147,121 @@ def test_without_torch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["train"])
     assert isinstance(result.exception, InputError)
     assert str(result.exception).startswith("ringproof train: needs the package torch; run: pip")
+
+
+BANK = ("--graphs", "bank")
+
+REFUSED = [
+    (("--graphs", "yes"), "--graphs: unknown (got yes); use one of off, static, bank"),
+    (("--graphs-overflow", "drop"), "--graphs-overflow: unknown (got drop); use one of error, ea"),
+    (("--graph-warmup", "-1"), "--graph-warmup: is negative (got -1); give 0 or more"),
+    (("--graph-backend", "nonsense"), "--graph-backend: unknown (got nonsense); use one of auto,"),
+    (("--graph-scope", "mlp"), "--graph-scope: unknown (got mlp); use one of layer, attn, router"),
+    (("--graph-scope", "router"), "--graph-scope: qwen3-tiny has no experts (got router); use la"),
+    (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
+    (("--graph-scope", "attn", "--recompute"), "--graph-scope: whole layers are computed again ("),
+    (("--dp", "2", "--fsdp"), "--graphs: FSDP gathers parameters at new addresses (got bank); us"),
+    (
+        ("--graph-rows", "17"),
+        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got 1",
+    ),
+    (
+        ("--graph-rows", "128"),
+        "--graph-rows: is not a multiple of 2 up to max_tokens_per_rank (got ",
+    ),
+    (("--graph-slots", "-1"), "--graph-slots: is negative (got -1); give 0 or more"),
+    (
+        ("--cp", "2", "--force-cp", "4"),
+        "--force-cp: is not a group size (got 4); choose from (1, 2)",
+    ),
+    (
+        ("--cp", "2", "--cp-sizes", "2", "--force-cp", "2,1"),
+        "--force-cp: is not a group size (got 1); choose from (2,)",
+    ),
+    (("--cp-sizes", "3"), "--cp-sizes: 3 does not divide the domain of 1 ranks (got 3); choose"),
+    (
+        ("--schedule", "padded", "--cp-sizes", "1"),
+        "--cp-sizes: has no effect with the padded schedule (got 1); use --cp, or --schedule",
+    ),
+    (
+        ("--graphs", "static", "--graph-slots", "2"),
+        "--graph-slots: has no effect with --graphs static (got 2); use bank",
+    ),
+    (
+        ("--graphs", "off", "--graph-warmup", "3", "--graphs-overflow", "eager"),
+        "--graphs-overflow: has no effect with --graphs off (got eager); use static or bank",
+    ),
+]
+"""Options, and the beginning of what is said."""
+
+
+@pytest.fixture
+def train(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    return Command(capsys, monkeypatch)
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED)
+def test_what_cannot_be_is_refused_at_once(
+    train: Command, options: tuple[str, ...], said: str
+) -> None:
+    assert train.refusal(*BANK, *options).startswith(said)
+
+
+def test_what_can_be_gets_as_far_as_its_ranks(train: Command) -> None:
+    """Negative control: nothing above is refused for another reason."""
+    code, _, errors = train(*BANK)
+    assert code == 3
+    assert "1 ranks would start" in errors
+
+
+DOCUMENTS = SyntheticLanguage(longest=64, documents=50)
+OPTIONS = run(layout={"cp": 2}, keeping={"save": "here"})
+
+
+def changed(part: str, **values: Any) -> Callable[[TrainOptions], TrainOptions]:
+    def change(options: TrainOptions) -> TrainOptions:
+        return replace(options, **{part: replace(getattr(options, part), **values)})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed("model", mtp=1),
+        changed("model", dtype="float64"),
+        changed("parallel", layout=RankLayout(dp=2)),
+        changed("parallel", comm_type="all_gather"),
+        changed("batch", seed=1),
+        changed("batch", schedule="packed"),
+        changed("batch", max_tokens_per_rank=2048),
+        changed("batch", forced_sizes=(1, 2)),
+        changed("optimiser", steps=51),
+        changed("optimiser", clip=0.5),
+    ],
+)
+def test_what_changes_a_run_ends_its_resumption(
+    change: Callable[[TrainOptions], TrainOptions],
+) -> None:
+    assert identity_of(change(OPTIONS), DOCUMENTS) != identity_of(OPTIONS, DOCUMENTS)
+
+
+def test_other_documents_are_another_run() -> None:
+    """The same folder with a file more has the same arguments."""
+    more = replace(DOCUMENTS, documents=51)
+    differing = dict(identity_of(OPTIONS, more).items() - identity_of(OPTIONS, DOCUMENTS).items())
+    assert differing.keys() == {"documents"}
+
+
+def test_what_a_run_keeps_does_not_end_its_resumption() -> None:
+    other = changed("keeping", save="there", evaluate_every=2, resume=True)(OPTIONS)
+    assert identity_of(other, DOCUMENTS) == identity_of(OPTIONS, DOCUMENTS)
+
+
+def test_a_document_that_fits_nowhere_is_refused_before_a_step_draws_it() -> None:
+    schedule = Schedule(name="dynamic", ranks=2, max_tokens_per_rank=32, cp_sizes=(1, 2))
+    check_longest(DOCUMENTS, schedule)
+    longest = int(DOCUMENTS.lengths.argmax())
+    with pytest.raises(InputError, match="longer than the 60 tokens") as caught:
+        check_longest(DOCUMENTS, replace(schedule, max_tokens_per_rank=30))
+    assert caught.value.field == DOCUMENTS.name(longest)
