@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.attention.players import play
-from checks.attention.test_steps import Pairs, area, pairs_met, tables_of
+from checks.attention.test_steps import Pairs, pairs_met, tables_of
 from checks.packing.packs import build, packs, random_pack
 from ringproof.reference.attention import packed as packed_calls
 from ringproof.reference.attention.dense import DenseResult, dense_packed_attention
@@ -88,16 +88,6 @@ def test_pieces_of_a_shard() -> None:
     found = [piece for piece in pieces(shard, sequences) if piece.positions]
     assert found == [Piece(0, (Span(0, 2),)), Piece(4, (Span(8, 11),))]
     assert [len(piece.positions) for piece in pieces(shard, sequences)] == [1, 1, 0]
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_zigzag_balances_full_sequences_step_by_step(size: int) -> None:
-    """Without padding, no rank waits for another: every sequence is balanced by itself."""
-    packed = pack([2 * size, 8 * size, 4 * size], multiple=2 * size)
-    sharding = Sharding.of_pack(packed, size, "zigzag")
-    tables = tables_of(sharding)
-    for step in range(size):
-        assert len({sum(map(area, table[step].tiles)) for table in tables}) == 1
 
 
 def test_tiles_stay_small() -> None:

@@ -53,8 +53,3 @@ def test_angles_are_never_computed_in_half_precision(dtype: torch.dtype) -> None
     assert cosine.dtype == sine.dtype == torch.float32
     torch.testing.assert_close(cosine.double(), exact, rtol=0, atol=0.01)
     assert rotated(heads(1, 1, WIDTH).to(dtype), positions).dtype == dtype
-
-
-def test_float64_stays() -> None:
-    cosine, _ = rotation(torch.arange(3), WIDTH, BASE, torch.float64)
-    assert cosine.dtype == torch.float64
