@@ -15,6 +15,7 @@ import pytest
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster
 from ringproof.reference.model.config import LayerKind, MambaShape, ModelConfig, preset
+from ringproof.reference.packing.partition import PARTITIONS
 from smoke import model_cases
 from smoke.model_cases import ModelCase, Step
 
@@ -125,6 +126,38 @@ CASES |= {
     for name in ("tp2", "tp2 sp", "tp2 sp cp2", "tp2 sp dynamic")
 }
 CASES["mamba, padding of NaN"] = ModelCase(config=mixer(8, 2), domain=2, fault="padding of NaN")
+# Two microbatches of one size on every rank, in one of which a group has no sequence at all.
+REFILLED = (((2, (0,)), (2, (1, 3))), ((2, (2,)), (2, ())))
+# Capacity mode: a static microbatch of tensors in place of a pack's integers, refilled in turn.
+STATIC = {
+    "qwen3 p2p": ModelCase(config=QWEN3, domain=4),
+    "qwen3 all_gather contiguous": ModelCase(
+        config=QWEN3, domain=4, comm_type="all_gather", partition="contiguous"
+    ),
+    "qwen3 tp2 sp a2a refilled": ModelCase(
+        config=QWEN3, tp=2, domain=4, sequence_parallel=True, comm_type="a2a", plan=REFILLED
+    ),
+    "qwen3 a2a+p2p dynamic recomputed": ModelCase(
+        config=QWEN3, domain=4, comm_type="a2a+p2p", plan=DYNAMIC, recompute=True
+    ),
+    "qwen3 cp8": ModelCase(config=QWEN3, domain=8, comm_type="a2a+p2p"),
+    "moonlight tp2 sp refilled": ModelCase(
+        config=MOONLIGHT, tp=2, domain=4, sequence_parallel=True, plan=REFILLED
+    ),
+    "moonlight a2a contiguous": ModelCase(
+        config=MOONLIGHT, domain=4, comm_type="a2a", partition="contiguous"
+    ),
+    "nemotron-h tp2 sp refilled": ModelCase(
+        config=NEMOTRON, tp=2, domain=4, sequence_parallel=True, plan=REFILLED
+    ),
+    "nemotron-h a2a+p2p contiguous": ModelCase(
+        config=NEMOTRON, domain=4, comm_type="a2a+p2p", partition="contiguous"
+    ),
+    "nemotron-h dynamic recomputed": ModelCase(
+        config=NEMOTRON, domain=4, plan=DYNAMIC, recompute=True
+    ),
+}
+CASES |= {f"static {name}": replace(case, static=True) for name, case in STATIC.items()}
 QUICK = (
     "experts dynamic",
     "latent a2a cp4",
@@ -286,3 +319,57 @@ def test_backwards_are_transposes(world: int, sequence_parallel: bool, cluster: 
 def test_rows_that_cannot_be_cut_are_refused(cluster: Cluster) -> None:
     with pytest.raises(InputError, match="rows"):
         cluster.run(model_cases.uneven_rows, world_size=2)
+
+
+BOTH = (((2, (0, 1)),), ((2, (2, 3)),))
+MOVES = {
+    "p2p": {"send", "recv_"},
+    "all_gather": {"_allgather_base_"},
+    "a2a": {"alltoall_base_"},
+    "a2a+p2p": {"send", "recv_", "alltoall_base_"},
+}
+
+
+@slow
+@pytest.mark.parametrize("stale", ["metadata.order", "metadata.places", "metadata.table", "real"])
+def test_a_step_on_stale_tensors_is_seen(stale: str, cluster: Cluster, alone: Alone) -> None:
+    """Negative control: one tensor of the first microbatch is still there in the second."""
+    case = ModelCase(config=NEMOTRON, domain=2, plan=BOTH, static=True, stale=stale)
+    found = run(cluster, case)
+    assert alone.worst(found, NEMOTRON) > 1e-3
+
+
+@slow
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("comm_type", MOVES)
+def test_two_packs_are_the_same_operations_on_every_rank(
+    cluster: Cluster, comm_type: str, partition: str
+) -> None:
+    """With collectives, numbers, shapes and memory; nothing of a pack is baked in or read back."""
+    values = cluster.run(
+        model_cases.streams,
+        world_size=4,
+        config=NEMOTRON,
+        comm_type=comm_type,
+        partition=partition,
+        static=True,
+    ).values
+    for difference, length, moves, read_back in values:
+        assert difference == ""
+        assert length > 1000
+        assert moves >= MOVES[comm_type]
+        assert not read_back
+
+
+@slow
+def test_operations_of_the_eager_way_differ(cluster: Cluster) -> None:
+    """Negative control."""
+    values = cluster.run(
+        model_cases.streams,
+        world_size=2,
+        config=QWEN3,
+        comm_type="p2p",
+        partition="zigzag",
+        static=False,
+    ).values
+    assert all("operation" in difference for difference, *_ in values)

@@ -123,6 +123,41 @@ def test_a_pack_that_is_not_the_tensors_is_refused(
         cluster.run(cases.attend_packed, world_size=4, shape=shape, packed=packed)
 
 
+# Tensors in place of a pack's integers, as capacity mode has them.
+
+
+@slow
+@pytest.mark.parametrize("comm_type", ["p2p", "all_gather", "a2a"])
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_a_flat_group_with_metadata_is_exact(
+    cluster: Cluster, world: int, comm_type: str, record_property: Record
+) -> None:
+    wanted = variants(world, comm_type, packed=True)
+    check_exact(cluster, wanted, record_property, cases.static_parity, fault="none")
+
+
+@slow
+@worlds_and_levels([(1, 1), (2, 1), (1, 2), (2, 2)], [(2, 4), (4, 2)])
+def test_a_hierarchical_group_with_metadata_is_exact(
+    cluster: Cluster, sizes: tuple[int, int], record_property: Record
+) -> None:
+    wanted = variants(sizes[0] * sizes[1], "a2a+p2p", sizes, packed=True)
+    check_exact(cluster, wanted, record_property, cases.static_parity, fault="none")
+
+
+@slow
+@pytest.mark.parametrize("comm_type", COMM_TYPES)
+def test_wrong_metadata_are_seen(cluster: Cluster, comm_type: str) -> None:
+    """Negative controls: the other pack's, no dummy over the tail, padding left in the products."""
+    sizes = levels(comm_type, 2, 2)
+    fields = {"world": 4, "comm_type": comm_type, "hierarchical_sizes": sizes, "kv_heads": 4}
+    wanted = [packed_case(cases.fixed_pack(1), **fields)]
+    for fault in ("none", "stale", "hidden tail", "poison"):
+        (found,) = measured(cluster, wanted, cases.static_parity, fault=fault)
+        worst = max(found["max_abs_error"].values())
+        assert worst <= 1e-10 if fault == "none" else worst > 1e-2, fault
+
+
 def test_the_command_measures_a_pack() -> None:
     levels_and_rows = ("--comm", "a2a+p2p", "--hcp", "2,1", "--pack-rows", "128")
     packed = ("--packed", "5,1,17,64", *levels_and_rows)
