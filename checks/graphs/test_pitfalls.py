@@ -19,7 +19,6 @@ from torch.nn.functional import dropout
 
 from checks.graphs.captures import Seen, compared, equal, graph, refusal, results, tensor
 from checks.graphs.layer_slots import (
-    CAPACITY,
     PACKS,
     LayerSlot,
     capture_layer,
@@ -36,7 +35,6 @@ from ringproof.reference.model import mla
 from ringproof.reference.model.attention import rotation
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, static_batch
-from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
@@ -162,27 +160,6 @@ def test_a_branch_on_pad_between_seqs_is_baked_in(alone: ContextParallelGroup) -
     assert (seen.sound, seen.silent, seen.said) == (True, "finite, wrong", "")
 
 
-def test_a_change_of_what_is_baked_in_is_refused(alone: ContextParallelGroup) -> None:
-    slot = capture_layer(layer_of("qwen3-tiny"), static_batch(microbatch(PACKS[0], alone)))
-    batch = microbatch(PACKS[1], alone)
-    other = microbatch(PACKS[1], alone, Capacity(rows=32, entries=6))
-    for changed, problem in (
-        (other, r"capacity: the static microbatch has Capacity\(rows=32, entries=4\)"),
-        (replace(batch, comm_type="a2a"), "comm_type: the static microbatch has p2p"),
-        (replace(batch, tokens=None), "batch.tokens: the static one is"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            slot.run(rows(0), changed)
-    assert slot.graphed.replays.forward == 0
-    slot.run(rows(0), batch)
-
-
-def test_more_sequences_than_the_capacity_are_refused() -> None:
-    with pytest.raises(InputError, match=r"capacity.entries: the pack has 4 sequences and a dummy"):
-        to_capacity(pack([1, 2, 3, 4], multiple=4), CAPACITY)
-    assert to_capacity(pack([1, 2, 3], multiple=4), CAPACITY).cu_seqlens_padded[-1] == 32
-
-
 def slot_steps(slots: list[LayerSlot], batches: list[PackedBatch]) -> list[Callable[..., Any]]:
     """A microbatch takes the slot of its number modulo the number of slots."""
     return [
@@ -212,18 +189,6 @@ def test_a_slot_in_flight_is_not_used_again(alone: ContextParallelGroup) -> None
     assert (seen.sound, seen.silent) == (True, "finite, wrong")
     message = "layer 0, slot 0: its activations are gone: replayed again since this forward; give"
     assert seen.said.startswith(f"{message} each microbatch in flight a slot of its own")
-
-
-def test_slots_must_not_share_metadata(alone: ContextParallelGroup) -> None:
-    """The backward reads the masks again: of the microbatch that came after, without a word."""
-    layer = layer_of("qwen3-tiny")
-    batches = [microbatch(lengths, alone) for lengths in PACKS]
-    slots = slots_for(layer, batches[0], 2)
-    wanted = one_forward_one_backward(slot_steps(slots, batches), layer)
-    shared = [capture_layer(layer, slots[0].static) for _ in range(2)]
-    assert not equal(one_forward_one_backward(slot_steps(shared, batches), layer), wanted)
-    alternating = one_forward_one_backward(slot_steps(shared, batches), layer, in_flight=1)
-    assert equal(alternating, one_forward_one_backward(slot_steps(slots, batches), layer))
 
 
 def max_seqlen(cu_seqlens: torch.Tensor) -> Any:

@@ -102,18 +102,6 @@ def test_allowed(what: str) -> None:
         assert equal([graphed(tensor(3, seed=seed))], [expected])
 
 
-class ReadsInBackward(torch.autograd.Function):
-    """Innocent forward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * gradient.sum().item()
-
-
 class ReadsSometimes(nn.Module):
     """Counts its runs in a buffer, and reads a value when told to."""
 
@@ -124,14 +112,6 @@ class ReadsSometimes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.inner(x)
         return out * out.sum().item() if self.reads else out
-
-
-def test_refused_in_the_backward() -> None:
-    line = ReadsInBackward.backward.__code__.co_firstlineno + 2
-    with pytest.raises(
-        InputError, match=rf"part, backward: \.item\(\) at graphs/test_refusals.py:{line}: "
-    ):
-        graph(ReadsInBackward.apply, tensor(3, grad=True))
 
 
 def test_a_refused_capture_leaves_eager_as_it_was() -> None:

@@ -94,6 +94,16 @@ def test_packages_of_the_card_are_the_releases_asked_for(skill):
     }
 
 
+@pytest.mark.parametrize("name", ["dynamic-cp-cuda-graphs", "hierarchical-context-parallel"])
+def test_every_pitfall_is_found_by_its_message(name):
+    """The reference lists all of them; SKILL.md names the worst five."""
+    skill = REPOSITORY / "skills" / name
+    known = {pitfall.id for pitfall in card_of(skill).pitfalls}
+    listed = (skill / "references" / "pitfalls.md").read_text(encoding="utf-8")
+    assert known == {name for name in known if f"| `{name}` " in listed}
+    assert sum(f"| `{name}` " in text_of(skill) for name in known) == 5
+
+
 def test_evals_have_near_misses(skill):
     document = json.loads((skill / "evals" / "evals.json").read_text(encoding="utf-8"))
     assert document["skill_name"] == skill.name
