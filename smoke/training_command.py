@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -34,12 +33,7 @@ class Borrowed(AbstractContextManager["Borrowed"]):
             self.options.log_sink(rank, line)
         return outcome
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """The workers stay."""
 
 

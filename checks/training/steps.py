@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,23 +68,13 @@ def random_documents(step: StepPlan, seed: int = 0, *, vocabulary: int = 256) ->
     return [drawn.randint(1, vocabulary, size=length).astype(kind) for length in step.lengths]
 
 
-@dataclass(frozen=True)
-class PlayedGroup:
-    """What a batch asks of its group."""
-
-    size: int
-    rank: int
-
-
-@dataclass(frozen=True)
-class PlayedGroups:
+def played_groups(ranks: int, rank: int) -> Any:
     """The groups of one rank that is played."""
 
-    domain_size: int
-    domain_rank: int
+    def group(size: int) -> SimpleNamespace:
+        return SimpleNamespace(size=size, rank=rank % size)
 
-    def group(self, size: int) -> PlayedGroup:
-        return PlayedGroup(size, self.domain_rank % size)
+    return SimpleNamespace(domain_size=ranks, domain_rank=rank, group=group)
 
 
 def sent(
@@ -111,8 +101,7 @@ def played(
     for rank in range(ranks):
         received = [outgoing[source][rank] for source in range(ranks)]
         arrived = place_rows(step, rank, portions_by_owner(step, rank), received)
-        groups: Any = PlayedGroups(ranks, rank)
-        batches.append(build_batches(step, arrived, groups, needs))
+        batches.append(build_batches(step, arrived, played_groups(ranks, rank), needs))
     return batches
 
 
@@ -145,37 +134,18 @@ def check_batch(
     group: Group, documents: Sequence[Tokens], batch: PackedBatch
 ) -> list[tuple[int, int]]:
     """Sequence and position of each real row, once all rows are what they should be."""
-    view, seen = RowView.of(batch), []
     contents = [documents[sequence].tolist() for sequence in group.sequences] or [[]]
-    rows = zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True)
-    for row, (entry, position) in enumerate(rows):
-        check_row(view, row, position, contents[entry])
-        if position < len(contents[entry]):
+    tokens = None if batch.tokens is None else batch.tokens.tolist()
+    future = [[]] * batch.rows if batch.future is None else batch.future.T.tolist()
+    columns = (batch.sequences.tolist(), batch.positions.tolist(), batch.real.tolist(), future)
+    seen = []
+    for row, (entry, position, real, following) in enumerate(zip(*columns, strict=True)):
+        document = contents[entry]
+        assert real == (position < len(document))
+        if tokens is not None:
+            assert tokens[row] == (document[position] if real else 0)
+        for after, token in enumerate(following, position + 1):
+            assert token == (document[after] if after < len(document) else IGNORED)
+        if real:
             seen.append((group.sequences[entry], position))
     return seen
-
-
-@dataclass(frozen=True)
-class RowView:
-    """What a batch says of its rows, as plain lists."""
-
-    real: list[bool]
-    tokens: list[int] | None
-    future: list[list[int]]
-
-    @classmethod
-    def of(cls, batch: PackedBatch) -> RowView:
-        tokens = None if batch.tokens is None else batch.tokens.tolist()
-        future = [] if batch.future is None else batch.future.T.tolist()
-        return cls(batch.real.tolist(), tokens, future)
-
-
-def check_row(view: RowView, row: int, position: int, document: list[int]) -> None:
-    """One row against the document that it belongs to."""
-    real = position < len(document)
-    assert view.real[row] == real
-    if view.tokens is not None:
-        assert view.tokens[row] == (document[position] if real else 0)
-    for depth, token in enumerate(view.future[row] if view.future else ()):
-        after = position + 1 + depth
-        assert token == (document[after] if after < len(document) else IGNORED)

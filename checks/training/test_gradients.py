@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ringproof.reference.model.parameters import ParameterKind
+from ringproof.reference.topology.dynamic import ContextParallelGroup
 from ringproof.reference.training.gradients import (
     ReductionGroups,
     TrainedParameter,
@@ -24,11 +22,8 @@ from ringproof.reference.training.options import OptimiserOptions
 
 
 @pytest.fixture
-def groups() -> Iterator[ReductionGroups]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    world = dist.group.WORLD
-    yield ReductionGroups(world, world, world, None)
-    dist.destroy_process_group()
+def groups(alone: ContextParallelGroup) -> ReductionGroups:
+    return ReductionGroups(alone.flat, alone.flat, alone.flat, None)
 
 
 def parameters() -> tuple[TrainedParameter, ...]:

@@ -281,7 +281,6 @@ FULL = """
 import resource, sys
 from ringproof.cli.train_log import LogFile
 from ringproof.errors import InputError
-from ringproof.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
 file = LogFile.named(sys.argv[1], "jsonl", append=True)
 file.add("x" * 14)
