@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ def four() -> Iterator[Cluster]:
         yield workers
 
 
+def failure_of(ranks: Cluster, case: Callable[..., Any], **arguments: Any) -> RankFailure:
+    """The failure of a case, reported in time; no worker is left running."""
+    before, start = ranks.process_ids, time.monotonic()
+    with pytest.raises(RankFailure) as caught:
+        ranks.run(case, **arguments)
+    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
+    assert_gone(before)
+    return caught.value
+
+
 def listen() -> None:
     """What a terminal starts hears Ctrl-C; what a script starts in the background does not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -44,37 +55,27 @@ def test_many_cases_run_on_the_same_workers(four: Cluster, world: int) -> None:
 
 
 def test_the_rank_that_raised_is_named_not_those_that_waited(four: Cluster) -> None:
-    before = four.process_ids
-    with pytest.raises(RankFailure, match="the real cause") as caught:
-        four.run(cases.fail_on, culprits=[2], how="raised")
-    assert caught.value.rank == 2
-    assert "ValueError" in caught.value.reason
-    assert "in fail_on" in caught.value.detail
-    assert_gone(before)
+    failure = failure_of(four, cases.fail_on, culprits=[2], how="raised")
+    assert failure.rank == 2
+    assert failure.reason == "ValueError: the real cause"
+    assert "in fail_on" in failure.detail
     assert len(four.run(cases.report, text="still here").values) == 4
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_rank_is_reported_within_seconds(four: Cluster, how: signal.Signals) -> None:
-    before, start = four.process_ids, time.monotonic()
-    with pytest.raises(RankFailure) as caught:
-        four.run(cases.die_on, culprit=1, how=int(how))
-    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
-    assert caught.value.rank == 1
-    assert how.name in caught.value.reason
-    assert "about to die" in caught.value.detail
-    assert_gone(before)
+    failure = failure_of(four, cases.die_on, culprit=1, how=int(how))
+    assert failure.rank == 1
+    assert how.name in failure.reason
+    assert "about to die" in failure.detail
 
 
 def test_a_hung_rank_is_told_from_those_that_wait_for_it(four: Cluster) -> None:
-    before, start = four.process_ids, time.monotonic()
-    with pytest.raises(RankFailure) as caught:
-        four.run(cases.fail_on, culprits=[3], how="hung", timeout_seconds=HUNG_AFTER_SECONDS)
-    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
-    assert caught.value.rank == 3
-    assert "in fail" in caught.value.reason
-    assert "torch/distributed" in caught.value.others
-    assert_gone(before)
+    hung = {"culprits": [3], "how": "hung", "timeout_seconds": HUNG_AFTER_SECONDS}
+    failure = failure_of(four, cases.fail_on, **hung)
+    assert failure.rank == 3
+    assert "in fail" in failure.reason
+    assert "torch/distributed" in failure.others
 
 
 @pytest.mark.slow
@@ -96,33 +97,25 @@ def test_work_that_shows_progress_may_take_longer_than_the_limit(four: Cluster) 
 def test_a_rank_that_never_enters_attention_is_named(
     four: Cluster, comm_type: str, backward: bool
 ) -> None:
-    with pytest.raises(RankFailure) as caught:
-        four.run(
-            cases.hang_in_attention,
-            culprit=2,
-            comm_type=comm_type,
-            backward=backward,
-            timeout_seconds=HUNG_AFTER_SECONDS,
-        )
-    assert caught.value.rank == 2
-    assert "in fail" in caught.value.reason
-    assert "communicator.py" in caught.value.others
+    where = {"comm_type": comm_type, "backward": backward}
+    limit = HUNG_AFTER_SECONDS
+    failure = failure_of(four, cases.hang_in_attention, culprit=2, timeout_seconds=limit, **where)
+    assert failure.rank == 2
+    assert "in fail" in failure.reason
+    assert "communicator.py" in failure.others
 
 
 def test_a_rank_that_prints_for_ever_is_stopped_in_time(four: Cluster) -> None:
-    before, start = four.process_ids, time.monotonic()
-    with pytest.raises(RankFailure, match="print_for_ever"):
-        four.run(cases.print_for_ever, world_size=1, timeout_seconds=2)
-    assert time.monotonic() - start < REPORTED_WITHIN_SECONDS
-    assert_gone(before)
+    failure = failure_of(four, cases.print_for_ever, world_size=1, timeout_seconds=2)
+    assert "print_for_ever" in str(failure)
 
 
 @pytest.mark.parametrize(("how", "reason"), [("killed", "SIGKILL"), ("raised", "the real cause")])
 def test_the_first_failure_counts_not_the_lowest_rank(four: Cluster, how: str, reason: str) -> None:
-    with pytest.raises(RankFailure, match=reason) as caught:
-        four.run(cases.fail_on, culprits=[2], follower=0, how=how)
-    assert caught.value.rank == 2
-    assert "rank 0 died too" in caught.value.others
+    failure = failure_of(four, cases.fail_on, culprits=[2], follower=0, how=how)
+    assert failure.rank == 2
+    assert reason in failure.reason
+    assert "rank 0 died too" in failure.others
 
 
 def test_ranks_see_the_variables_of_now(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
