@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from checks.model.mamba_oracle import NAN, mix
+from checks.model.whole_model import worst
 from ringproof.errors import InputError
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import MambaShape, preset
@@ -53,6 +54,14 @@ def placed(parts: list[torch.Tensor], packed: PackedSequences, filling: float) -
     return x
 
 
+def filled(
+    group: ContextParallelGroup, filling: float = 0.0, **how: int
+) -> tuple[torch.Tensor, PackedBatch]:
+    """The rows of all sequences in their order, and their microbatch."""
+    batch = batch_of(group, LENGTHS, **how)
+    return placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, filling), batch
+
+
 def run(
     mamba: Mamba, x: torch.Tensor, batch: PackedBatch
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -69,19 +78,8 @@ def gradients(y: torch.Tensor, mamba: Mamba, x: torch.Tensor) -> dict[str, torch
     return dict(zip(named, found, strict=True))
 
 
-def worst(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
-    """The largest difference, relative to the largest entry of each."""
-    assert found.keys() == wanted.keys()
-    assert all(tensor.abs().max() > 0 for tensor in wanted.values())
-    return max(
-        float((found[name] - tensor).abs().max() / tensor.abs().max())
-        for name, tensor in wanted.items()
-    )
-
-
 def test_it_is_what_the_equations_say(mamba: Mamba, alone: ContextParallelGroup) -> None:
-    batch = batch_of(alone, LENGTHS, tail_rows=16)
-    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.5)
+    x, batch = filled(alone, 0.5, tail_rows=16)
     y, found = run(mamba, x, batch)
     x.requires_grad_()
     weights = dict(mamba.named_parameters())
@@ -93,8 +91,7 @@ def test_it_is_what_the_equations_say(mamba: Mamba, alone: ContextParallelGroup)
 
 def test_every_parameter_matters(mamba: Mamba, alone: ContextParallelGroup) -> None:
     """Negative control: the equations with any one parameter changed are another result."""
-    batch = batch_of(alone, LENGTHS)
-    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    x, batch = filled(alone)
     y = mamba(x, batch)
     assert CONFIG.mamba is not None
     for name, weight in mamba.named_parameters():
@@ -107,8 +104,8 @@ def test_every_parameter_matters(mamba: Mamba, alone: ContextParallelGroup) -> N
 def test_order_and_padding_change_nothing(
     mamba: Mamba, alone: ContextParallelGroup, how: dict[str, int]
 ) -> None:
-    batch = batch_of(alone, LENGTHS)
-    y, found = run(mamba, placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0), batch)
+    x, batch = filled(alone)
+    y, found = run(mamba, x, batch)
     order = [2, 0, 3, 1]
     lengths = tuple(LENGTHS[i] for i in order)
     other = batch_of(alone, lengths, **how)
@@ -125,8 +122,7 @@ def test_order_and_padding_change_nothing(
 def test_padding_may_hold_anything_and_gets_nothing(
     mamba: Mamba, alone: ContextParallelGroup
 ) -> None:
-    batch = batch_of(alone, LENGTHS, tail_rows=16)
-    clean = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    clean, batch = filled(alone, tail_rows=16)
     y, found = run(mamba, clean, batch)
     dirty_y, dirty_found = run(mamba, clean.masked_fill(~batch.real[:, None], NAN), batch)
     assert torch.equal(y, dirty_y)
@@ -140,8 +136,7 @@ def test_padding_that_counts_as_real_for_attention_gets_nothing_either(
     mamba: Mamba, alone: ContextParallelGroup
 ) -> None:
     """Unpacked batches: cu_seqlens counts the padding, the microbatch knows better."""
-    batch = batch_of(alone, LENGTHS)
-    clean = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    clean, batch = filled(alone)
     y, found = run(mamba, clean, batch)
     counted = replace(
         batch, packed=replace(batch.packed, cu_seqlens=batch.packed.cu_seqlens_padded)
@@ -155,8 +150,7 @@ def test_padding_that_counts_as_real_for_attention_gets_nothing_either(
 
 def test_bfloat16_stays_near(alone: ContextParallelGroup) -> None:
     """A few roundings to eight bits, with the state kept in float32."""
-    batch = batch_of(alone, LENGTHS)
-    x = placed(pieces(LENGTHS, [0, 1, 2, 3]), batch.packed, 0.0)
+    x, batch = filled(alone)
     exact, narrow = build(torch.float64), build(torch.bfloat16)
     y = exact(x, batch)
     out = narrow(x.bfloat16(), batch)

@@ -48,6 +48,7 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 def worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """Largest difference of a gradient, over the largest entry of that gradient."""
     assert found.keys() == expected.keys()
+    assert all(gradient.any() for gradient in expected.values())
     return max(
         float((found[name] - expected[name]).abs().max() / expected[name].abs().max())
         for name in found
