@@ -98,12 +98,20 @@ def slots_for(
     ]
 
 
-def one_forward_one_backward(steps: Sequence[Step], layer: nn.Module) -> list[torch.Tensor]:
-    """The forward of each microbatch as on the first of two stages; gradients of the weights."""
+def one_forward_one_backward(
+    steps: Sequence[Step], layer: nn.Module, *, in_flight: int = 2
+) -> list[torch.Tensor]:
+    """The order of a pipeline's first stage; gradients of the weights.
+
+    Args:
+        steps: The forward of each microbatch.
+        layer: Whose gradients.
+        in_flight: Microbatches whose backward is to come, at most.
+    """
     layer.zero_grad()
     waiting: list[torch.Tensor] = []
     for number, step in enumerate(steps):
-        if len(waiting) == 2:
+        if len(waiting) == in_flight:
             waiting.pop(0).backward()
         waiting.append((step(rows(number)) * rows(100 + number).detach()).sum())
     for loss in waiting:

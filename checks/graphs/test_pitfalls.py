@@ -191,6 +191,18 @@ def test_a_slot_in_flight_is_not_used_again(alone: ContextParallelGroup) -> None
     assert seen.said.startswith(f"{message} each microbatch in flight a slot of its own")
 
 
+def test_slots_must_not_share_metadata(alone: ContextParallelGroup) -> None:
+    """The backward reads the masks again: of the microbatch that came after, without a word."""
+    layer = layer_of("qwen3-tiny")
+    batches = [microbatch(lengths, alone) for lengths in PACKS]
+    slots = slots_for(layer, batches[0], 2)
+    wanted = one_forward_one_backward(slot_steps(slots, batches), layer)
+    shared = [capture_layer(layer, slots[0].static) for _ in range(2)]
+    assert not equal(one_forward_one_backward(slot_steps(shared, batches), layer), wanted)
+    alternating = one_forward_one_backward(slot_steps(shared, batches), layer, in_flight=1)
+    assert equal(alternating, one_forward_one_backward(slot_steps(slots, batches), layer))
+
+
 def max_seqlen(cu_seqlens: torch.Tensor) -> Any:
     return (cu_seqlens[1:] - cu_seqlens[:-1]).max().item()
 
