@@ -28,6 +28,7 @@ from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context
 from ringproof.reference.topology.dynamic import dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
+from smoke.conftest import needs_gpu
 from smoke.model_batches import random_sequences, rank_batch
 
 TENSOR_PARALLEL = "TENSOR_MODEL_PARALLEL_GROUP"
@@ -204,13 +205,22 @@ def _same(left: Callable[..., Any], right: Callable[..., Any], given: list[torch
 EXACT = {"replay 10": True, "replay 20": True}
 
 
-@pytest.mark.parametrize(
+by_attention = pytest.mark.parametrize(
     ("comm_type", "world_size"),
     [*itertools.product(("p2p", "all_gather", "a2a"), (2, 4)), ("a2a+p2p", 4)],
 )
-def test_attention(comm_type: str, world_size: int, either_cluster: Cluster) -> None:
-    outcome = either_cluster.run(attention, world_size=world_size, comm_type=comm_type)
+
+
+@by_attention
+def test_attention(comm_type: str, world_size: int, cpu_cluster: Cluster) -> None:
+    outcome = cpu_cluster.run(attention, world_size=world_size, comm_type=comm_type)
     assert outcome.values == (EXACT,) * world_size
+
+
+@needs_gpu
+@by_attention
+def test_attention_on_a_gpu(comm_type: str, world_size: int, gpu_cluster: Cluster) -> None:
+    test_attention(comm_type, world_size, gpu_cluster)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +231,22 @@ def test_a_lost_operation_is_seen(comm_type: str, lost: str, cpu_cluster: Cluste
     assert not any(value["replay 10"] for value in outcome.values)
 
 
-@pytest.mark.parametrize(
+by_layer = pytest.mark.parametrize(
     ("name", "tp", "size", "slots"),
     [("qwen3-tiny", 2, 1, 1), ("qwen3-tiny", 1, 2, 2), ("moonlight-tiny", 2, 2, 1)],
 )
-def test_layer(name: str, tp: int, size: int, slots: int, either_cluster: Cluster) -> None:
-    outcome = either_cluster.run(layer, world_size=4, tp=tp, size=size, name=name, slots=slots)
+
+
+@by_layer
+def test_layer(name: str, tp: int, size: int, slots: int, cpu_cluster: Cluster) -> None:
+    outcome = cpu_cluster.run(layer, world_size=4, tp=tp, size=size, name=name, slots=slots)
     assert outcome.values == ({**EXACT, "counted": True},) * 4
+
+
+@needs_gpu
+@by_layer
+def test_layer_on_a_gpu(name: str, tp: int, size: int, slots: int, gpu_cluster: Cluster) -> None:
+    test_layer(name, tp, size, slots, gpu_cluster)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
