@@ -21,7 +21,12 @@ from ringproof.harness.cards import find_cards
 from ringproof.harness.cards.loading import LocatedCard, locate_card
 from ringproof.harness.reports.printable import LONGEST, showable
 from ringproof.harness.upstreams.git import MissingSubmodule, SubmoduleSources, refuse_unused
-from ringproof.harness.upstreams.sources import UpstreamChoice, open_tree, parse_overrides
+from ringproof.harness.upstreams.sources import (
+    UpstreamChoice,
+    given_submodules,
+    open_tree,
+    parse_overrides,
+)
 from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
 
 app = typer.Typer(
@@ -181,7 +186,7 @@ def _chosen_upstreams(cards: Iterable[LocatedCard], names: list[str]) -> frozens
 def _given_repositories(entries: list[str]) -> SubmoduleSources:
     """The repositories of submodules: the versions themselves are given by --from and --to."""
     specs = parse_overrides(entries)
-    sources = options.given_submodules(specs)
+    sources = given_submodules(specs)
     for name in sorted(specs.keys() - sources.paths.keys()):
         remedy = "give OWNER/NAME=git:PATH, or choose anchors with --only NAME"
         raise InputError("--upstream", name, "is no repository of a submodule", remedy)

@@ -12,7 +12,7 @@ from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.harness.fences import check
 from ringproof.harness.upstreams.git import SubmoduleSources, refuse_unused
-from ringproof.harness.upstreams.sources import open_tree, parse_overrides
+from ringproof.harness.upstreams.sources import given_submodules, open_tree, parse_overrides
 from ringproof.harness.upstreams.tree import UpstreamTree
 
 EXAMPLE = (
@@ -47,7 +47,7 @@ def fences(
     """
     outputs = Outputs(output, json_path, sarif_path)
     specs = parse_overrides(upstream or [])
-    sources = options.given_submodules(specs)
+    sources = given_submodules(specs)
     roots = _open_roots(path, specs, sources, cache=options.cache_folder(cache), offline=offline)
     raise typer.Exit(check_fences(path, roots, fix=fix, outputs=outputs))
 

@@ -14,8 +14,6 @@ import typer
 from ringproof import __version__
 from ringproof.cli.places import default_cache
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.git import SubmoduleSources
-from ringproof.harness.upstreams.sources import split_git
 from ringproof.shipped import shipped_skills
 
 
@@ -116,20 +114,6 @@ def cache_folder(chosen: Path | None) -> Path:
     if chosen is not None and not str(chosen).strip("."):
         raise InputError("--cache", str(chosen), "is the current folder", "name another folder")
     return chosen if chosen is not None else default_cache()
-
-
-def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
-    """Find the repositories among ``NAME=SPEC`` entries that are given without a ref.
-
-    They stand for the submodules of that name, which are read at the commit that is pinned.
-    """
-    found = {}
-    for name, spec in specs.items():
-        if spec.startswith("git:") and name.count("/") == 1:
-            path, ref = split_git(spec[len("git:") :])
-            if ref is None:
-                found[name] = path
-    return SubmoduleSources(found)
 
 
 def with_parameters(

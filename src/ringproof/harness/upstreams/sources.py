@@ -108,6 +108,20 @@ def split_git(text: str) -> tuple[Path, str | None]:
     raise InputError("git", shown, "no such folder", "name a clone or a bare repository")
 
 
+def given_submodules(specs: Mapping[str, str]) -> SubmoduleSources:
+    """Find the repositories among ``NAME=SPEC`` entries that are given without a ref.
+
+    They stand for the submodules of that name, which are read at the commit that is pinned.
+    """
+    found = {}
+    for name, spec in specs.items():
+        if spec.startswith("git:") and name.count("/") == 1:
+            path, ref = split_git(spec[len("git:") :])
+            if ref is None:
+                found[name] = path
+    return SubmoduleSources(found)
+
+
 def absolute_spec(spec: str) -> str:
     """Return the spec with absolute paths, for a process in another working directory.
 
