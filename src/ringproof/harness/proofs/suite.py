@@ -275,7 +275,7 @@ def _supervised(
         scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
         environment = {**os.environ, "TMPDIR": stack.enter_context(scratch)}
         stack.callback(_kill, strays)
-        ended_too = functools.partial(end_with_parent, signal.SIGINT)
+        ended_too = functools.partial(end_with_parent, signal.SIGTERM)
         process = stack.enter_context(
             contained(command, cwd=folder, env=environment, preexec_fn=ended_too, **streams)
         )
