@@ -56,3 +56,13 @@ def test_metrics_may_be_left_out_but_not_be_anything(tmp_path: Path) -> None:
         assert plan("validate", saved(tmp_path, {**data, "metrics": metrics})).code == 2
     del data["metrics"]
     assert plan("validate", saved(tmp_path, data)).code == 0
+
+
+def test_validate_names_ranks_that_do_nothing(tmp_path: Path) -> None:
+    for idle in (0, 3, plan_json()["ranks"] - 1):
+        data = plan_json()
+        for group in data["microbatches"][0]["groups"]:
+            group["ranks"] = [rank for rank in group["ranks"] if rank != idle]
+        done = plan("validate", saved(tmp_path, data))
+        assert done.code == 1
+        assert f"microbatches[0]: rank {idle} is in no group" in done.out
