@@ -155,7 +155,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_workers_do_not_outlive_their_parent(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

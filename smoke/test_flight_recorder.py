@@ -14,6 +14,7 @@ from ringproof.harness.logs.diagnosis.verdict import diagnose
 from smoke.hanging_rank import RANKS
 
 
+@pytest.mark.slow
 def test_the_rank_that_left_a_collective_out_is_named(tmp_path: Path) -> None:
     from torch._C import _distributed_c10d as c10d
 

@@ -273,7 +273,7 @@ def pretended(rank: RankContext, *, options: TrainOptions) -> Trained:
 @pytest.mark.parametrize(
     "spread",
     [
-        pytest.param(Spread({"tp": 2}), id="TP"),
+        pytest.param(Spread({"tp": 2}), id="TP", marks=slow),
         pytest.param(VPP2, id="PP, VPP, CP", marks=slow),
         pytest.param(replace(TWO, parallel={"comm_type": "a2a"}), id="a2a", marks=slow),
     ],

@@ -190,6 +190,7 @@ def test_the_command_names_a_rank_that_was_killed(commands: list[Command]) -> No
     assert_gone(ranks)
 
 
+@pytest.mark.slow
 def test_the_command_names_a_file_that_one_rank_cannot_read_again(
     commands: list[Command], tmp_path: Path
 ) -> None:

@@ -250,6 +250,7 @@ NEIGHBOUR = "\nint f(int a) {\n  return a;\n}\n"
 LONG = 60_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -28,6 +28,8 @@ from pathlib import Path
 import psutil
 
 PATIENCE_SECONDS = 15
+ENDED_SECONDS = 5
+"""In which all that a command has started ends with it."""
 ORPHANED_SECONDS = 25
 """After SIGKILL nobody ends what a command has started; pytest's workers give themselves 15 s."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
@@ -179,7 +181,7 @@ def run(
             slow = True
     seconds = time.monotonic() - started
     killed = number == signal.SIGKILL
-    left = tuple(_left(scratch, process.pid, ORPHANED_SECONDS if killed else 5))
+    left = tuple(_left(scratch, process.pid, ORPHANED_SECONDS if killed else ENDED_SECONDS))
     for one in left_processes(scratch, process.pid):
         one.kill()
     if slow:

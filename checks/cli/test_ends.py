@@ -56,6 +56,7 @@ SAYS = (
 def test_what_is_wrong_is_seen(does: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "ENTRY", script(does))
     monkeypatch.setattr(ends, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(ends, "ENDED_SECONDS", 1)
     command = ends.Command((), ("out.json",), growing="log", checkpoints="kept")
     wrong = ends.trial(command, number=signal.SIGTERM, after=0.7)
     assert any(said in found for found in wrong) if said else wrong == []

@@ -31,7 +31,7 @@ GIBIBYTE = 1 << 30
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", ["qwen3-tiny", "nemotron-h-tiny"])
-@pytest.mark.parametrize("rows", [64, 512])
+@pytest.mark.parametrize("rows", [64, pytest.param(512, marks=pytest.mark.slow)])
 def test_the_estimate_is_what_the_graphs_hold(
     rows: int, name: str, recompute: bool, alone: ContextParallelGroup
 ) -> None:

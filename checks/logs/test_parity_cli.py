@@ -220,6 +220,7 @@ def test_without_matplotlib(
     assert parity(logs["a"], logs["same"]).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(100)  # seconds on an idle core; a quadratic reader takes hours
 def test_large_logs(tmp_path: Path) -> None:
     rows = [(step, 2 + 1 / step, 1.0) for step in range(1, 50_001)]

@@ -87,7 +87,11 @@ def test_nccl_takes_no_tensor_of_the_host(gpu: PretendedGpu) -> None:
 
 @pytest.mark.parametrize(
     ("name", "graphs"),
-    [("qwen3-tiny", "bank"), ("moonlight-tiny", "bank"), ("nemotron-h-tiny", "off")],
+    [
+        ("qwen3-tiny", "bank"),
+        pytest.param("moonlight-tiny", "bank", marks=pytest.mark.slow),
+        ("nemotron-h-tiny", "off"),
+    ],
 )
 def test_a_training_stays_on_its_device(
     name: str, graphs: str, gpu: PretendedGpu, tmp_path: Path

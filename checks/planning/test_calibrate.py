@@ -149,6 +149,7 @@ def test_a_calibration_belongs_to_its_peak():
         found.apply(A100)
 
 
+@pytest.mark.slow
 def test_what_is_found_has_the_error_that_noise_gives_it():
     """Over many noisy measurements, the scatter of what is found is the error that is stated."""
     lengths = np.unique(np.geomspace(256, 262144, 24).astype(int)).tolist()

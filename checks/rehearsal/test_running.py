@@ -97,6 +97,7 @@ with Server(upstream) as server:
 """
 
 
+@pytest.mark.slow
 def test_a_caller_keeps_its_variables_and_leaves_nothing_when_it_is_killed(
     stage: Stage, tmp_path: Path
 ) -> None:

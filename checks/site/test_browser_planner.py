@@ -71,6 +71,7 @@ def answers(which: str, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_plans_and_pages_are_those_of_numpy() -> None:
     asked = requests()
     ours, theirs = answers("arrays", asked), answers("numpy", asked)
