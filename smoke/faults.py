@@ -223,8 +223,8 @@ def positions_over(batch: PackedBatch, size: int, place: int) -> PackedBatch:
     ``place`` and ``2 * size - 1 - place``.
     """
     positions = batch.positions.clone()
-    for entry in batch.sequences.unique():
-        rows = (batch.sequences == entry).nonzero().flatten()
+    for entry in batch.entries.unique():
+        rows = (batch.entries == entry).nonzero().flatten()
         half = len(rows) // 2
         starts = (place * half, (2 * size - 1 - place) * half)
         chunks = (torch.arange(half), torch.arange(len(rows) - half))
@@ -272,7 +272,7 @@ def _share(batch: PackedBatch, size: int, place: int) -> PackedBatch:
         zip(batch.packed.lengths, batch.packed.padded_lengths, strict=True)
     ):
         part = padded // size
-        found = (batch.sequences == entry).nonzero().flatten()
+        found = (batch.entries == entry).nonzero().flatten()
         kept.append(found[place * part : (place + 1) * part])
         rows.append(part)
         real.append(min(max(length - place * part, 0), part))
@@ -283,7 +283,7 @@ def _share(batch: PackedBatch, size: int, place: int) -> PackedBatch:
         batch,
         packed=pack_of(real, rows),
         positions=batch.positions[index],
-        sequences=batch.sequences[index],
+        entries=batch.entries[index],
         real=batch.real[index],
         tokens=batch.tokens[index],
         future=batch.future[:, index],
@@ -320,10 +320,10 @@ def left_alone(site: Site, batch: PackedBatch, before: PackedBatch) -> PackedBat
         return batch
     entries = len(batch.packed.lengths)
     lengths = torch.tensor(batch.packed.lengths, device=batch.positions.device)
-    computed = batch.positions < lengths[batch.sequences]
+    computed = batch.positions < lengths[batch.entries]
     own = pack_of(
-        torch.bincount(batch.sequences[computed], minlength=entries).tolist(),
-        torch.bincount(batch.sequences, minlength=entries).tolist(),
+        torch.bincount(batch.entries[computed], minlength=entries).tolist(),
+        torch.bincount(batch.entries, minlength=entries).tolist(),
     )
     return replace(batch, group=site.groups.group(1), packed=own)
 
@@ -508,7 +508,7 @@ def _fill_ends(batch: PackedBatch, documents: Sequence[Any], depth: int) -> None
     assert batch.future is not None
     labels = batch.future[depth]
     for row in ((labels == IGNORED) & batch.real).nonzero().flatten().tolist():
-        entry = int(batch.sequences[row])
+        entry = int(batch.entries[row])
         behind = int(batch.positions[row]) + 1 + depth - len(documents[entry])
         if entry + 1 < len(documents) and behind < len(documents[entry + 1]):
             labels[row] = int(documents[entry + 1][behind])
@@ -539,7 +539,7 @@ def _roll(batch: PackedBatch, depth: int) -> None:
     rolled = torch.full_like(labels, IGNORED)
     rolled[:-distance] = batch.tokens[distance:]
     same = torch.zeros_like(batch.real)
-    same[:-distance] = batch.sequences[distance:] == batch.sequences[:-distance]
+    same[:-distance] = batch.entries[distance:] == batch.entries[:-distance]
     labels.copy_(torch.where((labels != IGNORED) & same, rolled, IGNORED))
 
 

@@ -98,7 +98,7 @@ def rank_batch(
         comm_type=comm_type,
         partition=partition,
         positions=positions[mine].to(device),
-        sequences=entries[mine].to(device),
+        entries=entries[mine].to(device),
         real=real[mine].to(device),
         tokens=whole[0, mine].clamp(min=0).to(device),
         future=whole[1:, mine].to(device),

@@ -111,7 +111,7 @@ def planned(schedule: Schedule, *, seed: int, step: int) -> tuple[Documents, Ste
 
 def arrived(batch: PackedBatch) -> SimpleNamespace:
     """A microbatch as a rank got it, on the CPU and without its group."""
-    names = ("positions", "sequences", "real", "tokens", "future")
+    names = ("positions", "entries", "real", "tokens", "future")
     tensors = {name: getattr(batch, name) for name in names}
     moved = {name: None if one is None else one.cpu() for name, one in tensors.items()}
     return SimpleNamespace(size=batch.group.size, rows=batch.rows, **moved)

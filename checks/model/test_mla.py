@@ -80,7 +80,7 @@ def naive(
 
 
 def same(batch: PackedBatch, row: int, other: int, fault: str) -> bool:
-    return fault == "one sequence" or bool(batch.sequences[row] == batch.sequences[other])
+    return fault == "one sequence" or bool(batch.entries[row] == batch.entries[other])
 
 
 def compare(alone: ContextParallelGroup, config: ModelConfig, fault: str = "none") -> Tensors:

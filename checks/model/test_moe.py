@@ -72,9 +72,7 @@ def naive(
         outputs.append(out)
     auxiliary = torch.zeros((), dtype=torch.float64)
     for entry in range(len(batch.packed.lengths)):
-        own = [
-            row for row in range(len(x)) if batch.real[row] and int(batch.sequences[row]) == entry
-        ]
+        own = [row for row in range(len(x)) if batch.real[row] and int(batch.entries[row]) == entry]
         if own:
             loss = naive_balance([all_scores[row] for row in own], [choices[row] for row in own])
             auxiliary = auxiliary + len(own) * loss
@@ -133,7 +131,7 @@ def test_padding_that_counts_is_red(alone: ContextParallelGroup) -> None:
 def test_other_borders_are_red(alone: ContextParallelGroup) -> None:
     """Negative control: the loss of one long sequence is not that of its parts."""
     batch = rank_batch(random_sequences(), alone)
-    errors = compare(batch, replace(batch, sequences=batch.sequences * 0), MOONLIGHT, "softmax")
+    errors = compare(batch, replace(batch, entries=batch.entries * 0), MOONLIGHT, "softmax")
     assert errors["auxiliary"] > 1e-6
     assert errors["out"] <= 1e-10
 

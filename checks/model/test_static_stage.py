@@ -159,7 +159,7 @@ def test_segments_of_numbers_are_refused(segments: Any, alone: ContextParallelGr
     ("left", "name"),
     [
         ("positions", "qwen3-tiny"),
-        ("sequences", "moonlight-tiny"),
+        ("entries", "moonlight-tiny"),
         ("real", "nemotron-h-tiny"),
         ("tokens", "qwen3-tiny"),
         ("future", "qwen3-tiny"),

@@ -33,7 +33,7 @@ def optimum(lengths: list[int], domain: Domain, model: CostModel) -> float:
     """The shortest iteration of any plan, by dynamic programming over sets of sequences."""
     values = np.array(lengths, np.int64)
     ticks = {size: model.cost(values, size) for size in SIZES}
-    tokens = {size: domain.rank_tokens(values, size) for size in SIZES}
+    tokens = {size: domain.rank_rows(values, size) for size in SIZES}
 
     @functools.cache
     def group(subset: int, size: int) -> float:

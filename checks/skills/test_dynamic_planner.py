@@ -105,7 +105,7 @@ def test_rows_of_a_rank_can_come_in_multiples_of_thirty_two():
     assert violations(plan.as_json(), rank_multiple=32) == []
     for length in SHORT.lengths:
         for size in domain.cp_sizes:
-            assert domain.rank_tokens(np.array([length]), size)[0] % 32 == 0
+            assert domain.rank_rows(np.array([length]), size)[0] % 32 == 0
     full = batches.Batch((8 * 1024,), ranks=8)
     assert violations(plan_of(full).as_json(), rank_multiple=1024) == []
     assert violations(plan_of(full).as_json(), rank_multiple=1000), "and the judge counts rows"

@@ -109,7 +109,7 @@ def foreign_rows(step: StepPlan, rank: int, microbatch: int, batch: PackedBatch)
     """Real rows of a batch that another rank than this one has loaded."""
     sequences = step.group_of(microbatch, rank).sequences
     foreign = [e for e, sequence in enumerate(sequences) if sequence % step.plan.ranks != rank]
-    return sum(int((batch.real & (batch.sequences == entry)).sum()) for entry in foreign)
+    return sum(int((batch.real & (batch.entries == entry)).sum()) for entry in foreign)
 
 
 def check_batches(
@@ -137,7 +137,7 @@ def check_batch(
     contents = [documents[sequence].tolist() for sequence in group.sequences] or [[]]
     tokens = None if batch.tokens is None else batch.tokens.tolist()
     future = [[]] * batch.rows if batch.future is None else batch.future.T.tolist()
-    columns = (batch.sequences.tolist(), batch.positions.tolist(), batch.real.tolist(), future)
+    columns = (batch.entries.tolist(), batch.positions.tolist(), batch.real.tolist(), future)
     seen = []
     for row, (entry, position, real, following) in enumerate(zip(*columns, strict=True)):
         document = contents[entry]

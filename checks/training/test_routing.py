@@ -117,7 +117,7 @@ def test_nothing_follows_from_another_sequence() -> None:
     for rank, own in enumerate(played(step, documents, TokenNeeds(depths=2))):
         for number, batch in enumerate(own):
             sequences = torch.tensor([*step.group_of(number, rank).sequences, 0])
-            byte = sequences[batch.sequences] + 1
+            byte = sequences[batch.entries] + 1
             assert ((batch.future == byte) | (batch.future == IGNORED)).all()
 
 

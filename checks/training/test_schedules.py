@@ -132,7 +132,7 @@ def test_a_sequence_that_does_not_fit_is_named(name: str) -> None:
         ({"name": "packed", "cp_size": 3}, "cp_sizes: does not divide"),
         ({"name": "dynamic", "cp_sizes": (1, 5)}, "cp_sizes: does not divide"),
         ({"name": "dynamic", "partition": "striped"}, "partition: unknown partition"),
-        ({"name": "dynamic", "max_tokens_per_rank": 1}, "max_tokens_per_rank: not even one"),
+        ({"name": "dynamic", "max_tokens_per_rank": 1}, "max_tokens_per_rank: less than"),
     ],
 )
 def test_bad_schedules_are_refused(fields: dict[str, Any], message: str) -> None:

@@ -1,8 +1,8 @@
 """One microbatch as one rank of its CP group holds it: rows, metadata and the group.
 
 The group travels with the microbatch. No module stores one, so none can use that of another
-microbatch. Plans that layers derive from the pack alone (of attention, and of Mamba's exchange) are
-made once and travel with the microbatch, too.
+microbatch. The attention plan and Mamba's exchange depend on the pack alone: they are computed once
+and kept in the batch.
 
 The pack and the totals are given twice: ``packed`` and ``totals`` are integers for eager code,
 ``metadata`` has the same facts as tensors of a fixed size. If a microbatch has metadata, no layer
@@ -85,7 +85,8 @@ class PackedBatch:
         comm_type: Communication type of attention.
         partition: Partition of the rows over the group, ``zigzag`` or ``contiguous``.
         positions: ``[R]`` int64, position of each row in its sequence.
-        sequences: ``[R]`` int64, entry of the pack that each row belongs to.
+        entries: ``[R]`` int64, entry of the pack that each row belongs to, with padding rows
+            (for which ``RowTable.sequences`` has ``PADDING``).
         real: ``[R]`` bool, whether the row holds a token of the data.
         tokens: ``[R]`` int64, or ``None`` on a stage that embeds nothing.
         future: ``[1 + depths, R]`` int64, or ``None`` without a loss: at depth ``d`` the token
@@ -103,7 +104,7 @@ class PackedBatch:
     comm_type: str
     partition: str
     positions: torch.Tensor
-    sequences: torch.Tensor
+    entries: torch.Tensor
     real: torch.Tensor
     tokens: torch.Tensor | None
     future: torch.Tensor | None
@@ -117,7 +118,7 @@ class PackedBatch:
                 problem = f"the pack has {self.packed.rows} rows on {self.group.size} ranks"
                 remedy = "make them for this group and capacity"
                 raise InputError("metadata", shape, problem, remedy)
-        for name in ("positions", "sequences", "real", "tokens", "future"):
+        for name in ("positions", "entries", "real", "tokens", "future"):
             tensor: torch.Tensor | None = getattr(self, name)
             if tensor is not None and tensor.shape[-1] != self.rows:
                 problem = f"the pack has {self.rows} rows on each of {self.group.size} ranks"

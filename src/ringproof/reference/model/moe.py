@@ -174,7 +174,7 @@ class Router(nn.Module):
         loss = balance_loss(
             routing.probabilities,
             routing.chosen,
-            scatter_rows(batch.sequences, tp),
+            scatter_rows(batch.entries, tp),
             scatter_rows(batch.real, tp),
             entries=metadata.capacity.entries if metadata else len(batch.packed.lengths),
             groups=counting_groups(batch, tp),

@@ -25,7 +25,7 @@ from ringproof.reference.packing.capacity import padding_pack, row_arrays
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 
-PER_ROW = ("positions", "sequences", "real", "tokens", "future")
+PER_ROW = ("positions", "entries", "real", "tokens", "future")
 """Tensors of a microbatch with one element per row of this rank."""
 _TABLE_TENSORS = ("sequences", "positions")
 _METADATA_TENSORS = tuple(

@@ -1,1 +1,1 @@
-"""Maps between rows of a pack and rows of a rank, as integers."""
+"""Packs of sequences: padding, partition over ranks and fixed capacity, as integers."""

@@ -2,8 +2,8 @@
 
 ``contiguous`` gives rank ``r`` of ``N`` the ``r``-th of ``N`` equal chunks. ``zigzag`` cuts the
 sequence into ``2N`` chunks and gives rank ``r`` chunk ``r`` and chunk ``2N-1-r``: under a causal
-mask an early chunk sees little and a late one much, and each such pair sees the same. Worked
-table, 16 tokens over 4 ranks:
+mask an early chunk attends to few keys and a late one to many, and every such pair attends to the
+same number. Worked table, 16 tokens over 4 ranks:
 
     rank   contiguous   zigzag
     0      [0, 4)       [0, 2) [14, 16)

@@ -38,7 +38,7 @@ MOST_ROWS = 2**31 - 1  # kernels take cu_seqlens as int32
 
 @dataclass(frozen=True, kw_only=True)
 class PackedSequences:
-    """One pack. What it says is checked; nothing is inferred from the shape of a tensor.
+    """One pack. The constructor checks all fields; none is computed from the shape of a tensor.
 
     Args:
         cu_seqlens: Real tokens before each entry, and in total. Starts at 0.
@@ -98,7 +98,10 @@ class PackedSequences:
             )
         if self.cu_seqlens[self.sequences] != self.cu_seqlens[-1]:
             raise InputError(
-                "sequences", self.sequences, "an entry after them has real tokens", "count it"
+                "sequences",
+                self.sequences,
+                "an entry after them has real tokens",
+                "count all sequences",
             )
         others = sum(rows > 0 for rows in self.padded_lengths[self.sequences :])
         if others > (self.tail == "dummy"):
@@ -264,7 +267,7 @@ def _check_cumulative(name: str, values: tuple[int, ...]) -> None:
         raise InputError(name, values[0], "does not start at 0", "start it at 0")
     for index, length in enumerate(_differences(values)):
         if length < 0:
-            raise InputError(name, length, f"entry {index} has a negative length", "sort it")
+            raise InputError(name, length, f"entry {index} has a negative length", "make it ascend")
 
 
 def _differences(values: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from ringproof.reference.planning.costs import CostModel, make_batch
 from ringproof.reference.planning.domain import Domain, IntArray
 from ringproof.reference.planning.groups import dummies
 from ringproof.reference.planning.pack import first_fit
-from ringproof.reference.planning.plan import Group, Microbatch, Plan, finished
+from ringproof.reference.planning.plan import Group, Microbatch, Plan, build_plan
 from ringproof.reference.planning.planner import check_lengths
 from ringproof.reference.planning.simulate import Goal, simulate
 
@@ -66,7 +66,7 @@ def static_plan(
     values = check_lengths(lengths, fixed)
     microbatches, makespan = _static(values, fixed, model, goal, dealing)
     times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return finished(values, fixed, _filled(microbatches, fixed), times, started)
+    return build_plan(values, fixed, _filled(microbatches, fixed), times=times, started=started)
 
 
 def _static(
@@ -74,7 +74,7 @@ def _static(
 ) -> tuple[list[Microbatch], float]:
     """The microbatches of a static plan without its idle ranks, and its makespan."""
     (cp_size,) = fixed.cp_sizes
-    tokens = fixed.rank_tokens(values, cp_size)
+    tokens = fixed.rank_rows(values, cp_size)
     packs = first_fit(tokens, fixed) if dealing == "sorted" else _packs(tokens, fixed)
     packs = _level(packs, -len(packs) % (fixed.ranks // cp_size * fixed.microbatch_multiple))
     if dealing == "sorted":
@@ -100,7 +100,7 @@ def padded_plan(
     fixed = _fixed(domain, cp_size)
     values = check_lengths(lengths, fixed)
     longest = np.full_like(values, values.max())
-    rows = int(domain.rank_tokens(longest[:1], cp_size)[0])
+    rows = int(domain.rank_rows(longest[:1], cp_size)[0])
     most = domain.max_tokens_per_rank // rows
     if domain.max_sequences is not None:
         most = min(most, domain.max_sequences)
@@ -112,7 +112,9 @@ def padded_plan(
     goal = goal or Goal()
     makespan = simulate(microbatches, longest, domain.ranks, model, goal).makespan
     times = (model.unit, makespan, _bound(values, domain, model, goal))
-    return finished(values, fixed, _filled(microbatches, fixed), times, started, computed=longest)
+    return build_plan(
+        values, fixed, _filled(microbatches, fixed), times=times, started=started, computed=longest
+    )
 
 
 def best_static_plan(

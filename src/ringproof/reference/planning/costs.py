@@ -164,7 +164,7 @@ def make_batch(lengths: IntArray, domain: Domain, model: CostModel) -> Batch:
     heaviest = max(float((values * sizes.astype(np.float64)).max()), lasting)
     tick = 2.0 ** (math.frexp(heaviest)[1] + len(lengths).bit_length() - _TICK_BITS)
     ticks = np.rint(values / tick).astype(np.int64)
-    tokens = np.stack([domain.rank_tokens(distinct, size) for size in domain.cp_sizes])
+    tokens = np.stack([domain.rank_rows(distinct, size) for size in domain.cp_sizes])
     overhead = np.array([round(time / tick) for time in times], np.int64)
     fits = tokens <= domain.max_tokens_per_rank
     work, space = (

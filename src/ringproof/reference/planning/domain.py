@@ -31,8 +31,8 @@ class Domain:
         cp_sizes: Group sizes that exist; ascending divisors of `ranks`.
         max_sequences: Largest number of sequences in one group (a captured graph's capacity).
         microbatch_multiple: The number of microbatches is a multiple of this (interleaved PP).
-        rank_multiple: Rows of a sequence on one rank are padded to a multiple of this; see
-            `ringproof.reference.packing`.
+        rank_multiple: Rows of a sequence on one rank are padded to a multiple of this, with a group
+            of one rank, too; see `ringproof.reference.packing.padding`.
 
     Raises:
         InputError: A value out of range, or a size that is not a divisor.
@@ -52,7 +52,7 @@ class Domain:
         if self.max_sequences is not None:
             _at_least_one("max_sequences", self.max_sequences)
         if self.max_tokens_per_rank < self.rank_multiple:
-            problem = f"not even one padded row: rows come in multiples of {self.rank_multiple}"
+            problem = f"less than the {self.rank_multiple} rows to which each sequence is padded"
             raise InputError("max_tokens_per_rank", self.max_tokens_per_rank, problem, "raise it")
         if not self.cp_sizes:
             raise InputError("cp_sizes", None, "names no group size", "allow at least one")
@@ -71,11 +71,11 @@ class Domain:
 
     @cached_property
     def chains(self) -> tuple[tuple[int, ...], ...]:
-        """The longest selections of `cp_sizes` in which each size divides the next."""
+        """The maximal selections of `cp_sizes` in which each size divides the next."""
         return chains(self.cp_sizes)
 
-    def rank_tokens(self, lengths: IntArray, size: int) -> IntArray:
-        """Padded tokens that each rank of a group of ``size`` holds of each sequence."""
+    def rank_rows(self, lengths: IntArray, size: int) -> IntArray:
+        """Rows, padding included, that each rank of a group of ``size`` holds of each sequence."""
         unit = self.rank_multiple
         return -(-lengths // (size * unit)) * unit
 
@@ -88,7 +88,7 @@ def _at_least_one(name: str, value: int) -> None:
 def _check_ranks(ranks: int) -> None:
     _at_least_one("ranks", ranks)
     if ranks > MAX_RANKS:
-        raise InputError("ranks", ranks, f"more than {MAX_RANKS:,}", "plan one domain")
+        raise InputError("ranks", ranks, f"more than {MAX_RANKS:,}", "give one DP x CP domain")
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -131,10 +131,10 @@ def choose_cp_sizes(spec: str, ranks: int, minimum: int = 1) -> tuple[int, ...]:
 
 
 def chains(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The longest selections in which each size divides the next.
+    """The maximal selections in which each size divides the next: none can be extended.
 
-    Groups of one such selection can always be laid side by side at aligned offsets, largest first;
-    groups of other mixtures (4, 4, 3, 1 on 12 ranks) cannot.
+    Laid side by side, largest first, groups of one such selection always start at aligned offsets.
+    Groups of another mixture may not: of 4, 4, 3, 1 on 12 ranks, the 3 would start at 8.
 
     >>> chains((1, 2, 3, 6))
     ((1, 2, 6), (1, 3, 6))
@@ -145,7 +145,11 @@ def chains(sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         larger = [
             size for size in sizes if not chain or (size > chain[-1] and not size % chain[-1])
         ]
-        follow = [size for size in larger if not any(size > o and not size % o for o in larger)]
+        follow = [
+            size
+            for size in larger
+            if not any(size > other and not size % other for other in larger)
+        ]
         if not follow:
             found.append(chain)
         for size in follow:

@@ -14,9 +14,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks ``[first_rank, first_rank + size)`` and the sequences they share.
+    """Ranks ``[first_rank, first_rank + size)`` of the domain, and the sequences they share.
 
-    Without sequences it is a declared dummy: its ranks run on padding alone.
+    Sequences are indices into ``Plan.lengths``. Without sequences the group is a declared dummy:
+    its ranks run on padding alone.
     """
 
     first_rank: int
@@ -41,7 +42,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Groups that together hold every rank of the domain once."""
+    """CP groups that run at the same time and together hold every rank of the domain once.
+
+    On a rank, a microbatch is the ``PackedBatch`` of its group.
+    """
 
     groups: tuple[Group, ...]
 
@@ -104,13 +108,13 @@ class Plan:
         }
 
 
-def finished(
+def build_plan(
     lengths: IntArray,
     domain: Domain,
     microbatches: Sequence[Microbatch],
+    *,
     times: tuple[str, float, float],
     started: float,
-    *,
     computed: IntArray | None = None,
 ) -> Plan:
     """Build a plan, and measure its padding and its group sizes.
@@ -131,7 +135,7 @@ def finished(
                 members.setdefault(group.size, []).extend(group.sequences)
     held = lengths if computed is None else computed
     tokens = sum(
-        size * int(domain.rank_tokens(held[found], size).sum()) for size, found in members.items()
+        size * int(domain.rank_rows(held[found], size).sum()) for size, found in members.items()
     )
     metrics = Metrics(
         *times,

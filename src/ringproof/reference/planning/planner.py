@@ -38,7 +38,7 @@ from ringproof.reference.planning.groups import (
     side_by_side,
 )
 from ringproof.reference.planning.pack import first_fit
-from ringproof.reference.planning.plan import Microbatch, Plan, finished
+from ringproof.reference.planning.plan import Microbatch, Plan, build_plan
 from ringproof.reference.planning.simulate import Goal
 
 MAX_SEQUENCES = 20_000_000
@@ -121,7 +121,7 @@ def make_plan(
     while len(microbatches) % domain.microbatch_multiple:  # fewer sequences than microbatches
         microbatches.append(Microbatch(tuple(dummies(0, domain.ranks, domain.cp_sizes))))
     times = (model.unit, best.makespan * batch.tick, bound * batch.tick)
-    return finished(values, domain, microbatches, times, started)
+    return build_plan(values, domain, microbatches, times=times, started=started)
 
 
 def check_lengths(lengths: Sequence[int] | IntArray, domain: Domain) -> IntArray:

@@ -27,6 +27,8 @@ class ParallelContext:
     """This rank's place in the layout and its process groups.
 
     Args:
+        layout: The rank grid.
+        rank: This rank's index in the world.
         hierarchical_sizes: Level sizes, inner to outer; empty without hierarchical CP.
         groups: ``group_desc`` to the process group that holds this rank.
     """
@@ -91,9 +93,9 @@ def created_groups(
 ) -> Iterator[dict[PlannedGroup, dist.ProcessGroup]]:
     """Create groups, of which each rank gets those that hold it; destroy them after.
 
-    A collective; see :func:`parallel_context`. Gloo connects a group's ranks when it is made, and a
-    rank is done when its own side is. One that went on at once, and left, would break connections
-    that others are still making.
+    A collective; see :func:`parallel_context`. Gloo connects the ranks while a group is created,
+    and ``new_group`` returns when this rank's own connections are ready. The barrier keeps a fast
+    rank from destroying its groups while others still connect.
     """
     made = {}
     for one in planned:

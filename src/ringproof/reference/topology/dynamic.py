@@ -1,7 +1,7 @@
-"""The process groups among which Dynamic CP chooses, one for each microbatch.
+"""The process groups of Dynamic CP, of which a rank uses one in each microbatch of a plan.
 
-They are made once. A microbatch carries the one it runs on; nothing is switched, so nothing has to
-be switched back.
+All are created once. Each ``PackedBatch`` holds the group that it runs on, so no module has a
+current group that could be stale.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from ringproof.reference.topology.dynamic_catalogue import (
 HIERARCHICAL = "a2a+p2p"
 """The one communication type that needs two groups."""
 
-Made = dict[tuple[int, ...], dist.ProcessGroup]
+GroupsByRanks = dict[tuple[int, ...], dist.ProcessGroup]
 
 
 @dataclass(frozen=True)
 class ContextParallelGroup:
-    """The ranks that share the sequences of a microbatch. One rank alone is a real group, too.
+    """The ranks that share the sequences of one ``PackedBatch``.
+
+    A group of size 1 is a process group, too.
 
     Args:
         flat: The group by which sequences are cut.
@@ -84,7 +86,7 @@ class DynamicGroups:
 
     @property
     def domain_rank(self) -> int:
-        """This rank's index in the domain; a plan's ranks are such."""
+        """This rank's index in the domain. The ranks in a ``Plan`` are these indices."""
         return int(self.domain.rank())
 
     @property
@@ -133,7 +135,7 @@ def dynamic_groups(
     layout, per_node = context.layout, ranks_per_node if comm_type == HIERARCHICAL else None
     wanted = check_group_sizes(sizes, layout.dp * layout.cp)
     domain = layout.group(DOMAIN_AXES, context.rank)
-    given: Made = {domain: context.groups[DOMAIN]} if DOMAIN in context.groups else {}
+    given: GroupsByRanks = {domain: context.groups[DOMAIN]} if DOMAIN in context.groups else {}
     planned = [
         group
         for group in all_dynamic_groups(layout, wanted, ranks_per_node=per_node)
@@ -141,11 +143,15 @@ def dynamic_groups(
     ]
     with created_groups(planned, timeout) as made:
         groups = {**given, **{one.ranks: group for one, group in made.items()}}
-        yield _held(groups, domain, context.rank, wanted, per_node)
+        yield _groups_of_rank(groups, domain, context.rank, wanted, per_node)
 
 
-def _held(
-    groups: Made, domain: tuple[int, ...], rank: int, sizes: tuple[int, ...], per_node: int | None
+def _groups_of_rank(
+    groups: GroupsByRanks,
+    domain: tuple[int, ...],
+    rank: int,
+    sizes: tuple[int, ...],
+    per_node: int | None,
 ) -> DynamicGroups:
     """What a rank holds, found by the ranks of each group."""
     place = domain.index(rank)

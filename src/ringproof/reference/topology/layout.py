@@ -1,7 +1,7 @@
 """Rank layout: the grid of tensor, context, data and pipeline parallel ranks.
 
-Pure integers. Every question is answered for one rank of a world of any size at the cost of
-the answer, without a process group and without listing the world.
+Integers only: no process group is needed. The group of one rank is computed without visiting the
+other ranks of the world; only ``groups`` visits them.
 
 The order string is Megatron-LM's (``--use-tp-pp-dp-mapping`` and the ``order`` argument of
 ``initialize_model_parallel``): the first axis varies fastest over consecutive ranks.

@@ -119,7 +119,7 @@ def padding_batch(
         comm_type=needs.comm_type,
         partition=schedule.partition,
         positions=nothing,
-        sequences=nothing,
+        entries=nothing,
         real=nothing.bool(),
         tokens=nothing if needs.embeds else None,
         future=torch.full(shape, IGNORED, device=device) if needs.predicts else None,

@@ -308,7 +308,7 @@ def build_batches(
             comm_type=needs.comm_type,
             partition=step.partition,
             positions=_tensor(local.positions, needs),
-            sequences=_tensor(local.entries, needs),
+            entries=_tensor(local.entries, needs),
             real=_tensor(local.real, needs),
             tokens=tokens,
             future=future,

@@ -42,7 +42,7 @@ from ringproof.reference.planning import (
 from ringproof.reference.planning.baselines import padded_plan, static_plan
 from ringproof.reference.planning.costs import FloatArray
 from ringproof.reference.planning.domain import IntArray
-from ringproof.reference.planning.plan import finished
+from ringproof.reference.planning.plan import build_plan
 from ringproof.reference.planning.simulate import simulate
 from ringproof.reference.training.options import SCHEDULES
 
@@ -267,7 +267,7 @@ def _plan(lengths: IntArray, computed: IntArray, schedule: Schedule) -> Plan:
 def _with_lengths(plan: Plan, lengths: IntArray, computed: IntArray, domain: Domain) -> Plan:
     """Replace padded lengths by real lengths in a plan, but not in its lower bound."""
     size = domain.cp_sizes[0]
-    held = int(domain.rank_tokens(computed, size).sum()) * size
+    held = int(domain.rank_rows(computed, size).sum()) * size
     metrics = replace(plan.metrics, padding_fraction=1 - int(lengths.sum()) / held)
     return replace(plan, lengths=tuple(lengths.tolist()), metrics=metrics)
 
@@ -392,13 +392,14 @@ def forced_plan(lengths: IntArray, domain: Domain, sizes: Sequence[int], model: 
         microbatches.append(Microbatch(tuple(groups)))
     ascending = replace(domain, cp_sizes=tuple(sorted(set(sizes))))
     makespan = simulate(microbatches, lengths, domain.ranks, model, Goal()).makespan
-    return finished(lengths, ascending, microbatches, (model.unit, makespan, 0.0), started)
+    times = (model.unit, makespan, 0.0)
+    return build_plan(lengths, ascending, microbatches, times=times, started=started)
 
 
 def _deal(lengths: IntArray, domain: Domain, sizes: Sequence[int]) -> Deal | None:
     """Assign sequences to microbatches and groups; ``None`` if one does not fit."""
     count = len(sizes)
-    rows = [domain.rank_tokens(lengths, size).tolist() for size in sizes]
+    rows = [domain.rank_rows(lengths, size).tolist() for size in sizes]
     filled = [[0] * (domain.ranks // size) for size in sizes]
     dealt: Deal = [[[] for _ in held] for held in filled]
     for sequence in range(len(lengths)):
