@@ -105,6 +105,7 @@ def test_a_rank_that_never_enters_attention_is_named(
     assert "communicator.py" in failure.others
 
 
+@pytest.mark.slow
 def test_a_rank_that_prints_for_ever_is_stopped_in_time(four: Cluster) -> None:
     failure = failure_of(four, cases.print_for_ever, world_size=1, timeout_seconds=2)
     assert "print_for_ever" in str(failure)

@@ -244,7 +244,7 @@ def _allocated(device: torch.device) -> int:
     return int(torch.cuda.memory_allocated(device))
 
 
-@pytest.mark.parametrize("spread", [ONE_RANK, TWO])
+@pytest.mark.parametrize("spread", [ONE_RANK, pytest.param(TWO, marks=slow)])
 def test_a_reset_gives_the_memory_back(spread: Spread, ranks: Ranks) -> None:
     options = options_of("qwen3-tiny", spread, steps=2, graphs=ranks.bank)
     for found in ranks.cluster.run(memory, world_size=spread.ranks, options=options).values:
@@ -286,6 +286,7 @@ def test_no_tensor_of_the_host_meets_one_of_the_gpu(spread: Spread, cpu_cluster:
     assert all(sum(value.replays.values()) > 0 for value in outcome.values)
 
 
+@slow
 def test_the_benchmark_runs_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     """And says that it measured nothing; nothing is recorded."""
     before = cuda.RECORD.read_bytes() if cuda.RECORD.exists() else None

@@ -97,6 +97,7 @@ def test_megatrons_lines_are_read_by_the_log_tools(train: Command, tmp_path: Pat
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.slow
 def test_torchrun_with_another_number_of_ranks_is_refused() -> None:
     done = ringproof("train", "--cp", "4", "--steps", "1", *SHORT, launcher=TORCHRUN_2)
     assert done.returncode != 0

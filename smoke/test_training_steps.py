@@ -26,20 +26,19 @@ slow = pytest.mark.slow  # left to `make test-slow`
 PP2, TP2, DP2 = RankLayout(pp=2), RankLayout(tp=2), RankLayout(dp=2)
 TP2_DP2, EIGHT = RankLayout(tp=2, dp=2), RankLayout(pp=2, tp=2, cp=2)
 PRESETS = ("moonlight-tiny", "nemotron-h-tiny")
+PP2_VPP2_DP2: dict[str, Any] = {"layout": RankLayout(pp=2, dp=2), "vpp": 2}
 RUNS = {
     "pp2": Run(layout=PP2),
     "pp4": Run(layout=RankLayout(pp=4)),
     "pp2-vpp2": Run(layout=PP2, vpp=2),
-    "pp2-vpp2-dp2": Run(layout=RankLayout(pp=2, dp=2), vpp=2),
+    "pp2-vpp2-dp2": Run(**PP2_VPP2_DP2),
     "pp2-tp2-cp2": Run(layout=EIGHT),
     # Fewer microbatches than stages, more, and fewer again: each number has its own schedule.
     "microbatches": Run(layout=RankLayout(pp=4), microbatches=(2, 6, 4, 1, 6), steps=5),
-    **{
-        f"pp2-vpp2-dp2-{name}": Run(layout=RankLayout(pp=2, dp=2), vpp=2, preset=name, mtp=1)
-        for name in PRESETS
-    },
+    "pp2-vpp2-dp2-moonlight-tiny": Run(**PP2_VPP2_DP2, preset="moonlight-tiny", mtp=1),
 }
 SLOW_RUNS = {
+    "pp2-vpp2-dp2-nemotron-h-tiny": Run(**PP2_VPP2_DP2, preset="nemotron-h-tiny", mtp=1),
     "pp2-vpp2-tp2-cp2": Run(layout=EIGHT, vpp=2),
     "dp2": Run(layout=DP2),
     "cp2": Run(layout=RankLayout(cp=2)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,9 +97,28 @@ def test_the_glossary_is_short_and_sorted() -> None:
     assert words == sorted(set(words))
 
 
-def test_the_page_names_what_was_not_executed() -> None:
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, Any]]:
+    """The committed records of `prove`."""
     found = [json.loads(path.read_text()) for path in (ROOT / "evidence").glob("*/*.json")]
-    records = [record for record in found if "claims" in record]
+    return [record for record in found if "claims" in record]
+
+
+def test_the_counts_are_those_of_the_records(records: list[dict[str, Any]]) -> None:
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts.update(record["about_upstream"])
+    total, executed, read = counts.total(), counts["upstream executed"], counts["read"]
+    page = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{total} statements about upstream: {executed} executed in upstream's code, "
+        f"{read} read in upstream's code, {total - executed - read} not proven here"
+    ) in page
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"executes {executed} of the {total} statements about upstream" in readme
+
+
+def test_the_page_names_what_was_not_executed(records: list[dict[str, Any]]) -> None:
     assert len(records) >= 3
     missing = {
         claim["id"]
