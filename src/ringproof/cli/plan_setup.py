@@ -193,8 +193,7 @@ def from_fields(kind: type[Preset], data: Any, what: str) -> Preset:
 
 def sizes_that_hold(domain: Domain, longest: int) -> tuple[int, ...]:
     """Group sizes whose token budget holds a sequence."""
-    rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
-    return tuple(size for size in domain.cp_sizes if size * rows >= longest)
+    return tuple(size for size in domain.cp_sizes if size * domain.rows_per_rank >= longest)
 
 
 def static_size(options: PlanOptions, domain: Domain, longest: int) -> int:

@@ -42,8 +42,7 @@ def lower_bound(batch: Batch, goal: Goal) -> float:
 def fewest_microbatches(batch: Batch) -> int:
     """Number of microbatches that every plan has at least, by tokens and by places in groups."""
     domain, tokens = batch.domain, int(batch.space[batch.kind].sum())
-    rows = domain.max_tokens_per_rank // domain.rank_multiple * domain.rank_multiple
-    needed = max(1, -(-tokens // (domain.ranks * rows)))
+    needed = max(1, -(-tokens // (domain.ranks * domain.rows_per_rank)))
     if domain.max_sequences is not None:
         places = domain.ranks // domain.cp_sizes[0] * domain.max_sequences
         needed = max(needed, -(-len(batch) // places))

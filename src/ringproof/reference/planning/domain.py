@@ -64,10 +64,14 @@ class Domain:
             raise InputError("cp_sizes", self.cp_sizes, "not ascending", "sort them, each once")
 
     @property
+    def rows_per_rank(self) -> int:
+        """Rows that a rank can hold in one microbatch: the budget, rounded down."""
+        return self.max_tokens_per_rank // self.rank_multiple * self.rank_multiple
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest sequence that fits: the whole budget of the largest group."""
-        rows = self.max_tokens_per_rank // self.rank_multiple * self.rank_multiple
-        return self.cp_sizes[-1] * rows
+        return self.cp_sizes[-1] * self.rows_per_rank
 
     @cached_property
     def chains(self) -> tuple[tuple[int, ...], ...]:
