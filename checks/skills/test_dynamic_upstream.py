@@ -257,7 +257,12 @@ def test_mamba_heads_and_groups_must_divide(heads, groups, size, message):
     assert mamba(8, 4, 4).cp_size == 4
 
 
-def test_scheduling_prints_nothing():
+def test_scheduling_prints_nothing(capsys, caplog):
+    scheduler = hybrid_cp_schedule.BalancedCPScheduler(1024, Group(8))
+    with caplog.at_level("DEBUG"):
+        scheduled = scheduler.get_groups_and_subsamples([(0, 4096), (1, 300), (2, 1025)], None)
+    assert {len(ids) for ids in scheduled[1][0]} == {1}
+    assert (*capsys.readouterr(), caplog.text) == ("", "", "")
     trees = dict(parse_core())
     chosen = {path.name: tree for path, tree in trees.items() if path.name in SCHEDULING_FILES}
     assert set(chosen) == set(SCHEDULING_FILES)
