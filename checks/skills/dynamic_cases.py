@@ -110,7 +110,8 @@ def outcome(batch: batches.Batch, limit: float = LIMIT) -> dict[str, Any]:
 
     importlib.import_module("megatron.core.datasets.data_schedule")  # takes longer than planning
     signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, limit)
+    # Again each second: Python ignores what is raised while it runs a destructor.
+    signal.setitimer(signal.ITIMER_PROF, limit, 1.0)
     started = time.process_time()
     try:
         made = plan(batch)
