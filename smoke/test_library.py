@@ -11,6 +11,8 @@ from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.conform.running import Matrix
 from ringproof.rehearsal.fixtures import Stage
 
+pytestmark = pytest.mark.slow
+
 FAULTS = "smoke.library_faults"
 EXACT = 1e-10
 STEPS = 2
@@ -38,13 +40,9 @@ def run(matrix: Matrix, name: str, *faults: str) -> CaseResult:
     return result
 
 
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("static-hcp-2x2", "static-p2p-tp2-sp", "sft-a2a-cp2")
-]
-
-
-@pytest.mark.parametrize("name", ["static-p2p-cp2", *SLOW])
+@pytest.mark.parametrize(
+    "name", ["static-p2p-cp2", "static-hcp-2x2", "static-p2p-tp2-sp", "sft-a2a-cp2"]
+)
 def test_exact_in_float64(wide: Matrix, name: str) -> None:
     result = run(wide, name)
     assert result.status is Status.AGREES, result

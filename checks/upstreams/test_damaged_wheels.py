@@ -16,6 +16,8 @@ from checks.anchors.wheelhouse import fill_cache, make_wheel, only_index
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
 from checks.running import run_here
 
+pytestmark = pytest.mark.slow
+
 
 def _truncate(wheel: Path) -> None:
     wheel.write_bytes(wheel.read_bytes()[:-40])

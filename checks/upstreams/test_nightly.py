@@ -15,6 +15,8 @@ from checks.anchors.gitrepo import commit
 from checks.running import ran
 from checks.upstreams.fetching import NAME, Demo, demo
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 SAME = "def build(first):\n    pass\n"
 CHANGED = "def build(third):\n    pass\n"

@@ -14,6 +14,8 @@ from checks.upstreams.fetching import NAME, Demo, demo
 from ringproof.errors import InputError
 from ringproof.harness.upstreams.sources import absolute_spec
 
+pytestmark = pytest.mark.slow
+
 TESTS = """
 import pathlib
 import pytest
