@@ -256,7 +256,6 @@ CASES = (
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "dynamic-context-parallel/domain-loop-v2": "code that could not be had: unproven",
-        "dynamic-context-parallel/bridge-flags-only": "an option of Bridge: read",
         "dynamic-context-parallel/gradients-averaged": "executed on this repository's reference",
     }
 )
