@@ -23,6 +23,8 @@ from ringproof.harness.upstreams.releases import Archive, DamagedWheel, Release
 from ringproof.harness.upstreams.sources import UpstreamChoice
 from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels
 
+pytestmark = pytest.mark.slow
+
 FOREIGN = "cp312-cp312-manylinux_2_28_x86_64"
 
 

@@ -32,6 +32,7 @@ def tally() -> Iterator[Counter[tuple[str, str]]]:
     assert set(counts) == {(item.separator, kind) for item in (PYTHON, CUDA) for kind in EDITS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", [PYTHON, CUDA], ids=["python", "cuda"])
 @settings(
     max_examples=EXAMPLES,

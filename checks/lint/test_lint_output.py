@@ -104,6 +104,7 @@ def test_our_own_skills_are_clean() -> None:
     assert report.files >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -10,6 +10,8 @@ import pytest
 from checks.proofs.miniature import Miniature, anchor, claim, miniature
 from ringproof.harness.proofs.closure import SourceClosure
 
+pytestmark = pytest.mark.slow
+
 FILES = MappingProxyType(
     {
         "conftest.py": "import shared_fixtures\n",
