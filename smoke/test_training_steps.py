@@ -24,21 +24,21 @@ TOLERANCE = 1e-12
 Record = Callable[[str, object], None]
 slow = pytest.mark.slow  # left to `make test-slow`
 PP2, TP2, DP2 = RankLayout(pp=2), RankLayout(tp=2), RankLayout(dp=2)
-TP2_DP2, EIGHT = RankLayout(tp=2, dp=2), RankLayout(pp=2, tp=2, cp=2)
+PP2_DP2, TP2_DP2 = RankLayout(pp=2, dp=2), RankLayout(tp=2, dp=2)
+EIGHT = RankLayout(pp=2, tp=2, cp=2)
 PRESETS = ("moonlight-tiny", "nemotron-h-tiny")
-PP2_VPP2_DP2: dict[str, Any] = {"layout": RankLayout(pp=2, dp=2), "vpp": 2}
 RUNS = {
     "pp2": Run(layout=PP2),
     "pp4": Run(layout=RankLayout(pp=4)),
     "pp2-vpp2": Run(layout=PP2, vpp=2),
-    "pp2-vpp2-dp2": Run(**PP2_VPP2_DP2),
+    "pp2-vpp2-dp2": Run(layout=PP2_DP2, vpp=2),
     "pp2-tp2-cp2": Run(layout=EIGHT),
     # Fewer microbatches than stages, more, and fewer again: each number has its own schedule.
     "microbatches": Run(layout=RankLayout(pp=4), microbatches=(2, 6, 4, 1, 6), steps=5),
-    "pp2-vpp2-dp2-moonlight-tiny": Run(**PP2_VPP2_DP2, preset="moonlight-tiny", mtp=1),
+    "pp2-vpp2-dp2-moonlight-tiny": Run(layout=PP2_DP2, vpp=2, preset="moonlight-tiny", mtp=1),
 }
 SLOW_RUNS = {
-    "pp2-vpp2-dp2-nemotron-h-tiny": Run(**PP2_VPP2_DP2, preset="nemotron-h-tiny", mtp=1),
+    "pp2-vpp2-dp2-nemotron-h-tiny": Run(layout=PP2_DP2, vpp=2, preset="nemotron-h-tiny", mtp=1),
     "pp2-vpp2-tp2-cp2": Run(layout=EIGHT, vpp=2),
     "dp2": Run(layout=DP2),
     "cp2": Run(layout=RankLayout(cp=2)),
@@ -51,8 +51,8 @@ SLOW_RUNS = {
     "fsdp-dp2": Run(layout=DP2, sharded=True),
     "fsdp-cp2": Run(layout=RankLayout(cp=2), sharded=True),
     "fsdp-dp2-tp2": Run(layout=TP2_DP2, sharded=True),
-    "fsdp-dp2-pp2": Run(layout=RankLayout(dp=2, pp=2), sharded=True),
-    "fsdp-dp2-pp2-vpp2": Run(layout=RankLayout(dp=2, pp=2), vpp=2, sharded=True),
+    "fsdp-dp2-pp2": Run(layout=PP2_DP2, sharded=True),
+    "fsdp-dp2-pp2-vpp2": Run(layout=PP2_DP2, vpp=2, sharded=True),
     "fsdp-cp2-pp2-vpp2-tp2": Run(layout=EIGHT, vpp=2, sharded=True),
     **{
         f"fsdp-cp2-pp2-vpp2-{name}": Run(
@@ -170,7 +170,7 @@ def count_reductions(rank: RankContext, *, run: Run, deferred: bool) -> int:
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_gradients_are_reduced_once(cluster: Cluster, vpp: int, deferred: bool, times: int) -> None:
     """Once a step for each FSDP module; with every microbatch where nothing defers it."""
-    run = Run(layout=RankLayout(dp=2, pp=2), vpp=vpp, sharded=True)
+    run = Run(layout=PP2_DP2, vpp=vpp, sharded=True)
     counts = cluster.run(count_reductions, world_size=4, run=run, deferred=deferred).values
     # Two layers and what is outside of layers: the embedding, which is the head, too. A chunk
     # without either leaves nothing over.

@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 15
 ENDED_SECONDS = 5
 """In which all that a command has started ends with it."""
 ORPHANED_SECONDS = 25
-"""After SIGKILL nobody ends what a command has started; pytest's workers give themselves 15 s."""
+"""After SIGKILL nobody is left who ends what a command has started: it has to end by itself."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STARTED_SECONDS = 0.3
 """Before, it is Python that is starting and answers a signal in its own way."""

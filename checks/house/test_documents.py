@@ -107,7 +107,8 @@ def records() -> list[dict[str, Any]]:
 def test_the_counts_are_those_of_the_records(records: list[dict[str, Any]]) -> None:
     counts: Counter[str] = Counter()
     for record in records:
-        counts.update(record["about_upstream"])
+        if record["environment"]["class"] == "cpu-gloo":
+            counts.update(record["about_upstream"])
     total, executed, read = counts.total(), counts["upstream executed"], counts["read"]
     page = " ".join((ROOT / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     assert (

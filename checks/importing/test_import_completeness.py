@@ -53,7 +53,7 @@ def _write(folder: Path, data: dict[str, Any]) -> Path:
     return write_skill(folder, json.dumps(data, ensure_ascii=False))
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @example(data={"title": None, "known_constraints": {"0.": []}})
 @given(data=CARDS)
 def test_cards_of_any_shape_are_imported_whole(
