@@ -152,12 +152,12 @@ def seen_by(module: type[nn.Module], change: Callable[[PackedBatch], PackedBatch
 
 def routed(change: Callable[[StepPlan, list[PackedBatch]], list[PackedBatch]]) -> Patch:
     """Microbatches are changed after their rows have arrived."""
-    route = trainer.route
+    route = trainer.route_batches
 
     def changed(step: StepPlan, *arguments: Any) -> list[PackedBatch]:
         return change(step, route(step, *arguments))
 
-    return mock.patch.object(trainer, "route", changed)
+    return mock.patch.object(trainer, "route_batches", changed)
 
 
 def run_with(change: Callable[[list[PackedBatch]], list[PackedBatch]]) -> Patch:

@@ -26,7 +26,7 @@ from ringproof.reference.topology.dynamic import DynamicGroups, dynamic_groups
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.agreement import check_agreement
 from ringproof.reference.training.data import Documents, Sampler, Tokens, read_data
-from ringproof.reference.training.routing import TokenNeeds, owned_documents, route
+from ringproof.reference.training.routing import TokenNeeds, owned_documents, route_batches
 from ringproof.reference.training.schedules import Schedule, StepPlan, plan_digest, plan_step
 
 BATCH = 12
@@ -150,7 +150,7 @@ def route_steps(
             if rank.rank == liar:
                 owned = {sequence: text[::-1].copy() for sequence, text in owned.items()}
             traffic = Traffic()
-            batches = route(step, owned, groups, needs, traffic=traffic)
+            batches = route_batches(step, owned, groups, needs, traffic=traffic)
             operations = {name: dict(kinds) for name, kinds in traffic.operations.items()}
             found.append(
                 {

@@ -9,7 +9,7 @@ import pytest
 from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.result import CaseResult, Status
 from ringproof.rehearsal.conform.running import Matrix
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ STEPS = 2
 
 
 @pytest.fixture(scope="session")
-def wide(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+def wide(stage: SessionServers, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """The matrix on megatron-core 0.16.1 in float64; all tests share its references."""
     return Matrix(
         stage.upstream(),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from smoke.hosts.network import two_hosts
 from smoke.slurm.cluster import Node, missing, nodes_of, running_cluster, submit, this_machine
 from smoke.test_smoke_command import CARDS, UPSTREAMS, load_card, named, smoke
@@ -40,7 +40,9 @@ def slurm(
         pytest.skip(str(error))
 
 
-def test_the_sbatch_file_runs_under_slurm(slurm: Slurm, stage: Stage, tmp_path: Path) -> None:
+def test_the_sbatch_file_runs_under_slurm(
+    slurm: Slurm, stage: SessionServers, tmp_path: Path
+) -> None:
     """Its log has the groups of both programs, and the verdict."""
     nodes, environment = slurm
     skill, megatron, _ = UPSTREAMS["hcp"]

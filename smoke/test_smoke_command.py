@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ringproof.cli.main import app
 from ringproof.harness.cards import Card, load_card
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 
 CARDS = Path(__file__).resolve().parents[1] / "cards"
 RANKS = 4
@@ -37,7 +37,7 @@ def smoke(*words: str) -> Result:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("feature", UPSTREAMS)
-def test_a_feature_passes_without_gpus(stage: Stage, tmp_path: Path, feature: str) -> None:
+def test_a_feature_passes_without_gpus(stage: SessionServers, tmp_path: Path, feature: str) -> None:
     """And does not with the logs of the two programs exchanged."""
     skill, megatron, engine = UPSTREAMS[feature]
     card = load_card(CARDS / skill / "card.yaml")
@@ -61,7 +61,7 @@ def test_a_feature_passes_without_gpus(stage: Stage, tmp_path: Path, feature: st
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("feature", ["hcp", "dynamic-cp"])
-def test_a_feature_passes_on_gpus(stage: Stage, tmp_path: Path, feature: str) -> None:
+def test_a_feature_passes_on_gpus(stage: SessionServers, tmp_path: Path, feature: str) -> None:
     if torch.cuda.device_count() < RANKS or importlib.util.find_spec("transformer_engine") is None:
         pytest.skip(f"needs {RANKS} GPUs and Transformer Engine")
     skill, megatron, _ = UPSTREAMS[feature]

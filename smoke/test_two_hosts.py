@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from smoke.hosts.attention import COMM_TYPES
 from smoke.hosts.network import INTERFACE, PORT, Host, run_on, sent_bytes, two_hosts
 from smoke.test_smoke_command import CARDS, UPSTREAMS, load_card, named, smoke
@@ -96,7 +96,7 @@ def test_other_types_carry_more(found, record_property) -> None:
 
 @pytest.mark.timeout(900)
 def test_upstream_s_program_trains_on_two_hosts(
-    hosts: Hosts, stage: Stage, tmp_path: Path, record_property
+    hosts: Hosts, stage: SessionServers, tmp_path: Path, record_property
 ) -> None:
     """By the printed commands; the hierarchy sends less across than the flat ring."""
     skill, megatron, _ = UPSTREAMS["hcp"]

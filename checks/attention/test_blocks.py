@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
+from ringproof.reference.attention.blocks import BlockExchange, Gather, LocalBlock, Ring
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.steps import Step, Tile
@@ -102,7 +102,7 @@ def test_gathered_gradients_go_to_their_owners_one_by_one() -> None:
 
 
 @dataclass(frozen=True)
-class Twice(Local):
+class Twice(LocalBlock):
     """Yields the own block many times and keeps the gradients it is given."""
 
     times: int
@@ -147,7 +147,7 @@ def test_autocast_does_not_change_the_data_type() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 16, 2, 8, generator=generator, requires_grad=True) for _ in range(3))
     step = Step(0, (Tile(Span(0, 16), Span(0, 16), causal=True),))
-    plan = LoopPlan((step,), Local(), choose_kernel("reference", q, v), scale=0.3)
+    plan = LoopPlan((step,), LocalBlock(), choose_kernel("reference", q, v), scale=0.3)
     right = BlockwiseAttention.apply(q, k, v, plan)[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = BlockwiseAttention.apply(q, k, v, plan)[0]

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from ringproof import budget
-from ringproof.budget import Estimate, Machine, Part, check_seconds
+from ringproof.budget import Estimate, EstimatePart, Machine, check_seconds
 from ringproof.cli import main as command
 from ringproof.errors import InputError
 from ringproof.harness.cluster import Cluster, RankContext, RankFailure
@@ -94,7 +94,7 @@ def test_the_largest_case_of_conform_decides(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_largest_part_is_named() -> None:
-    parts = (Part("--a", 1, 10**9), Part("--b", 2, 10**12))
+    parts = (EstimatePart("--a", 1, 10**9), EstimatePart("--b", 2, 10**12))
     with pytest.raises(InputError, match=r"--b: .*got 2"):
         Estimate(1, parts, "--nproc", 1).check(SMALL)
     Estimate(1, parts[:1], "--nproc", 1).check(SMALL)

@@ -12,7 +12,7 @@ from checks.doctor.test_doctor import run
 from checks.doctor.upstream_lines import stack_at, upstream_at
 from checks.rehearsal.test_rehearse import RAISED, refused, uncompared, variant
 from ringproof.cli import rehearse
-from ringproof.doctor.examine import Examination, Finding, examine
+from ringproof.doctor.examine import BrokenRule, Examination, examine
 from ringproof.doctor.reading import read_settings
 from ringproof.doctor.rehearsed import data, judge, lines
 from ringproof.doctor.rules import RULES, Effect
@@ -65,7 +65,7 @@ def examined(*effects: tuple[str, Effect]) -> Examination:
     plain = examine(read_settings(LAUNCH[1:] + INTERVAL, {}), stack_at("main"))
     assert not plain.findings
     found = tuple(
-        Finding(next(rule for rule in RULES if rule.statement == name), effect, "it is")
+        BrokenRule(next(rule for rule in RULES if rule.statement == name), effect, "it is")
         for name, effect in effects
     )
     return dataclasses.replace(plain, findings=found)

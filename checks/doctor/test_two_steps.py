@@ -19,11 +19,11 @@ from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import Program, calling
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import Small, shrink
+from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.standins import conversations
 
 SCRIPT = "pretrain_gpt.py"
@@ -39,7 +39,7 @@ CONNECTIONS = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 class Training:
     """Upstream's training program at a version, and what doctor knows about that version."""
 
-    def __init__(self, stage: Stage, version: str) -> None:
+    def __init__(self, stage: SessionServers, version: str) -> None:
         self._stage = stage
         self.version = version
         self.upstream = upstream_at(stage, version)
@@ -58,7 +58,7 @@ class Training:
         program = Program(self.upstream, SCRIPT, arguments, ranks, dict(CONNECTIONS), faults=faults)
         return self._stage.run(program)
 
-    def shrunk(self, launch: Launch) -> Small | None:
+    def shrunk(self, launch: Launch) -> SmallProgram | None:
         """Make a launch small; ``None`` where it needs more ranks than a test has."""
         try:
             small = shrink(launch, options=self.options, max_ranks=MOST_RANKS, iterations=STEPS)
@@ -86,7 +86,7 @@ class Trained:
     """One launch, what doctor says about it, and what became of it."""
 
     launch: Launch
-    small: Small
+    small: SmallProgram
     rules: tuple[Rule, ...]
     outcome: Outcome
 
@@ -125,7 +125,7 @@ def said(rule: Rule, outcome: Outcome) -> bool:
     return rule.message in message or bool(rule.or_message and rule.or_message in message)
 
 
-def chosen(training: Training) -> tuple[list[tuple[Launch, Small]], Counter[str]]:
+def chosen(training: Training) -> tuple[list[tuple[Launch, SmallProgram]], Counter[str]]:
     """Take launches that upstream accepts, `FAILING` of them such that doctor says FAILS.
 
     Those that fail do so by different rules, and those that train use different features. The
@@ -133,7 +133,7 @@ def chosen(training: Training) -> tuple[list[tuple[Launch, Small]], Counter[str]
     """
     kinds: Counter[tuple[object, ...]] = Counter()
     wanted = {True: FAILING, False: LAUNCHES - FAILING}
-    found: list[tuple[Launch, Small]] = []
+    found: list[tuple[Launch, SmallProgram]] = []
     reasons: Counter[str] = Counter()
     for drawn in random_launches(1000, SEED, tuple(training.options)):
         launch = replace(drawn, arguments=(*drawn.arguments, "--eval-interval", "2"))

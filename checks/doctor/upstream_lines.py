@@ -14,7 +14,7 @@ import pytest
 from checks.skills.shared import REPOSITORY
 from ringproof.doctor.lines import Stack, load_cards, stack_named
 from ringproof.harness.cards.model import Card
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 
 COMMITS = {
@@ -42,7 +42,7 @@ def stack_at(key: str) -> Stack:
     return replace(stack, lines=stack.lines | frozenset(more))
 
 
-def upstream_at(stage: Stage, line: str) -> Upstream:
+def upstream_at(stage: SessionServers, line: str) -> Upstream:
     """Return Megatron-LM at the commit of a line; skip where it cannot run."""
     for name in ("six", "regex") if line == "release" else ():
         pytest.importorskip(name, reason="0.16.1's program imports it: pip install six regex")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.harness.cards import Card, find_cards, load_card
-from ringproof.harness.evals.cases import Case, Expectation, load_cases
+from ringproof.harness.evals.cases import Assertion, EvalCase, load_cases
 from ringproof.harness.evals.running import judged
 from ringproof.harness.proofs.evidence import recorded_verdicts
 from ringproof.harness.proofs.verdicts import Verdict
@@ -24,11 +24,11 @@ UNCHECKED = ("dynamic-v2",)
 NONSENSE = "The weather is fine today, and I would rather speak of turtles, boats and tea."
 
 
-def cases_of(name: str) -> tuple[Case, ...]:
+def cases_of(name: str) -> tuple[EvalCase, ...]:
     return load_cases(ROOT / "skills" / name, CARDS[name])
 
 
-def claims(case: Case) -> Iterator[Expectation]:
+def claims(case: EvalCase) -> Iterator[Assertion]:
     """The expectations that an answer meets by a fact of the skill."""
     return (one for one in case.expectations if one.says and not case.negative)
 
@@ -41,7 +41,7 @@ def card_texts(card: Card) -> Mapping[str, str]:
     return {item.id: json.dumps(item.model_dump(mode="json")) for part in parts for item in part}
 
 
-def unanswerable(case: Case, text: str) -> list[str]:
+def unanswerable(case: EvalCase, text: str) -> list[str]:
     """Expectations that no reader of a text could meet.
 
     A number that is calculated follows from a rule in the text. It may meet one of the patterns in
@@ -55,7 +55,7 @@ def unanswerable(case: Case, text: str) -> list[str]:
     return found
 
 
-def unproven(case: Case, card: Card) -> list[str]:
+def unproven(case: EvalCase, card: Card) -> list[str]:
     """Expectations without a statement that was proven, or whose statements speak of other things.
 
     A pattern of the expectation has to occur in what the card says of one of them, unless the

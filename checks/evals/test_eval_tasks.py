@@ -12,11 +12,11 @@ import pytest
 
 from checks.running import run_here
 from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import Case, load_cases
+from ringproof.harness.evals.cases import EvalCase, load_cases
 from ringproof.rehearsal.faults.defects import patched
 from ringproof.rehearsal.faults.programs import SCRIPT, TRAININGS
 from ringproof.rehearsal.faults.trials import compare
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +25,12 @@ FORK = ROOT / "cards" / "dynamic-context-parallel" / "tasks" / "our-fork" / "for
 """Lines that a fork adds to two files of Megatron-LM's dev branch, at the commit of the card."""
 
 
-def task(skill: str, name: str) -> Case:
+def task(skill: str, name: str) -> EvalCase:
     cases = load_cases(ROOT / "skills" / skill, SKILLS[skill])
     return next(case for case in cases if case.id == name)
 
 
-def unpacked(case: Case, folder: Path) -> Path:
+def unpacked(case: EvalCase, folder: Path) -> Path:
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -114,7 +114,7 @@ def test_the_fork_adds_lines_of_its_own_only() -> None:
     ("kept", "by"), [("rope_utils.py", "loss"), ("data_schedule.py", "nothing")]
 )
 def test_one_change_of_the_fork_trains_worse(
-    stage: Stage, tmp_path: Path, kept: str, by: str
+    stage: SessionServers, tmp_path: Path, kept: str, by: str
 ) -> None:
     """On dev, beside one rank. The other change is harmless."""
     parts = re.split(r"^(?=diff )", FORK.read_text(), flags=re.MULTILINE)[1:]

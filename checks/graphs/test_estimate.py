@@ -14,7 +14,7 @@ from checks.model.whole_model import whole
 from ringproof import budget
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import capture_bank
-from ringproof.reference.graphs.estimate import LiveBytes, Need, check_fits, estimated_bytes
+from ringproof.reference.graphs.estimate import LiveBytes, MemoryNeed, check_fits, estimated_bytes
 from ringproof.reference.graphs.scopes import parts_of
 from ringproof.reference.model.config import preset
 from ringproof.reference.packing.capacity import RankCapacity
@@ -61,17 +61,17 @@ def test_only_what_an_operation_made_is_counted() -> None:
     ("need", "message"),
     [
         (
-            Need("here", 3 * GIBIBYTE, 2 * GIBIBYTE, None),
+            MemoryNeed("here", 3 * GIBIBYTE, 2 * GIBIBYTE, None),
             r"1 ranks on here need about 3\.0 GiB, and 2",
         ),
         (
-            Need("here", 3 * GIBIBYTE, 9 * GIBIBYTE, GIBIBYTE),
+            MemoryNeed("here", 3 * GIBIBYTE, 9 * GIBIBYTE, GIBIBYTE),
             r"a rank on here need about 3\.0 GiB, and 1",
         ),
     ],
 )
 def test_what_does_not_fit_is_refused(
-    need: Need, message: str, alone: ContextParallelGroup
+    need: MemoryNeed, message: str, alone: ContextParallelGroup
 ) -> None:
     with pytest.raises(InputError, match=f"graph_rows: the graphs of {message}.*got 1024.*lower"):
         check_fits(need, 1024)

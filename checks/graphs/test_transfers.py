@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ringproof.harness.tape.memory import Block, TapePool, address_of
-from ringproof.harness.tape.operation import Touch, Transfers, touched
+from ringproof.harness.tape.operation import BlockAccess, Transfers, touched
 
 A, B, C = (
     TapePool().add(torch.ones(1), label=label, owned=True, born=0) for label in ("a", "b", "c")
@@ -25,8 +25,8 @@ class Work:
         self.waits += 1
 
 
-def touch(*, reads: tuple[Block, ...] = (), writes: tuple[Block, ...] = ()) -> Touch:
-    return Touch(frozenset(reads), frozenset(writes))
+def touch(*, reads: tuple[Block, ...] = (), writes: tuple[Block, ...] = ()) -> BlockAccess:
+    return BlockAccess(frozenset(reads), frozenset(writes))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def touch(*, reads: tuple[Block, ...] = (), writes: tuple[Block, ...] = ()) -> T
         (touch(reads=(C,)), 0),
     ],
 )
-def test_who_waits(other: Touch, waits: int) -> None:
+def test_who_waits(other: BlockAccess, waits: int) -> None:
     transfers, work = Transfers(), Work()
     transfers.start(work, touch(reads=(A,), writes=(B,)))
     transfers.make_way_for(other)

@@ -18,8 +18,8 @@ from ringproof.reference.planning import Domain, Plan, make_plan
 from ringproof.reference.planning.calibrate import fit
 from ringproof.reference.planning.hardware import H100
 from ringproof.reference.planning.samples import (
+    PlannedStep,
     Sample,
-    Step,
     measurement_json,
     parse_samples,
 )
@@ -55,7 +55,7 @@ def log(count: int = 16, noise: float = 0.0) -> str:
 
 def test_what_a_step_takes_is_what_the_timeline_says() -> None:
     for item in parse_samples(log(4)):
-        assert isinstance(item, Step)
+        assert isinstance(item, PlannedStep)
         assert predicted(item, MODEL, REST) == pytest.approx(item.seconds, rel=1e-9)
 
 
@@ -92,7 +92,7 @@ def test_a_log_is_read_as_it_is_written() -> None:
     sample = Sample(512, 2, 0.5)
     assert parse_samples(json.dumps(measurement_json(sample)), skip=9) == (sample,)
     first = steps[0]
-    assert isinstance(first, Step)
+    assert isinstance(first, PlannedStep)
     held = [length for groups in first.microbatches for _, held in groups for length in held]
     assert sorted(held) == sorted(planned(0).lengths)
 

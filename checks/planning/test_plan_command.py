@@ -150,7 +150,7 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--static-cp", "1"), "--static-cp: cannot hold the longest sequence of 8,192 tokens"),
         (("--ranks", "0"), "--ranks: is not between 1"),
         (("--ranks", "1000000000000000000"), "--ranks: is not between 1"),
-        (("--max-tokens-per-rank", "1"), "--max-tokens-per-rank: less than the"),
+        (("--max-tokens-per-rank", "1"), "--max-tokens-per-rank: less than 2, to"),
         (("--max-tokens-per-rank", "1" + 30 * "0"), "--max-tokens-per-rank: is not between 1 and"),
         (("--max-sequences", "1" + 30 * "0"), "--max-sequences: is not between 1 and"),
         (("--pp", "1024", "--vpp", "128"), "--pp, --vpp, --microbatch-multiple: stages x virtual"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.planning.plan_run import BASIC, plan
-from ringproof.cli.plan_flags import Wanted, megatron_flags
+from ringproof.cli.plan_flags import MegatronSettings, megatron_flags
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.errors import InputError
 from ringproof.reference.planning import Domain
@@ -19,7 +19,7 @@ def flags(target: str, *, longest: int = 8000, sequences: int = 64, **given: Any
     limits |= {name: given.pop(name) for name in limits if name in given}
     comm, options = given.pop("comm", "p2p"), PlanOptions(**given)
     domain = Domain(max_tokens_per_rank=2048, **limits)
-    return megatron_flags(Wanted(options, domain, longest, sequences, comm), target)
+    return megatron_flags(MegatronSettings(options, domain, longest, sequences, comm), target)
 
 
 def test_flags_of_dev() -> None:

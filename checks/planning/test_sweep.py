@@ -13,9 +13,9 @@ from checks.planning.plan_run import LENGTHS, plan, refused
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.cli.plan_sweep import (
     MAX_SETTINGS,
-    Impossible,
-    Outcome,
-    Setting,
+    InfeasiblePoint,
+    SweepOutcome,
+    SweepPoint,
     recommend,
     sweep,
 )
@@ -29,19 +29,19 @@ SWEEP = ("sweep", "--lengths", LENGTHS, "--ranks", "8", "--max-tokens-per-rank")
 OPTIONS = PlanOptions(ranks=8, cost="attention-only")
 
 
-def settings(*budgets: int) -> list[Setting]:
-    return [Setting(budget, "pow2", "") for budget in budgets]
+def settings(*budgets: int) -> list[SweepPoint]:
+    return [SweepPoint(budget, "pow2", "") for budget in budgets]
 
 
-def with_makespan(outcome: Outcome | Impossible, makespan: float) -> Outcome:
-    assert isinstance(outcome, Outcome)
+def with_makespan(outcome: SweepOutcome | InfeasiblePoint, makespan: float) -> SweepOutcome:
+    assert isinstance(outcome, SweepOutcome)
     metrics = replace(outcome.plan.metrics, makespan=makespan)
     return replace(outcome, plan=replace(outcome.plan, metrics=metrics))
 
 
 def test_an_impossible_setting_is_kept_with_its_reason() -> None:
     small, large = sweep(VALUES, settings(256, 1024), OPTIONS)
-    assert isinstance(small, Impossible) and isinstance(large, Outcome)
+    assert isinstance(small, InfeasiblePoint) and isinstance(large, SweepOutcome)
     assert "longer than the 2,048 tokens" in small.problem
     assert recommend((small, large)) is large
     with pytest.raises(InputError, match="no setting is possible"):
@@ -64,7 +64,7 @@ def test_of_settings_as_good_the_smallest_budget_is_recommended() -> None:
 
 def test_upstream_is_recommended_only_what_it_can_do() -> None:
     pow2, odd, from_two = sweep(
-        VALUES, [Setting(1024, sizes, "") for sizes in ("pow2", "1,8", "2,4,8")], OPTIONS
+        VALUES, [SweepPoint(1024, sizes, "") for sizes in ("pow2", "1,8", "2,4,8")], OPTIONS
     )
     assert pow2.upstream and from_two.upstream
     assert not odd.upstream, "upstream would use sizes 2 and 4, too"

@@ -20,7 +20,7 @@ import pytest
 from checks.skills.shared import REPOSITORY
 from ringproof.harness.cards import load_card
 from ringproof.rehearsal.faults.defects import patched
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome
 
@@ -52,7 +52,7 @@ def requirements() -> None:
 
 
 @pytest.fixture(scope="module")
-def head(stage: Stage) -> Upstream:
+def head(stage: SessionServers) -> Upstream:
     """Bridge's newest commit at hand, on the Megatron-LM that it pins."""
     folder = stage.checkout(HEAD, "src/")
     pin = (folder / ".main.commit").read_text().strip()
@@ -60,13 +60,17 @@ def head(stage: Stage) -> Upstream:
 
 
 @pytest.fixture(scope="module")
-def release(stage: Stage) -> Upstream:
+def release(stage: SessionServers) -> Upstream:
     """Bridge 0.3.1 on Megatron-Core 0.16.1."""
     return dataclasses.replace(stage.upstream(), extra=(stage.checkout(RELEASE, "megatron/"),))
 
 
 def train(
-    stage: Stage, bridge: Upstream, ranks: int, dist: Mapping[str, Any] = EMPTY, **model: Any
+    stage: SessionServers,
+    bridge: Upstream,
+    ranks: int,
+    dist: Mapping[str, Any] = EMPTY,
+    **model: Any,
 ) -> Outcome:
     """Train three steps."""
     case = {"iterations": 3, "global_batch": 4, "model": model, "dist": dict(dist)}
@@ -89,7 +93,7 @@ def difference(outcome: Outcome, other: Outcome) -> float:
 
 @pytest.mark.parametrize("version", ["head", "release"])
 def test_hierarchical_cp_trains_as_one_rank(
-    stage: Stage, version: str, request: pytest.FixtureRequest
+    stage: SessionServers, version: str, request: pytest.FixtureRequest
 ) -> None:
     bridge = request.getfixturevalue(version)
     one, four = train(stage, bridge, 1), train(stage, bridge, 4, **LEVELS)
@@ -100,7 +104,9 @@ def test_hierarchical_cp_trains_as_one_rank(
     assert [bool(re.search(summary.pattern, log)) for log in logs] == [False, True]
 
 
-def test_the_newest_commit_refuses_a_type_without_levels(stage: Stage, head: Upstream) -> None:
+def test_the_newest_commit_refuses_a_type_without_levels(
+    stage: SessionServers, head: Upstream
+) -> None:
     refused = train(stage, head, 4, context_parallel_size=4, cp_comm_type="a2a+p2p")
     assert refused.failure is not None
     assert "hierarchical_context_parallel_sizes must be set" in refused.failure.message
@@ -108,7 +114,7 @@ def test_the_newest_commit_refuses_a_type_without_levels(stage: Stage, head: Ups
 
 
 def test_the_newest_commit_refuses_levels_of_decentralized_groups(
-    stage: Stage, head: Upstream
+    stage: SessionServers, head: Upstream
 ) -> None:
     refused = train(stage, head, 4, GRID, **LEVELS)
     assert refused.failure is not None
@@ -123,7 +129,7 @@ def test_the_newest_commit_refuses_levels_of_decentralized_groups(
     ("dist", "sizes"), [(EMPTY, EMPTY), (GRID, SIZES)], ids=["no-sizes", "decentralized"]
 )
 def test_the_release_trains_silently_wrong(
-    stage: Stage, release: Upstream, dist: Mapping[str, Any], sizes: Mapping[str, Any]
+    stage: SessionServers, release: Upstream, dist: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> None:
     """Every rank attends to its own part of a sequence only, and nothing is said."""
     model = {"cp_comm_type": "a2a+p2p", "context_parallel_size": 4, **sizes}
@@ -132,7 +138,9 @@ def test_the_release_trains_silently_wrong(
     assert difference(wrong, train(stage, release, 1)) > 100 * TOLERANCE
 
 
-def test_the_flag_reaches_the_groups_and_no_scheduler(stage: Stage, head: Upstream) -> None:
+def test_the_flag_reaches_the_groups_and_no_scheduler(
+    stage: SessionServers, head: Upstream
+) -> None:
     """The old hybrid loop gets batches that nobody scheduled, and fails in the first step."""
     asked = train(
         stage, head, 4, context_parallel_size=2, hybrid_context_parallel=True, **PER_TOKEN
@@ -145,7 +153,7 @@ def test_the_flag_reaches_the_groups_and_no_scheduler(stage: Stage, head: Upstre
 
 @pytest.mark.parametrize("version", ["head", "release"])
 def test_a_provider_makes_levels_only_where_sizes_are_passed(
-    stage: Stage, version: str, request: pytest.FixtureRequest
+    stage: SessionServers, version: str, request: pytest.FixtureRequest
 ) -> None:
     bridge, call = request.getfixturevalue(version), f"{CALLS}:provider_levels"
     named = {"hierarchical_context_parallel_sizes": [2, 2]}
@@ -154,7 +162,7 @@ def test_a_provider_makes_levels_only_where_sizes_are_passed(
 
 
 def test_a_patch_lets_the_provider_pass_its_sizes(
-    stage: Stage, head: Upstream, tmp_path: Path
+    stage: SessionServers, head: Upstream, tmp_path: Path
 ) -> None:
     checkout = dataclasses.replace(head, megatron=head.extra[0].parent)
     changed = patched(checkout, PATCH, tmp_path / "bridge").megatron / "src"
@@ -164,7 +172,7 @@ def test_a_patch_lets_the_provider_pass_its_sizes(
 
 @pytest.mark.parametrize("version", ["head", "release"])
 def test_loading_for_one_device_forgets_the_levels(
-    stage: Stage, version: str, request: pytest.FixtureRequest
+    stage: SessionServers, version: str, request: pytest.FixtureRequest
 ) -> None:
     bridge, call = request.getfixturevalue(version), f"{CALLS}:loaded_sizes"
     (cleared,) = stage.call(call, 1, {}, upstream=bridge)
@@ -172,7 +180,9 @@ def test_loading_for_one_device_forgets_the_levels(
     assert stage.call(call, 1, dict(SIZES), upstream=bridge) == [dict(SIZES)]
 
 
-def test_a_builder_backed_model_takes_nested_overrides(stage: Stage, head: Upstream) -> None:
+def test_a_builder_backed_model_takes_nested_overrides(
+    stage: SessionServers, head: Upstream
+) -> None:
     call = f"{CALLS}:overridden"
     (flat,) = stage.call(call, 1, ["model.context_parallel_size=4"], upstream=head)
     assert "Could not override 'model.context_parallel_size'" in flat["refused"]

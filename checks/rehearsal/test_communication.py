@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 torch = pytest.importorskip("torch")
-from ringproof.rehearsal.standins.communication import Sent  # noqa: E402 - needs torch
+from ringproof.rehearsal.standins.communication import SentTensor  # noqa: E402 - needs torch
 
 
 def _release(tensor: torch.Tensor) -> None:
@@ -23,7 +23,7 @@ def test_what_happens_to_a_tensor_during_its_send(
 ) -> None:
     races: Counter[tuple[str, str, str]] = Counter()
     tensor = torch.arange(4.0)
-    sent = Sent(tensor, races)
+    sent = SentTensor(tensor, races)
     memory = sent._memory
     change(tensor)
     sent.end()

@@ -201,7 +201,7 @@ def test_against_fails_only_where_a_case_agreed_before() -> None:
     assert table.failing(record, same) == []
     agreed = next(case for case in record.cases if case.status is Status.AGREES)
     broken = result.CaseResult(agreed.id, Status.REFUSED)
-    worse = result.Record(**{**vars(record), "cases": (broken,)})
+    worse = result.ConformanceRecord(**{**vars(record), "cases": (broken,)})
     assert table.failing(worse, same) == [agreed.id]
     assert table.failing(worse, None) == []
     said = f"Against {same.name} with Transformer Engine {same.engine}:"

@@ -13,7 +13,7 @@ import pytest
 from ringproof.rehearsal.conform import cases, result
 from ringproof.rehearsal.conform.cases import Case
 from ringproof.rehearsal.conform.running import Matrix
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 
 REF = "d48bd6be0a"
 STEPS = 5
@@ -21,7 +21,7 @@ STEPS = 5
 
 
 @pytest.fixture(scope="session")
-def matrix(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+def matrix(stage: SessionServers, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """The matrix on Megatron's dev branch."""
     upstream = stage.upstream(f"NVIDIA/Megatron-LM@{REF}")
     return Matrix(

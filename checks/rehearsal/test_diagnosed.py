@@ -13,7 +13,7 @@ from ringproof.harness.logs.diagnosis.report import names
 from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
 from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.running import Matrix
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program
 from ringproof.rehearsal.running import Outcome
 
@@ -22,7 +22,7 @@ DEV = "NVIDIA/Megatron-LM@dev"
 RELEASE = "pip:megatron-core==0.16.1"
 
 
-def report_of(stage: Stage, megatron: str, case: str, folder: Path) -> Diagnosis:
+def report_of(stage: SessionServers, megatron: str, case: str, folder: Path) -> Diagnosis:
     """Run a case of the matrix, and diagnose the logs of its ranks."""
     outcomes: list[Outcome] = []
 
@@ -57,7 +57,7 @@ def report_of(stage: Stage, megatron: str, case: str, folder: Path) -> Diagnosis
     ],
 )
 def test_a_failure_of_upstream_is_diagnosed(
-    stage: Stage, tmp_path: Path, megatron: str, case: str, expected: tuple[str, str, str]
+    stage: SessionServers, tmp_path: Path, megatron: str, case: str, expected: tuple[str, str, str]
 ) -> None:
     symptom, ranks, lost = expected
     report = report_of(stage, megatron, case, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from ringproof.rehearsal.faults import engine as planted
 from ringproof.rehearsal.faults.trials import FAULTS, Trials
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 
 TRAIN = "checks.rehearsal.fault_cases:train"
 EXACT = 1e-12
@@ -25,7 +25,7 @@ CLEAN = (("none", ""), ("p2p", ""), ("a2a", ""), ("all_gather", ""))
 
 
 @pytest.fixture(scope="module")
-def engine(stage: Stage) -> dict[tuple[str, str], dict[str, Any]]:
+def engine(stage: SessionServers) -> dict[tuple[str, str], dict[str, Any]]:
     """Trainings on Transformer Engine's attention alone, by CP type and planted defect."""
     return {
         (comm, name): stage.call(
@@ -67,7 +67,7 @@ def test_the_record_names_the_faults_of_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def trials(stage: Stage) -> Trials:
+def trials(stage: SessionServers) -> Trials:
     """Planted defects in dev's own training program."""
     return Trials(stage.run, stage.upstream("NVIDIA/Megatron-LM@dev"))
 

@@ -13,7 +13,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.errors import InputError
 from ringproof.rehearsal.faults.defects import look, patched
 from ringproof.rehearsal.faults.programs import DEFECTS
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 
 CASES = "checks.rehearsal.fault_cases"
@@ -28,7 +28,7 @@ LOOP = pytest.mark.parametrize("name", ["fill-loop"])
 
 
 @LEVELS
-def test_levels_stay(stage: Stage, name: str) -> None:
+def test_levels_stay(stage: SessionServers, name: str) -> None:
     found = stage.call(f"{CASES}:destroyed_groups", 4)
     assert {entry["after"] for entry in found} == {True}
     assert {entry["plain_group_kept"] for entry in found} == {False}  # negative control
@@ -37,7 +37,7 @@ def test_levels_stay(stage: Stage, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_defect(stage: Stage, defect: Any) -> None:
+def test_defect(stage: SessionServers, defect: Any) -> None:
     found = look(stage.run, stage.upstream(DEV), defect)
     assert found.shown, found.said
 
@@ -45,7 +45,7 @@ def test_defect(stage: Stage, defect: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_a_patch_cures(stage: Stage, defect: Any, tmp_path: Path) -> None:
+def test_a_patch_cures(stage: SessionServers, defect: Any, tmp_path: Path) -> None:
     """The same program on the changed checkout trains or agrees, or ends with one clear line."""
     change = PATCHES / f"{defect.patch or defect.name}.patch"
     found = look(stage.run, patched(stage.upstream(DEV), change, tmp_path / "dev"), defect)
@@ -57,7 +57,7 @@ def test_a_patch_cures(stage: Stage, defect: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @LEVELS
-def test_a_patch_takes_the_levels_away(stage: Stage, tmp_path: Path, name: str) -> None:
+def test_a_patch_takes_the_levels_away(stage: SessionServers, tmp_path: Path, name: str) -> None:
     change = PATCHES / f"{name}.patch"
     upstream = patched(stage.upstream(DEV), change, tmp_path / "dev")
     found = stage.call(f"{CASES}:destroyed_groups", 4, upstream=upstream)
@@ -67,7 +67,7 @@ def test_a_patch_takes_the_levels_away(stage: Stage, tmp_path: Path, name: str) 
 @pytest.mark.slow
 @LOOP
 def test_planning_does_not_end_and_does_with_a_patch(
-    stage: Stage, tmp_path: Path, name: str
+    stage: SessionServers, tmp_path: Path, name: str
 ) -> None:
     """Batches on 6, 12 and 24 ranks end with a message; the others end as before."""
     dev = stage.upstream(DEV)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.standins.graphs.cuda_graph import DeviceGenerator
 
 COMPARE = "checks.rehearsal.graph_cases:compare"
 
 
-def compared(stage: Stage, ranks: int, fault: str | None = None) -> list[dict[str, Any]]:
+def compared(stage: SessionServers, ranks: int, fault: str | None = None) -> list[dict[str, Any]]:
     """Train four steps eager and graphed in every rank."""
     case = {"steps": 4, "fault": fault}
     found: list[dict[str, Any]] = stage.call(COMPARE, ranks, case)
@@ -20,20 +20,20 @@ def compared(stage: Stage, ranks: int, fault: str | None = None) -> list[dict[st
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_replays_are_eager_bit_by_bit(stage: Stage, ranks: int) -> None:
+def test_replays_are_eager_bit_by_bit(stage: SessionServers, ranks: int) -> None:
     for found in compared(stage, ranks):
         assert found["equal"] == [True] * 4, found
         assert found["graphs"] == 4 and found["replays"] == [4]
         assert bool(found["transfers"]) == (ranks > 1)
 
 
-def test_a_freed_weight_is_refused_by_name(stage: Stage) -> None:
+def test_a_freed_weight_is_refused_by_name(stage: SessionServers) -> None:
     (found,) = compared(stage, 1, "free_a_weight")
     assert "dangling address" in found["error"] and not found["equal"]
 
 
 @pytest.mark.parametrize("fault", ["replace_a_weight", "write_a_weight", "replay_a_graph_between"])
-def test_what_is_stale_or_changed_differs(stage: Stage, fault: str) -> None:
+def test_what_is_stale_or_changed_differs(stage: SessionServers, fault: str) -> None:
     (found,) = compared(stage, 1, fault)
     assert not found["error"]
     assert not all(found["equal"]), found

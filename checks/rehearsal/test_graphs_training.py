@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome, Server
 from ringproof.rehearsal.sources import open_upstream
@@ -166,7 +166,7 @@ def run(case: Case, upstream: Upstream, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_graphs_train_as_recorded(stage: Stage, case: Case) -> None:
+def test_graphs_train_as_recorded(stage: SessionServers, case: Case) -> None:
     engine = f"NVIDIA/TransformerEngine@{case.engine}" if case.engine else WHEEL
     upstream = stage.upstream(f"NVIDIA/Megatron-LM@{case.megatron}", engine)
     eager = stage.run(case.program(upstream, graphs=False))

@@ -17,12 +17,12 @@ from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.cli.rehearse import _brief
 from ringproof.errors import InputError
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import AttentionCall, Failure, Iteration, RankReport, Upstream
 from ringproof.rehearsal.rehearsing import estimate, find_script
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import Change, Small
+from ringproof.rehearsal.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.page import page
 from ringproof.rehearsal.verdict.path import read_path
@@ -47,7 +47,7 @@ def outcome(loss: float, comm_type: str = "p2p") -> Outcome:
 def variant(loss: float = 5.0, comm_type: str = "p2p") -> Variant:
     ran, reference = outcome(loss, comm_type), outcome(5.0)
     change = Change("--hidden-size", "4096", "64", "What <b>width</b> shows.")
-    small = Small("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "float32")
+    small = SmallProgram("pretrain_gpt.py", ARGUMENTS, {}, 2, (change,), "float32")
     return Variant(
         name="launch",
         source="train.sh:1",
@@ -310,7 +310,7 @@ torchrun --nproc-per-node 8 --nnodes ${NNODES:-2} pretrain_gpt.py $ARGS \\
     ],
 )
 def test_a_launch_from_script_to_verdict(
-    stage: Stage, tmp_path: Path, levels: str, code: int, said: str | None
+    stage: SessionServers, tmp_path: Path, levels: str, code: int, said: str | None
 ) -> None:
     upstream = stage.upstream("NVIDIA/Megatron-LM@dev")
     (tmp_path / "train.sh").write_text(f'LEVELS="{levels}"\n{SCRIPT}')

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from ringproof.rehearsal import running
-from ringproof.rehearsal.fixtures import RanksFailed, Stage
+from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
 
 MODULE = "checks.rehearsal.misbehaving"
 
 
-def failure(stage: Stage, function: str, argument: object) -> running.Failure:
+def failure(stage: SessionServers, function: str, argument: object) -> running.Failure:
     with pytest.raises(RanksFailed) as caught:
         stage.call(f"{MODULE}:{function}", 2, argument)
     return caught.value.failure
@@ -29,7 +29,7 @@ def failure(stage: Stage, function: str, argument: object) -> running.Failure:
     [("raise_on", "raised", "ValueError: rank 1 does not want to"), ("die_on", "died", "SIGKILL")],
 )
 def test_a_rank_that_fails_is_named_before_those_that_lost_it(
-    stage: Stage, function: str, kind: str, said: str
+    stage: SessionServers, function: str, kind: str, said: str
 ) -> None:
     found = failure(stage, function, 1)
     assert (found.kind, found.rank) == (kind, 1)
@@ -37,7 +37,7 @@ def test_a_rank_that_fails_is_named_before_those_that_lost_it(
 
 
 def test_a_hang_names_what_each_rank_waits_in(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: SessionServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "STILL_SECONDS", 2.0)
     found = failure(stage, "never_send", 1)
@@ -47,11 +47,11 @@ def test_a_hang_names_what_each_rank_waits_in(
     assert "misbehaving.py" in found.waiting[1]
 
 
-def test_a_request_may_be_waited_for_twice(stage: Stage) -> None:
+def test_a_request_may_be_waited_for_twice(stage: SessionServers) -> None:
     assert stage.call(f"{MODULE}:wait_twice", 2) == [1.0, 0.0]
 
 
-def test_what_a_rank_started_ends_with_it(stage: Stage) -> None:
+def test_what_a_rank_started_ends_with_it(stage: SessionServers) -> None:
     left = stage.call(f"{MODULE}:start_a_child", 2)
     deadline = time.monotonic() + 10
     while left and time.monotonic() < deadline:
@@ -67,13 +67,13 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_a_missing_stand_in_is_named_with_its_caller(stage: Stage) -> None:
+def test_a_missing_stand_in_is_named_with_its_caller(stage: SessionServers) -> None:
     found = failure(stage, "call_missing", "fused_multi_row_padding")
     assert found.symbol == "transformer_engine_torch.fused_multi_row_padding"
     assert "misbehaving.py" in found.message
 
 
-def test_the_words_of_a_parser_are_kept(stage: Stage) -> None:
+def test_the_words_of_a_parser_are_kept(stage: SessionServers) -> None:
     found = failure(stage, "refuse_an_option", None)
     assert found.message == "SystemExit: argument --sizes: invalid int value: '2 2'"
 
@@ -99,7 +99,7 @@ with Server(upstream) as server:
 
 @pytest.mark.slow
 def test_a_caller_keeps_its_variables_and_leaves_nothing_when_it_is_killed(
-    stage: Stage, tmp_path: Path
+    stage: SessionServers, tmp_path: Path
 ) -> None:
     """Deciding variables of the caller do not reach a rank; others do."""
     stage.upstream()  # so that nothing is downloaded below

@@ -11,7 +11,7 @@ from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.small.model import hybrid, listed, stages
 from ringproof.rehearsal.small.options import DROPPED, HALF, HARDWARE, QUANTIZED
-from ringproof.rehearsal.small.shrink import Small, shrink
+from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 
 MODEL = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
 --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192
@@ -25,7 +25,7 @@ ADDED = """--kv-channels --mock-data --vocab-size --make-vocab-size-divisible-by
 --varlen-mock-dataset-config-json --sft-mock-dataset-config-json"""
 
 
-def small(line: str, ranks: int, model: str = MODEL, **more: object) -> tuple[Small, Flags]:
+def small(line: str, ranks: int, model: str = MODEL, **more: object) -> tuple[SmallProgram, Flags]:
     words = tuple(f"{model} {line}".split())
     known = {word for word in (*words, *ADDED.split()) if word.startswith("--")}
     known |= {*DROPPED, *HALF, *HARDWARE, *QUANTIZED} - {"--unknown"}

@@ -25,7 +25,7 @@ from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import read_command
 from ringproof.rehearsal.program import Upstream
-from ringproof.rehearsal.smoke.pair import Setting, make_pair
+from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
@@ -471,7 +471,7 @@ def launched(checkout: Path, tmp_path: Path) -> Callable[[str, float], list[str]
         python.write_text(f"#!/bin/bash\n{body}\n")
         python.chmod(0o755)
         upstream = Upstream(checkout, "git:main", Path(), "", None)
-        setting = Setting(4, 1, upstream, True, tmp_path / "logs", str(python))
+        setting = PairSetting(4, 1, upstream, True, tmp_path / "logs", str(python))
         pair = make_pair("hcp", setting, skills=Path("skills"), steps=2)
         return run_pair(pair, timeout=timeout, progress=lambda *_: None)
 

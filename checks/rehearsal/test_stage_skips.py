@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.running import Servers
 
 
-def _stage(folder: Path) -> Stage:
-    return Stage({}, folder, Servers(folder), fetched=folder / "cache", offline=True)
+def _stage(folder: Path) -> SessionServers:
+    return SessionServers({}, folder, Servers(folder), fetched=folder / "cache", offline=True)
 
 
 def test_a_release_that_is_not_here_skips_and_does_not_fail(tmp_path: Path) -> None:

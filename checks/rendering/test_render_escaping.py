@@ -10,7 +10,7 @@ from markdown_it.token import Token
 
 from ringproof.harness.rendering.escaping import (
     WIDTH,
-    Safe,
+    SafeMarkdown,
     bullets,
     code,
     command_lines,
@@ -158,11 +158,13 @@ def test_long_commands_are_continued_between_words() -> None:
 
 
 def test_what_nobody_finished_is_escaped() -> None:
-    raw = ("a | *b* <!-- c -->", Safe("`d`"))
+    raw = ("a | *b* <!-- c -->", SafeMarkdown("`d`"))
     assert bullets(raw) == ("- a \\| \\*b\\* &lt;!-- c --&gt;", "- `d`")
     assert table(("x",), [raw])[2] == "| a \\| \\*b\\* &lt;!-- c --&gt; | `d` |"
 
 
 def test_only_finished_markdown_is_trusted() -> None:
-    assert isinstance(inline("x"), Safe)
-    assert not isinstance(Safe("x") + "y", Safe), "what is added to it is not trusted"
+    assert isinstance(inline("x"), SafeMarkdown)
+    assert not isinstance(SafeMarkdown("x") + "y", SafeMarkdown), (
+        "what is added to it is not trusted"
+    )

@@ -10,7 +10,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.harness.cards import Card, load_card
 from ringproof.harness.proofs.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 
 Given = Callable[[str], UpstreamTree]
@@ -37,7 +37,7 @@ def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
 
 
 @pytest.fixture(scope="session")
-def upstream_of(stage: Stage) -> Callable[[str], Upstream]:
+def upstream_of(stage: SessionServers) -> Callable[[str], Upstream]:
     """Megatron-LM at the commit that the dynamic CP card names, by key, on ranks without GPUs."""
     card = load_card(REPOSITORY / "cards" / "dynamic-context-parallel" / "card.yaml")
 
@@ -67,7 +67,7 @@ def card(request: pytest.FixtureRequest) -> Card:
 
 
 @pytest.fixture(scope="session")
-def graph_line(stage: Stage) -> Callable[[str], Upstream]:
+def graph_line(stage: SessionServers) -> Callable[[str], Upstream]:
     """Megatron-LM at the commit that the graph card names, by key, on the engine of its line."""
     card = load_card(REPOSITORY / "cards" / "dynamic-cp-cuda-graphs" / "card.yaml")
     slots = f"NVIDIA/TransformerEngine@{card.upstreams['transformer-engine-pr3353'].commit}"

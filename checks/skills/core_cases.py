@@ -1,6 +1,6 @@
 """Megatron-core's own groups and attention on Transformer Engine's own, in every rank.
 
-Called by `ringproof.rehearsal.fixtures.Stage.call` on four ranks. What Megatron hands over is
+Called by `SessionServers.call` on four ranks. What Megatron hands over is
 observed and computed with: each result is compared with dense attention in float64.
 """
 

@@ -1,6 +1,6 @@
 """What Megatron-LM's own code does around Dynamic CP, observed in ranks that imported it.
 
-Called by `ringproof.rehearsal.fixtures.Stage.call`. `observe`, `plans` and what concerns one packed
+Called by `SessionServers.call`. `observe`, `plans` and what concerns one packed
 sample run on one rank, `groups` on any number.
 """
 

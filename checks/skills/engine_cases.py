@@ -1,6 +1,6 @@
 """Transformer Engine's own context parallel attention on cases of the cards, in every rank.
 
-Called by `ringproof.rehearsal.fixtures.Stage.call`. Each case runs forward and backward through
+Called by `SessionServers.call`. Each case runs forward and backward through
 Transformer Engine's ``DotProductAttention`` and is compared with dense attention in float64; what
 upstream raises is reported with the function of Transformer Engine that raised it. All ranks of a
 case behave alike, so that one call can run many cases.

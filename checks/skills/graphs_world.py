@@ -1,6 +1,6 @@
 """What Megatron-LM's lines answer about CUDA graphs under Dynamic CP, asked of their own code.
 
-Called by `ringproof.rehearsal.fixtures.Stage.call`: `observe` on one rank, `stages` on four. What a
+Called by `SessionServers.call`: `observe` on one rank, `stages` on four. What a
 line lacks is reported as the error that asking for it raises.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 
 BANKS = ("megatron-lm-pr6479", "megatron-lm-pr5618")
@@ -26,7 +26,7 @@ Line = Callable[[str], Upstream]
 pytestmark = pytest.mark.timeout(300)  # the first test asks three lines
 
 
-def ask(stage: Stage, upstream: Upstream) -> Told:
+def ask(stage: SessionServers, upstream: Upstream) -> Told:
     found: Told = stage.call(f"{WORLD}observe", 1, upstream=upstream)[0]
     return found
 
@@ -35,17 +35,17 @@ def ask(stage: Stage, upstream: Upstream) -> Told:
 
 
 @pytest.fixture(scope="module")
-def pr6479(stage: Stage, graph_line: Line) -> Told:
+def pr6479(stage: SessionServers, graph_line: Line) -> Told:
     return ask(stage, graph_line("megatron-lm-pr6479"))
 
 
 @pytest.fixture(scope="module")
-def pr5618(stage: Stage, graph_line: Line) -> Told:
+def pr5618(stage: SessionServers, graph_line: Line) -> Told:
     return ask(stage, graph_line("megatron-lm-pr5618"))
 
 
 @pytest.fixture(scope="module")
-def dev(stage: Stage, graph_line: Line) -> Told:
+def dev(stage: SessionServers, graph_line: Line) -> Told:
     return ask(stage, graph_line("megatron-lm-dev"))
 
 
@@ -150,7 +150,7 @@ def test_5618_bounds_by_samples_alone_and_dev_by_the_present_count(told):
 
 
 @pytest.fixture(scope="module")
-def stages(stage: Stage, graph_line: Line) -> list[Told]:
+def stages(stage: SessionServers, graph_line: Line) -> list[Told]:
     """Four pipeline stages, from the first to the last."""
     found: list[Told] = stage.call(f"{WORLD}stages", 4, upstream=graph_line(BANKS[0]))
     return found
@@ -284,7 +284,7 @@ def test_only_the_banks_packers_know_the_capacity(told, line):
 
 
 @pytest.fixture(scope="module")
-def engine(stage: Stage, graph_line: Line) -> Told:
+def engine(stage: SessionServers, graph_line: Line) -> Told:
     """What pull request 3353 says."""
     found: list[Told] = stage.call(f"{WORLD}engine", 1, upstream=graph_line(BANKS[0]))
     return found[0]

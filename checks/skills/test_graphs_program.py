@@ -16,7 +16,7 @@ import pytest
 from checks.rehearsal.test_graphs_training import BANK, DYNAMIC, GRAPHS, MODEL, PACKED, ROPE, SCRIPT
 from checks.skills.commands import rehearsed
 from checks.skills.shared import REPOSITORY, blocks
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def launch(
-    stage: Stage,
+    stage: SessionServers,
     upstream: Upstream,
     ranks: int,
     more: str = "",
@@ -74,7 +74,7 @@ def message(outcome: Outcome) -> str:
 # --- the bank of a training, watched ---
 
 
-def watched(stage: Stage, upstream: Upstream) -> Outcome:
+def watched(stage: SessionServers, upstream: Upstream) -> Outcome:
     """A training on two pipeline stages of two ranks each, watched."""
     outcome = launch(stage, upstream, 4, TWO_STAGES, planted=(WATCH,))
     assert outcome.failure is None, outcome.failure
@@ -85,12 +85,12 @@ def watched(stage: Stage, upstream: Upstream) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def new_pipeline(stage: Stage, graph_line: Line) -> Outcome:
+def new_pipeline(stage: SessionServers, graph_line: Line) -> Outcome:
     return watched(stage, graph_line(BANKS[0]))
 
 
 @pytest.fixture(scope="module")
-def old_pipeline(stage: Stage, graph_line: Line) -> Outcome:
+def old_pipeline(stage: SessionServers, graph_line: Line) -> Outcome:
     return watched(stage, graph_line(BANKS[1]))
 
 

@@ -13,13 +13,13 @@ import pytest
 from checks.skills.commands import rehearsed
 from checks.skills.shared import REPOSITORY, blocks
 from ringproof.harness.cards import Card
-from ringproof.rehearsal.fixtures import Stage
+from ringproof.rehearsal.fixtures import SessionServers
 
 SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"
 
 
 @pytest.fixture(scope="module")
-def printed(stage: Stage, text: str) -> list[dict[str, Any]]:
+def printed(stage: SessionServers, text: str) -> list[dict[str, Any]]:
     """What each of four ranks reports of the snippets, with the sizes and without."""
     pitfalls = (SKILL / "references" / "pitfalls.md").read_text(encoding="utf-8")
     texts = blocks(text, "python") + blocks(pitfalls, "python")
@@ -52,7 +52,7 @@ def test_local_attention_of_dev_takes_all_gather_only(stage, card):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("line", ["megatron-lm-main", "megatron-lm-dev", "megatron-lm-r0.19"])
 def test_the_command_of_the_skill_trains_over_two_levels(
-    stage: Stage, text: str, card: Card, tmp_path, line
+    stage: SessionServers, text: str, card: Card, tmp_path, line
 ):
     """It starts, attends over both levels, and its losses are those of a run without CP.
 

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.running import run_here
-from ringproof.harness.stack.assess import Standing
+from ringproof.harness.stack.assess import StatementStatus
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -116,7 +116,7 @@ def test_a_checked_tree_holds(run: Run, tmp_path: Path) -> None:
 
 def test_standings_are_explained_where_they_are_first_seen(run: Run, tmp_path: Path) -> None:
     lines = run_here(tmp_path, ["stack", "checked/new"]).stdout.splitlines()
-    assert [line.split(": ")[0] for line in lines[:4]] == [one.value for one in Standing]
+    assert [line.split(": ")[0] for line in lines[:4]] == [one.value for one in StatementStatus]
     assert lines.index("") == 4
 
 

@@ -21,7 +21,7 @@ from ringproof.cli.train_log import LogFile
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.model.config import preset
-from ringproof.reference.planning.samples import Step, parse_samples
+from ringproof.reference.planning.samples import PlannedStep, parse_samples
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from ringproof.reference.training.banks import graphs_record, rank_record
 from ringproof.reference.training.records import (
@@ -67,7 +67,7 @@ def test_a_line_is_read_back_bit_by_bit() -> None:
 
 def test_the_planner_can_be_calibrated_from_it() -> None:
     (sample,) = parse_samples(json_line(STEP))
-    assert isinstance(sample, Step)
+    assert isinstance(sample, PlannedStep)
     assert sample.microbatches == STEP.microbatches
     assert sample.seconds == pytest.approx(STEP.step_seconds - STEP.planning_seconds)
 

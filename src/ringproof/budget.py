@@ -46,7 +46,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Part:
+class EstimatePart:
     """A part of an estimate: the option that decides it, its value, and bytes of all ranks."""
 
     option: str
@@ -65,7 +65,7 @@ class Estimate:
     """
 
     ranks: int
-    parts: Sequence[Part]
+    parts: Sequence[EstimatePart]
     ranks_option: str
     ranks_value: object
 
@@ -93,7 +93,7 @@ class Estimate:
                 f"{_ranks(self.ranks)} about {_gigabytes(self.bytes)}, and "
                 f"{_gigabytes(machine.free)} are free"
             )
-            ranks = Part(self.ranks_option, self.ranks_value, self.ranks * RANK_BYTES)
+            ranks = EstimatePart(self.ranks_option, self.ranks_value, self.ranks * RANK_BYTES)
             cause = max((*self.parts, ranks), key=lambda part: part.bytes)
             raise InputError(cause.option, cause.value, problem, "lower it, or use --force")
 

@@ -17,7 +17,7 @@ from ringproof.cli.rehearse import EngineOption
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.conform.result import Record
+    from ringproof.rehearsal.conform.result import ConformanceRecord
 
 TABLE_WIDTH = 160
 EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-tp2-sp"
@@ -96,7 +96,7 @@ def conform(
         raise typer.Exit(1)
 
 
-def _known(name: str) -> Record:
+def _known(name: str) -> ConformanceRecord:
     """The known upstream with this name, its short name or its commit."""
     from ringproof.rehearsal.conform.result import shipped
 

@@ -15,7 +15,7 @@ from ringproof.cli.options import JsonOption, KnowingFolderOption, seconds
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import Case, load_cases
+from ringproof.harness.evals.cases import EvalCase, load_cases
 from ringproof.harness.evals.running import Answer, Arm, ask_all, mean_scores
 from ringproof.harness.reports.printable import showable
 
@@ -49,12 +49,12 @@ def list_command(
     write_result(data, map(_listed, cases), json_path)
 
 
-def _listed(case: Case) -> str:
+def _listed(case: EvalCase) -> str:
     files = f"  with {', '.join(case.files)}" if case.files else ""
     return f"{case.skill:<31}{case.id:<34}{len(case.expectations):>2}{files}"
 
 
-def _row(case: Case) -> dict[str, Any]:
+def _row(case: EvalCase) -> dict[str, Any]:
     return {
         "skill": case.skill,
         "id": case.id,
@@ -119,7 +119,7 @@ def run(
 
 def _cases(
     folder: Path, skills: Sequence[str] | None, only: Sequence[str] | None
-) -> list[tuple[Case, Path]]:
+) -> list[tuple[EvalCase, Path]]:
     """The chosen cases, each with the folder of its skill."""
     found = [
         (case, folder / name)

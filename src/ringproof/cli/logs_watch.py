@@ -17,11 +17,11 @@ from ringproof.cli.options import JsonOption, seconds
 from ringproof.cli.output import write_json, write_text
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
-from ringproof.harness.logs.finding import Finding
+from ringproof.harness.logs.finding import RunFinding
 from ringproof.harness.logs.lines import STDIN
 from ringproof.harness.logs.training.series import Columns, parse_columns
 from ringproof.harness.logs.watching.following import Follower
-from ringproof.harness.logs.watching.watch import WATCHED, Step, StepReader, Watch
+from ringproof.harness.logs.watching.watch import WATCHED, StepLine, StepReader, Watch
 
 EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5
@@ -246,7 +246,7 @@ class _Run:
         self._show()
         return False
 
-    def _steps(self) -> Iterator[tuple[str, Step]]:
+    def _steps(self) -> Iterator[tuple[str, StepLine]]:
         for place, follower in enumerate(self._followers):
             for line in follower.lines():
                 if line is None:
@@ -261,7 +261,7 @@ class _Run:
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.write(last=False)
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
+    def _tell(self, findings: Sequence[RunFinding]) -> None:
         for finding in findings:
             self.display.say(finding_line(finding))
 

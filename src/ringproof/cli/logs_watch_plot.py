@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.harness.logs.finding import Finding
+from ringproof.harness.logs.finding import RunFinding
 from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
 from ringproof.harness.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Point, Watch
 
@@ -42,7 +42,7 @@ def histogram_text(watch: Watch) -> str:
     return f"{watch.cp_counted} {sizes}" if sizes else ""
 
 
-def finding_line(finding: Finding) -> str:
+def finding_line(finding: RunFinding) -> str:
     """Return a finding in one line."""
     return f"finding: {finding.code} at step {finding.step:,}: {finding.text}"
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringproof.budget import Estimate, Machine, Part
+from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.cli import ranks
 from ringproof.cli.options import ForceOption, given, named_by_option, seconds
 from ringproof.cli.output import write_result
@@ -191,7 +191,7 @@ def parity_estimate(case: ParityCase) -> Estimate:
     option, value = max(sizes, key=lambda size: size[1] or 0)
     if case.packed and case.seq_len > max(case.heads, case.head_dim):
         option, value = rows
-    parts = (Part(option, value, tensors), Part("--seq-len", case.seq_len, scores))
+    parts = (EstimatePart(option, value, tensors), EstimatePart("--seq-len", case.seq_len, scores))
     return Estimate(case.world, parts, "--nproc", case.world)
 
 

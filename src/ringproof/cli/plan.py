@@ -68,7 +68,7 @@ _Json = Annotated[
 
 
 @dataclass(frozen=True)
-class BatchOptions:
+class SharedPlanOptions:
     """The options that describe a batch and its machine, which planning and sweeping share.
 
     They are ``None`` or empty where not given.
@@ -150,9 +150,9 @@ class BatchOptions:
 
 
 _with_batch_options = with_parameters(
-    tuple(inspect.signature(BatchOptions, eval_str=True).parameters.values())
+    tuple(inspect.signature(SharedPlanOptions, eval_str=True).parameters.values())
 )
-"""Gives a command the `BatchOptions`; `PlanOptions.of` takes them from its context."""
+"""Gives a command the `SharedPlanOptions`; `PlanOptions.of` takes them from its context."""
 
 
 def _need_numpy() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ringproof.budget import Estimate, Machine, Part, check_seconds
+from ringproof.budget import Estimate, EstimatePart, Machine, check_seconds
 from ringproof.cli.lengths import read_bytes
 from ringproof.cli.plan_setup import PlanOptions, as_options, positive_numbers
 from ringproof.errors import InputError
@@ -60,9 +60,9 @@ def _check_budget(length: int, setting: StepCost) -> None:
     shape, machine = setting.shape, Machine.here()
     heads = max(shape.heads // setting.tp, 1)
     width = heads * (shape.head_dim + shape.v_head_dim)
-    Estimate(1, (Part("--measure", length, _COPIES * length * width * 4),), "--measure", 1).check(
-        machine
-    )
+    Estimate(
+        1, (EstimatePart("--measure", length, _COPIES * length * width * 4),), "--measure", 1
+    ).check(machine)
     seconds = length**2 * width * _OPERATIONS / _RATE
     check_seconds("--measure", length, seconds, _MOST_SECONDS)
 

@@ -21,7 +21,7 @@ _Flag = tuple[str, object]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MegatronSettings:
     """What Megatron-LM is to be set to.
 
     Attributes:
@@ -65,7 +65,7 @@ class Wanted:
         return -(-self.longest // self.padding) * self.padding
 
 
-def megatron_flags(wanted: Wanted, target: str) -> list[str]:
+def megatron_flags(wanted: MegatronSettings, target: str) -> list[str]:
     """Lines of a shell, remarks and then flags, for a target that `check_target` accepts."""
     check_target(target)
     special = _main_remarks(wanted) if target == "main" else _dynamic_remarks(wanted, target)
@@ -87,7 +87,7 @@ def check_target(target: str) -> None:
         raise InputError("--target", target, "is unknown", f"choose from {', '.join(TARGETS)}")
 
 
-def _flags(wanted: Wanted, target: str) -> Iterator[_Flag]:
+def _flags(wanted: MegatronSettings, target: str) -> Iterator[_Flag]:
     options, domain, graphs = wanted.options, wanted.domain, wanted.graphs
     if target == "main":
         yield "--hybrid-context-parallel", None
@@ -128,7 +128,7 @@ def _flags(wanted: Wanted, target: str) -> Iterator[_Flag]:
         yield "--eval-iters", 0
 
 
-def _dynamic_remarks(wanted: Wanted, target: str) -> Iterator[str]:
+def _dynamic_remarks(wanted: MegatronSettings, target: str) -> Iterator[str]:
     """Of dev, or of the pull request."""
     graphs, planner = wanted.graphs, "dev" if target == "dev" else "it"
     if target == "dev":
@@ -161,7 +161,7 @@ def _graph_remarks(graphs: GraphCapacity, pp: int) -> Iterator[str]:
     yield "needs Transformer Engine 2.9, better 2.18; unproven on GPUs here"
 
 
-def _main_remarks(wanted: Wanted) -> Iterator[str]:
+def _main_remarks(wanted: MegatronSettings) -> Iterator[str]:
     options, domain = wanted.options, wanted.domain
     yield "Megatron-LM 0.16.x; 0.17 to main take these flags and fail in the first step: use dev"
     yield "the loss function has to return three values; evaluation is off"
@@ -177,7 +177,7 @@ def _main_remarks(wanted: Wanted) -> Iterator[str]:
         yield "refused there: latent attention (MLA)"
 
 
-def _general_remarks(wanted: Wanted) -> Iterator[str]:
+def _general_remarks(wanted: MegatronSettings) -> Iterator[str]:
     ranks, cp_sizes = wanted.domain.ranks, wanted.domain.cp_sizes
     if ranks & (ranks - 1):
         yield f"not supported there: a domain of {ranks} ranks, no power of two; do not run"

@@ -13,7 +13,7 @@ from ringproof.cli.plan_result import Baseline, Result
 from ringproof.cli.plan_text import amount, graph_lines
 from ringproof.reference.planning.domain import IntArray
 from ringproof.reference.planning.lengths import plain
-from ringproof.reference.planning.simulate import Block, Timeline
+from ringproof.reference.planning.simulate import BusyInterval, Timeline
 
 _ANCHORS = (
     *((68, 119, 190), (34, 160, 150), (122, 180, 70), (240, 180, 40), (226, 105, 50)),
@@ -190,7 +190,7 @@ def drawing(line: Timeline, lengths: IntArray, sizes: Sequence[int]) -> Drawing:
     )
 
 
-def _rows(blocks: Sequence[Block], per_row: int) -> Iterator[tuple[Block, ...]]:
+def _rows(blocks: Sequence[BusyInterval], per_row: int) -> Iterator[tuple[BusyInterval, ...]]:
     """Groups that share a rectangle: neighbours in a row of ranks, if they are smaller than it."""
     by_microbatch = groupby(blocks, key=lambda block: block.microbatch)
     for _, found in by_microbatch:
@@ -205,7 +205,7 @@ def _rows(blocks: Sequence[Block], per_row: int) -> Iterator[tuple[Block, ...]]:
 
 
 def _drawn(
-    together: Sequence[Block], lengths: Sequence[int], places: dict[int, int]
+    together: Sequence[BusyInterval], lengths: Sequence[int], places: dict[int, int]
 ) -> tuple[Any, ...]:
     groups = [block.group for block in together]
     members = [sequence for group in groups for sequence in group.sequences]

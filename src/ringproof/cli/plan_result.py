@@ -11,7 +11,7 @@ import numpy as np
 
 from ringproof.cli import plan_setup
 from ringproof.cli.lengths import read_lengths
-from ringproof.cli.plan_flags import Wanted, megatron_flags
+from ringproof.cli.plan_flags import MegatronSettings, megatron_flags
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.errors import InputError
 from ringproof.reference.graphs import sizing
@@ -131,7 +131,7 @@ class Result:
     def flags(self, target: str) -> list[str]:
         """Flags of Megatron-LM for this plan; see `megatron_flags`."""
         longest, comm = int(self.lengths.values.max()), self.options.comm or plan_setup.DEFAULT_COMM
-        made = Wanted(
+        made = MegatronSettings(
             self.options, self.domain, longest, len(self.lengths), comm, graphs=self.graphs
         )
         return megatron_flags(made, target)

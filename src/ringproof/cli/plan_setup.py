@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ringproof.budget import Estimate, Machine, Part, check_seconds
+from ringproof.budget import Estimate, EstimatePart, Machine, check_seconds
 from ringproof.cli.lengths import read_bytes, read_lengths
 from ringproof.cli.options import named_by_option
-from ringproof.cli.plan import BatchOptions
+from ringproof.cli.plan import SharedPlanOptions
 from ringproof.errors import InputError
 from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
@@ -59,8 +59,8 @@ Preset = TypeVar("Preset", ModelShape, Hardware)
 
 
 @dataclass(frozen=True)
-class PlanOptions(BatchOptions):
-    """The options of `BatchOptions`, and those that a sweep varies or does not have."""
+class PlanOptions(SharedPlanOptions):
+    """The options of `SharedPlanOptions`, and those that a sweep varies or does not have."""
 
     max_tokens_per_rank: int | None = None
     cp_sizes: str = "pow2"
@@ -266,8 +266,8 @@ def check_plan(sequences: int, ranks: int, batches: int) -> None:
         InputError: Names the option that decides it, the estimate and the limit.
     """
     parts = (
-        Part("--lengths", f"{sequences:,} sequences", sequences * _SEQUENCE_BYTES),
-        Part("--ranks", ranks, ranks * _RANK_BYTES),
+        EstimatePart("--lengths", f"{sequences:,} sequences", sequences * _SEQUENCE_BYTES),
+        EstimatePart("--ranks", ranks, ranks * _RANK_BYTES),
     )
     Estimate(1, parts, "--ranks", ranks).check(Machine.here())
     one = sequences * _SEQUENCE_SECONDS + ranks * _RANK_SECONDS
@@ -284,7 +284,7 @@ def check_sweep(sequences: int, settings: int) -> None:
     """
     held = sequences * settings * _SETTING_BYTES
     value = f"{settings:,} settings of {sequences:,} sequences"
-    part = Part("--max-tokens-per-rank", value, held)
+    part = EstimatePart("--max-tokens-per-rank", value, held)
     Estimate(1, (part,), "--max-tokens-per-rank", value).check(Machine.here())
     seconds = sequences * settings * _PLAN_SECONDS
     check_seconds("--max-tokens-per-rank", value, seconds, _MOST_SECONDS)

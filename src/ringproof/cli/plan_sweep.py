@@ -8,7 +8,7 @@ from typing import Any
 
 from ringproof.cli import plan_setup
 from ringproof.cli.output import told_to_wait, write_result
-from ringproof.cli.plan_flags import Wanted, check_target, megatron_flags, upstream_sizes
+from ringproof.cli.plan_flags import MegatronSettings, check_target, megatron_flags, upstream_sizes
 from ringproof.cli.plan_result import plan_capacity
 from ringproof.cli.plan_setup import PlanOptions
 from ringproof.cli.plan_text import amount
@@ -28,7 +28,7 @@ _GRAPH_HEADS = ("graph sequences", "graph rows")
 
 
 @dataclass(frozen=True)
-class Setting:
+class SweepPoint:
     """One point of a sweep, with CP sizes as the user wrote them.
 
     The communication type is empty where the cost model knows none.
@@ -44,21 +44,21 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Impossible:
+class InfeasiblePoint:
     """A setting for which there is no plan, and why."""
 
-    setting: Setting
+    setting: SweepPoint
     problem: str
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """The plan of a setting; of settings alike, the one with the first place is preferred.
 
     ``graphs`` is what graphs have to hold for it, if that was asked for.
     """
 
-    setting: Setting
+    setting: SweepPoint
     place: int
     domain: Domain
     plan: Plan
@@ -102,7 +102,7 @@ def run(
     flags = ["# no setting of this sweep is one of Megatron-LM's"]
     if usable is not None:
         longest, comm = int(lengths.values.max()), usable.setting.comm or plan_setup.DEFAULT_COMM
-        made = Wanted(options, usable.domain, longest, len(lengths), comm, usable.graphs)
+        made = MegatronSettings(options, usable.domain, longest, len(lengths), comm, usable.graphs)
         flags = megatron_flags(made, options.target)
     data = {
         "version": 1,
@@ -117,8 +117,8 @@ def run(
 
 
 def sweep(
-    lengths: IntArray, settings: Sequence[Setting], options: PlanOptions
-) -> tuple[Outcome | Impossible, ...]:
+    lengths: IntArray, settings: Sequence[SweepPoint], options: PlanOptions
+) -> tuple[SweepOutcome | InfeasiblePoint, ...]:
     """Plan the batch at every setting; one that is impossible is kept with its reason.
 
     Args:
@@ -134,34 +134,38 @@ def sweep(
         raise InputError("sweep", None, problem, "vary less at a time")
     outcomes = [_tried(lengths, one, place, options) for place, one in enumerate(settings)]
     first = outcomes[0]
-    if isinstance(first, Impossible) and not any(isinstance(one, Outcome) for one in outcomes):
+    if isinstance(first, InfeasiblePoint) and not any(
+        isinstance(one, SweepOutcome) for one in outcomes
+    ):
         problem = f"no setting is possible: {first.problem}"
         raise InputError("sweep", None, problem, "change budgets or sizes")
     return tuple(outcomes)
 
 
 def _tried(
-    lengths: IntArray, setting: Setting, place: int, options: PlanOptions
-) -> Outcome | Impossible:
+    lengths: IntArray, setting: SweepPoint, place: int, options: PlanOptions
+) -> SweepOutcome | InfeasiblePoint:
     if setting.comm != "a2a+p2p":
         options = replace(options, inner_size=None)
     try:
         domain = options.domain(setting.max_tokens_per_rank, setting.cp_sizes)
         plan = make_plan(lengths, domain, options.cost_model(setting.comm), options.goal())
     except InputError as error:
-        return Impossible(setting, str(error))
+        return InfeasiblePoint(setting, str(error))
     graphs = plan_capacity(options, plan, domain) if options.graphs else None
-    return Outcome(setting, place, domain, plan, graphs)
+    return SweepOutcome(setting, place, domain, plan, graphs)
 
 
 def recommend(
-    outcomes: Iterable[Outcome | Impossible], *, upstream: bool = False
-) -> Outcome | None:
+    outcomes: Iterable[SweepOutcome | InfeasiblePoint], *, upstream: bool = False
+) -> SweepOutcome | None:
     """The fastest setting; of those as good, the one with the smallest budget (least memory).
 
     With ``upstream``, only settings that Megatron-LM can be set to.
     """
-    done = [one for one in outcomes if isinstance(one, Outcome) and (one.upstream or not upstream)]
+    done = [
+        one for one in outcomes if isinstance(one, SweepOutcome) and (one.upstream or not upstream)
+    ]
     limit = AS_GOOD * min((one.plan.metrics.makespan for one in done), default=0.0)
     alike = [one for one in done if one.plan.metrics.makespan <= limit]
     return min(alike, key=lambda one: (one.setting.max_tokens_per_rank, one.place), default=None)
@@ -169,7 +173,7 @@ def recommend(
 
 def _settings(
     options: PlanOptions, budgets: str, size_sets: list[str] | None, comm_types: str
-) -> list[Setting]:
+) -> list[SweepPoint]:
     """All combinations, the preferred ones first; sets of sizes that are the same only once."""
     sets: dict[tuple[int, ...], str] = {}
     for spec in size_sets or ("pow2", "divisors"):
@@ -185,7 +189,7 @@ def _settings(
         types = [""]
     tried = plan_setup.positive_numbers(budgets, "--max-tokens-per-rank", digits=12, what="budgets")
     return [
-        Setting(budget, spec, comm)
+        SweepPoint(budget, spec, comm)
         for comm in dict.fromkeys(types)
         for spec in dict.fromkeys(_possible(options, comm, *item) for item in sets.items())
         for budget in dict.fromkeys(tried)
@@ -200,9 +204,9 @@ def _possible(options: PlanOptions, comm: str, sizes: tuple[int, ...], spec: str
     return ",".join(str(size) for size in sizes if heads % size == 0) or spec
 
 
-def _setting_data(one: Outcome | Impossible) -> dict[str, Any]:
+def _setting_data(one: SweepOutcome | InfeasiblePoint) -> dict[str, Any]:
     data = {**asdict(one.setting), "comm": one.setting.comm or None}
-    if isinstance(one, Impossible):
+    if isinstance(one, InfeasiblePoint):
         return {**data, "problem": one.problem}
     data |= {"megatron": one.upstream, "microbatches": len(one.plan.microbatches)}
     data["metrics"] = one.plan.metrics.as_json()
@@ -210,13 +214,15 @@ def _setting_data(one: Outcome | Impossible) -> dict[str, Any]:
 
 
 def _table(
-    outcomes: Sequence[Outcome | Impossible], best: Outcome | None, usable: Outcome | None
+    outcomes: Sequence[SweepOutcome | InfeasiblePoint],
+    best: SweepOutcome | None,
+    usable: SweepOutcome | None,
 ) -> Iterator[str]:
     """One line per setting, the fastest first; what is impossible comes last, with its reason.
 
     Then the recommendation in words.
     """
-    done = [one for one in outcomes if isinstance(one, Outcome)]
+    done = [one for one in outcomes if isinstance(one, SweepOutcome)]
     done.sort(key=lambda one: one.plan.metrics.makespan)
     chosen = [one.place for one in (best, usable) if one is not None]
     shown = [
@@ -234,7 +240,7 @@ def _table(
     if len(done) > len(shown):
         yield f"… {len(done) - len(shown)} slower ones; --json has all"
     for one in outcomes:
-        if isinstance(one, Impossible):
+        if isinstance(one, InfeasiblePoint):
             yield f"impossible: {one.setting}: {one.problem}"
     yield ""
     if best is not None:
@@ -245,7 +251,7 @@ def _table(
             yield f"for Megatron-LM: {usable.setting}: {slower:.2f} times as long"
 
 
-def _row(one: Outcome, mark: str) -> tuple[str, ...]:
+def _row(one: SweepOutcome, mark: str) -> tuple[str, ...]:
     metrics, setting, graphs = one.plan.metrics, one.setting, one.graphs
     row = (
         mark,

@@ -24,8 +24,8 @@ from ringproof.holding import held_folder
 if TYPE_CHECKING:
     from ringproof.rehearsal.program import Upstream
     from ringproof.rehearsal.smoke.commands import Job
-    from ringproof.rehearsal.smoke.judging import Verdict
-    from ringproof.rehearsal.smoke.pair import Pair, Setting
+    from ringproof.rehearsal.smoke.judging import SmokeVerdict
+    from ringproof.rehearsal.smoke.pair import Pair, PairSetting
 
 CLAIM = re.compile(r"([a-z0-9][-.a-z0-9]*):(/[\w./-]*)")
 ENGINE = "transformer-engine"
@@ -129,11 +129,11 @@ def megatron(
     """
     from ringproof.rehearsal.smoke import judging
     from ringproof.rehearsal.smoke.commands import Job, lines
-    from ringproof.rehearsal.smoke.pair import Setting, make_pair
+    from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 
     upstream = _upstream(repo, te, device, options.cache_folder(cache), offline)
     folder = (out or Path("build/smoke") / feature).resolve()
-    setting = Setting(nproc, nodes, upstream, device == "cpu", folder)
+    setting = PairSetting(nproc, nodes, upstream, device == "cpu", folder)
     pair = make_pair(feature, setting, skills=skills, steps=steps)
     if dry_run:
         typer.echo("\n".join(lines(pair, _endpoint(nodes, rendezvous))))
@@ -150,7 +150,7 @@ def megatron(
     _report(verdict, json_path, record)
 
 
-def _words(setting: Setting, device: str, steps: int) -> tuple[str, ...]:
+def _words(setting: PairSetting, device: str, steps: int) -> tuple[str, ...]:
     counts = ("--nproc", str(setting.nproc), "--nodes", str(setting.nodes), "--steps", str(steps))
     return (*counts, "--device", device)
 
@@ -235,7 +235,7 @@ def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]
         return tuple(running.run_pair(pair, timeout=timeout, progress=progress))
 
 
-def _report(verdict: Verdict, json_path: str, record: Path | None) -> None:
+def _report(verdict: SmokeVerdict, json_path: str, record: Path | None) -> None:
     from ringproof.harness.proofs.environment import read_environment
     from ringproof.rehearsal.smoke import judging
 

@@ -6,7 +6,7 @@ estimate is between 0.9 and 1.5 times the peak.
 
 from __future__ import annotations
 
-from ringproof.budget import Estimate, Part
+from ringproof.budget import Estimate, EstimatePart
 from ringproof.reference.training.options import TrainOptions
 
 _HELD = 64
@@ -25,9 +25,11 @@ def train_estimate(options: TrainOptions) -> Estimate:
     """Estimate a run."""
     layout, batch = options.parallel.layout, options.batch
     parts = (
-        Part("--mtp", options.model.mtp, _mtp_bytes(options)),
-        Part("--max-tokens-per-rank", batch.max_tokens_per_rank, _activation_bytes(options)),
-        Part("--global-batch", batch.global_batch, _batch_bytes(options)),
+        EstimatePart("--mtp", options.model.mtp, _mtp_bytes(options)),
+        EstimatePart(
+            "--max-tokens-per-rank", batch.max_tokens_per_rank, _activation_bytes(options)
+        ),
+        EstimatePart("--global-batch", batch.global_batch, _batch_bytes(options)),
         *_graph_parts(options),
     )
     name = max(("dp", "cp", "tp", "pp"), key=lambda axis: int(getattr(layout, axis)))
@@ -66,14 +68,14 @@ def _batch_bytes(options: TrainOptions) -> int:
     return options.parallel.layout.world_size * batch.global_batch * one
 
 
-def _graph_parts(options: TrainOptions) -> tuple[Part, ...]:
+def _graph_parts(options: TrainOptions) -> tuple[EstimatePart, ...]:
     """Scores of attention and metadata, which a captured graph keeps for each slot and CP size."""
     capacity = options.capacity
     if capacity is None:
         return ()
     config, ranks = options.model.config, options.parallel.layout.world_size
     entries = capacity.entries * _SEQUENCE_BYTES * ranks
-    sequences = Part("--graph-sequences", options.graphs.graph_sequences, entries)
+    sequences = EstimatePart("--graph-sequences", options.graphs.graph_sequences, entries)
     if options.graphs.graphs != "bank":
         return (sequences,)
     shape = config.attention or config.latent
@@ -83,5 +85,8 @@ def _graph_parts(options: TrainOptions) -> tuple[Part, ...]:
     one = layers * heads * rows * columns * _width(options) + _activation_bytes(options) // ranks
     pools = options.slots * one * ranks // options.parallel.layout.tp
     if options.slots > 1 and options.graphs.graph_slots:
-        return (sequences, Part("--graph-slots", options.graphs.graph_slots, pools))
-    return (sequences, Part("--max-tokens-per-rank", options.batch.max_tokens_per_rank, pools))
+        return (sequences, EstimatePart("--graph-slots", options.graphs.graph_slots, pools))
+    return (
+        sequences,
+        EstimatePart("--max-tokens-per-rank", options.batch.max_tokens_per_rank, pools),
+    )

@@ -18,7 +18,7 @@ BAD = (Effect.REFUSED, Effect.WRONG, Effect.FAILS, Effect.IDLE)
 
 
 @dataclass(frozen=True)
-class Finding:
+class BrokenRule:
     """A rule that is broken.
 
     Attributes:
@@ -42,7 +42,7 @@ class Examination:
     settings: Settings
     facts: Facts
     stack: Stack
-    findings: tuple[Finding, ...]
+    findings: tuple[BrokenRule, ...]
     repairs: Mapping[str, str | None]
 
     @property
@@ -74,7 +74,7 @@ def examine(settings: Settings, stack: Stack) -> Examination:
     for rule in RULES:
         effect = rule.effect_on(facts)
         if effect is not None and (says := rule.broken(facts)):
-            findings.append(Finding(rule, effect, str(says)))
+            findings.append(BrokenRule(rule, effect, str(says)))
             repairs.update(rule.repairs(facts))
     order = list(Effect)
     findings.sort(key=lambda finding: order.index(finding.effect))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.doctor.examine import Examination, Finding
+from ringproof.doctor.examine import BrokenRule, Examination
 from ringproof.doctor.facts import NEW, Facts, power_below
 from ringproof.doctor.repair import changes
 from ringproof.doctor.rules import Effect
@@ -38,7 +38,7 @@ def lines(examination: Examination, after: Examination) -> Iterator[str]:
     yield verdict(examination)
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding(finding: BrokenRule) -> Iterator[str]:
     rule = finding.rule
     yield f"{finding.effect.value}: {finding.says}"
     if rule.message and finding.effect in (Effect.REFUSED, Effect.FAILS):
@@ -146,7 +146,7 @@ def _data(examination: Examination, after: Examination) -> dict[str, Any]:
     }
 
 
-def _as_data(finding: Finding) -> dict[str, Any]:
+def _as_data(finding: BrokenRule) -> dict[str, Any]:
     rule = finding.rule
     return {
         "statement": rule.statement,

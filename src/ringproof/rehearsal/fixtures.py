@@ -39,7 +39,7 @@ class RanksFailed(AssertionError):
         super().__init__(f"rank {failure.rank} {failure.kind}: {failure.message}\n{log}")
 
 
-class Stage:
+class SessionServers:
     """Upstreams and their servers, for one test session.
 
     Args:
@@ -144,13 +144,13 @@ def _skipping_unavailable() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    """Upstream code on ranks without GPUs; see `Stage`."""
+) -> Iterator[SessionServers]:
+    """Upstream code on ranks without GPUs; see `SessionServers`."""
     entries: Sequence[str] = request.config.getoption(UPSTREAM_OPTION, default=None) or []
     cache = request.config.getoption(CACHE_OPTION, default=None)
     folder = tmp_path_factory.mktemp("rehearsal")
     with Servers(folder) as servers:
-        yield Stage(
+        yield SessionServers(
             parse_overrides(entries),
             folder,
             servers,

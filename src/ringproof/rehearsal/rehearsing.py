@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringproof.budget import Estimate, Machine, Part
+from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.errors import InputError
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import Failure, Program, Upstream, calling
 from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
 from ringproof.rehearsal.small.reference import reference
-from ringproof.rehearsal.small.shrink import Small, shrink
+from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.sources import open_upstream
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.path import read_path
@@ -233,7 +233,7 @@ class _Runs:
         self.options: frozenset[str] = frozenset()
 
     def described(
-        self, attempt: _Attempt, failure: Failure | None, small: Small | None = None,
+        self, attempt: _Attempt, failure: Failure | None, small: SmallProgram | None = None,
         outcome: Outcome | None = None,
     ) -> Variant:  # fmt: skip
         """Return a variant before it is compared with its reference."""
@@ -296,7 +296,7 @@ class _Runs:
             variant, reference=small, reference_outcome=expected, agreement=agreement
         )
 
-    def _run(self, attempt: _Attempt, small: Small, name: str, folder: str) -> Outcome:
+    def _run(self, attempt: _Attempt, small: SmallProgram, name: str, folder: str) -> Outcome:
         """Run a program, or return what became of the same program before."""
         key = (small.arguments, small.ranks, tuple(sorted(small.environment.items())))
         if key not in self._done:
@@ -317,7 +317,7 @@ class _Runs:
 
 def estimate(ranks: int, value: object, option: str = "--max-ranks") -> Estimate:
     """Estimate what the ranks of a rehearsal need; with ``option`` the user can lower them."""
-    held = Part(option, value, ranks * _HELD_BYTES)
+    held = EstimatePart(option, value, ranks * _HELD_BYTES)
     return Estimate(ranks, (held,), option, value)
 
 

@@ -25,7 +25,7 @@ class Effect(str, Enum):
     SLOW = "slow"
 
 
-class By(str, Enum):
+class RefusedBy(str, Enum):
     """Code that refuses a run before its first step."""
 
     PARSER = "the parser"
@@ -56,7 +56,7 @@ class Rule:
     """
 
     statement: str
-    ends: Effect | By
+    ends: Effect | RefusedBy
     broken: Callable[[Facts], object]
     remedy: str
     lines: tuple[str, ...] = ()
@@ -69,12 +69,12 @@ class Rule:
     @property
     def effect(self) -> Effect:
         """What happens to a run of Megatron-LM that breaks the rule."""
-        return Effect.REFUSED if isinstance(self.ends, By) else self.ends
+        return Effect.REFUSED if isinstance(self.ends, RefusedBy) else self.ends
 
     @property
     def by(self) -> str:
         """Code that refuses the run; empty for every other effect."""
-        return self.ends.value if isinstance(self.ends, By) else ""
+        return self.ends.value if isinstance(self.ends, RefusedBy) else ""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Rule:
         if self.lines and not facts.at(*self.lines):
             return None
         program = facts.settings.program
-        if program == "megatron" or self.ends not in (By.PARSER, By.ARGUMENTS):
+        if program == "megatron" or self.ends not in (RefusedBy.PARSER, RefusedBy.ARGUMENTS):
             return self.effect
         return Effect.REFUSED if facts.at(*self.checked_on) else self.unchecked
 

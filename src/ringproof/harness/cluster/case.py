@@ -114,7 +114,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class RankReport:
+class RankResult:
     """Result of a case on one rank.
 
     Args:
@@ -153,7 +153,7 @@ class RankFailure(RuntimeError):
 class RankRefusal(RankFailure):
     """A rank refused its input, and the others could not continue without it."""
 
-    def __init__(self, report: RankReport, others: str) -> None:
+    def __init__(self, report: RankResult, others: str) -> None:
         assert report.refused is not None, "another failure is none of these"
         self.refused = report.refused
         super().__init__(report.rank, report.error, report.traceback, others)

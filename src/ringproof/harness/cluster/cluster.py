@@ -27,7 +27,7 @@ from ringproof.harness.cluster.case import (
     ClusterOptions,
     check_timeout,
 )
-from ringproof.harness.cluster.watch import Watch, Worker
+from ringproof.harness.cluster.watch import CaseWatch, Worker
 
 WORKER_MODULE = "ringproof.harness.cluster.worker"
 
@@ -124,7 +124,7 @@ class Cluster:
             raise RuntimeError("this cluster's context has been left; open another")
         if not self._workers:
             self._start()
-        watch = Watch(
+        watch = CaseWatch(
             self._workers[:size],
             self.options.log_sink,
             limit,

@@ -20,7 +20,7 @@ from ringproof.harness.cluster.case import (
     LogSink,
     RankFailure,
     RankRefusal,
-    RankReport,
+    RankResult,
 )
 
 # Time after the first failure in which other ranks report how they ended, so that a rank that
@@ -64,7 +64,7 @@ class _Death:
         return f"exited with code {self.code}"
 
 
-class Watch:
+class CaseWatch:
     """Watches one case on some workers.
 
     Args:
@@ -90,7 +90,7 @@ class Watch:
         self._open_outputs = set(self._workers)
         self._stacks: dict[int, list[str]] = {}
         self._dumping: set[int] = set()
-        self._reports: dict[int, RankReport] = {}
+        self._reports: dict[int, RankResult] = {}
         self._deaths: dict[int, _Death] = {}
 
     def outcome(self) -> CaseOutcome:
@@ -174,7 +174,7 @@ class Watch:
             self._reports[rank] = pickle.loads(data)
         except Exception as error:  # unpickling a value may raise anything
             text = f"the value cannot be read: {type(error).__name__}: {error}"
-            self._reports[rank] = RankReport(rank, error=text, failed_at=time.monotonic())
+            self._reports[rank] = RankResult(rank, error=text, failed_at=time.monotonic())
 
     def _take_output(self, rank: int) -> None:
         chunk = os.read(self._workers[rank].output.fileno(), 1 << 16)

@@ -30,7 +30,7 @@ from ringproof.harness.cluster.case import (
     CaseFunction,
     ClusterOptions,
     RankContext,
-    RankReport,
+    RankResult,
 )
 from ringproof.harness.cluster.gpus import choose_backend, gpu_of, sharing_variables
 
@@ -90,7 +90,7 @@ def _run(rank: int, assignment: Assignment, control: connection.Connection) -> N
         sys.path[:] = assignment.module_path
         function, arguments = pickle.loads(assignment.payload)
         context = _join(rank, assignment)
-        report = pickle.dumps(RankReport(rank, value=function(context, **arguments)))
+        report = pickle.dumps(RankResult(rank, value=function(context, **arguments)))
         _leave(context)
     except Exception as error:
         report = pickle.dumps(_failure(rank, error))
@@ -99,7 +99,7 @@ def _run(rank: int, assignment: Assignment, control: connection.Connection) -> N
     control.send_bytes(report)
 
 
-def _failure(rank: int, error: Exception) -> RankReport:
+def _failure(rank: int, error: Exception) -> RankResult:
     failed_at = time.monotonic()
     text = " ".join(str(error).split())
     refused = None
@@ -110,7 +110,7 @@ def _failure(rank: int, error: Exception) -> RankReport:
     short = isinstance(error, MemoryError) or "can't allocate memory" in text
     if short and limit != resource.RLIM_INFINITY:
         text = f"{text}; rank {rank} reached its memory limit of {limit / 1e9:.1f} GB".lstrip("; ")
-    return RankReport(
+    return RankResult(
         rank,
         error=f"{type(error).__name__}: {text}" if text else type(error).__name__,
         traceback="".join(traceback.format_exception(error)),

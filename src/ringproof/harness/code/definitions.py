@@ -37,7 +37,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Summary:
+class DefinitionSummary:
     """What a reader of a card is told about when it changes.
 
     Attributes:
@@ -92,7 +92,7 @@ class Definition(ABC):
         """Split an expectation as `Words.chains` are split."""
 
     @abstractmethod
-    def summary(self) -> Summary:
+    def summary(self) -> DefinitionSummary:
         """Return what `changes` compares."""
 
     def fingerprint(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from ringproof.harness.code.definitions import (
     Definition,
-    Summary,
+    DefinitionSummary,
     UnparsableError,
     Words,
     chosen,
@@ -95,7 +95,7 @@ class PythonDefinition(Definition):
             found = filter(_is_docstring, ast.walk(root))
             yield from (_folded(cast("Any", node).value.value) for node in found)
 
-    def summary(self) -> Summary:
+    def summary(self) -> DefinitionSummary:
         """See `Definition`; the defaults of an option are the arguments of its call."""
         node = self.node
         counted = {
@@ -104,7 +104,7 @@ class PythonDefinition(Definition):
             "raises": _raised(node),
             "literals": _literals(node),
         }
-        return Summary(type(node).__name__, _parameters(node), _settings(node), counted)
+        return DefinitionSummary(type(node).__name__, _parameters(node), _settings(node), counted)
 
 
 _Members = Mapping[str, Sequence[PythonDefinition]]

@@ -78,7 +78,7 @@ class _Expected(_Strict):
     computed: str = ""
 
 
-class Expectation(_Expected):
+class Assertion(_Expected):
     """One assertion about an answer; ``text`` is the assertion in words."""
 
     text: str
@@ -94,7 +94,7 @@ _Expectations = dict[str, Annotated[tuple[_Expected, ...], BeforeValidator(_list
 
 
 @dataclass(frozen=True)
-class Case:
+class EvalCase:
     """One prompt.
 
     Attributes:
@@ -106,7 +106,7 @@ class Case:
     id: str
     prompt: str
     expected: str
-    expectations: tuple[Expectation, ...]
+    expectations: tuple[Assertion, ...]
     files: Mapping[str, bytes]
 
     @property
@@ -115,7 +115,7 @@ class Case:
         return self.id.startswith("negative-")
 
 
-def load_cases(skill: Path, card: Path) -> tuple[Case, ...]:
+def load_cases(skill: Path, card: Path) -> tuple[EvalCase, ...]:
     """Return the cases of a skill.
 
     Args:
@@ -163,7 +163,7 @@ def _wrong(path: Path, error: Exception) -> InputError:
     return InputError(str(path), None, problem, "correct it")
 
 
-def _case(skill: str, item: _Eval, path: Path, given: _Expectations, beside: Path) -> Case:
+def _case(skill: str, item: _Eval, path: Path, given: _Expectations, beside: Path) -> EvalCase:
     expected = given.get(item.id, ())
     if len(expected) != len(item.assertions):
         problem = f"has {len(item.assertions)} assertions and {len(expected)} expectations"
@@ -172,11 +172,11 @@ def _case(skill: str, item: _Eval, path: Path, given: _Expectations, beside: Pat
         problem = "expects nothing that an answer says, so that silence would do"
         raise InputError(str(beside), item.id, problem, "add `says` to one expectation")
     made = tuple(
-        Expectation.model_construct(text=text, **dict(one))
+        Assertion.model_construct(text=text, **dict(one))
         for text, one in zip(item.assertions, expected, strict=True)
     )
     files = {name: _file(path.parent, name) for name in item.files}
-    return Case(skill, item.id, item.prompt, item.expected_output, made, files)
+    return EvalCase(skill, item.id, item.prompt, item.expected_output, made, files)
 
 
 def _file(folder: Path, name: str) -> bytes:

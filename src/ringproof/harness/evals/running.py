@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ringproof.errors import InputError
 from ringproof.files import read_bounded
-from ringproof.harness.evals.cases import Case
+from ringproof.harness.evals.cases import EvalCase
 from ringproof.harness.proofs.progress import progress
 from ringproof.installing import AGENTS
 from ringproof.processes import contained
@@ -30,7 +30,7 @@ _NOT_GIVEN = ("evals", "__pycache__")
 class Arm:
     """A case, with the skill or without it."""
 
-    case: Case
+    case: EvalCase
     skill: Path | None
 
     @property
@@ -64,7 +64,7 @@ class Answer:
         return sum(self.met) / len(self.met)
 
 
-def judged(case: Case, answer: str) -> tuple[bool, ...]:
+def judged(case: EvalCase, answer: str) -> tuple[bool, ...]:
     """Return for each expectation whether an answer meets it.
 
     An answer that says nothing of what it must say meets none: what it leaves out is no merit then.

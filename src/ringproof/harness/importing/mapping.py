@@ -82,7 +82,7 @@ class Mapper:
             if comment not in self._used:
                 near = ".".join(str(part) for part in comment.location)
                 label = f"comment at {near}" if near else "comment"
-                said = Said(comment.location, label, comment.text)
+                said = SourceStatement(comment.location, label, comment.text)
                 self._claim("comment", said, hint=f"{near} {comment.text}")
 
     def _head(self) -> None:
@@ -116,7 +116,7 @@ class Mapper:
             beside = [item for item in self.source.comments if item.location[:2] == (key, topic)]
             self._used.update(beside)
             notes = "".join(f" (comment: {comment.text})" for comment in beside)
-            status = Said((key, topic), f"{key}.{topic}", f"{named}{notes}")
+            status = SourceStatement((key, topic), f"{key}.{topic}", f"{named}{notes}")
             ids = self._claim(key, status, hint=topic, prefix="status", reason=reason)
             if is_key(topic):
                 self.draft.validation_status[topic] = ids
@@ -183,7 +183,7 @@ class Mapper:
                 self._flat(key, item, place)
                 continue
             fields, rest = found
-            said = Said(place, key, " ".join(fields.values()))
+            said = SourceStatement(place, key, " ".join(fields.values()))
             name = fields.pop("name")
             if name and IDENTIFIER.fullmatch(name) is None:
                 fields["symptom"] = f"{name}: {fields['symptom']}"
@@ -206,10 +206,10 @@ class Mapper:
             label = said.label
             if under:  # the name of the entry instead of its position in the list
                 label = f"{under}{label.removeprefix(f'{key}.{place[-1]}')}"
-            self._claim(key, Said(said.location, label, said.text))
+            self._claim(key, SourceStatement(said.location, label, said.text))
 
     def _claim(
-        self, key: str, said: Said, *, hint: str = "", prefix: str = "", reason: str = ""
+        self, key: str, said: SourceStatement, *, hint: str = "", prefix: str = "", reason: str = ""
     ) -> list[str]:
         words = hint or said.label.removeprefix(key).strip(".") or said.text
         reason = self._reason(key, said, reason)
@@ -217,7 +217,7 @@ class Mapper:
         self._count(key, "claims", len(ids))
         return ids
 
-    def _reason(self, key: str, said: Said, reason: str = "") -> str:
+    def _reason(self, key: str, said: SourceStatement, reason: str = "") -> str:
         """Return why a statement is unproven, and the result for the code that it names."""
         notes = [reason or _REASONS.get(key, _OTHERWISE)]
         for mention in mentions_in(said.text):
@@ -264,7 +264,7 @@ def plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def without(said: Said, prefix: str) -> str:
+def without(said: SourceStatement, prefix: str) -> str:
     """Remove the label of a statement that its list already expresses."""
     deeper = said.label.removeprefix(prefix).removeprefix(".")
     return f"{deeper}: {said.text}" if deeper else said.text
@@ -320,7 +320,7 @@ def evidence_of(text: str, roots: Roots) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Said:
+class SourceStatement:
     """One statement of the source.
 
     Attributes:
@@ -341,7 +341,7 @@ class Said:
         return f"{self.label}:\n{self.text}" if "\n" in self.text else f"{self.label}: {self.text}"
 
 
-def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
+def flatten(value: object, location: Location, spell: Spell) -> Iterator[SourceStatement]:
     """Yield the statements in a value.
 
     Each scalar and each item of a list is a statement. The scalars of a mapping, together with its
@@ -355,7 +355,7 @@ def flatten(value: object, location: Location, spell: Spell) -> Iterator[Said]:
     else:
         none = isinstance(value, (list, Mapping))
         text = "(none)" if none else spell(location, value) or "(empty)"
-        yield Said(location, label(location), text)
+        yield SourceStatement(location, label(location), text)
 
 
 def label(location: Location) -> str:
@@ -363,11 +363,13 @@ def label(location: Location) -> str:
     return ".".join(part for part in location if isinstance(part, str))
 
 
-def _mapping(value: Mapping[str, object], location: Location, spell: Spell) -> Iterator[Said]:
+def _mapping(
+    value: Mapping[str, object], location: Location, spell: Spell
+) -> Iterator[SourceStatement]:
     flat = {key: item for key, item in value.items() if _is_flat(item)}
     if flat:
         pairs = (f"{key} = {_inline(item, (*location, key), spell)}" for key, item in flat.items())
-        yield Said(location, label(location), "; ".join(pairs))
+        yield SourceStatement(location, label(location), "; ".join(pairs))
     for key, item in value.items():
         if key not in flat:
             yield from flatten(item, (*location, key), spell)

@@ -18,7 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from ringproof.harness.cards.document import syntax_error
 from ringproof.harness.lint.skill import Skill
-from ringproof.harness.lint.source import Piece
+from ringproof.harness.lint.source import DocumentPiece
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -158,7 +158,7 @@ def check_commands(skill: Skill, program: Any) -> Iterator[Finding]:
                 yield source.finding("RP302", line, problem)
 
 
-def _numbered_commands(fence: Piece) -> Iterator[tuple[int, list[str]]]:
+def _numbered_commands(fence: DocumentPiece) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the words of each ringproof command."""
     joined = _CONTINUATION.sub(lambda match: " \x00", fence.text)  # \x00 keeps count of lines
     line = fence.line

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.harness.lint.rules import IDS
-from ringproof.harness.lint.source import Piece, SourceFile
+from ringproof.harness.lint.source import DocumentPiece, SourceFile
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -100,7 +100,7 @@ _UNSILENCEABLE = ("RP001", "RP002")
 
 
 @dataclass(frozen=True)
-class Silence:
+class SuppressionComment:
     """One comment."""
 
     path: str
@@ -116,17 +116,19 @@ class Silence:
         return inside and finding.rule in self.rules and bool(self.reason)
 
 
-def silences_of(source: SourceFile) -> Iterator[Silence]:
+def silences_of(source: SourceFile) -> Iterator[SuppressionComment]:
     """Every silencing comment of a file."""
     if "ringproof:" not in source.text:
         return
-    whole = Piece("", source.text, 1)
+    whole = DocumentPiece("", source.text, 1)
     for piece in (whole,) if source.body is None else source.of("hidden"):
         for match in _SILENCE.finditer(piece.text):
             line = piece.line + piece.text.count("\n", 0, match.start())
             first, last = _range(source, line, whole=bool(match["file"]))
             rules = frozenset(re.findall(r"RP\d+", match["rules"]))
-            yield Silence(source.shown, line, rules, first, last, (match["reason"] or "").strip())
+            yield SuppressionComment(
+                source.shown, line, rules, first, last, (match["reason"] or "").strip()
+            )
 
 
 def _range(source: SourceFile, line: int, *, whole: bool) -> tuple[int, int]:
@@ -141,13 +143,13 @@ def _range(source: SourceFile, line: int, *, whole: bool) -> tuple[int, int]:
 
 
 def apply_silences(
-    findings: Iterable[Finding], silences: Iterable[Silence]
+    findings: Iterable[Finding], silences: Iterable[SuppressionComment]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """What is left, with what is wrong about the comments themselves; and what was silenced."""
     all_silences = tuple(silences)
     left: list[Finding] = []
     silenced: list[Finding] = []
-    used: set[Silence] = set()
+    used: set[SuppressionComment] = set()
     for finding in findings:
         covering = [item for item in all_silences if item.covers(finding)]
         used.update(covering)
@@ -157,7 +159,7 @@ def apply_silences(
     return tuple(left), tuple(silenced)
 
 
-def _about(silence: Silence, used: bool) -> Iterator[Finding]:
+def _about(silence: SuppressionComment, used: bool) -> Iterator[Finding]:
     unknown = sorted(silence.rules - IDS)
     if not silence.reason:
         message = "write `ringproof: ignore RPnnn because REASON`; without a reason it is ignored"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ringproof.errors import InputError
 from ringproof.files import looks_binary, walk_folders
 from ringproof.harness.cards.document import YamlProblem, parse_yaml
-from ringproof.harness.lint.source import FRONTMATTER, Piece, SourceFile, parsed
+from ringproof.harness.lint.source import FRONTMATTER, DocumentPiece, SourceFile, parsed
 from ringproof.harness.reports.model import Finding
 from ringproof.harness.reports.printable import showable
 
@@ -64,7 +64,7 @@ class Skill:
     names: tuple[str, ...]
     unread: tuple[Finding, ...] = ()
 
-    def fences(self, languages: frozenset[str]) -> Iterator[tuple[SourceFile, Piece]]:
+    def fences(self, languages: frozenset[str]) -> Iterator[tuple[SourceFile, DocumentPiece]]:
         """Yield the fenced blocks in some languages, each with the file that it stands in."""
         for source in self.texts:
             found = (fence for fence in source.of("fence") if fence.language in languages)

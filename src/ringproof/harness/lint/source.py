@@ -29,7 +29,7 @@ _INLINE = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Piece:
+class DocumentPiece:
     """A piece of a document.
 
     Attributes:
@@ -61,10 +61,10 @@ class SourceFile:
     shown: str
     text: str
     body: str | None = None
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[DocumentPiece, ...] = ()
     blocks: tuple[tuple[int, int], ...] = ()
 
-    def of(self, *kinds: str) -> Iterator[Piece]:
+    def of(self, *kinds: str) -> Iterator[DocumentPiece]:
         """Yield the pieces of some kinds."""
         return (piece for piece in self.pieces if piece.kind in kinds)
 
@@ -91,21 +91,25 @@ def parsed(name: str, shown: str, text: str) -> SourceFile:
     pieces = (
         *_tokens(tokens, body),
         *_definition_comments(tokens, "\n".join(body)),
-        *(Piece("remark", line, at) for at, line in remarks if line.lstrip().startswith("#")),
+        *(
+            DocumentPiece("remark", line, at)
+            for at, line in remarks
+            if line.lstrip().startswith("#")
+        ),
     )
     outer = (token for token in tokens if token.level == 0 and token.map and token.nesting >= 0)
     blocks = tuple((token.map[0] + 1, token.map[1]) for token in outer if token.map)
     return SourceFile(name, shown, text, text[head.end() :] if head else text, pieces, blocks)
 
 
-def _tokens(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Piece]:
+def _tokens(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[DocumentPiece]:
     for token in tokens:
         if not token.map:
             continue
         first, last = token.map
         if token.type == "fence":
             language = (token.info.split() or [""])[0].lower().strip("{}.")
-            yield Piece("fence", token.content, first + 2, language)
+            yield DocumentPiece("fence", token.content, first + 2, language)
         elif token.type == "html_block":
             yield from _hidden(token.content, first)
         for child in token.children or ():
@@ -115,21 +119,21 @@ def _tokens(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Piece]:
             if child.type == "html_inline":
                 yield from _hidden(content, at)
             elif child.type in _INLINE:
-                yield Piece(_INLINE[child.type], content, at + 1)
+                yield DocumentPiece(_INLINE[child.type], content, at + 1)
 
 
-def _hidden(html: str, first: int) -> Iterator[Piece]:
+def _hidden(html: str, first: int) -> Iterator[DocumentPiece]:
     """Yield comments and invisible elements of HTML that starts on the line ``first``, from 0."""
     for pattern in (_COMMENT, _HIDDEN):
         for match in pattern.finditer(html):
             line = first + 1 + html.count("\n", 0, match.start())
-            yield Piece("hidden", match[pattern.groups], line)
+            yield DocumentPiece("hidden", match[pattern.groups], line)
 
 
-def _definition_comments(tokens: Sequence[Token], body: str) -> Iterator[Piece]:
+def _definition_comments(tokens: Sequence[Token], body: str) -> Iterator[DocumentPiece]:
     """Yield ``[//]: # (text)``, a link definition that nothing shows; not those inside of code."""
     code = [token.map for token in tokens if token.type in ("fence", "code_block") and token.map]
     for match in _DEFINITION_COMMENT.finditer(body):
         line = body.count("\n", 0, match.start())
         if not any(first <= line < last for first, last in code):
-            yield Piece("hidden", match[1], line + 1)
+            yield DocumentPiece("hidden", match[1], line + 1)

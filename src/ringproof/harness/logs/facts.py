@@ -1,7 +1,8 @@
 """What all lines of all logs say together: groups, how they were used, and what was configured.
 
 The tables grow with the number of groups and ranks, never with the length of the logs. Past their
-limits, which are far above any real run, further entries are left out and `Facts.overflow` is set.
+limits, which are far above any real run, further entries are left out and `LogFacts.overflow` is
+set.
 NCCL lines are joined to census lines by name and members. A traffic line names a rank and a group
 name; groups of one name share no rank, so that is enough.
 """
@@ -86,7 +87,7 @@ def dynamic_size(name: str) -> int | None:
 
 
 @dataclass
-class Group:
+class LoggedGroup:
     """One process group found in the logs.
 
     Attributes:
@@ -110,7 +111,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class EvidenceLine:
     """One line of a log that counts, and what it shows."""
 
     file: str
@@ -120,11 +121,11 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedGroups:
     """All groups of one name, of which there may be none."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[LoggedGroup, ...]
 
     @property
     def sizes(self) -> list[int]:
@@ -188,7 +189,7 @@ class NcclGroup:
                 return
 
 
-class Facts:
+class LogFacts:
     """What the logs show, before any judgement: `read` takes their lines, then all else is asked.
 
     Attributes:
@@ -210,7 +211,7 @@ class Facts:
         self._nccl: defaultdict[str, NcclGroup] = defaultdict(NcclGroup)  # by GUID
         self._places: set[tuple[str, int]] = set()  # members of all NCCL groups
         self._engine: Counter[EngineLine] = Counter()
-        self._samples: dict[tuple[str, str], list[Evidence]] = {}
+        self._samples: dict[tuple[str, str], list[EvidenceLine]] = {}
         # Every member of a group prints the same list of ranks.
         self._expand = lru_cache(maxsize=4096)(parse_ranks)
 
@@ -221,7 +222,7 @@ class Facts:
                 samples = self._samples.setdefault((group, shows), [])
                 if len(samples) < SAMPLES_PER_GROUP:
                     samples.append(
-                        Evidence(file, number, showable(shown.strip(), TEXT_LIMIT - 1), shows)
+                        EvidenceLine(file, number, showable(shown.strip(), TEXT_LIMIT - 1), shows)
                     )
 
     def _taken(self, text: str) -> Iterator[tuple[str, str, str]]:
@@ -297,7 +298,7 @@ class Facts:
         return tuple(sorted(self._engine.items(), key=repr))
 
     @cached_property
-    def evidence(self) -> tuple[Evidence, ...]:
+    def evidence(self) -> tuple[EvidenceLine, ...]:
         """The first lines of each kind, those on context-parallel groups first."""
         keys = sorted(self._samples, key=_importance)
         return tuple(evidence for key in keys for evidence in self._samples[key])
@@ -345,26 +346,26 @@ class Facts:
                     names.setdefault(rank, set()).update(group.descriptions)
         return names
 
-    def named(self, name: str) -> Named:
+    def named(self, name: str) -> NamedGroups:
         """Return the groups of one name."""
-        return Named(name, tuple(group for group in self.groups if group.name == name))
+        return NamedGroups(name, tuple(group for group in self.groups if group.name == name))
 
     @cached_property
-    def flat(self) -> Named:
+    def flat(self) -> NamedGroups:
         """The flat CP groups."""
         return self.named(FLAT_GROUP)
 
     @cached_property
-    def levels(self) -> tuple[Named, ...]:
+    def levels(self) -> tuple[NamedGroups, ...]:
         """The hierarchical levels seen, inner first."""
         found = {level for group in self.groups if (level := level_of(group.name)) is not None}
         return tuple(self.named(level_name(level)) for level in sorted(found))
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[LoggedGroup, ...]:
         """Every group found, context-parallel ones first."""
         groups = [
-            Group(name, ranks, len(ranks), backend)
+            LoggedGroup(name, ranks, len(ranks), backend)
             for name, known in self._census.items()
             for ranks, backend in known.items()
         ]
@@ -377,11 +378,11 @@ class Facts:
         }
         for nccl in self._nccl.values():
             groups += _add_nccl(index, nccl)
-        strangers: dict[str, Group] = {}
+        strangers: dict[str, LoggedGroup] = {}
         for (name, rank), sent in self._sent.items():
             group = index.get((name, rank)) or strangers.get(name)
             if group is None:
-                group = strangers[name] = Group(name, None, None, None)
+                group = strangers[name] = LoggedGroup(name, None, None, None)
                 groups.append(group)
             group.bytes_sent += sent
             group.operations.update(self._operations[name, rank])
@@ -400,20 +401,22 @@ def _marker_pieces(text: str) -> list[tuple[str, str]]:
     ]
 
 
-def _add_nccl(index: dict[tuple[str, int], Group], nccl: NcclGroup) -> Iterator[Group]:
+def _add_nccl(index: dict[tuple[str, int], LoggedGroup], nccl: NcclGroup) -> Iterator[LoggedGroup]:
     """Enter an NCCL group into the known groups, and yield those that are new."""
     ranks = nccl.ranks
     for name in sorted(nccl.descriptions):
         group = _matching(index, name, nccl)
         if group is None:
-            group = Group(name, ranks, nccl.size, "nccl")
+            group = LoggedGroup(name, ranks, nccl.size, "nccl")
             yield group
             index.update({(name, rank): group for rank in ranks or ()})
         if nccl.built and not nccl.eager:
             group.strength = max(group.strength, Strength.COMMUNICATOR)
 
 
-def _matching(index: dict[tuple[str, int], Group], name: str, nccl: NcclGroup) -> Group | None:
+def _matching(
+    index: dict[tuple[str, int], LoggedGroup], name: str, nccl: NcclGroup
+) -> LoggedGroup | None:
     """Return the group already known that has this name and these members, if any."""
     for place, rank in nccl.members.items():
         group = None if rank is None else index.get((name, rank))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Finding(NamedTuple):
+class RunFinding(NamedTuple):
     """Something that speaks against a run: its kind, a sentence, and the step where it was seen."""
 
     code: str

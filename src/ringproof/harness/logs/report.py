@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from ringproof.harness.logs.facts import (
-    Facts,
-    Group,
+    LogFacts,
+    LoggedGroup,
     dynamic_size,
     is_context_parallel,
 )
-from ringproof.harness.logs.finding import Finding
+from ringproof.harness.logs.finding import RunFinding
 from ringproof.harness.logs.lines import Scan, opened
 from ringproof.harness.logs.parsing import NEEDLES, engine_text
 from ringproof.harness.logs.verdict import (
@@ -41,10 +41,10 @@ class GroupsReport:
         files: Path, lines and bytes of each file; bytes are those of the text, once unpacked.
     """
 
-    facts: Facts
+    facts: LogFacts
     decision: Decision
     expectation: Expectation
-    findings: tuple[Finding, ...]
+    findings: tuple[RunFinding, ...]
     warnings: tuple[str, ...]
     files: tuple[dict[str, Any], ...]
 
@@ -62,7 +62,7 @@ def read_groups(
     Raises:
         InputError: A file is missing, unreadable, not a file, or not gzip data.
     """
-    facts = Facts()
+    facts = LogFacts()
     counts: list[dict[str, Any]] = []
     notes: list[str] = []
     for path in dict.fromkeys(paths):
@@ -102,9 +102,9 @@ def as_json(report: GroupsReport) -> dict[str, Any]:
     }
 
 
-def _bounded(groups: Sequence[Group]) -> list[Group]:
+def _bounded(groups: Sequence[LoggedGroup]) -> list[LoggedGroup]:
     """Return the first groups, up to `MAX_GROUPS` and `MAX_RANKS` members in all."""
-    kept: list[Group] = []
+    kept: list[LoggedGroup] = []
     members = 0
     for group in groups[:MAX_GROUPS]:
         members += len(group.ranks or ())
@@ -114,7 +114,7 @@ def _bounded(groups: Sequence[Group]) -> list[Group]:
     return kept
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: LoggedGroup) -> dict[str, Any]:
     return {
         "name": group.name,
         "ranks": group.ranks,
@@ -132,8 +132,8 @@ def as_text(report: GroupsReport) -> Iterator[str]:
     sizes = "x".join("?" if size is None else str(size) for size in decision.level_sizes)
     levels = f"  level sizes {sizes} (inner first)" if sizes else ""
     yield f"verdict: {decision.verdict.value}  proof: {decision.proof.value}{levels}"
-    named: dict[str, list[Group]] = {}
-    others: list[Group] = []
+    named: dict[str, list[LoggedGroup]] = {}
+    others: list[LoggedGroup] = []
     for group in facts.groups:
         shown = is_context_parallel(group.name) or dynamic_size(group.name) is not None
         (named.setdefault(group.name, []) if shown else others).append(group)
@@ -155,7 +155,7 @@ def as_text(report: GroupsReport) -> Iterator[str]:
         yield "as expected"
 
 
-def _line(name: str, alike: Sequence[Group]) -> str:
+def _line(name: str, alike: Sequence[LoggedGroup]) -> str:
     """Return how many groups have one name, how large, the first ranks, and their use."""
     sizes = sorted({group.size for group in alike if group.size is not None})
     operations: Counter[str] = Counter()

@@ -27,15 +27,15 @@ from math import prod
 from ringproof.errors import InputError, check_name
 from ringproof.harness.logs.facts import (
     FLAT_GROUP,
-    Facts,
-    Group,
-    Named,
+    LogFacts,
+    LoggedGroup,
+    NamedGroups,
     Strength,
     dynamic_size,
     level_name,
     level_of,
 )
-from ringproof.harness.logs.finding import Finding
+from ringproof.harness.logs.finding import RunFinding
 from ringproof.harness.logs.parsing import engine_text
 from ringproof.reference.topology.census_line import format_ranks
 from ringproof.reference.topology.dynamic_catalogue import DOMAIN
@@ -77,7 +77,7 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
 
-def decide(facts: Facts) -> Decision:
+def decide(facts: LogFacts) -> Decision:
     """Apply the rules."""
     if facts.traffic_names:
         return _by_groups(facts, Basis.TRAFFIC)
@@ -92,7 +92,7 @@ def decide(facts: Facts) -> Decision:
     return _by_creation(facts)
 
 
-def _by_groups(facts: Facts, proof: Basis) -> Decision:
+def _by_groups(facts: LogFacts, proof: Basis) -> Decision:
     """Judge the groups by one kind of evidence."""
     sizes = tuple(level.size for level in facts.levels)
     used = [level for level in facts.levels if _shown(level, proof)]
@@ -117,7 +117,7 @@ def _by_groups(facts: Facts, proof: Basis) -> Decision:
     return Decision(ParallelKind.NONE, proof, sizes, (), warnings)
 
 
-def _shown(named: Named, proof: Basis) -> bool:
+def _shown(named: NamedGroups, proof: Basis) -> bool:
     """Whether evidence shows groups of one name in use, by more than one rank each.
 
     An unknown size passes only where something ran on the groups.
@@ -131,7 +131,7 @@ def _shown(named: Named, proof: Basis) -> bool:
     return named.size is not None
 
 
-def _by_creation(facts: Facts) -> Decision:
+def _by_creation(facts: LogFacts) -> Decision:
     decision = _by_groups(facts, Basis.CREATION)
     if decision.verdict is not ParallelKind.HIERARCHICAL:
         unsized = [named.name for named in _context_parallel(facts) if named.size is None]
@@ -149,7 +149,7 @@ def _by_creation(facts: Facts) -> Decision:
     return replace(decision, verdict=ParallelKind.FLAT, active=active, warnings=(warning,))
 
 
-def _by_engine(facts: Facts) -> Decision:
+def _by_engine(facts: LogFacts) -> Decision:
     """Judge by what Transformer Engine says it runs; NCCL evidence of use adds what it shows."""
     parallel = [line for line, _ in facts.engine if line.context_parallel]
     groups = _by_groups(facts, Basis.COMMUNICATORS)
@@ -178,7 +178,7 @@ def _by_engine(facts: Facts) -> Decision:
     )
 
 
-def _without_engine(facts: Facts, groups: Decision) -> Decision:
+def _without_engine(facts: LogFacts, groups: Decision) -> Decision:
     """Transformer Engine never ran with context parallelism; another attention still may have."""
     if facts.communicators_logged and groups.verdict is not ParallelKind.NONE:
         return groups
@@ -191,7 +191,7 @@ def _without_engine(facts: Facts, groups: Decision) -> Decision:
     return Decision(ParallelKind.NONE, Basis.COMMUNICATORS, groups.level_sizes, (), warning)
 
 
-def _context_parallel(facts: Facts) -> list[Named]:
+def _context_parallel(facts: LogFacts) -> list[NamedGroups]:
     return [*facts.levels, *([facts.flat] if facts.flat.groups else [])]
 
 
@@ -279,7 +279,9 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tuple[Finding, ...]:
+def findings(
+    facts: LogFacts, decision: Decision, expectation: Expectation
+) -> tuple[RunFinding, ...]:
     """Return everything that speaks against the run."""
     found = {
         "unexpected": _against_expectation(decision, expectation),
@@ -293,7 +295,7 @@ def findings(facts: Facts, decision: Decision, expectation: Expectation) -> tupl
         "dynamic-group": _malformed_dynamic(facts),
         "dynamic-sizes": _dynamic_sizes(facts.groups, expectation),
     }
-    return tuple(Finding(code, text) for code, texts in found.items() for text in texts)
+    return tuple(RunFinding(code, text) for code, texts in found.items() for text in texts)
 
 
 def _against_expectation(decision: Decision, expectation: Expectation) -> Iterator[str]:
@@ -314,7 +316,7 @@ def _unused(decision: Decision, expectation: Expectation) -> Iterator[str]:
         yield "the logs do not show that any context-parallel group was used"
 
 
-def _mixed_attention(facts: Facts, expectation: Expectation) -> Iterator[str]:
+def _mixed_attention(facts: LogFacts, expectation: Expectation) -> Iterator[str]:
     """Attention without CP beside attention with it; Dynamic CP may choose groups of one rank."""
     mixed = len({line.context_parallel for line, _ in facts.engine}) == 2
     if mixed and 1 not in (expectation.dynamic_sizes or ()):
@@ -322,7 +324,7 @@ def _mixed_attention(facts: Facts, expectation: Expectation) -> Iterator[str]:
         yield f"Transformer Engine {what}: {engine_text(facts.engine)}"
 
 
-def _sizes_that_disagree(facts: Facts) -> Iterator[str]:
+def _sizes_that_disagree(facts: LogFacts) -> Iterator[str]:
     """Groups of one name and different sizes; levels whose product is not the CP group's size."""
     for named in (*facts.levels, facts.flat):
         sizes = sorted(set(named.sizes))
@@ -336,7 +338,7 @@ def _sizes_that_disagree(facts: Facts) -> Iterator[str]:
             yield f"the level sizes {text} make {product}, the CP group has {facts.flat.size} ranks"
 
 
-def _places(groups: Sequence[Group]) -> dict[int, tuple[int, int]]:
+def _places(groups: Sequence[LoggedGroup]) -> dict[int, tuple[int, int]]:
     """Return the place of each rank in its group: the group's first rank, and the index."""
     return {
         rank: (group.ranks[0], index)
@@ -346,7 +348,7 @@ def _places(groups: Sequence[Group]) -> dict[int, tuple[int, int]]:
     }
 
 
-def _misplaced(facts: Facts) -> Iterator[str]:
+def _misplaced(facts: LogFacts) -> Iterator[str]:
     """A level joins ranks whose places in the flat CP group are the inner sizes' product apart.
 
     The first size is the inner one, so level 0 joins neighbours. Anything else means that the
@@ -375,7 +377,7 @@ def _apart(ranks: Sequence[int], place: Mapping[int, tuple[int, int]], stride: i
     return len({home for home, _ in places}) > 1 or bool(steps - {stride})
 
 
-def _swapped_roles(facts: Facts, decision: Decision) -> Iterator[str]:
+def _swapped_roles(facts: LogFacts, decision: Decision) -> Iterator[str]:
     """In a2a+p2p the inner level exchanges heads (all-to-all), the outer one is a ring."""
     if decision.proof is Basis.TRAFFIC and decision.verdict is ParallelKind.HIERARCHICAL:
         for level, kind in zip(facts.levels, ("all_to_all", "send"), strict=False):
@@ -383,7 +385,7 @@ def _swapped_roles(facts: Facts, decision: Decision) -> Iterator[str]:
                 yield f"{level.name} carried no {kind}, which is its part in a2a+p2p"
 
 
-def _uneven_ranks(facts: Facts, decision: Decision) -> Iterator[str]:
+def _uneven_ranks(facts: LogFacts, decision: Decision) -> Iterator[str]:
     """Ranks whose own lines do not show what the verdict rests on."""
     if decision.verdict not in (ParallelKind.HIERARCHICAL, ParallelKind.FLAT):
         return
@@ -412,7 +414,7 @@ def _ranks_text(ranks: Sequence[int] | None) -> str:
     return text if len(text) <= _RANKS_TEXT_LIMIT else f"{text[:_RANKS_TEXT_LIMIT]}..."
 
 
-def _malformed_dynamic(facts: Facts) -> Iterator[str]:
+def _malformed_dynamic(facts: LogFacts) -> Iterator[str]:
     """Groups of Dynamic CP whose ranks are not those that their name and place promise."""
     place = _places(facts.named(DOMAIN).groups)
     for group in facts.groups:
@@ -429,12 +431,12 @@ def _malformed_dynamic(facts: Facts) -> Iterator[str]:
             yield f"{group.name} joins ranks {ranks}, no aligned run of the domain"
 
 
-def _dynamic_sizes(groups: Sequence[Group], expectation: Expectation) -> Iterator[str]:
+def _dynamic_sizes(groups: Sequence[LoggedGroup], expectation: Expectation) -> Iterator[str]:
     """What differs from the expected sizes, of which the whole domain is one."""
     wanted = expectation.dynamic_sizes
     if wanted is None:
         return
-    by_size: dict[int, list[Group]] = {}
+    by_size: dict[int, list[LoggedGroup]] = {}
     named = set()
     for group in groups:
         size = group.size if group.name == DOMAIN else dynamic_size(group.name)
@@ -460,7 +462,7 @@ def _aligned(ranks: Sequence[int], size: int, place: Mapping[int, tuple[int, int
     return first % size == 0 and [place[rank] for rank in ranks] == run
 
 
-def cautions(facts: Facts, decision: Decision) -> tuple[str, ...]:
+def cautions(facts: LogFacts, decision: Decision) -> tuple[str, ...]:
     """Return every warning, the verdict's own first."""
     return (
         *decision.warnings,
@@ -469,7 +471,7 @@ def cautions(facts: Facts, decision: Decision) -> tuple[str, ...]:
     )
 
 
-def _about_logs(facts: Facts, decision: Decision) -> Iterator[str]:
+def _about_logs(facts: LogFacts, decision: Decision) -> Iterator[str]:
     if decision.verdict is ParallelKind.UNKNOWN:
         yield f"the logs do not show which process groups there were; {HOW_TO_SEE_GROUPS}"
     if decision.proof is Basis.CREATION and decision.active:
@@ -494,7 +496,7 @@ def _about_logs(facts: Facts, decision: Decision) -> Iterator[str]:
         )
 
 
-def _about_configuration(facts: Facts, decision: Decision) -> Iterator[str]:
+def _about_configuration(facts: LogFacts, decision: Decision) -> Iterator[str]:
     """Where Megatron-LM's start-up lines say one thing and the groups another."""
     told = facts.configuration
     sizes = told.hierarchical_context_parallel_sizes or ()

@@ -40,7 +40,7 @@ _WORDS = re.compile(r"(?:[^\s'\"\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\")+")
 _URL_SAFE = "/:#@!$'*+,;=~-._%?"
 
 
-class Safe(str):
+class SafeMarkdown(str):
     """Finished Markdown. Templates escape everything else."""
 
     __slots__ = ()
@@ -58,7 +58,7 @@ def _shown(line: str) -> str:
     )
 
 
-def inline(text: str) -> Safe:
+def inline(text: str) -> SafeMarkdown:
     """Escape text within a line."""
     line, parts, end = visible(text), [], 0
     for match in _CODE.finditer(line):
@@ -67,20 +67,20 @@ def inline(text: str) -> Safe:
         parts += [_escaped(line, end, match.start()), code(match[1].strip())]
         end = match.end()
     parts.append(_escaped(line, end, len(line)))
-    return Safe("".join(parts))
+    return SafeMarkdown("".join(parts))
 
 
-def opening(text: str) -> Safe:
+def opening(text: str) -> SafeMarkdown:
     """Escape text at the start of a list's line, where more characters have a meaning."""
     safe = inline(text)
     match = _OPENING.match(safe)
     if match is None:
         return safe
     at = match.end() if match["number"] else 0
-    return Safe(f"{safe[:at]}\\{safe[at:]}")
+    return SafeMarkdown(f"{safe[:at]}\\{safe[at:]}")
 
 
-def code(text: str) -> Safe:
+def code(text: str) -> SafeMarkdown:
     """Return a code span that shows the text including spaces, also in a table."""
     line = _shown(_FOLDED.sub(" ", text))
     fence = "`" * (1 + max(map(len, _BACKTICKS.findall(line)), default=0))
@@ -88,12 +88,14 @@ def code(text: str) -> Safe:
     padded = "`" in line[:1] + line[-1:] or (line[:1] == line[-1:] == " " and line.strip())
     pad = " " if padded else ""
     piped = line.replace("|", "\\|")
-    return Safe(f"{fence}{pad}{piped}{pad}{fence}")
+    return SafeMarkdown(f"{fence}{pad}{piped}{pad}{fence}")
 
 
-def link(text: str, url: str) -> Safe:
+def link(text: str, url: str) -> SafeMarkdown:
     """Return a link with escaped text and target."""
-    return Safe(f"[{_PUNCTUATION.sub(_BACKSLASH, visible(text))}]({quote(url, safe=_URL_SAFE)})")
+    return SafeMarkdown(
+        f"[{_PUNCTUATION.sub(_BACKSLASH, visible(text))}]({quote(url, safe=_URL_SAFE)})"
+    )
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -110,8 +112,8 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(_finished, cells))} |"
 
 
-def _finished(text: str) -> Safe:
-    return text if isinstance(text, Safe) else inline(text)
+def _finished(text: str) -> SafeMarkdown:
+    return text if isinstance(text, SafeMarkdown) else inline(text)
 
 
 def fence(run: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from ringproof.harness.cards.model import (
 from ringproof.harness.cards.proof import ProofKind, parse_proof
 from ringproof.harness.rendering import escaping, versions
 from ringproof.harness.rendering.blocks import GeneratedBlock, nearest
-from ringproof.harness.rendering.escaping import Safe, code, inline
+from ringproof.harness.rendering.escaping import SafeMarkdown, code, inline
 
 _DAGGER = " †"
 _DAGGER_NOTE = (
@@ -75,7 +75,7 @@ class BlockRequest:
         return self.block.known(key, tuple(self.card.upstreams), "upstream of the card")
 
 
-Columns = Mapping[str, tuple[str, Callable[[BlockRequest, Any], Safe]]]
+Columns = Mapping[str, tuple[str, Callable[[BlockRequest, Any], SafeMarkdown]]]
 """Heading and cells of each column."""
 
 Style = tuple[Columns, Sequence[str]] | Callable[[Sequence[Any]], tuple[str, ...]]
@@ -130,7 +130,7 @@ def _by_id(part: str) -> Callable[[Card], Mapping[str, Any]]:
 # -- places in upstream --------------------------------------------------------------------------
 
 
-def _places(request: BlockRequest, anchor: Anchor, *, numbers: bool) -> Safe:
+def _places(request: BlockRequest, anchor: Anchor, *, numbers: bool) -> SafeMarkdown:
     """Return the versions that have an anchor, with line numbers or with permalinks."""
     cells = []
     card, lock, at = request.card, request.needed_lock(), request.upstreams("at")
@@ -142,8 +142,8 @@ def _places(request: BlockRequest, anchor: Anchor, *, numbers: bool) -> Safe:
     return _listed(cells)
 
 
-def _listed(parts: Sequence[Safe]) -> Safe:
-    return Safe(", ".join(parts) or "-")
+def _listed(parts: Sequence[SafeMarkdown]) -> SafeMarkdown:
+    return SafeMarkdown(", ".join(parts) or "-")
 
 
 _ANCHOR: Columns = MappingProxyType(
@@ -153,7 +153,7 @@ _ANCHOR: Columns = MappingProxyType(
         "path": ("path", lambda _, item: code(item.path)),
         "symbol": ("symbol", lambda _, item: code(item.symbol)),
         "role": ("what it does", lambda _, item: inline(item.short or item.role)),
-        "expects": ("contains", lambda _, item: Safe(", ".join(map(code, item.expects)))),
+        "expects": ("contains", lambda _, item: SafeMarkdown(", ".join(map(code, item.expects)))),
         "links": ("in", lambda request, item: _places(request, item, numbers=False)),
         "lines": ("in", lambda request, item: _places(request, item, numbers=True)),
     }
@@ -188,10 +188,10 @@ def _files(card: Card, items: Sequence[Anchor]) -> tuple[str, ...]:
     return escaping.table(("where", "path", "symbol"), rows)
 
 
-def _source(item: PackageUpstream | RepositoryUpstream) -> tuple[Safe, Safe]:
+def _source(item: PackageUpstream | RepositoryUpstream) -> tuple[SafeMarkdown, SafeMarkdown]:
     """Return where an upstream comes from, and the release or ref."""
     if isinstance(item, PackageUpstream):
-        return Safe(f"{code(item.package)} on PyPI"), code(item.version)
+        return SafeMarkdown(f"{code(item.package)} on PyPI"), code(item.version)
     return inline(item.repo), code(item.ref)
 
 
@@ -201,7 +201,10 @@ _UPSTREAM: Columns = MappingProxyType(
         "name": ("here called", lambda _, pair: inline(versions.label(pair[1]))),
         "source": ("source", lambda _, pair: _source(pair[1])[0]),
         "ref": ("ref or release", lambda _, pair: _source(pair[1])[1]),
-        "commit": ("commit", lambda _, pair: code(pair[1].commit) if pair[1].commit else Safe("-")),
+        "commit": (
+            "commit",
+            lambda _, pair: code(pair[1].commit) if pair[1].commit else SafeMarkdown("-"),
+        ),
     }
 )
 
@@ -243,9 +246,9 @@ def _version_matrix(request: BlockRequest) -> tuple[str, ...]:
     return (*made, *noted)[:-1]
 
 
-def _names(found: Mapping[str, bool]) -> Safe:
+def _names(found: Mapping[str, bool]) -> SafeMarkdown:
     names = ((code(short_symbol(symbol)), whole) for symbol, whole in found.items())
-    return _listed([name if whole else Safe(name + _DAGGER) for name, whole in names])
+    return _listed([name if whole else SafeMarkdown(name + _DAGGER) for name, whole in names])
 
 
 def short_symbol(symbol: str) -> str:
@@ -263,17 +266,17 @@ def _unproven(proof: tuple[str, ...]) -> str | None:
     return first.target if first.kind is ProofKind.UNPROVEN else None
 
 
-def _flagged(text: Safe, proof: tuple[str, ...]) -> Safe:
-    return text if _unproven(proof) is None else Safe(f"{text} *(unproven)*")
+def _flagged(text: SafeMarkdown, proof: tuple[str, ...]) -> SafeMarkdown:
+    return text if _unproven(proof) is None else SafeMarkdown(f"{text} *(unproven)*")
 
 
-def _proof(_: BlockRequest, item: Any) -> Safe:
+def _proof(_: BlockRequest, item: Any) -> SafeMarkdown:
     reason = _unproven(item.proof)
     if reason is not None:
-        return Safe(f"unproven: {inline(reason)}")
+        return SafeMarkdown(f"unproven: {inline(reason)}")
     kinds = {parse_proof(entry).kind for entry in item.proof}
     words = {ProofKind.PYTEST: "test", ProofKind.ANCHOR: "anchor"}
-    return Safe(", ".join(word for kind, word in words.items() if kind in kinds))
+    return SafeMarkdown(", ".join(word for kind, word in words.items() if kind in kinds))
 
 
 def _evidence(request: BlockRequest) -> tuple[str, ...]:
@@ -322,8 +325,8 @@ _SAID_STYLES: Mapping[str, Style] = MappingProxyType(
 def _pitfall(*, short: bool) -> Columns:
     """Return the columns of pitfalls, with their short texts where they have them."""
 
-    def cell(name: str) -> Callable[[BlockRequest, Pitfall], Safe]:
-        def text(_: BlockRequest, item: Pitfall) -> Safe:
+    def cell(name: str) -> Callable[[BlockRequest, Pitfall], SafeMarkdown]:
+        def text(_: BlockRequest, item: Pitfall) -> SafeMarkdown:
             brief = getattr(item.short, name, None) if short else None
             full = "; ".join(item.affects) if name == "affects" else getattr(item, name)
             return inline(full if brief is None else brief)

@@ -37,7 +37,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class VersionMatrix:
     """Names by version of one repository.
 
     Attributes:
@@ -123,7 +123,7 @@ def found_places(
 
 def matrices(
     card: Card, lock: Lock, *, only: Collection[str] | None = None, at: Collection[str] = ()
-) -> Iterator[Matrix]:
+) -> Iterator[VersionMatrix]:
     """Yield the version matrix of a card, a table for each repository.
 
     Args:
@@ -141,7 +141,7 @@ def matrices(
                 cells = tuple(_names(card, lock, here, version) for version in columns)
                 rows.append((row.about, cells))
         if rows:
-            yield Matrix(repository, columns, tuple(rows))
+            yield VersionMatrix(repository, columns, tuple(rows))
 
 
 def _names(

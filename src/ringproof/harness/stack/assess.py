@@ -21,7 +21,7 @@ PROVEN = "proven"
 """The verdict of a record that lets a statement hold elsewhere on its line."""
 
 
-class Standing(str, Enum):
+class StatementStatus(str, Enum):
     """What is known of a statement in a tree: its word, and a legend."""
 
     meaning: str
@@ -31,7 +31,7 @@ class Standing(str, Enum):
     BROKEN = "broken", "a symbol, or a text that must be in it, is not here"
     NOT_CHECKED = "not checked", "nothing proves it on this line, or it names no code to compare"
 
-    def __new__(cls, word: str, meaning: str) -> Standing:
+    def __new__(cls, word: str, meaning: str) -> StatementStatus:
         """Make a member whose value is its word."""
         member = str.__new__(cls, word)
         member._value_, member.meaning = word, meaning
@@ -39,11 +39,11 @@ class Standing(str, Enum):
 
 
 @dataclass(frozen=True)
-class Standpoint:
+class LineStatement:
     """A statement about the line of a tree, and what is known of it there."""
 
     statement: Statement
-    standing: Standing
+    standing: StatementStatus
     reason: str
 
 
@@ -72,10 +72,10 @@ class Assessment:
     product: Product
     recognition: Recognition
     nearest: Nearest | None
-    standpoints: tuple[Standpoint, ...]
+    standpoints: tuple[LineStatement, ...]
 
     @property
-    def counts(self) -> Counter[Standing]:
+    def counts(self) -> Counter[StatementStatus]:
         """Number of statements by standing."""
         return Counter(point.standing for point in self.standpoints)
 
@@ -104,12 +104,12 @@ def assess(
     nearest = None if lock is None else _nearest(line, lock, found)
     points = []
     for statement in (one for one in statements(card) if line.id in one.lines):
-        standing = Standing.NOT_CHECKED
+        standing = StatementStatus.NOT_CHECKED
         why = line.unread or "no checked commit or release is on this line"
         if nearest is not None:
             verdict = verdicts.get(statement.id, "without a record")
             standing, why = _standing(statement, found, nearest, verdict)
-        points.append(Standpoint(statement, standing, why))
+        points.append(LineStatement(statement, standing, why))
     return Assessment(skill, product, recognition, nearest, tuple(points))
 
 
@@ -132,27 +132,27 @@ def _nearest(line: UpstreamLine, lock: Lock, found: Mapping[str, Resolution]) ->
 
 def _standing(
     statement: Statement, found: Mapping[str, Resolution], nearest: Nearest, verdict: str
-) -> tuple[Standing, str]:
+) -> tuple[StatementStatus, str]:
     """Return what is known of a statement, and why."""
     anchors = [proof.target for proof in statement.proofs if proof.kind is ProofKind.ANCHOR]
     named = [found[anchor] for anchor in anchors if anchor in found]
     own = [resolution for resolution in named if resolution.anchor in nearest.holding]
     if named and not own:
         why = f"its code is not in {nearest.upstream}, the nearest that was checked"
-        return Standing.NOT_CHECKED, why
+        return StatementStatus.NOT_CHECKED, why
     broken = next((resolution for resolution in own if not resolution.holds), None)
     if broken is not None and broken.status is AnchorStatus.MISSING_EXPECTATION:
-        return Standing.BROKEN, broken.detail
+        return StatementStatus.BROKEN, broken.detail
     if broken is not None:
-        return Standing.BROKEN, f"{broken.symbol} in {broken.path}: {broken.status.value}"
+        return StatementStatus.BROKEN, f"{broken.symbol} in {broken.path}: {broken.status.value}"
     if verdict != PROVEN:
-        return Standing.NOT_CHECKED, f"{verdict} where it was checked"
+        return StatementStatus.NOT_CHECKED, f"{verdict} where it was checked"
     differing = next((one for one in own if one.anchor in nearest.differing), None)
     if differing is not None:
         why = f"{differing.symbol} in {differing.path} differs from {nearest.upstream}"
-        return Standing.CHANGED, why
+        return StatementStatus.CHANGED, why
     if own or not nearest.differing:
         what = "its anchored code" if own else "all anchored code"
-        return Standing.HOLDS, f"{what} is that of {nearest.upstream}"
+        return StatementStatus.HOLDS, f"{what} is that of {nearest.upstream}"
     why = f"names no code, and {len(nearest.differing)} anchors differ from {nearest.upstream}"
-    return Standing.NOT_CHECKED, why
+    return StatementStatus.NOT_CHECKED, why

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.harness.reports.printable import showable
-from ringproof.harness.stack.assess import Assessment, Standing
+from ringproof.harness.stack.assess import Assessment, StatementStatus
 from ringproof.harness.stack.products import ENGINE, MEGATRON, Product
 
 VERSION = 1
 _SHOWN = 6
-_WORDS = MappingProxyType({Standing.HOLDS.value: "hold"})
+_WORDS = MappingProxyType({StatementStatus.HOLDS.value: "hold"})
 """Words beside a count that are not those of the standing."""
 _NEEDED = MappingProxyType({MEGATRON: "Megatron-LM", ENGINE: "Transformer Engine"})
 
@@ -22,7 +22,9 @@ def stack_data(found: Sequence[tuple[str, Product, Sequence[Assessment]]]) -> di
     everything = [one for _, _, assessments in found for one in assessments]
     return {
         "version": VERSION,
-        "pass": all(one.recognition.line and not one.counts[Standing.BROKEN] for one in everything),
+        "pass": all(
+            one.recognition.line and not one.counts[StatementStatus.BROKEN] for one in everything
+        ),
         "products": [
             {
                 "given": name,
@@ -47,7 +49,7 @@ def _assessment_data(one: Assessment) -> dict[str, Any]:
         "unmet": dict(one.recognition.unmet),
         "trains": line and line.trains,
         "because": line and line.because,
-        "counts": {standing.value: one.counts[standing] for standing in Standing},
+        "counts": {standing.value: one.counts[standing] for standing in StatementStatus},
         "nearest": near
         and {
             "upstream": near.upstream,
@@ -91,7 +93,7 @@ def stack_lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
     What is said of statements is explained first.
     """
     if any(one["line"] for product in data["products"] for one in product["skills"]):
-        yield from (f"{standing.value}: {standing.meaning}" for standing in Standing)
+        yield from (f"{standing.value}: {standing.meaning}" for standing in StatementStatus)
         yield ""
     for product in data["products"]:
         commit = (product["commit"] or "")[:12]
@@ -114,7 +116,9 @@ def _details(one: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
     if near := one["nearest"]:
         differing = f"{len(near['differing'])} of {near['compared']} anchors differ"
         yield f"nearest checked: {near['upstream']}, {differing if near['differing'] else 'equal'}"
-    for standing in tuple(Standing) if verbose else (Standing.CHANGED, Standing.BROKEN):
+    for standing in (
+        tuple(StatementStatus) if verbose else (StatementStatus.CHANGED, StatementStatus.BROKEN)
+    ):
         points = [point for point in one["statements"] if point["standing"] == standing.value]
         for point in points if verbose else points[:_SHOWN]:
             yield f"{standing.value}: {point['id']}: {point['reason']}"

@@ -28,13 +28,13 @@ Frozen = tuple[torch.Generator, torch.Tensor]
 """A random generator, and the state from which every replay draws."""
 
 
-class Touch(NamedTuple):
+class BlockAccess(NamedTuple):
     """Blocks that an operation reads and writes."""
 
     reads: frozenset[Block]
     writes: frozenset[Block]
 
-    def conflicts(self, other: Touch) -> bool:
+    def conflicts(self, other: BlockAccess) -> bool:
         """Whether the order of the two matters."""
         return bool(
             self.writes & other.writes or self.writes & other.reads or self.reads & other.writes
@@ -45,13 +45,13 @@ class Transfers:
     """Transfers that were started and not waited for."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[Any, Touch]] = []
+        self._pending: list[tuple[Any, BlockAccess]] = []
 
-    def start(self, work: Any, touch: Touch) -> None:
+    def start(self, work: Any, touch: BlockAccess) -> None:
         """Remember a ``Work``."""
         self._pending.append((work, touch))
 
-    def make_way_for(self, touch: Touch) -> None:
+    def make_way_for(self, touch: BlockAccess) -> None:
         """Wait for the transfers that conflict with an operation."""
         if not self._pending:
             return
@@ -82,7 +82,7 @@ class Operation:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: tuple[Any, ...]
-    touch: Touch
+    touch: BlockAccess
     frozen: Frozen | None
     place: str
 
@@ -129,7 +129,7 @@ class Operation:
             generator.set_state(current)
 
 
-def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch:
+def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> BlockAccess:
     """Return the blocks that an operation reads and writes, from its schema.
 
     Schemas of c10d do not say what they write. It is the first argument, except of a send.
@@ -137,7 +137,7 @@ def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch
     if function.namespace == "c10d":
         sends = function.name().startswith("c10d::send")
         first, rest = blocks(arguments[:1]), blocks(arguments[1:])
-        return Touch(first, frozenset()) if sends else Touch(rest, first)
+        return BlockAccess(first, frozenset()) if sends else BlockAccess(rest, first)
     named = dict(zip((one.name for one in function._schema.arguments), arguments, strict=False))
     named |= keywords
     written = {
@@ -145,7 +145,7 @@ def touched(function: Any, arguments: Any, keywords: Any, results: Any) -> Touch
         for one in function._schema.arguments
         if one.alias_info is not None and one.alias_info.is_write
     } | set(ALSO_WRITTEN.get(function.name(), ()))
-    return Touch(
+    return BlockAccess(
         blocks([value for name, value in named.items() if name not in written]),
         blocks([value for name, value in named.items() if name in written]) | blocks(results),
     )

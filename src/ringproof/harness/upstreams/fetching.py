@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
-from ringproof.harness.upstreams.gitprogram import Ended, Git
+from ringproof.harness.upstreams.gitprogram import Git, GitResult
 from ringproof.harness.upstreams.tree import PICTURES
 
 SERVER = "https://github.com"
@@ -295,7 +295,7 @@ class Repository:
             raise self._failure(what, ended, seconds)
         return ended.out
 
-    def _failure(self, what: str, ended: Ended, seconds: float | None) -> InputError:
+    def _failure(self, what: str, ended: GitResult, seconds: float | None) -> InputError:
         url = _CREDENTIALS.sub("", self.url)
         reason = _CREDENTIALS.sub("", _ACCESS.sub("", ended.reason))[:200]
         name = f"{what} from {url}" if what else url

@@ -18,7 +18,7 @@ _UNSET = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
 _SET = ("LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true", "GIT_SSH_VARIANT=auto")
 
 
-class Ended(NamedTuple):
+class GitResult(NamedTuple):
     """How a command ended: its exit code, ``None`` after a time limit; its output and messages."""
 
     code: int | None
@@ -69,7 +69,7 @@ class Git:
             words.append(f"--git-dir={inside if inside.exists() else self.folder}")
         return [*words, *arguments]
 
-    def run(self, *arguments: str, feed: str = "", seconds: float | None = None) -> Ended:
+    def run(self, *arguments: str, feed: str = "", seconds: float | None = None) -> GitResult:
         """Run one command in a session of its own, so that its helpers end with it.
 
         Args:
@@ -83,8 +83,8 @@ class Git:
             try:
                 out, log = process.communicate(feed, timeout=seconds)
             except subprocess.TimeoutExpired:
-                return Ended(None, "", "")
-            return Ended(process.returncode, out, log)
+                return GitResult(None, "", "")
+            return GitResult(process.returncode, out, log)
 
 
 class BlobReader:
@@ -113,7 +113,7 @@ class BlobReader:
         header = source.readline().split()
         if len(header) != 3:  # "ID missing", or the process ended
             log = "" if header else self._process.communicate()[1].decode("utf-8", "replace")
-            raise OSError(Ended(None, "", log).reason if log else f"{blob} is missing")
+            raise OSError(GitResult(None, "", log).reason if log else f"{blob} is missing")
         size = int(header[2])
         if size > limit:
             raise OverflowError(f"{size:,} bytes")

@@ -28,7 +28,7 @@ from ringproof.reference.attention.heads import check_heads
 from ringproof.reference.attention.kernels import choose_kernel
 from ringproof.reference.attention.loop import BlockwiseAttention, LoopPlan
 from ringproof.reference.attention.masks import RowTable
-from ringproof.reference.attention.plan import AttentionPlan, Cut, Groups, plan_attention
+from ringproof.reference.attention.plan import AttentionPlan, GroupRows, Groups, plan_attention
 from ringproof.reference.packing.sequences import PackedSequences
 
 
@@ -90,7 +90,7 @@ def context_parallel_attention(
     """
     options = options or AttentionOptions()
     _check_tensors(q, k, v, thd=packed is not None or table is not None)
-    cut = Cut(
+    cut = GroupRows(
         rows=q.shape[-3],
         packed=packed,
         table=table,

@@ -67,7 +67,7 @@ class BlockExchange(Protocol):
         ...
 
 
-class Local:
+class LocalBlock:
     """One block, this rank's own; nothing moves."""
 
     def blocks(self, own: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ringproof.reference.attention.communicator import Communicator, Pending, wait
-from ringproof.reference.packing.partition import Segment, Span, segments_in_order
+from ringproof.reference.packing.partition import Span, TokenRun, segments_in_order
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class HeadExchange:
     """
 
     communicator: Communicator
-    segments: tuple[Segment, ...]
+    segments: tuple[TokenRun, ...]
     index: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @classmethod
@@ -49,7 +49,7 @@ class HeadExchange:
             rows: ``S``, of each rank.
             index: Gathered row of each row in the wanted order, and the inverse.
         """
-        runs = tuple(Segment(rank, Span(0, rows)) for rank in range(communicator.size))
+        runs = tuple(TokenRun(rank, Span(0, rows)) for rank in range(communicator.size))
         return cls(communicator, runs, index)
 
     def to_heads(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

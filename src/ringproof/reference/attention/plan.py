@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ringproof.errors import InputError, check_name
-from ringproof.reference.attention.blocks import BlockExchange, Gather, Local, Ring
+from ringproof.reference.attention.blocks import BlockExchange, Gather, LocalBlock, Ring
 from ringproof.reference.attention.communicator import Communicator, Traffic
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable, masked_steps
@@ -30,7 +30,7 @@ Groups: TypeAlias = "dist.ProcessGroup | Sequence[dist.ProcessGroup]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
+class GroupRows:
     """The rows of a CP group: a pack, what tensors say, or else one sequence without padding.
 
     Args:
@@ -60,7 +60,7 @@ class AttentionPlan:
     steps: tuple[Step, ...]
     blocks: BlockExchange
     heads: HeadExchange | None
-    cut: Cut
+    cut: GroupRows
 
     @property
     def thd(self) -> bool:
@@ -74,7 +74,7 @@ class AttentionPlan:
 
 
 def plan_attention(
-    cut: Cut,
+    cut: GroupRows,
     *,
     comm_type: str,
     group: Groups,
@@ -113,7 +113,7 @@ def plan_attention(
     )
 
 
-def _sharding(cut: Cut, size: int) -> Sharding:
+def _sharding(cut: GroupRows, size: int) -> Sharding:
     if cut.packed is None:
         return Sharding.of_sequence(cut.rows * size, size, cut.partition)
     if cut.rows * size != cut.packed.rows:
@@ -152,7 +152,7 @@ def _communicators(
 
 def _block_exchange(comm_type: str, outer: Communicator | None) -> BlockExchange:
     if outer is None or outer.size == 1:
-        return Local()
+        return LocalBlock()
     return Gather(outer) if comm_type == "all_gather" else Ring(outer)
 
 

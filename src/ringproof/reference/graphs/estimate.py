@@ -33,7 +33,7 @@ STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Memory that a rank's graphs need, and memory that is free.
 
     Args:
@@ -121,15 +121,15 @@ def _part_bytes(part: Part, batch: PackedBatch, options: BankOptions) -> tuple[i
     return static + kept, live.peak
 
 
-def need_of(needed: int, device: torch.device) -> Need:
+def need_of(needed: int, device: torch.device) -> MemoryNeed:
     """Return the need of this rank, with the memory that is free where it runs."""
     host = socket.gethostname()
     if device.type == "cuda" and torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         name = f"GPU {torch.cuda.get_device_properties(device).uuid} of {host}"
-        return Need(name, needed, free + cached, None)
-    return Need(host, needed, free_memory(), allowed_memory())
+        return MemoryNeed(name, needed, free + cached, None)
+    return MemoryNeed(host, needed, free_memory(), allowed_memory())
 
 
 def allowed_memory() -> int | None:
@@ -139,14 +139,14 @@ def allowed_memory() -> int | None:
     return None if most == resource.RLIM_INFINITY or used is None else most - used
 
 
-def check_fits(own: Need, rows: int) -> None:
+def check_fits(own: MemoryNeed, rows: int) -> None:
     """Refuse graphs that will not fit. A collective over the world; every rank raises the same.
 
     Raises:
         InputError: The estimate of some place exceeds its free memory. ``rows`` are those of a
             microbatch on each rank, for the message.
     """
-    found: list[Need] = [own] * dist.get_world_size()
+    found: list[MemoryNeed] = [own] * dist.get_world_size()
     dist.all_gather_object(found, own)
     for place in dict.fromkeys(need.place for need in found):
         here = [need for need in found if need.place == place]

@@ -21,7 +21,7 @@ from ringproof.errors import InputError
 from ringproof.reference.attention.communicator import Communicator
 from ringproof.reference.attention.exchange import HeadExchange
 from ringproof.reference.attention.masks import RowTable
-from ringproof.reference.attention.plan import AttentionPlan, Cut, plan_attention
+from ringproof.reference.attention.plan import AttentionPlan, GroupRows, plan_attention
 from ringproof.reference.packing.capacity import PADDING
 from ringproof.reference.packing.sequences import Capacity, PackedSequences
 from ringproof.reference.packing.shards import Sharding
@@ -138,7 +138,7 @@ class PackedBatch:
         """
         static = self.metadata
         return plan_attention(
-            Cut(
+            GroupRows(
                 rows=self.rows,
                 packed=None if static else self.packed,
                 table=static.table if static else None,

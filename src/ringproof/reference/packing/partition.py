@@ -46,7 +46,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TokenRun:
     """A run of tokens that stays together when shards are put in sequence order."""
 
     shard: int
@@ -109,7 +109,7 @@ def join(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(joined)
 
 
-def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[Segment, ...]:
+def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[TokenRun, ...]:
     """The runs of several shards, in the order in which they stand in the sequence.
 
     Putting these runs one after the other turns concatenated shards into ascending positions;
@@ -122,10 +122,10 @@ def segments_in_order(shards: Sequence[tuple[Span, ...]]) -> tuple[Segment, ...]
     1 0 4
     0 2 4
     """
-    placed: list[tuple[Span, Segment]] = []
+    placed: list[tuple[Span, TokenRun]] = []
     for shard, spans in enumerate(shards):
         row = 0
         for span in spans:
-            placed.append((span, Segment(shard, Span(row, row + len(span)))))
+            placed.append((span, TokenRun(shard, Span(row, row + len(span)))))
             row += len(span)
     return tuple(segment for _, segment in sorted(placed, key=lambda item: item[0]))

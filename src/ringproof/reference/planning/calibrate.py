@@ -24,8 +24,8 @@ from ringproof.reference.planning.forms import built
 from ringproof.reference.planning.hardware import Hardware
 from ringproof.reference.planning.samples import (
     Measurement,
+    PlannedStep,
     Sample,
-    Step,
     measurement_from_json,
     measurement_json,
 )
@@ -245,7 +245,7 @@ def make_table(measurements: Sequence[Measurement], model: StepCost) -> Table:
         np.array(first_load, np.int64),
         np.array(measurement_of, np.int64),
         (np.array(whole), np.array(whole)[first_load]),
-        np.array([isinstance(item, Step) for item in measurements], np.float64),
+        np.array([isinstance(item, PlannedStep) for item in measurements], np.float64),
     )
 
 

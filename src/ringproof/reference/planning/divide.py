@@ -14,10 +14,10 @@ from ringproof.reference.planning.pack import (
     FULL_ENOUGH,
     GOOD_ENOUGH,
     WEIGHT_OF_UNUSED,
-    Order,
+    MicrobatchRequest,
     Target,
     Targets,
-    pack,
+    pack_microbatch,
     usable_chains,
 )
 
@@ -228,14 +228,16 @@ class _Divider:
         best: _Best | None = None
         for chain in usable_chains(self.batch, int(share.meant[0])):
             items, spare = (self.batch.items(who, chain) for who in (share.meant, share.spare))
-            best = self._improve(best, Order(self.batch, items, spare, share.tokens), share)
+            best = self._improve(
+                best, MicrobatchRequest(self.batch, items, spare, share.tokens), share
+            )
             if best is not None and best.final:
                 break
         if best is None:
             raise AssertionError("a sequence that fits no group was not refused")
         return best
 
-    def _improve(self, best: _Best | None, order: Order, share: _Share) -> _Best | None:
+    def _improve(self, best: _Best | None, order: MicrobatchRequest, share: _Share) -> _Best | None:
         """The best over ever larger smallest groups, each with a few lengths to aim at."""
         targets = Targets(order.items, self.batch.domain)
         ideal = int(self.work[share.meant].sum()) / self.batch.domain.ranks
@@ -246,7 +248,7 @@ class _Divider:
                 break  # larger groups do more work: nothing better comes
             smallest, before = base, best
             for aim, strict in self._aims(targets, shortest, order):
-                packing = pack(order, targets, aim, strict=strict)
+                packing = pack_microbatch(order, targets, aim, strict=strict)
                 smallest = max(smallest, int(packing.groups.level.min()))
                 found = self._rated(packing, share)
                 best = found if best is None or found.rating < best.rating else best
@@ -256,7 +258,7 @@ class _Divider:
         return best
 
     def _aims(
-        self, targets: Targets, shortest: Target | None, order: Order
+        self, targets: Targets, shortest: Target | None, order: MicrobatchRequest
     ) -> Iterator[tuple[Target, bool]]:
         """Lengths to aim at (the shortest; one at which the longest sequence can do with a smaller
         group; for full microbatches, that of a group full of such sequences), and whether strictly.

@@ -52,7 +52,7 @@ class Domain:
         if self.max_sequences is not None:
             _at_least_one("max_sequences", self.max_sequences)
         if self.max_tokens_per_rank < self.rank_multiple:
-            problem = f"less than the {self.rank_multiple} rows to which each sequence is padded"
+            problem = f"less than {self.rank_multiple}, to whose multiples sequences are padded"
             raise InputError("max_tokens_per_rank", self.max_tokens_per_rank, problem, "raise it")
         if not self.cp_sizes:
             raise InputError("cp_sizes", None, "names no group size", "allow at least one")

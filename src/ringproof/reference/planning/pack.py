@@ -187,7 +187,7 @@ def _first(ascending: list[int] | IntArray, limit: int) -> int:
 
 
 @dataclass(frozen=True)
-class Order:
+class MicrobatchRequest:
     """What is wanted of one microbatch: the sequences meant for it, and shorter ones for holes.
 
     Holes are worth filling below ``share`` tokens of all ranks.
@@ -212,7 +212,9 @@ class Order:
         return max(full) + int(items.overhead[level])
 
 
-def pack(order: Order, targets: Targets, aim: Target, *, strict: bool = False) -> Packing:
+def pack_microbatch(
+    order: MicrobatchRequest, targets: Targets, aim: Target, *, strict: bool = False
+) -> Packing:
     """Pack as many of the sequences as fit, aiming at a length.
 
     With ``strict``, sequences that do not fit within about that length are left for later.

@@ -40,7 +40,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """One step of a training run without pipeline stages.
 
     ``microbatches`` has, per microbatch and group, its size and the lengths of its sequences.
@@ -54,7 +54,7 @@ class Step:
 
 Load = tuple[int, tuple[int, ...]]
 Microbatches = tuple[tuple[Load, ...], ...]
-Measurement = Sample | Step
+Measurement = Sample | PlannedStep
 
 
 class _Load(BaseModel):
@@ -130,8 +130,8 @@ def parse_samples(text: str, source: str = "samples", skip: int = 0) -> tuple[Me
         if not isinstance(data, Mapping):
             raise InputError(where, line, "is not a JSON object", remedy)
         measurement = measurement_from_json(data, where)
-        steps += isinstance(measurement, Step)
-        if measurement is not None and not (isinstance(measurement, Step) and steps <= skip):
+        steps += isinstance(measurement, PlannedStep)
+        if measurement is not None and not (isinstance(measurement, PlannedStep) and steps <= skip):
             found.append(measurement)
     return tuple(found)
 
@@ -155,7 +155,7 @@ def measurement_from_json(data: Mapping[str, Any], where: str) -> Measurement | 
     """
     if "step_seconds" in data:
         step = built(_StepForm, data, f"{where}: ", _REMEDY)
-        return Step(step.loads(where), step.step_seconds - step.planning_seconds)
+        return PlannedStep(step.loads(where), step.step_seconds - step.planning_seconds)
     if {"length", "cp_size", "seconds"} & set(data):
         return built(Sample, dict(data), f"{where}: ", _REMEDY)
     return None

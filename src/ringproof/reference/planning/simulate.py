@@ -85,7 +85,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Block:
+class BusyInterval:
     """A group at work: its ranks are busy from `start` to `end`, in the cost model's unit."""
 
     microbatch: int
@@ -106,7 +106,7 @@ class Timeline:
     """
 
     ranks: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[BusyInterval, ...]
     ends: tuple[float, ...]
     makespan: float
 
@@ -152,7 +152,7 @@ def simulate(
     together = goal.objective == "sync"  # then all ranks have the same clock
     clocks = np.zeros(1 if together else ranks)
     costs: dict[int, tuple[FloatArray, float]] = {}
-    blocks: list[Block] = []
+    blocks: list[BusyInterval] = []
     ends: list[float] = []
     longest: list[float] = []
     for number, microbatch in enumerate(microbatches):
@@ -166,7 +166,7 @@ def simulate(
                 here = clocks[group.first_rank : group.first_rank + group.size]
                 start = float(here.max())
                 here[:] = end = start + time / stages
-            blocks.append(Block(number, group, start, end))
+            blocks.append(BusyInterval(number, group, start, end))
         if together:
             clocks[0] = begin + max(spent, default=0.0) / stages
         clocks += overhead / stages

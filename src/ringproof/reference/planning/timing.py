@@ -60,7 +60,7 @@ GRADIENT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Layout:
+class GroupCommunication:
     """How a group of ``size`` ranks communicates.
 
     ``inner`` ranks exchange sequence for heads, and ``ring`` ranks form each ring; 1 for none.
@@ -152,7 +152,7 @@ class StepCost:
         """Key/value heads of one rank; fewer than ``tp`` are repeated."""
         return -(-self.shape.kv_heads // self.tp)
 
-    def layout(self, size: int) -> Layout:
+    def layout(self, size: int) -> GroupCommunication:
         """How a group of that size communicates.
 
         Under ``a2a+p2p`` a group that is not a multiple of the exchanging ranks exchanges over the
@@ -171,7 +171,7 @@ class StepCost:
             remedy = "choose group sizes that divide the heads, or p2p"
             raise InputError("comm-type", self.comm_type, problem, remedy)
         ring = {"p2p": size, "a2a+p2p": size // inner}.get(self.comm_type, 1)
-        return Layout(size, inner, ring, self.comm_type == "all_gather" and size > 1)
+        return GroupCommunication(size, inner, ring, self.comm_type == "all_gather" and size > 1)
 
     def inside(self, size: int) -> bool:
         """Whether every aligned group of that size stays inside a node."""
@@ -216,7 +216,7 @@ class StepCost:
         return (lengths.astype(np.float64) / size * flops) * operation
 
     def _layer(
-        self, attention: FloatArray, tokens: FloatArray, how: Layout, times: int
+        self, attention: FloatArray, tokens: FloatArray, how: GroupCommunication, times: int
     ) -> FloatArray:
         """One layer and direction; the ring, or the gathering, moves kv ``times`` times."""
         share = tokens / how.size

@@ -165,7 +165,7 @@ def owned_documents(documents: Documents, step: StepPlan, rank: int) -> dict[int
     }
 
 
-def route(
+def route_batches(
     step: StepPlan,
     owned: Mapping[int, Tokens],
     groups: DynamicGroups,

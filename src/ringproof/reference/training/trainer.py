@@ -47,7 +47,7 @@ from ringproof.reference.training.records import (
     RunRecord,
     StepRecord,
 )
-from ringproof.reference.training.routing import owned_documents, route
+from ringproof.reference.training.routing import owned_documents, route_batches
 from ringproof.reference.training.schedules import StepPlan, check_plan, plan_digest, plan_step
 
 Report = Callable[[Record], None]
@@ -238,7 +238,7 @@ def _batches(parts: Assembly, plan: StepPlan, documents: Documents) -> list[Pack
     """
     rank = parts.groups.domain_rank
     owned = refuse_together(lambda: owned_documents(documents, plan, rank))
-    return route(plan, owned, parts.groups, parts.needs)
+    return route_batches(plan, owned, parts.groups, parts.needs)
 
 
 def _due(done: int, every: int) -> bool:

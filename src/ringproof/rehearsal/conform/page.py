@@ -15,7 +15,7 @@ from ringproof.rehearsal.conform.cases import CASES
 from ringproof.rehearsal.conform.result import (
     FILE,
     CaseResult,
-    Record,
+    ConformanceRecord,
     Status,
     place_in_table,
     read,
@@ -128,13 +128,13 @@ EXPLANATIONS = (
 )
 
 
-def records(folder: Path) -> list[Record]:
+def records(folder: Path) -> list[ConformanceRecord]:
     """Read all records of a folder, in the order of the table."""
     found = [read(path, str(path)) for path in sorted(folder.glob("conform-*.json"))]
     return sorted(found, key=place_in_table)
 
 
-def page(found: Sequence[Record]) -> str:
+def page(found: Sequence[ConformanceRecord]) -> str:
     """Return the page."""
     fine, coarse = TOLERANCES["float32"], TOLERANCES["bfloat16"]
     agreeing = [
@@ -171,7 +171,7 @@ def _word(status: Status) -> str:
     return f"**{status.label}**" if status.bad else status.label
 
 
-def _upstreams(found: Sequence[Record]) -> Iterator[str]:
+def _upstreams(found: Sequence[ConformanceRecord]) -> Iterator[str]:
     yield "| column | Megatron | Transformer Engine | steps | cases | seconds |"
     yield "|---|---|---|---|---|---|"
     for one in found:
@@ -187,7 +187,7 @@ def _short(origin: str) -> str:
     return f"NVIDIA/Megatron-LM@{commit[:10]}" if found else origin.removeprefix("git:")
 
 
-def _table(group: str, found: Sequence[Record]) -> Iterator[str]:
+def _table(group: str, found: Sequence[ConformanceRecord]) -> Iterator[str]:
     columns = [one.by_id for one in found]
     yield f"## {group.capitalize()}"
     yield ""
@@ -211,7 +211,7 @@ def _cell(result: CaseResult | None) -> str:
     return _word(result.status)
 
 
-def _explained(found: Sequence[Record]) -> Iterator[str]:
+def _explained(found: Sequence[ConformanceRecord]) -> Iterator[str]:
     yield "## Why cases differ"
     yield ""
     known: set[str] = set()
@@ -228,7 +228,7 @@ def _explained(found: Sequence[Record]) -> Iterator[str]:
         yield f"- `{name}`: the cause is not known yet."
 
 
-def _messages(found: Sequence[Record]) -> Iterator[str]:
+def _messages(found: Sequence[ConformanceRecord]) -> Iterator[str]:
     """Messages of refusals, each once, with the places where upstream raises them."""
     wanted = (
         Status.REFUSED, Status.RACES, Status.CANNOT_RUN, Status.HUNG, Status.STARTS,

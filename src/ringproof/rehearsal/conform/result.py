@@ -110,7 +110,7 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Record:
+class ConformanceRecord:
     """One run of the matrix.
 
     Attributes:
@@ -142,17 +142,17 @@ class Record:
         return {case.id: case for case in self.cases}
 
 
-def as_json(record: Record) -> dict[str, Any]:
+def as_json(record: ConformanceRecord) -> dict[str, Any]:
     """Return what `from_json` reads."""
     return {"format": FORMAT, **dataclasses.asdict(record)}
 
 
-def from_json(data: object) -> Record:
+def from_json(data: object) -> ConformanceRecord:
     """Build a record from what `as_json` made of it."""
-    return TypeAdapter(Record).validate_python(data)
+    return TypeAdapter(ConformanceRecord).validate_python(data)
 
 
-def read(path: Path, field: str) -> Record:
+def read(path: Path, field: str) -> ConformanceRecord:
     """Read a record.
 
     Raises:
@@ -165,13 +165,13 @@ def read(path: Path, field: str) -> Record:
         raise InputError(field, path, problem, "write one with --json") from error
 
 
-def place_in_table(record: Record) -> tuple[int, str]:
+def place_in_table(record: ConformanceRecord) -> tuple[int, str]:
     """Sort key: releases, then branches, then pull requests."""
     start = [number for number, prefix in enumerate(ORDER) if record.name.startswith(prefix)]
     return (start[0] if start else len(ORDER), record.name)
 
 
-def shipped_text(records: Iterable[Record]) -> str:
+def shipped_text(records: Iterable[ConformanceRecord]) -> str:
     """Return the JSON that is shipped of records, with one case on each line."""
 
     def kept(case: CaseResult) -> list[Any]:
@@ -187,14 +187,14 @@ def shipped_text(records: Iterable[Record]) -> str:
     return "[\n" + ",\n".join(parts) + "\n]\n"
 
 
-def shipped() -> tuple[Record, ...]:
+def shipped() -> tuple[ConformanceRecord, ...]:
     """Return the results that came with this package, none where it has none.
 
     Of each case they have the verdict, the largest difference, the message and its place.
     """
     file = resources.files(__package__).joinpath(FILE)
     return tuple(
-        Record(
+        ConformanceRecord(
             name=one["name"],
             megatron="",
             engine=one["engine"],

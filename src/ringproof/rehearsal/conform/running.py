@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from ringproof import __version__
 from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
-from ringproof.rehearsal.conform.result import CaseResult, Record, Status
+from ringproof.rehearsal.conform.result import CaseResult, ConformanceRecord, Status
 from ringproof.rehearsal.program import Failure, Program, Upstream
 from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
 from ringproof.rehearsal.standins import conversations
@@ -143,7 +143,7 @@ def run_matrix(
     iterations: int,
     name: str = "",
     progress: Progress | None = None,
-) -> Record:
+) -> ConformanceRecord:
     """Run cases one after the other; one that hangs or fails does not stop the others."""
     started = time.monotonic()
     results = []
@@ -157,7 +157,7 @@ def run_matrix(
             results.append(result)
             if progress is not None:
                 progress(_line(number, len(cases), result))
-    return Record(
+    return ConformanceRecord(
         name=name or upstream.megatron_name,
         megatron=upstream.megatron_name,
         engine=upstream.engine_version,

@@ -10,10 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.conform.result import CaseResult, Record, Status
+from ringproof.rehearsal.conform.result import CaseResult, ConformanceRecord, Status
 
 
-def print_record(record: Record, known: Sequence[Record], console: Console) -> None:
+def print_record(
+    record: ConformanceRecord, known: Sequence[ConformanceRecord], console: Console
+) -> None:
     """Print a record, what known upstreams did with the same cases, and every message."""
     others = [one.by_id for one in known]
     for line in _legend(record, others):
@@ -46,7 +48,7 @@ def print_record(record: Record, known: Sequence[Record], console: Console) -> N
     console.print(summary(record))
 
 
-def _legend(record: Record, others: Sequence[Mapping[str, CaseResult]]) -> Iterator[str]:
+def _legend(record: ConformanceRecord, others: Sequence[Mapping[str, CaseResult]]) -> Iterator[str]:
     """Yield what each verdict in the table means."""
     ids = [result.id for result in record.cases]
     shown = {
@@ -63,14 +65,14 @@ def _styled(result: CaseResult, text: str) -> str:
     return f"[{style}]{text}[/]" if style else text
 
 
-def summary(record: Record) -> str:
+def summary(record: ConformanceRecord) -> str:
     """Return one line: how many cases have which verdict, and the time."""
     counts = Counter(result.status for result in record.cases)
     parts = [f"{status.value}: {counts[status]}" for status in Status if counts[status]]
     return f"{len(record.cases)} cases in {record.seconds:.0f} s. {', '.join(parts)}"
 
 
-def failing(record: Record, against: Record | None) -> list[str]:
+def failing(record: ConformanceRecord, against: ConformanceRecord | None) -> list[str]:
     """Return the cases for which the command fails.
 
     Without ``against`` these are the cases that differ, take another path or hang; with it, those
@@ -86,7 +88,7 @@ def failing(record: Record, against: Record | None) -> list[str]:
     ]
 
 
-def against(record: Record, known: Record) -> str:
+def against(record: ConformanceRecord, known: ConformanceRecord) -> str:
     """Return in words how many verdicts are those of a known upstream, and where they part."""
     parted: dict[str, list[str]] = defaultdict(list)
     same, others = 0, known.by_id

@@ -16,7 +16,7 @@ from typing import Any
 
 from ringproof.cli.places import default_cache
 from ringproof.rehearsal.faults import programs
-from ringproof.rehearsal.faults.defects import Found, look
+from ringproof.rehearsal.faults.defects import DefectOutcome, look
 from ringproof.rehearsal.faults.programs import Defect
 from ringproof.rehearsal.faults.removing import REMOVED
 from ringproof.rehearsal.faults.trials import FAULTS, Fault, Trials
@@ -47,7 +47,7 @@ def main(what: str, megatron: str, engine: str, out: str) -> None:
 
 
 def _todo(
-    what: str, trials: Trials, ask: Callable[[Defect], Found]
+    what: str, trials: Trials, ask: Callable[[Defect], DefectOutcome]
 ) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Yield what is to be recorded: its name, and the function that runs it."""
 

@@ -19,7 +19,7 @@ NORM = 1e-5  # relative; the smallest known defect differs by 5e-5, rounding by 
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class DefectOutcome:
     """What a defect's program did.
 
     Attributes:
@@ -31,20 +31,22 @@ class Found:
     said: str
 
 
-def look(run: Callable[[Program], Outcome], upstream: Upstream, defect: Defect) -> Found:
+def look(run: Callable[[Program], Outcome], upstream: Upstream, defect: Defect) -> DefectOutcome:
     """Run a defect's program, and the one that it must agree with where it has one."""
     outcome = run(Program(upstream, SCRIPT, defect.arguments, defect.ranks))
     if outcome.failure is not None:
         said = next(iter(outcome.failure.message.splitlines()), outcome.failure.kind)
-        return Found(bool(defect.message) and defect.message in outcome.failure.message, said)
+        return DefectOutcome(
+            bool(defect.message) and defect.message in outcome.failure.message, said
+        )
     if defect.path:
         calls = {call.comm_type for report in outcome.ranks for call in report.attention}
-        return Found(calls - {"none"} == {defect.path}, ", ".join(sorted(calls - {"none"})))
+        return DefectOutcome(calls - {"none"} == {defect.path}, ", ".join(sorted(calls - {"none"})))
     if defect.expected:
         expected = run(Program(upstream, SCRIPT, defect.expected, 1))
         norm = trials.largest(outcome, expected)["norm"]
-        return Found(norm > NORM, f"gradient norms differ by {norm:.1e}")
-    return Found(False, f"trains for {len(outcome.losses)} steps")
+        return DefectOutcome(norm > NORM, f"gradient norms differ by {norm:.1e}")
+    return DefectOutcome(False, f"trains for {len(outcome.losses)} steps")
 
 
 def patched(upstream: Upstream, patch: Path, folder: Path) -> Upstream:

@@ -66,7 +66,7 @@ FAULTS = tuple(_fault(function, training) for training, planted in PLANTED for f
 
 
 @dataclass(frozen=True)
-class Seen:
+class FirstDifference:
     """How a difference between two runs shows first.
 
     Attributes:
@@ -85,7 +85,7 @@ class Seen:
     place: str = ""
 
 
-def compare(run: Outcome, expected: Outcome, tolerance: float = TOLERANCE) -> Seen:
+def compare(run: Outcome, expected: Outcome, tolerance: float = TOLERANCE) -> FirstDifference:
     """Return how a run parts first from another of the same data.
 
     The earliest step counts whose losses or gradient norm differ by more than ``tolerance``,
@@ -100,17 +100,17 @@ def compare(run: Outcome, expected: Outcome, tolerance: float = TOLERANCE) -> Se
         shown = run.failure is None or (seen.by != "evaluation" and seen.step in run.losses)
         if shown and seen.difference > tolerance:
             return seen
-    return _failed(run) if run.failure is not None else Seen("nothing")
+    return _failed(run) if run.failure is not None else FirstDifference("nothing")
 
 
-def _failed(run: Outcome) -> Seen:
+def _failed(run: Outcome) -> FirstDifference:
     failure = run.failure
     assert failure is not None
     waits = "; ".join(f"rank {rank}: {text}" for rank, text in sorted(failure.waiting.items()))
     message = next(iter(failure.message.splitlines()), "")
     if failure.kind in ("hung", "timeout"):
         message = waits or message
-    return Seen(failure.kind, len(run.losses), 0.0, failure.rank, message, failure.place)
+    return FirstDifference(failure.kind, len(run.losses), 0.0, failure.rank, message, failure.place)
 
 
 def largest(run: Outcome, expected: Outcome) -> dict[str, float]:
@@ -121,11 +121,11 @@ def largest(run: Outcome, expected: Outcome) -> dict[str, float]:
     return found
 
 
-def _differences(run: Outcome, expected: Outcome) -> Iterator[Seen]:
+def _differences(run: Outcome, expected: Outcome) -> Iterator[FirstDifference]:
     """Yield the largest difference of each step and kind that the expected run has."""
     known = (item for item in differences(run, expected) if item.reference is not None)
     for (kind, step), group in groupby(known, key=lambda item: (item.kind, item.step)):
-        yield Seen(kind, step, max(item.relative for item in group))
+        yield FirstDifference(kind, step, max(item.relative for item in group))
 
 
 def path(run: Outcome) -> Counter[tuple[object, ...]]:
@@ -156,9 +156,9 @@ class Trial:
     """
 
     fault: Fault
-    seen: Seen
+    seen: FirstDifference
     against: str
-    control: Seen
+    control: FirstDifference
     largest: dict[str, float]
     path_differs: bool
     falls: bool
@@ -177,7 +177,7 @@ class Trials:
             self._clean[name] = self._run(programs.program(self._upstream, name))
         return self._clean[name]
 
-    def control(self, name: str) -> Seen:
+    def control(self, name: str) -> FirstDifference:
         """Return how a training without any defect parts from its reference."""
         reference = programs.TRAININGS[name].reference
         return compare(self.clean(name), self.clean(reference))
@@ -203,7 +203,7 @@ class Trials:
             falls(run),
         )
 
-    def removal(self, training: str, symbol: str) -> Seen:
+    def removal(self, training: str, symbol: str) -> FirstDifference:
         """Run a training without one stand-in; the message names the symbol that was missed."""
         run = self._run(programs.program(self._upstream, training, (f"{REMOVING}:{symbol}",)))
         if run.failure is None:

@@ -15,8 +15,8 @@ from ruamel.yaml.error import YAMLError
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.rehearsal.launch.flags import Flags, is_option
-from ringproof.rehearsal.launch.shell.expand import END, UNSET, Mark, marks, readable, unset
-from ringproof.rehearsal.launch.shell.follow import Command, Followed, follow
+from ringproof.rehearsal.launch.shell.expand import END, UNSET, UnknownValue, marks, readable, unset
+from ringproof.rehearsal.launch.shell.follow import FollowedScript, ScriptCommand, follow
 from ringproof.rehearsal.small.options import DROPPED, ENVIRONMENT
 
 CHOICE = "RINGPROOF_LAUNCH"
@@ -234,7 +234,7 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _launches(followed: Followed, source: str) -> list[tuple[Command, Found]]:
+def _launches(followed: FollowedScript, source: str) -> list[tuple[ScriptCommand, FoundLaunch]]:
     launches = []
     for command in followed.commands:
         if not _may_launch(command):
@@ -243,19 +243,19 @@ def _launches(followed: Followed, source: str) -> list[tuple[Command, Found]]:
         if found is not None:
             launches.append((command, found))
         elif marks(command.words[0]):
-            launches.append((command, Found(command.words, 0, 0)))
+            launches.append((command, FoundLaunch(command.words, 0, 0)))
     certain = [launch for launch in launches if launch[1].nodes]
     return certain or launches
 
 
-def _may_launch(command: Command) -> bool:
+def _may_launch(command: ScriptCommand) -> bool:
     name = PurePosixPath(command.words[0]).name if command.words else "echo"
     return NOT_LAUNCHING.fullmatch(name) is None
 
 
 def _chosen(
-    launches: Sequence[tuple[Command, Found]], source: str, choice: str | None
-) -> tuple[Command, Found]:
+    launches: Sequence[tuple[ScriptCommand, FoundLaunch]], source: str, choice: str | None
+) -> tuple[ScriptCommand, FoundLaunch]:
     if choice is not None:
         if not choice.isdigit() or not 1 <= int(choice) <= len(launches):
             remedy = f"give a number from 1 to {len(launches)}"
@@ -276,7 +276,7 @@ def _chosen(
 
 
 def _launch(
-    found: Found, environment: Mapping[str, str], source: str, notes: tuple[str, ...]
+    found: FoundLaunch, environment: Mapping[str, str], source: str, notes: tuple[str, ...]
 ) -> Launch:
     if not found.nodes:
         raise _needed(marks(found.words[0])[0], "the launcher", source)
@@ -333,7 +333,7 @@ def _known(words: Sequence[str], source: str) -> tuple[list[str], list[str]]:
     return known, notes
 
 
-def _needed(mark: Mark, use: str, source: str) -> InputError:
+def _needed(mark: UnknownValue, use: str, source: str) -> InputError:
     name = mark.name or "NAME"
     problem = f"the value of {use} is not known without running the script"
     remedy = f"give it with --set {name}=VALUE"
@@ -390,7 +390,7 @@ def _case_words(name: str, value: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLaunch:
     """A launch among the words of a command.
 
     Attributes:
@@ -401,7 +401,7 @@ class Found:
     words: tuple[str, ...]
     nodes: int
     ranks_per_node: int
-    unknown: tuple[Mark, str] | None = None
+    unknown: tuple[UnknownValue, str] | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -410,7 +410,7 @@ def find(
     environment: Mapping[str, str],
     source: str,
     slurm: tuple[str, str] | None = None,
-) -> Found | None:
+) -> FoundLaunch | None:
     """Find a training launch in the words of a command.
 
     Args:
@@ -447,7 +447,7 @@ def find(
 
 def _inside(
     script: str, environment: Mapping[str, str], source: str, slurm: tuple[str, str] | None
-) -> Found | None:
+) -> FoundLaunch | None:
     for command in follow(script, source, dict(environment)).commands:
         if _may_launch(command):
             found = find(command.words, command.environment, source, slurm)
@@ -457,7 +457,7 @@ def _inside(
     return None
 
 
-def _torchrun(words: Sequence[str], source: str) -> Found | None:
+def _torchrun(words: Sequence[str], source: str) -> FoundLaunch | None:
     """Read torchrun's own options, the script and its arguments."""
     sizes = {"--nnodes": "1", "--nproc-per-node": "1"}
     index, module = 0, False
@@ -487,7 +487,7 @@ def _torchrun(words: Sequence[str], source: str) -> Found | None:
 
 def _python(
     words: Sequence[str], environment: Mapping[str, str], source: str, slurm: tuple[str, str] | None
-) -> Found | None:
+) -> FoundLaunch | None:
     rest = list(words)
     while rest and (rest[0] == "" or rest[0].startswith("-")):
         if rest[0] == "-m":
@@ -518,7 +518,7 @@ def _slurm(words: Sequence[str]) -> tuple[str, str] | None:
 
 def _tasks(
     words: tuple[str, ...], environment: Mapping[str, str], source: str, slurm: tuple[str, str]
-) -> Found:
+) -> FoundLaunch:
     """Return a launch whose ranks are Slurm's tasks."""
     nodes = slurm[0] or environment.get("SLURM_NNODES", "1")
     tasks = slurm[1] or environment.get("SLURM_NTASKS_PER_NODE", "")
@@ -530,12 +530,12 @@ def _tasks(
 
 def _sized(
     words: tuple[str, ...], nodes: tuple[str, str], each: tuple[str, str], source: str
-) -> Found:
+) -> FoundLaunch:
     """Return a launch with its number of nodes and of ranks on each, given by name and value."""
     for name, value in (nodes, each):
         if found := marks(value):
-            return Found(words, 1, 1, (found[0], name))
+            return FoundLaunch(words, 1, 1, (found[0], name))
         if not value.isdigit() or int(value) < 1:
             problem = "this is not a number"
             raise InputError(f"{source}: {name}", value, problem, "give a number")
-    return Found(words, int(nodes[1]), int(each[1]))
+    return FoundLaunch(words, int(nodes[1]), int(each[1]))

@@ -102,7 +102,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
     devices = int(os.environ["LOCAL_WORLD_SIZE"])
     torch.cuda.device_count = lambda: devices
     started = time.perf_counter()
-    probe, traffic = probes.Probe(), communication.Traffic()
+    probe, traffic = probes.RankProbe(), communication.Contributions()
     error, relative = None, program.upstream.relative
     try:
         communication.install(traffic, Board(folder / f"rank-{rank}.board"))
@@ -145,7 +145,7 @@ def execute(program: Program, rank: int, folder: Path) -> bool:
     return error is None
 
 
-def _watch_training(probe: probes.Probe, program: Program) -> None:
+def _watch_training(probe: probes.RankProbe, program: Program) -> None:
     """Watch the training loop that the script has imported: Megatron's or Bridge's."""
     training: Any = sys.modules.get("megatron.training.training")
     if training is not None:

@@ -26,7 +26,7 @@ from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 MODULE = "ringproof_probe"  # under which scripts in the same process find the probe
 
 
-class Probe:
+class RankProbe:
     """Collects what one rank does; the only mutable record of a run."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Probe:
         return communicate()
 
 
-def open_for(probe: Probe) -> None:
+def open_for(probe: RankProbe) -> None:
     """Let scripts in this process report to ``probe``."""
     module: Any = types.ModuleType(MODULE)
     module.probe = probe

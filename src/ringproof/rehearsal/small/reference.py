@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from ringproof.rehearsal.launch.flags import Flags
 from ringproof.rehearsal.small.draft import Draft
 from ringproof.rehearsal.small.layout import DYNAMIC, Layout, layout
-from ringproof.rehearsal.small.shrink import Small
+from ringproof.rehearsal.small.shrink import SmallProgram
 
 OFF = "Nothing: this is what the rehearsal is compared with."
 CONTEXT = (
@@ -29,7 +29,7 @@ SCHEDULER = "--sequence-packing-scheduler"
 BUDGET = "--max-seqlen-per-dp-cp-rank"
 
 
-def reference(small: Small, options: Collection[str]) -> Small:
+def reference(small: SmallProgram, options: Collection[str]) -> SmallProgram:
     """Return the same program with CP 1, or with Dynamic CP off.
 
     The data, the global batch, TP, PP and, for static CP, DP stay. EP shrinks where its groups no

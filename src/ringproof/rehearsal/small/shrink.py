@@ -20,7 +20,7 @@ from ringproof.rehearsal.small.layout import layout, shrink_layout
 from ringproof.rehearsal.small.model import shrink_experts, shrink_layers, shrink_widths
 from ringproof.rehearsal.small.options import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 
-__all__ = ["Change", "Small", "shrink"]
+__all__ = ["Change", "SmallProgram", "shrink"]
 
 FIXED_POINT = "Quantized training: its recipes, scales, paddings and gathered weights."
 ROUNDING = "Rounding, casts and buffers of bfloat16 or float16 training."
@@ -34,7 +34,7 @@ FUSED = ("--moe-permute-fusion", "--moe-router-fusion", "--moe-permute-fusion-in
 
 
 @dataclass(frozen=True)
-class Small:
+class SmallProgram:
     """A program that is small enough for a laptop.
 
     Attributes:
@@ -57,7 +57,7 @@ def shrink(
     max_ranks: int = 32,
     iterations: int = 5,
     dtype: str = "float32",
-) -> Small:
+) -> SmallProgram:
     """Make a launch small.
 
     Parallel sizes and their order, CP types and levels, schedulers, packing, dispatchers, graphs,
@@ -88,7 +88,7 @@ def shrink(
     _kernels(draft)
     _comparable(draft)
     environment = {k: v for k, v in launch.environment.items() if k.startswith(ENVIRONMENT)}
-    return Small(
+    return SmallProgram(
         script=launch.script,
         arguments=draft.flags.words,
         environment=environment,

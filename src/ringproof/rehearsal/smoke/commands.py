@@ -10,7 +10,7 @@ from types import MappingProxyType
 from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ringproof.rehearsal.smoke.pair import SCRIPT, Half, Pair
+from ringproof.rehearsal.smoke.pair import SCRIPT, Pair, PairProgram
 
 MEMBER = "ringproof.rehearsal.rank.member"
 PORT = 29500
@@ -23,7 +23,7 @@ _TEMPLATES = ImmutableSandboxedEnvironment(
 )
 
 
-def environment(pair: Pair, half: Half) -> Mapping[str, str]:
+def environment(pair: Pair, half: PairProgram) -> Mapping[str, str]:
     """Return the variables that a program needs besides those of the shell."""
     own = {"OMP_NUM_THREADS": "1"}
     if pair.setting.cpu and pair.setting.nodes == 1:
@@ -31,7 +31,7 @@ def environment(pair: Pair, half: Half) -> Mapping[str, str]:
     return MappingProxyType({**half.environment, **own})
 
 
-def torchrun(pair: Pair, half: Half, endpoint: str = "") -> tuple[str, ...]:
+def torchrun(pair: Pair, half: PairProgram, endpoint: str = "") -> tuple[str, ...]:
     """Return the command that starts the ranks of one node.
 
     Args:

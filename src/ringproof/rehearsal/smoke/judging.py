@@ -15,7 +15,7 @@ from ringproof.harness.logs.training.log import read_log
 from ringproof.harness.logs.training.series import parse_columns
 from ringproof.harness.logs.training.verdict import SeriesComparison, compare_logs
 from ringproof.harness.proofs.environment import Environment
-from ringproof.rehearsal.smoke.pair import Half, Pair
+from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 from ringproof.rehearsal.smoke.running import rank_logs
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
@@ -25,16 +25,16 @@ SERIES = ("loss", "grad_norm")
 
 
 @dataclass(frozen=True)
-class Shown:
+class LogEvidence:
     """What the logs of one program show; ``groups`` is ``None`` where there are no logs."""
 
-    half: Half
+    half: PairProgram
     groups: GroupsReport | None
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SmokeVerdict:
     """The judgement on a smoke run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Verdict:
     """
 
     pair: Pair
-    shown: tuple[Shown, ...]
+    shown: tuple[LogEvidence, ...]
     losses: tuple[SeriesComparison, ...]
     problems: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class Verdict:
         return not self.problems
 
 
-def judge(pair: Pair, problems: tuple[str, ...] = ()) -> Verdict:
+def judge(pair: Pair, problems: tuple[str, ...] = ()) -> SmokeVerdict:
     """Read the logs of both programs and compare them.
 
     Args:
@@ -71,14 +71,14 @@ def judge(pair: Pair, problems: tuple[str, ...] = ()) -> Verdict:
         for one in losses
         if not one.within
     ]
-    return Verdict(pair, shown, losses, tuple(found))
+    return SmokeVerdict(pair, shown, losses, tuple(found))
 
 
-def _shown(pair: Pair, half: Half) -> Shown:
+def _shown(pair: Pair, half: PairProgram) -> LogEvidence:
     files = rank_logs(pair.folder(half))
     if len(files) < 2 * pair.setting.ranks:
         problem = f"feature {half.name}: there are logs of {len(files) // 2} of the ranks"
-        return Shown(half, None, (problem,))
+        return LogEvidence(half, None, (problem,))
     groups = read_groups([str(path) for path in files], half.expected)
     problems = [f"feature {half.name}: {finding.text}" for finding in groups.findings]
     sizes = {(line.context_parallel, line.cp_size) for line, _ in groups.facts.engine}
@@ -86,7 +86,7 @@ def _shown(pair: Pair, half: Half) -> Shown:
         problems.append(f"feature {half.name}: attention did not run on groups of several sizes")
     if half.marker and not any(_has(path, half.marker) for path in files):
         problems.append(f"feature {half.name}: no log has a line {half.marker!r}")
-    return Shown(half, groups, tuple(problems))
+    return LogEvidence(half, groups, tuple(problems))
 
 
 def _has(path: Path, pattern: str) -> bool:
@@ -105,7 +105,7 @@ def _compared(pair: Pair) -> Iterator[SeriesComparison]:
         yield from compare_logs(on, off, (name,), _tolerance(pair, name)).series
 
 
-def _training_log(pair: Pair, half: Half) -> str:
+def _training_log(pair: Pair, half: PairProgram) -> str:
     logs = rank_logs(pair.folder(half))
     path = next((str(path) for path in logs if _has(path, LOSS_LINE)), None)
     if path is None:
@@ -123,7 +123,7 @@ def _largest(series: SeriesComparison) -> float:
     return series.largest.relative if series.largest else 0.0
 
 
-def lines(verdict: Verdict) -> Iterator[str]:
+def lines(verdict: SmokeVerdict) -> Iterator[str]:
     """Yield the judgement for a reader."""
     for one in verdict.shown:
         yield f"feature {one.half.name}:"
@@ -145,7 +145,7 @@ def _is_evidence(line: str) -> bool:
     return line == "evidence:" or line.startswith(("  /", "  ... "))
 
 
-def record(verdict: Verdict, machine: Environment, scheduler: str) -> dict[str, Any]:
+def record(verdict: SmokeVerdict, machine: Environment, scheduler: str) -> dict[str, Any]:
     """Return the evidence record, in which nothing names a folder of this machine.
 
     Args:

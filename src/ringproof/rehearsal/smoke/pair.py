@@ -20,7 +20,7 @@ from ringproof.rehearsal.launch.reading import Launch, read_command
 from ringproof.rehearsal.program import Upstream
 from ringproof.rehearsal.small.layout import DYNAMIC
 from ringproof.rehearsal.small.reference import BUDGET, SCHEDULER
-from ringproof.rehearsal.small.shrink import Small, shrink
+from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 
 SCRIPT = "pretrain_gpt.py"
 FEWEST_RANKS, MOST_RANKS = 4, 64
@@ -64,7 +64,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Half:
+class PairProgram:
     """One of the two programs.
 
     Attributes:
@@ -82,7 +82,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PairSetting:
     """Where both programs run.
 
     Attributes:
@@ -116,21 +116,21 @@ class Pair:
     """A feature on and off, with everything else equal."""
 
     feature: str
-    setting: Setting
-    on: Half
-    off: Half
+    setting: PairSetting
+    on: PairProgram
+    off: PairProgram
 
     @property
-    def halves(self) -> tuple[Half, Half]:
+    def halves(self) -> tuple[PairProgram, PairProgram]:
         """Both programs in the order in which they run."""
         return self.on, self.off
 
-    def folder(self, half: Half) -> Path:
+    def folder(self, half: PairProgram) -> Path:
         """Return the folder of a program's logs."""
         return self.setting.folder / half.name
 
 
-def make_pair(feature: str, setting: Setting, *, skills: Path, steps: int) -> Pair:
+def make_pair(feature: str, setting: PairSetting, *, skills: Path, steps: int) -> Pair:
     """Make both programs from the launch in the card of the feature's skill.
 
     Options of the checkout decide what can be added.
@@ -155,12 +155,12 @@ def make_pair(feature: str, setting: Setting, *, skills: Path, steps: int) -> Pa
     if marker:  # it is logged at this level
         flags = flags.with_("--logging-level", "20")
     expected = _expected(feature, flags, setting)
-    on = Half("on", flags.words, environment, expected[0], marker)
-    off = Half("off", _without(feature, flags).words, environment, expected[1])
+    on = PairProgram("on", flags.words, environment, expected[0], marker)
+    off = PairProgram("off", _without(feature, flags).words, environment, expected[1])
     return Pair(feature, setting, on, off)
 
 
-def _check_size(setting: Setting) -> None:
+def _check_size(setting: PairSetting) -> None:
     ranks = setting.ranks
     if ranks & (ranks - 1) or not FEWEST_RANKS <= ranks <= MOST_RANKS:
         problem = f"times --nodes has to be a power of two from {FEWEST_RANKS} to {MOST_RANKS}"
@@ -181,7 +181,7 @@ def _launch(feature: Feature, skills: Path) -> tuple[Launch, str]:
     return launch, marker
 
 
-def _sized(feature: str, launch: Launch, setting: Setting) -> Launch:
+def _sized(feature: str, launch: Launch, setting: PairSetting) -> Launch:
     """Give a launch the CP size, levels and token budget that fit the ranks."""
     flags = Flags(launch.arguments)
     longest = flags.integer("--seq-length", 0)
@@ -197,7 +197,9 @@ def _sized(feature: str, launch: Launch, setting: Setting) -> Launch:
     return dataclasses.replace(launch, arguments=flags.words)
 
 
-def _shrunk(launch: Launch, options: Collection[str], setting: Setting, steps: int) -> Small:
+def _shrunk(
+    launch: Launch, options: Collection[str], setting: PairSetting, steps: int
+) -> SmallProgram:
     """Make a launch small on all of its ranks: a rehearsal would drop DP replicas."""
     ranks, dtype = setting.ranks, setting.dtype
     small = shrink(launch, options=options, max_ranks=ranks, iterations=steps, dtype=dtype)
@@ -219,7 +221,7 @@ def _without(feature: str, flags: Flags) -> Flags:
     return flags.with_("--cuda-graph-impl", "none")
 
 
-def _expected(feature: str, flags: Flags, setting: Setting) -> tuple[Expectation, Expectation]:
+def _expected(feature: str, flags: Flags, setting: PairSetting) -> tuple[Expectation, Expectation]:
     """Return what the logs of both programs are to show of process groups."""
     flat = Expectation(ParallelKind.FLAT)
     if feature == "hcp":

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ringproof.budget import Estimate, Part
+from ringproof.budget import Estimate, EstimatePart
 from ringproof.errors import InputError
 from ringproof.processes import end_with_parent
 from ringproof.rehearsal.smoke.commands import environment, torchrun
-from ringproof.rehearsal.smoke.pair import Half, Pair
+from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 
 POLL_SECONDS = 1.0
 TAIL_BYTES = 20_000
@@ -49,7 +49,7 @@ def require_gpus(ranks: int) -> None:
 
 def estimate(ranks: int) -> Estimate:
     """Estimate what the ranks need that run with stand-ins on this machine."""
-    held = Part("--nproc", ranks, ranks * _HELD_BYTES)
+    held = EstimatePart("--nproc", ranks, ranks * _HELD_BYTES)
     return Estimate(ranks, (held,), "--nproc", ranks)
 
 
@@ -65,7 +65,7 @@ def run_pair(pair: Pair, *, timeout: float, progress: Progress) -> list[str]:
     return [f"feature {name}: {problem}" for name, problem in found if problem]
 
 
-def _run(pair: Pair, half: Half, timeout: float, progress: Progress) -> str:
+def _run(pair: Pair, half: PairProgram, timeout: float, progress: Progress) -> str:
     folder = pair.folder(half)
     folder.mkdir(parents=True, exist_ok=True)
     phase, started = f"feature {half.name}, {pair.setting.ranks} ranks", time.monotonic()

@@ -35,7 +35,7 @@ UNSUPPORTED = (
 
 
 @dataclass(frozen=True)
-class Span:
+class SequencePlace:
     """Where one sequence is: its slot in a batch, or its rows in a packed tensor.
 
     Attributes:
@@ -77,16 +77,16 @@ class Call:
         scale = given["attn_scale"]
         self.scale = float(self.q.shape[-1] ** -0.5 if scale is None else scale)
 
-    def sequences(self) -> Iterator[tuple[Span, Span]]:
+    def sequences(self) -> Iterator[tuple[SequencePlace, SequencePlace]]:
         """Yield where the queries and the keys of each sequence are that has both."""
         queries = self._spans("q", self.q, self.q_format)
         keys = self._spans("kv", self.k, self.kv_format)
         yield from (both for both in zip(queries, keys, strict=True) if all(s.length for s in both))
 
-    def _spans(self, side: str, x: Tensor, form: str) -> list[Span]:
+    def _spans(self, side: str, x: Tensor, form: str) -> list[SequencePlace]:
         given, packed = self._given, form == "thd"
         if not packed and "padding" not in given["attn_mask_type"]:
-            return [Span(index, 0, _length(x, form)) for index in range(_batch(x, form))]
+            return [SequencePlace(index, 0, _length(x, form)) for index in range(_batch(x, form))]
         bounds = given[f"cu_seqlens_{side}"].tolist()
         lengths = [end - start for start, end in itertools.pairwise(bounds)]
         if max(lengths, default=0) > given[f"max_seqlen_{side}"]:
@@ -94,18 +94,18 @@ class Call:
         starts = bounds if packed else [0] * len(bounds)
         if packed and given.get(f"cu_seqlens_{side}_padded") is not None:
             starts = given[f"cu_seqlens_{side}_padded"].tolist()
-        return [Span(index, starts[index], length) for index, length in enumerate(lengths)]
+        return [SequencePlace(index, starts[index], length) for index, length in enumerate(lengths)]
 
-    def queries(self, x: Tensor, span: Span) -> Tensor:
+    def queries(self, x: Tensor, span: SequencePlace) -> Tensor:
         """Return the rows [S, H, D] of one sequence of a tensor like the queries."""
         return _rows(x, span, self.q_format).to(self.dtype)
 
-    def keys(self, x: Tensor, span: Span) -> Tensor:
+    def keys(self, x: Tensor, span: SequencePlace) -> Tensor:
         """Return the rows [T, H, D] of one sequence of a tensor like the keys, for every head."""
         heads, rows = self.q.shape[-2], _rows(x, span, self.kv_format)
         return rows.repeat_interleave(heads // rows.shape[-2], -2).to(self.dtype)
 
-    def scores(self, queries: Span, keys: Span) -> Tensor:
+    def scores(self, queries: SequencePlace, keys: SequencePlace) -> Tensor:
         """Return the masked scores [H, S, T] of one sequence."""
         query, key = self.queries(self.q, queries), self.keys(self.k, keys)
         scores = torch.einsum("shd,thd->hst", query, key) * self.scale
@@ -119,7 +119,7 @@ class Call:
         shape = q.shape[:2] if packed else (_batch(q, form), heads, _length(q, form))
         return q.new_zeros(shape, dtype=self.dtype)
 
-    def lse_rows(self, lse: Tensor, span: Span) -> Tensor:
+    def lse_rows(self, lse: Tensor, span: SequencePlace) -> Tensor:
         """Return the LSE [H, S] of one sequence, as a view."""
         if self.q_format == "thd":
             return lse[span.start : span.start + span.length].t()
@@ -210,7 +210,7 @@ def _length(x: Tensor, form: str) -> int:
     return x.shape[1] if form == "bshd" else x.shape[0]
 
 
-def _rows(x: Tensor, span: Span, form: str) -> Tensor:
+def _rows(x: Tensor, span: SequencePlace, form: str) -> Tensor:
     """The rows [s, h, d] of one sequence, as a view."""
     if form == "thd":
         return x[span.start : span.start + span.length]

@@ -64,7 +64,7 @@ class GroupName:
 
 
 @dataclass
-class Traffic:
+class Contributions:
     """What a rank contributed to each group.
 
     Attributes:
@@ -90,7 +90,7 @@ def _bytes(value: object) -> int:
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
-class Sent:
+class SentTensor:
     """A tensor that is being sent: keeps its memory, and notes what upstream does to it."""
 
     def __init__(self, tensor: Tensor, races: Counter[tuple[str, str, str]]) -> None:
@@ -107,10 +107,10 @@ class Sent:
         del self._tensor, self._memory
 
 
-class Once:
+class RepeatableRequest:
     """A request that may be waited for again, as on NCCL."""
 
-    def __init__(self, work: Any, board: Board, text: str, sent: Sent | None = None) -> None:
+    def __init__(self, work: Any, board: Board, text: str, sent: SentTensor | None = None) -> None:
         self._work, self._board, self._text = work, board, text
         self._sent = sent
         self._done = False
@@ -144,7 +144,7 @@ def group_name(group: Any) -> GroupName:
     return GroupName(type(group).__name__, ())
 
 
-def install(traffic: Traffic, board: Board) -> None:
+def install(traffic: Contributions, board: Board) -> None:
     """Let every later call of ``torch.distributed`` go to gloo and be counted."""
     _use_gloo()
     taken: dict[Any, Any] = {}
@@ -174,7 +174,7 @@ def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]
             calls = stack.enter_context(original(group, *arguments, **named))
             yield calls
             board.write(text)
-        calls.works = [Once(work, board, text) for work in calls.works]
+        calls.works = [RepeatableRequest(work, board, text) for work in calls.works]
 
     return manager
 
@@ -215,7 +215,11 @@ def _on_gloo(given: inspect.BoundArguments, create: Callable[[], Any]) -> Any:
 
 
 def _watched(
-    original: Callable[..., Any], name: str, outgoing: str | None, traffic: Traffic, board: Board
+    original: Callable[..., Any],
+    name: str,
+    outgoing: str | None,
+    traffic: Contributions,
+    board: Board,
 ) -> Callable[..., Any]:
     """Count the calls of a function, and say while it runs what the rank waits for."""
 
@@ -229,11 +233,15 @@ def _watched(
         result = run()
         board.write()
         if name in ("isend", "irecv") or given.get("async_op"):
-            sent = Sent(given["tensor"], traffic.races) if name == "isend" else None
-            return None if result is None else Once(result, board, text, sent)
+            sent = SentTensor(given["tensor"], traffic.races) if name == "isend" else None
+            return None if result is None else RepeatableRequest(result, board, text, sent)
         if name == "batch_isend_irecv":
-            return [Once(work, board, text) if not isinstance(work, Once) else work
-                    for work in result]  # fmt: skip
+            return [
+                work
+                if isinstance(work, RepeatableRequest)
+                else RepeatableRequest(work, board, text)
+                for work in result
+            ]
         return result
 
     return wrapped(original, call)

@@ -49,7 +49,7 @@ class Packs:
         return [{"role": "system", "content": f"{index} {length}"} for length in lengths]
 
 
-class Talker:
+class ConversationTokenizer:
     """A tokenizer that makes a conversation of as many tokens as it says."""
 
     pad = 0
@@ -72,7 +72,7 @@ class Talker:
 
 
 def install(arguments: Sequence[str]) -> None:
-    """Let upstream's SFT data set read `Packs` through a `Talker`, where it needs them.
+    """Let upstream's SFT data set read `Packs` where it needs them.
 
     Args:
         arguments: Command line of the program.
@@ -87,8 +87,10 @@ def install(arguments: Sequence[str]) -> None:
 
     @functools.wraps(pack)
     def read(self: Any, index: int) -> Any:
-        if not isinstance(self.config.tokenizer, Talker):
-            self.config.tokenizer = Talker(self.config.tokenizer, self.config.sequence_length)
+        if not isinstance(self.config.tokenizer, ConversationTokenizer):
+            self.config.tokenizer = ConversationTokenizer(
+                self.config.tokenizer, self.config.sequence_length
+            )
         return pack(self, index)
 
     module.SFTDataset.__getitem__ = read

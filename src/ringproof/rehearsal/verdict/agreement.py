@@ -85,7 +85,7 @@ class KnownPitfall:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class StopReason:
     """Why a program did not run to its end.
 
     Attributes:
@@ -211,11 +211,11 @@ class Agreement:
 
 def refusal_of(
     failure: Failure, reports: Sequence[RankReport], skills: Path | None = None, feature: str = ""
-) -> Refusal:
+) -> StopReason:
     """Describe a failed run, with what the cards know about it; see `find_pitfalls`."""
     file, _, line = failure.place.rpartition(":")
     message = " ".join(failure.message.split())
-    return Refusal(
+    return StopReason(
         kind=failure.kind,
         rank=None if failure.kind == "import" else failure.rank,
         message=message,

@@ -11,7 +11,7 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference
-from ringproof.rehearsal.verdict.path import Microbatch, PathTaken, named
+from ringproof.rehearsal.verdict.path import MicrobatchGroups, PathTaken, named
 from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal
 from ringproof.rehearsal.verdict.text import between_lines, numbers, size, waiting_lines
 
@@ -90,7 +90,9 @@ def picture(path: PathTaken) -> dict[str, Any] | None:
     }
 
 
-def _cells(microbatch: Microbatch, x: float, rows: dict[int, int]) -> Iterator[dict[str, Any]]:
+def _cells(
+    microbatch: MicrobatchGroups, x: float, rows: dict[int, int]
+) -> Iterator[dict[str, Any]]:
     """Yield a cell for neighbouring ranks of one group, and for each rank that takes no part."""
     where = f"step {microbatch.iteration}, microbatch {microbatch.number}"
     idle = set(rows)

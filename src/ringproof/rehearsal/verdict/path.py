@@ -27,7 +27,7 @@ FAR_FEWER = 0.5  # of the median: below this share of tokens a rank counts as id
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedPath:
     """What a command line says about context parallelism.
 
     Attributes:
@@ -104,7 +104,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Microbatch:
+class MicrobatchGroups:
     """How the ranks were grouped in one microbatch of training.
 
     Attributes:
@@ -145,13 +145,13 @@ class PathTaken:
         remarks: Sentences on what else is worth knowing.
     """
 
-    asked: Asked
+    asked: RequestedPath
     taken: tuple[PathCount, ...]
     layers: Mapping[int, tuple[PathCount, ...]]
     ranks: Mapping[int, tuple[PathCount, ...]]
     evaluation: tuple[PathCount, ...]
     recomputed: tuple[PathCount, ...]
-    microbatches: tuple[Microbatch, ...]
+    microbatches: tuple[MicrobatchGroups, ...]
     cp_sizes: Mapping[int, int]
     groups: tuple[GroupUse, ...]
     tokens: Mapping[int, int]
@@ -165,7 +165,7 @@ class PathTaken:
         return not self.departures
 
 
-def read_asked(arguments: Sequence[str]) -> Asked:
+def read_asked(arguments: Sequence[str]) -> RequestedPath:
     """Read from a command line what it asks of context parallelism.
 
     Raises:
@@ -173,7 +173,7 @@ def read_asked(arguments: Sequence[str]) -> Asked:
     """
     flags = Flags(tuple(arguments))
     levels = flags.get("--hierarchical-context-parallel-sizes") or ()
-    return Asked(
+    return RequestedPath(
         dynamic=any(flags.has(name) for name in DYNAMIC),
         size=flags.integer("--context-parallel-size", 1),
         comm_types=flags.get("--cp-comm-type") or ("p2p",),
@@ -265,12 +265,12 @@ def _in_first_layers(
     return [(rank, call) for rank, call in training if call.layer == first[rank]]
 
 
-def _microbatches(calls: Iterable[tuple[int, AttentionCall]]) -> Iterator[Microbatch]:
+def _microbatches(calls: Iterable[tuple[int, AttentionCall]]) -> Iterator[MicrobatchGroups]:
     cells: dict[tuple[int, int], dict[int, AttentionCall]] = defaultdict(dict)
     for rank, call in calls:
         cells[call.iteration, call.microbatch][rank] = call
     for (iteration, number), by_rank in sorted(cells.items()):
-        yield Microbatch(iteration, number, tuple(_shares(by_rank)))
+        yield MicrobatchGroups(iteration, number, tuple(_shares(by_rank)))
 
 
 def _shares(by_rank: Mapping[int, AttentionCall]) -> Iterator[Share]:
@@ -312,7 +312,9 @@ def _idle(tokens: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(rank for rank, count in sorted(tokens.items()) if count < FAR_FEWER * usual)
 
 
-def _departures(asked: Asked, calls: Sequence[AttentionCall], finished: bool) -> Iterator[str]:
+def _departures(
+    asked: RequestedPath, calls: Sequence[AttentionCall], finished: bool
+) -> Iterator[str]:
     if not asked.parallel:
         if any(call.size > 1 for call in calls):
             yield "The launch asks for no context parallelism, but attention used CP groups."
@@ -354,7 +356,7 @@ def _ran(call: AttentionCall) -> str:
 
 
 def _remarks(
-    asked: Asked,
+    asked: RequestedPath,
     apart: int,
     training: Sequence[AttentionCall],
     tokens: Mapping[int, int],

@@ -9,8 +9,8 @@ from typing import Any
 
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import Change, Small
-from ringproof.rehearsal.verdict.agreement import Agreement, Difference, Refusal
+from ringproof.rehearsal.small.shrink import Change, SmallProgram
+from ringproof.rehearsal.verdict.agreement import Agreement, Difference, StopReason
 from ringproof.rehearsal.verdict.path import PathTaken
 
 VERSION = 1
@@ -61,11 +61,11 @@ class Variant:
     dtype: str
     path: PathTaken
     agreement: Agreement
-    small: Small | None = None
+    small: SmallProgram | None = None
     outcome: Outcome | None = None
-    reference: Small | None = None
+    reference: SmallProgram | None = None
     reference_outcome: Outcome | None = None
-    refusal: Refusal | None = None
+    refusal: StopReason | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -166,7 +166,7 @@ def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _refused(refusal: Refusal) -> str:
+def _refused(refusal: StopReason) -> str:
     where = f"{refusal.file}:{refusal.line}" if refusal.file else ""
     message = refusal.message
     if len(message) > MOST_MESSAGE:
@@ -229,7 +229,7 @@ def _difference(item: Difference) -> dict[str, Any]:
     return {name: getattr(item, name) for name in names}
 
 
-def _program(small: Small | None, outcome: Outcome | None) -> dict[str, Any] | None:
+def _program(small: SmallProgram | None, outcome: Outcome | None) -> dict[str, Any] | None:
     if small is None:
         return None
     names = ("script", "arguments", "environment", "ranks")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ringproof.errors import InputError
 from ringproof.harness.code.definitions import UnparsableError
-from ringproof.harness.code.native.masking import Masked
+from ringproof.harness.code.native.masking import MaskedSource
 from ringproof.harness.code.native.tokens import code_tokens, spelled, tokens
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def declarations(source: bytes) -> Iterator[Declared]:
         InputError: tree-sitter or its grammar is not installed, or too old.
         UnparsableError: There are too many declarations, or too many scopes in one another.
     """
-    masked = Masked(source)
+    masked = MaskedSource(source)
     for name, begin, end in masked.defines:
         yield Declared("macro", (name,), begin, begin, end)
     root = _parsed(masked.text)

@@ -91,7 +91,7 @@ class _Condition:
 
 
 @dataclass
-class Masked:
+class MaskedSource:
     """A file in which the grammar can read the declarations.
 
     Attributes:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from ringproof.harness.code.definitions import (
     Definition,
-    Summary,
+    DefinitionSummary,
     SymbolError,
     UnparsableError,
     Words,
@@ -115,7 +115,7 @@ class NativeDefinition(Definition):
         raw = above + b"\n" + (behind.group(1) if behind else b"")
         yield " ".join(_ORNAMENT.sub(" ", raw.decode("utf-8", "backslashreplace")).split())
 
-    def summary(self) -> Summary:
+    def summary(self) -> DefinitionSummary:
         """See `Definition`; ``raises`` are failed checks: ``throw``, assertions and the like."""
         declared = self.declared
         counted = {
@@ -123,7 +123,9 @@ class NativeDefinition(Definition):
             "raises": _checks(self._code())[0],
             "literals": self._literals(declared),
         }
-        return Summary(declared.kind, self._signature(), self._settings(declared), counted)
+        return DefinitionSummary(
+            declared.kind, self._signature(), self._settings(declared), counted
+        )
 
     def _signature(self) -> Mapping[str, str]:
         declared = self.declared

@@ -75,7 +75,7 @@ _CONFIGURES = (_ENGINE, b" ..", b"using world size")
 
 
 @dataclass
-class Event:
+class RankError:
     """An error of one rank.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Open:
         expects_code: Whether the next line can be the source line of a frame.
     """
 
-    event: Event
+    event: RankError
     seen: int = 0
     more: int = 0
     expects_code: bool = False
@@ -127,7 +127,7 @@ class _Said:
 
     Attributes:
         key: What a launcher put in front of it, which tells the lines of its ranks apart.
-        body: The line without that; ``who`` and ``time`` are as in `Event`.
+        body: The line without that; ``who`` and ``time`` are as in `RankError`.
     """
 
     file: str
@@ -235,7 +235,7 @@ class LogReader(Scan):
             self.repeated[tail] += 1
         return new
 
-    def errors(self) -> Iterator[Line | Event]:
+    def errors(self) -> Iterator[Line | RankError]:
         """Yield the lines that may tell the configuration, and all errors."""
         for line in self:
             busy = self._open or self._linger > 0 or self._root_lines > 0
@@ -261,14 +261,14 @@ class LogReader(Scan):
         key = " ".join(f"{name}={value}" for name, value in tokens.items())
         return _Said(self._name, data, text, key, self._who(tokens), body, time)
 
-    def _event(self, said: _Said, line: Line, **fields: Any) -> Event:
+    def _event(self, said: _Said, line: Line, **fields: Any) -> RankError:
         """Return an error that a line shows."""
         known = {"who": said.who, "file": self._name, "line": line.number, "text": said.text}
-        return Event(**{**known, "time": said.time, "iteration": self.iteration, **fields})
+        return RankError(**{**known, "time": said.time, "iteration": self.iteration, **fields})
 
-    def _errors(self, said: _Said, line: Line) -> Sequence[Event]:
+    def _errors(self, said: _Said, line: Line) -> Sequence[RankError]:
         key, body = said.key, said.body
-        found: Sequence[Event] = ()
+        found: Sequence[RankError] = ()
         if "Traceback (most recent" in body:
             found = self._close(key)
             if len(self._open) < MOST_OPEN and _begins(body):
@@ -287,7 +287,7 @@ class LogReader(Scan):
             found = (*found, self._event(said, line, **said.alone))
         return found
 
-    def _continue(self, said: _Said, line: Line) -> Sequence[Event]:
+    def _continue(self, said: _Said, line: Line) -> Sequence[RankError]:
         """Take a line of an open traceback."""
         one = self._open[said.key]
         event = one.event
@@ -312,7 +312,7 @@ class LogReader(Scan):
             return self._close(said.key)
         return ()
 
-    def _close(self, key: str) -> Sequence[Event]:
+    def _close(self, key: str) -> Sequence[RankError]:
         one = self._open.pop(key, None)
         if one is None or not (one.event.place or one.event.error):
             return ()
@@ -322,7 +322,7 @@ class LogReader(Scan):
             event.message = event.message.lstrip("\n")
         return (event,)
 
-    def _root_cause(self, said: _Said, line: Line) -> Sequence[Event]:
+    def _root_cause(self, said: _Said, line: Line) -> Sequence[RankError]:
         """Take a line of torchrun's summary, which names the rank that failed first."""
         if "Root Cause (first" in said.body:
             self._root, self._root_lines = {}, 10

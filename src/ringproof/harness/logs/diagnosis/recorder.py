@@ -29,7 +29,7 @@ _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.\w{1,8})?$")
 
 
 @dataclass(frozen=True)
-class Waiting:
+class UnfinishedOperation:
     """The first unfinished operation of one rank on one group."""
 
     sequence: int
@@ -38,7 +38,7 @@ class Waiting:
 
 
 @dataclass
-class Group:
+class DumpedGroup:
     """A process group, as the dumps of its ranks describe it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Group:
     description: str
     members: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)
-    waiting: dict[int, Waiting] = field(default_factory=dict)
+    waiting: dict[int, UnfinishedOperation] = field(default_factory=dict)
     behind: tuple[int, ...] = ()
     elsewhere: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
@@ -118,8 +118,8 @@ def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
     return int(named[1]), content
 
 
-def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
+def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, DumpedGroup]:
+    groups: dict[str, DumpedGroup] = {}
     for rank, dump in dumps.items():
         for entry in dump["entries"]:
             if isinstance(entry, dict):
@@ -131,11 +131,11 @@ def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, Group]:
     return groups
 
 
-def _add(groups: dict[str, Group], rank: int, entry: Mapping[str, Any]) -> None:
+def _add(groups: dict[str, DumpedGroup], rank: int, entry: Mapping[str, Any]) -> None:
     named = entry.get("process_group")
     pair = [str(part) for part in named] if isinstance(named, (list, tuple)) else []
     name, description = (*pair, "", "")[:2]
-    group = groups.setdefault(name, Group(name, description or f"group {name}"))
+    group = groups.setdefault(name, DumpedGroup(name, description or f"group {name}"))
     group.members.add(rank)
     point_to_point = bool(entry.get("is_p2p"))
     sequence = _whole(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id"))
@@ -146,7 +146,7 @@ def _add(groups: dict[str, Group], rank: int, entry: Mapping[str, Any]) -> None:
     if not finished and (known is None or sequence < known.sequence):
         operation = printable(str(entry.get("profiling_name", "an operation")))[:80]
         sizes = str(entry.get("input_sizes", ""))[:200]
-        group.waiting[rank] = Waiting(sequence, operation, sizes)
+        group.waiting[rank] = UnfinishedOperation(sequence, operation, sizes)
 
 
 def _whole(value: object) -> int:
@@ -163,7 +163,7 @@ def _ranks(text: object) -> list[int]:
     return [rank for rank in text if isinstance(rank, int)] if isinstance(text, list) else []
 
 
-def stuck_groups(dumps: Mapping[int, Mapping[str, Any]]) -> list[Group]:
+def stuck_groups(dumps: Mapping[int, Mapping[str, Any]]) -> list[DumpedGroup]:
     """Return the groups whose ranks wait, by the dumps of each rank; first those that explain."""
     groups = _merged(dumps)
     waiting = {rank for group in groups.values() for rank in group.waiting}
@@ -177,20 +177,20 @@ def stuck_groups(dumps: Mapping[int, Mapping[str, Any]]) -> list[Group]:
     return sorted(stuck, key=_order)
 
 
-def _compared(waiting: Waiting) -> tuple[str, str]:
+def _compared(waiting: UnfinishedOperation) -> tuple[str, str]:
     """Return what must be equal on all ranks of a group; a send and its receive are not."""
     if _POINT_TO_POINT.search(waiting.operation):
         return "", ""
     return waiting.operation, waiting.sizes if _SAME_SIZES.search(waiting.operation) else ""
 
 
-def _order(group: Group) -> tuple[int, int, str]:
+def _order(group: DumpedGroup) -> tuple[int, int, str]:
     """Groups with a rank that is behind and waits for nothing else come first."""
     reasons = (bool(group.free), bool(group.silent), group.differ, True)
     return reasons.index(True), len(group.members), group.name
 
 
-def explained(group: Group) -> Iterator[str]:
+def explained(group: DumpedGroup) -> Iterator[str]:
     """Return what the dumps say of a group, line by line."""
     by_what: dict[tuple[int, str], list[int]] = {}
     for rank, waiting in sorted(group.waiting.items()):

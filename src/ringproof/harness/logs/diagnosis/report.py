@@ -8,8 +8,8 @@ from typing import Any
 from ringproof.errors import printable
 from ringproof.harness.logs.diagnosis.index import Symptom
 from ringproof.harness.logs.diagnosis.reading import CUT, MOST_SHOWN
-from ringproof.harness.logs.diagnosis.recorder import Group, explained, rank_text
-from ringproof.harness.logs.diagnosis.verdict import Diagnosis, Finding
+from ringproof.harness.logs.diagnosis.recorder import DumpedGroup, explained, rank_text
+from ringproof.harness.logs.diagnosis.verdict import Diagnosis, SharedError
 from ringproof.harness.reports.printable import showable
 from ringproof.reference.topology.census_line import format_ranks
 
@@ -30,7 +30,7 @@ def names(who: Collection[str]) -> str:
     return printable(", ".join(shown))[:_MOST_TEXT]
 
 
-def title(finding: Finding) -> str:
+def title(finding: SharedError) -> str:
     """Return what was raised, on one line."""
     first = finding.first
     said = printable(" ".join(first.message.split()))[:_MOST_TEXT]
@@ -88,13 +88,13 @@ def _headline(diagnosis: Diagnosis) -> str:
     return "nothing found"
 
 
-def _hang_headline(stuck: Group) -> str:
+def _hang_headline(stuck: DumpedGroup) -> str:
     missing = stuck.free or stuck.silent
     told = f"a hang: ranks waited in {printable(stuck.description)}"
     return f"{told} for {rank_text(missing)}" if missing else told
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding(finding: SharedError) -> Iterator[str]:
     for event in finding.evidence:
         said = showable(event.text, MOST_SHOWN)
         yield f"  evidence  {printable(event.file)}:{event.line}: {said}"
@@ -119,12 +119,12 @@ def _advice(symptom: Symptom) -> Iterator[str]:
     yield f"  remedy    {symptom.remedy}"
 
 
-def _count(finding: Finding) -> str:
+def _count(finding: SharedError) -> str:
     number = len(finding.who)
     return names(finding.who) if number <= 2 else f"{number} ranks ({names(finding.who)})"
 
 
-def _place(finding: Finding) -> str:
+def _place(finding: SharedError) -> str:
     return f"{printable(finding.first.file)}:{finding.first.line}"
 
 
@@ -171,7 +171,7 @@ def _symptom(symptom: Symptom) -> dict[str, Any]:
     }
 
 
-def _data(finding: Finding) -> dict[str, Any]:
+def _data(finding: SharedError) -> dict[str, Any]:
     first = finding.first
     return {
         **(_symptom(finding.symptom) if finding.symptom else {"symptom": None}),

@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from ringproof.harness.logs.diagnosis.index import Index, Symptom, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, Event, LogReader
+from ringproof.harness.logs.diagnosis.reading import CUT, TIMEOUT, LogReader, RankError
 from ringproof.harness.logs.diagnosis.recorder import (
     HEAD_BYTES,
-    Group,
+    DumpedGroup,
     is_dump,
     read_dump,
     stuck_groups,
@@ -47,7 +47,7 @@ _RECOVERS = 10  # iterations without NaN after which one is past
 
 
 @dataclass
-class Finding:
+class SharedError:
     """Errors of one kind on any number of ranks.
 
     Attributes:
@@ -56,14 +56,14 @@ class Finding:
     """
 
     symptom: Symptom | None
-    evidence: list[Event]
+    evidence: list[RankError]
     who: set[str] = field(default_factory=set)
     waits: dict[str, set[str]] = field(default_factory=dict)
     count: int = 0
-    last: Event | None = None
+    last: RankError | None = None
 
     @property
-    def first(self) -> Event:
+    def first(self) -> RankError:
         """The first of its errors."""
         return self.evidence[0]
 
@@ -91,15 +91,15 @@ class Diagnosis:
         logs, dumps, lines: Number of files of each kind, and of lines in logs.
     """
 
-    cause: Finding | None
-    others: tuple[Finding, ...]
-    follow_ups: tuple[Finding, ...]
-    earlier: tuple[Finding, ...]
+    cause: SharedError | None
+    others: tuple[SharedError, ...]
+    follow_ups: tuple[SharedError, ...]
+    earlier: tuple[SharedError, ...]
     silent: tuple[Symptom, ...]
     missing: tuple[int, ...]
     engine: str
     engine_lines: tuple[str, ...]
-    stuck: tuple[Group, ...]
+    stuck: tuple[DumpedGroup, ...]
     hang: Symptom | None
     logs: int
     dumps: int
@@ -124,7 +124,7 @@ def diagnose(
     Raises:
         InputError: A file is missing, unreadable or not a file, or a dump is damaged.
     """
-    ledger = Ledger(load_index() if index is None else index)
+    ledger = ErrorTable(load_index() if index is None else index)
     for path in dict.fromkeys(paths):
         with opened("LOG", path, what="log of a run", stdin=stdin) as log:
             head = log.read(HEAD_BYTES)
@@ -134,7 +134,7 @@ def diagnose(
     return ledger.judge()
 
 
-class Ledger:
+class ErrorTable:
     """All errors of all logs, merged by kind; it does not grow with the length of the logs."""
 
     def __init__(self, index: Index) -> None:
@@ -142,7 +142,7 @@ class Ledger:
         self._lines = 0
         self._notes: list[str] = []
         self._dumps: dict[int, dict[str, Any]] = {}  # by rank
-        self._findings: dict[tuple[str, ...], Finding] = {}
+        self._findings: dict[tuple[str, ...], SharedError] = {}
         self._files: list[str] = []
         self._final: dict[str, int] = {}  # the last iteration of each file
         self._engine: Counter[EngineLine] = Counter()
@@ -169,7 +169,7 @@ class Ledger:
     def _read_log(self, log: LogReader, path: str) -> None:
         self._files.append(path)
         for read in log.errors():
-            if isinstance(read, Event):
+            if isinstance(read, RankError):
                 self.add(read)
             else:
                 self._line(path, read)
@@ -190,7 +190,7 @@ class Ledger:
             self._dynamic |= _DYNAMIC.search(line.text) is not None
             self._configuration = replace(self._configuration, **parse_configuration(line.text))
 
-    def add(self, event: Event) -> None:
+    def add(self, event: RankError) -> None:
         """Take an error."""
         if event.root:
             self._roots.add(event.who)
@@ -209,7 +209,7 @@ class Ledger:
             if len(self._findings) >= MOST_FINDINGS:
                 self._full = True
                 return
-            known = self._findings[key] = Finding(symptom, [])
+            known = self._findings[key] = SharedError(symptom, [])
         self._merge(known, event)
 
     def _identified(
@@ -222,7 +222,7 @@ class Ledger:
         said = re.sub(r"0x[0-9a-f]+|\d+", "N", message[:200])
         return None, ("?", error, said, *functions[-1:])
 
-    def _merge(self, known: Finding, event: Event) -> None:
+    def _merge(self, known: SharedError, event: RankError) -> None:
         if known.evidence and known.first.weak and not event.weak:
             known.evidence.clear()
         if len(known.evidence) < MOST_EVIDENCE and (
@@ -274,7 +274,7 @@ class Ledger:
             notes=tuple(self._notes),
         )
 
-    def _went_on(self, finding: Finding) -> bool:
+    def _went_on(self, finding: SharedError) -> bool:
         """Whether training went on after the last of these errors."""
         last = finding.last or finding.first
         final = self._final.get(last.file)
@@ -283,11 +283,11 @@ class Ledger:
         margin = _RECOVERS if finding.kind == "nan" else _GOES_ON
         return last.iteration is None or final - last.iteration >= margin
 
-    def _ordered(self, causes: Sequence[Finding]) -> list[Finding]:
+    def _ordered(self, causes: Sequence[SharedError]) -> list[SharedError]:
         timed = all(one.first.time for one in causes)
         together = len({one.first.file for one in causes}) == 1
 
-        def key(one: Finding) -> tuple[object, ...]:
+        def key(one: SharedError) -> tuple[object, ...]:
             first = one.first
             place = (self._files.index(first.file), first.line)
             root = self._roots.isdisjoint(one.who)
@@ -315,7 +315,7 @@ class Ledger:
         symptom = self.index.find(error, "") if error else None
         return [symptom] if symptom else []
 
-    def _missing(self, cause: Finding) -> Iterator[int]:
+    def _missing(self, cause: SharedError) -> Iterator[int]:
         """Return the ranks without a timeout, where all others have one."""
         world = self._configuration.world_size
         named = {who for one in self._findings.values() if one.kind == "hang" for who in one.who}

@@ -74,7 +74,7 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Point:
+class PairedValues:
     """Both values at one step."""
 
     step: int
@@ -120,8 +120,8 @@ class Judgement:
     level: float = 0.0
     ratio: ConstantRatio | None = None
     period: Period | None = None
-    earlier_jump: Point | None = None
-    later_jump: Point | None = None
+    earlier_jump: PairedValues | None = None
+    later_jump: PairedValues | None = None
 
 
 @dataclass(frozen=True)
@@ -164,17 +164,17 @@ class SeriesComparison:
         return self.judgement.kind in (Kind.EQUAL, Kind.WITHIN)
 
     @property
-    def first(self) -> Point | None:
+    def first(self) -> PairedValues | None:
         """The first step beyond the tolerance."""
         return self.point(self.places[0] if self.places else None)
 
     @property
-    def last(self) -> Point | None:
+    def last(self) -> PairedValues | None:
         """The last step beyond the tolerance."""
         return self.point(self.places[-1] if self.places else None)
 
     @property
-    def largest(self) -> Point | None:
+    def largest(self) -> PairedValues | None:
         """The largest difference, ``None`` where all values are equal."""
         most = max((value for value in self.relative if value == value), default=0.0)
         return self.point(self.relative.index(most)) if most > 0 else None
@@ -199,12 +199,12 @@ class SeriesComparison:
         units = self.a.precision.unit(one) + self.b.precision.unit(other)
         return units / 2 / scale if scale > 0 and math.isfinite(scale) else 0.0
 
-    def point(self, place: int | None) -> Point | None:
+    def point(self, place: int | None) -> PairedValues | None:
         """Return the values at a place in the common steps."""
         if place is None:
             return None
         values = self.a_values[place], self.b_values[place], self.relative[place]
-        return Point(self.steps[place], *values)
+        return PairedValues(self.steps[place], *values)
 
 
 def compare_series(a: Series, b: Series, tolerance: float) -> SeriesComparison:
@@ -373,7 +373,7 @@ def number_level(one: SeriesComparison) -> float:
     return FLOAT32_LEVEL if list(array("f", values)) == values else FLOAT64_LEVEL
 
 
-def _steepest(one: SeriesComparison, start: int, stop: int, level: float) -> Point | None:
+def _steepest(one: SeriesComparison, start: int, stop: int, level: float) -> PairedValues | None:
     """Where the difference leaps most beyond all before it; ``None`` without a leap."""
     past = _Past(level, one.relative[:start])
     steepest, found = LATER_LEAP, None

@@ -14,7 +14,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.harness.logs.finding import Finding
+from ringproof.harness.logs.finding import RunFinding
 from ringproof.harness.logs.lines import Origin
 from ringproof.harness.logs.parsing import parse_engine
 from ringproof.harness.logs.training import log as training
@@ -42,7 +42,7 @@ ATTENTION = "lines of Transformer Engine by CP size"
 
 
 @dataclass(frozen=True)
-class Step:
+class StepLine:
     """What one line says of a step.
 
     Attributes:
@@ -73,7 +73,7 @@ class StepReader:
         self.is_table = False
         self.engine_sizes = engine_sizes
 
-    def take(self, line: bytes) -> Iterable[Step]:
+    def take(self, line: bytes) -> Iterable[StepLine]:
         """Return the steps of one line, mostly one or none.
 
         Raises:
@@ -104,7 +104,7 @@ class StepReader:
 
 def _drained(
     reader: training.Reader, nans: list[int] | None = None, histogram: bytes | None = None
-) -> Iterator[Step]:
+) -> Iterator[StepLine]:
     """Take the values out of the reader, so that it does not grow."""
     steps: dict[int, dict[str, float]] = {step: {LOSS: math.nan} for step in nans or ()}
     for name, series in reader.series.items():
@@ -114,7 +114,7 @@ def _drained(
             steps.setdefault(step, {})[where] = value / 1000 if milliseconds else value
     sizes = _histogram(histogram) if histogram is not None and steps else {}
     for step in sorted(steps):
-        yield Step(step, steps[step], sizes)
+        yield StepLine(step, steps[step], sizes)
 
 
 def _histogram(line: bytes) -> dict[int, int]:
@@ -194,7 +194,7 @@ class Watch:
         self.lines = 0
         self.latest: dict[str, float] = {}
         self.not_finite: int | None = None
-        self.findings: deque[Finding] = deque(maxlen=_MOST_FINDINGS)
+        self.findings: deque[RunFinding] = deque(maxlen=_MOST_FINDINGS)
         self.sizes: Counter[int] = Counter()
         self.engine_sizes: Counter[int] = Counter()
         self.curves: dict[str, Curve] = {}
@@ -232,7 +232,7 @@ class Watch:
             },
         }
 
-    def take(self, path: str, step: Step) -> list[Finding]:
+    def take(self, path: str, step: StepLine) -> list[RunFinding]:
         """Take the next step of a file; return what is new and conspicuous.
 
         A step that another file has shown already is passed over.
@@ -253,18 +253,18 @@ class Watch:
         self.sizes.update(step.cp_sizes)
         return [finding for finding in found if self._is_new(finding)]
 
-    def silent(self, seconds: float) -> list[Finding]:
+    def silent(self, seconds: float) -> list[RunFinding]:
         """Return that no step came for some seconds, unless it was said since the last step."""
         after = "" if self.step is None else f" after step {self.step:,}"
         text = f"no new step for {seconds:,.0f} s{after}"
-        finding = Finding("stalled", text, self.step or 0)
+        finding = RunFinding("stalled", text, self.step or 0)
         if self._occurred.get("stalled") == self.lines:
             return []
         self._occurred["stalled"] = self.lines
         self.findings.append(finding)
         return [finding]
 
-    def _is_new(self, finding: Finding) -> bool:
+    def _is_new(self, finding: RunFinding) -> bool:
         before = self._occurred.get(finding.code)
         self._occurred[finding.code] = self.lines
         new = before is None or self.lines - before > WINDOW or finding.code == "restart"
@@ -272,7 +272,7 @@ class Watch:
             self.findings.append(finding)
         return new
 
-    def _order(self, step: int) -> Iterator[Finding]:
+    def _order(self, step: int) -> Iterator[RunFinding]:
         last = self.step
         if last is None:
             return
@@ -280,7 +280,7 @@ class Watch:
         if gap == 0:  # one step on several lines
             return
         if gap < 0:
-            yield Finding("restart", f"step {step:,} again after step {last:,}: a restart", step)
+            yield RunFinding("restart", f"step {step:,} again after step {last:,}: a restart", step)
             for curve in self.curves.values():
                 curve.cut(step)
             self._recent.clear()
@@ -292,14 +292,14 @@ class Watch:
         if gap >= 2 * usual:
             every = f"a line every {usual:g} steps" if usual > 1 else "a line every step"
             text = f"no line between {last:,} and {step:,} ({every} before)"
-            yield Finding("missing", text, step)
+            yield RunFinding("missing", text, step)
         self._gaps.append(gap)
 
-    def _value(self, name: str, value: float) -> Iterator[Finding]:
+    def _value(self, name: str, value: float) -> Iterator[RunFinding]:
         step = self.step or 0
         if name in (LOSS, GRAD_NORM) and not math.isfinite(value):
             said = "loss" if name == LOSS else "grad norm"
-            yield Finding(f"{said.replace(' ', '-')}-not-finite", f"{said} is {value}", step)
+            yield RunFinding(f"{said.replace(' ', '-')}-not-finite", f"{said} is {value}", step)
             if name == LOSS and self.not_finite is None:
                 self.not_finite = step
             return
@@ -311,7 +311,7 @@ class Watch:
         if name == LOSS:
             deviation = median(abs(one - usual) for one in before)
             if value - usual > max(_DEVIATIONS * deviation, _PART * abs(usual)):
-                yield Finding("loss-spike", f"loss {value:.4g}, median before {usual:.4g}", step)
+                yield RunFinding("loss-spike", f"loss {value:.4g}, median before {usual:.4g}", step)
         elif value > _SLOWER * usual:
             text = f"iteration time {value:.3g} s, median before {usual:.3g} s"
-            yield Finding("slow", text, step)
+            yield RunFinding("slow", text, step)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.rehearsal.launch.shell.parse import Part, parts_of, words_of
+from ringproof.rehearsal.launch.shell.parse import WordPart, parts_of, words_of
 
 LARGEST_EXPONENT = 62
 
@@ -118,7 +118,7 @@ Value = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Mark:
+class UnknownValue:
     """A value that is not known.
 
     Attributes:
@@ -139,9 +139,9 @@ def unset(text: str, name: str) -> str:
     return f"{UNSET}{text}{NAMED}{name}{END}"
 
 
-def marks(text: str) -> tuple[Mark, ...]:
+def marks(text: str) -> tuple[UnknownValue, ...]:
     """Return the unknown values in a text, in order."""
-    return tuple(Mark(*found) for found in MARK.findall(text))
+    return tuple(UnknownValue(*found) for found in MARK.findall(text))
 
 
 def named(text: str, name: str) -> str:
@@ -275,7 +275,7 @@ Piece = tuple[str, bool]
 """A text, and whether it is protected from being split into fields."""
 
 
-def _pieces(parts: Iterable[Part], scope: Scope, *, split: bool = False) -> list[Piece]:
+def _pieces(parts: Iterable[WordPart], scope: Scope, *, split: bool = False) -> list[Piece]:
     """Expand the parts of a word.
 
     Args:
@@ -313,7 +313,7 @@ def _command(source: str, scope: Scope) -> str:
     return unknown(source)
 
 
-def _parameter(part: Part, scope: Scope) -> list[Piece]:
+def _parameter(part: WordPart, scope: Scope) -> list[Piece]:
     match, quoted = PARAMETER.fullmatch(part.text), part.quoted
     if match is None:
         return [(unknown(part.text), quoted)]

@@ -118,7 +118,7 @@ def _outside(tokens: Sequence[tuple[str, bool]], joiners: Sequence[str]) -> int 
 
 
 @dataclass(frozen=True)
-class Command:
+class ScriptCommand:
     """One command that a script would run.
 
     Attributes:
@@ -133,7 +133,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedScript:
     """What a script would do.
 
     Attributes:
@@ -141,7 +141,7 @@ class Followed:
         exit_line: Line of the ``exit`` that ended it; 0 where it ran to its end.
     """
 
-    commands: tuple[Command, ...]
+    commands: tuple[ScriptCommand, ...]
     notes: tuple[str, ...]
     exit_line: int
 
@@ -155,7 +155,7 @@ class _Leave(Exception):
 
 def follow(
     script: str, source: str, sets: Mapping[str, str], folder: Path | None = None
-) -> Followed:
+) -> FollowedScript:
     """Follow a script from its first line to its last.
 
     Nothing is executed: commands are collected, files are not looked at, except for scripts
@@ -178,7 +178,7 @@ def follow(
         exit_line = leave.line
     except RecursionError as problem:
         raise InputError(source, None, "its functions call themselves", "unroll it") from problem
-    return Followed(tuple(follower.found), tuple(follower.notes), exit_line)
+    return FollowedScript(tuple(follower.found), tuple(follower.notes), exit_line)
 
 
 class _Follower(Scope):
@@ -197,7 +197,7 @@ class _Follower(Scope):
         self._functions: dict[str, tuple[Node, ...]] = {}
         self._locals: list[dict[str, Value | None]] = []
         self._condition, self._depth = "", depth
-        self.found: list[Command] = []
+        self.found: list[ScriptCommand] = []
         self.notes: list[str] = []
 
     def assign(self, name: str, value: Value) -> None:
@@ -384,7 +384,7 @@ class _Follower(Scope):
             if isinstance(value, str):
                 environment[name] = value
         frozen = MappingProxyType(environment)
-        self.found.append(Command(tuple(words), frozen, line, self._condition))
+        self.found.append(ScriptCommand(tuple(words), frozen, line, self._condition))
 
     def _declare(self, kind: str, written: Sequence[str]) -> Status:
         assignments = [word for word in written if ASSIGNED.match(word)]

@@ -27,7 +27,7 @@ ENDS = (")", ";;", ";&", ";;&")
 """Operators that end a list of commands."""
 
 
-class Part(NamedTuple):
+class WordPart(NamedTuple):
     """A part of a word: literal text, or an expansion with its ``$``."""
 
     text: str
@@ -74,7 +74,7 @@ def words_of(text: str) -> list[str]:
     return [token.text for token in _tokens(text, "") if token.kind == "word"]
 
 
-def parts_of(text: str, *, quoted: bool = False) -> Iterator[Part]:
+def parts_of(text: str, *, quoted: bool = False) -> Iterator[WordPart]:
     """Yield the parts of a word, or of the default in ``${X:-default}``.
 
     Args:
@@ -85,21 +85,21 @@ def parts_of(text: str, *, quoted: bool = False) -> Iterator[Part]:
         start, letter, at = at, text[at], _after(text, at, quoted=quoted)
         if letter == "\\":
             kept = "\\" if quoted and text[start + 1 : at] not in (*'$`"\\\n', "") else ""
-            yield Part(kept + text[start + 1 : at].replace("\n", ""), True, True)
+            yield WordPart(kept + text[start + 1 : at].replace("\n", ""), True, True)
         elif letter == "'" and not quoted:
-            yield Part(text[start + 1 : at - 1], True, True)
+            yield WordPart(text[start + 1 : at - 1], True, True)
         elif letter == '"' and not quoted:
-            yield Part("", True, True)
+            yield WordPart("", True, True)
             yield from parts_of(text[start + 1 : at - 1], quoted=True)
         elif at > start + 1:
-            yield Part(text[start:at], quoted, False)
+            yield WordPart(text[start:at], quoted, False)
         elif name := SPECIAL.match(text, start):
             at = name.end()
-            yield Part(name[0], quoted, False)
+            yield WordPart(name[0], quoted, False)
         else:
             run = PLAIN.match(text, start)
             at = run.end() if run else at
-            yield Part(text[start:at], quoted, True)
+            yield WordPart(text[start:at], quoted, True)
 
 
 def _after(text: str, at: int, *, quoted: bool = False) -> int:

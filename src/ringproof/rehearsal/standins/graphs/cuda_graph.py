@@ -15,7 +15,7 @@ from ringproof.errors import InputError
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.program import GraphCapture
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
-from ringproof.rehearsal.standins.graphs.recording import Capture, Kernel
+from ringproof.rehearsal.standins.graphs.recording import Kernel, OngoingCapture
 from ringproof.rehearsal.standins.guard import missing
 
 PoolId = tuple[int, int]
@@ -38,7 +38,7 @@ class Tapes:
 
     uses: list[GraphCapture] = field(default_factory=list)
     undefined: UndefinedBehaviour = field(default_factory=UndefinedBehaviour)
-    capture: Capture | None = None
+    capture: OngoingCapture | None = None
     _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
     _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -54,7 +54,7 @@ class Tapes:
             self._fresh[name] = []
         return self._pools[name]
 
-    def begin(self, name: PoolId) -> Capture:
+    def begin(self, name: PoolId) -> OngoingCapture:
         """Begin a capture into a pool.
 
         Raises:
@@ -63,7 +63,7 @@ class Tapes:
         if self.capture is not None:
             raise InputError("torch.cuda.graph", None, "a capture runs already", "end it first")
         pool = self.pool(name)
-        self.capture = Capture(f"graph {len(self.uses) + 1}", pool, self.undefined)
+        self.capture = OngoingCapture(f"graph {len(self.uses) + 1}", pool, self.undefined)
         self.capture.begin()
         return self.capture
 

@@ -90,7 +90,7 @@ class MemPool:
         return 1
 
 
-class Zeroed(TorchFunctionMode):
+class PoolZeros(TorchFunctionMode):
     """Zeros in new memory of a pool, whose lengths a stand-in may read during a capture."""
 
     def __torch_function__(
@@ -110,7 +110,7 @@ def install_allocator(new_id: Callable[[], tuple[int, int]]) -> None:
     device is never read by the wrong branch.
     """
     torch.cuda.MemPool = type("MemPool", (MemPool,), {"new_id": staticmethod(new_id)})
-    torch.cuda.use_mem_pool = lambda *_, **__: Zeroed()
+    torch.cuda.use_mem_pool = lambda *_, **__: PoolZeros()
     torch.cuda.memory.get_allocator_backend = lambda: "native"
     torch.cuda.get_allocator_backend = torch.cuda.memory.get_allocator_backend
     for name in REWINDING:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ringproof.errors import InputError
 from ringproof.harness.tape.memory import Address, Block, address_of
-from ringproof.harness.tape.operation import Frozen, Operation, Touch, blocks
+from ringproof.harness.tape.operation import BlockAccess, Frozen, Operation, blocks
 from ringproof.harness.tape.recorder import HostCalls, RandomState, Recorder, name_of, place
 from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool
@@ -86,7 +86,7 @@ class DeviceRecorder(Recorder):
         result = _computed(kernel, args, kwargs)
         found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         results = tuple(self._new_address(tensor, kernel, where) for tensor in found)
-        touch = Touch(given, given | blocks(results))
+        touch = BlockAccess(given, given | blocks(results))
         self.operations.append(Operation(kernel, arguments, keywords, results, touch, None, where))
         return result
 
@@ -96,7 +96,9 @@ class DeviceRecorder(Recorder):
             action()
         nothing: frozenset[Block] = frozenset()
         self.operations.append(
-            Operation(Kernel(name, action), (), {}, (), Touch(nothing, nothing), None, place())
+            Operation(
+                Kernel(name, action), (), {}, (), BlockAccess(nothing, nothing), None, place()
+            )
         )
 
     def _is_harmless(self, func: Any, args: tuple[Any, ...]) -> bool:
@@ -152,7 +154,7 @@ def without_modes() -> Iterator[None]:
         yield
 
 
-class Capture:
+class OngoingCapture:
     """A capture from its begin to its end."""
 
     def __init__(self, name: str, pool: AliasedPool, undefined: UndefinedBehaviour) -> None:
