@@ -60,7 +60,7 @@ benchmark: $(STAMP)
 GPU := build/gpu
 GPU_TESTS := checks/graphs/test_cuda.py smoke/test_shared_gpu.py smoke/test_graph_bank.py smoke/test_graph_capture.py
 # Upstream's program needs its code, and Transformer Engine with the GPUs' kernels; it skips without.
-GPU_SMOKE := -p ringproof.harness.proofs.recorder --ringproof-cache $(HOME)/.cache/ringproof \
+GPU_SMOKE := -p ringproof.prove.recorder --ringproof-cache $(HOME)/.cache/ringproof \
 	smoke/test_smoke_command.py::test_a_feature_passes_on_gpus
 TRAINING := ringproof train --backend nccl --graphs bank --graph-backend cuda --steps 2 \
 	--data synthetic:mean=32 --global-batch 4 --max-length 64 --max-tokens-per-rank 64 --timeout 900

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ring_attention import peak_memory_bytes, positive
+from ringproof.cluster import Cluster, ClusterOptions, RankContext
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
 
 SEQUENCES, RANKS = 64, 4
 TOKENS = {"packed": 16384, "static": 4096}

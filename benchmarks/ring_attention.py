@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ringproof.cluster import Cluster, ClusterOptions, RankContext
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext
 
 SEQ_LEN, HEADS, HEAD_DIM = 16384, 8, 64
 # Of one SDPA call's time; and of memory, where S/CP would halve and a constant part does not.

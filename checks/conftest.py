@@ -14,11 +14,11 @@ import pytest
 from packaging.version import Version
 from typer import testing
 
-from ringproof.cli.places import default_cache
-from ringproof.harness.upstreams.releases import Release
-from ringproof.harness.upstreams.tree import UpstreamUnavailable, WheelTree
-from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels
+from ringproof.cache import default_cache
 from ringproof.rehearsal.sources import ENGINE_PARTS, unpacked
+from ringproof.upstream.releases import Release
+from ringproof.upstream.tree import UpstreamUnavailable, WheelTree
+from ringproof.upstream.wanted import WHEELS_FILE, read_wheels
 
 if TYPE_CHECKING:
     from ringproof.reference.topology.dynamic import ContextParallelGroup

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from ringproof.cluster import RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import RankContext
 from ringproof.reference.attention import parity as parity_module
 from ringproof.reference.attention.attention import AttentionOptions, context_parallel_attention
 from ringproof.reference.attention.case import ParityCase

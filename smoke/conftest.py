@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import torch
 
-from ringproof.harness.cluster import Cluster, ClusterOptions, drop
+from ringproof.cluster import Cluster, ClusterOptions, drop
 
 LARGEST_WORLD = 8
 GPU_SECONDS = 900.0

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ringproof.harness.cluster import RankContext
+from ringproof.cluster import RankContext
 from ringproof.reference.attention import blocks
 from ringproof.reference.attention import plan as attention_plan
 from ringproof.reference.attention.attention import planned_attention

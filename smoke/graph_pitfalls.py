@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from checks.graphs.captures import equal, graph, results, tensor
+from ringproof.cluster import RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import RankContext
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.graphs.backend import Capture
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model.static import load, static_batch
 from ringproof.reference.packing.sequences import Capacity
 from ringproof.reference.topology.context import parallel_context

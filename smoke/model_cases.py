@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from checks.model.whole_model import whole
-from ringproof.harness.cluster import RankContext
+from ringproof.cluster import RankContext
 from ringproof.reference.model import mamba, moe
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import ModelConfig

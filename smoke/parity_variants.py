@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checks.packing.packs import random_pack
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.packing.partition import PARTITIONS

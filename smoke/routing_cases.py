@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ringproof.cluster import RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import RankContext
 from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Traffic
 from ringproof.reference.attention.dense import dense_attention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ringproof.cluster import Cluster
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.names import COMM_TYPES
 from smoke import cases

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ringproof.cluster import Cluster
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster
 from smoke import cases
 
 SHAPE = {"rows": 8, "heads": 8, "kv_heads": 4}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from checks.training.steps import check_batches, foreign_rows
+from ringproof.cluster import CaseOutcome, Cluster
 from ringproof.errors import InputError
-from ringproof.harness.cluster import CaseOutcome, Cluster
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.data import Tokens
 from ringproof.reference.training.schedules import Schedule, StepPlan

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from smoke import cases
 from smoke.processes import assert_gone, running
 
@@ -147,7 +147,7 @@ def test_leaving_the_context_leaves_no_process() -> None:
 
 PARENT = """
 import sys, time
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from smoke import cases
 if __name__ == "__main__":
     with Cluster(2) as workers:

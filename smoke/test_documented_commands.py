@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.proofs.anchoring import UPSTREAM_OPTION
+from ringproof.prove.anchoring import UPSTREAM_OPTION
 from smoke.processes import ringproof
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ ELSEWHERE = {
     "pip install": "the packages are installed here",
     "ringproof evals run": "needs an assistant; `checks/evals` runs it with scripts in its place",
     "ringproof conform": "runs for hours; `checks/rehearsal` runs parts of its matrix",
-    "ringproof upstream fetch": "needs the network; `checks/upstreams` runs it on the loopback",
+    "ringproof upstream fetch": "needs the network; `checks/upstream` runs it on the loopback",
     "ringproof prove": "is `make prove`",
     "ringproof doctor train.sh": "`checks/doctor` rehearses a launch",
     "ringproof rehearse": "`checks/skills` rehearses the launches of the skills",

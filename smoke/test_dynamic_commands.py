@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.cards import load_card
+from ringproof.cards import load_card
 from smoke.processes import ringproof
 
 CARD = Path(__file__).parents[1] / "cards" / "dynamic-context-parallel" / "card.yaml"

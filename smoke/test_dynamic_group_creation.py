@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from ringproof.reference.topology.catalogue import all_groups
 from ringproof.reference.topology.dynamic_catalogue import (
     DOMAIN_AXES,

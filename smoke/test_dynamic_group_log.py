@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from ringproof.reference.topology.layout import RankLayout
 from smoke import routing_cases
 from smoke.processes import log_verdict

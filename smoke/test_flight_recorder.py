@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.logs.diagnosis.report import as_text
-from ringproof.harness.logs.diagnosis.verdict import diagnose
+from ringproof.logs.diagnosis.report import as_text
+from ringproof.logs.diagnosis.verdict import diagnose
 from smoke.hanging_rank import RANKS
 
 

@@ -4,7 +4,7 @@ Both sides compute packs of the same capacity with the same kernels; one of them
 the tape is what a CUDA graph would be: shapes, addresses, groups and branches are those of the
 capture. On a GPU no kernel of a captured part adds in an order that depends on timing (what is
 added atomically are integers, or one number to each place), cuBLAS has a fixed workspace, and NCCL
-takes one way for one size. Ranks share the GPU where there are fewer (``harness.cluster.gpus``).
+takes one way for one size. Ranks share the GPU where there are fewer (``cluster.gpus``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 from benchmarks.graphs import cuda
 from benchmarks.graphs.parity_rows import Trained, trained
 from checks.model.device_labels import GPU, PretendedGpu
+from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext
-from ringproof.harness.tape.backend import TapeBackend, choose_backend
-from ringproof.harness.tape.memory import TapePool
 from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
+from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
+from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.graphs.transformer_engine import is_installed
 from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions

@@ -17,12 +17,12 @@ from torch import nn
 
 from checks.graphs.captures import equal, results, tensor
 from checks.model.whole_model import whole
+from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext
-from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.attention.attention import context_parallel_attention
 from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.graphs.backend import Capture, CaptureBackend
+from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.tensor_parallel import TensorParallel
 from ringproof.reference.topology.context import parallel_context

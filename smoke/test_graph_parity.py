@@ -9,7 +9,7 @@ import pytest
 from benchmarks.graphs import parity, pitfalls, tables
 from benchmarks.graphs.bank_picture import PICTURE, bank_that_ran
 from benchmarks.graphs.parity_rows import CONTROL
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 
 pytestmark = pytest.mark.slow  # the same comparison, on every layout: test_graph_bank
 

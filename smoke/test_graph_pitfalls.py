@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ringproof.harness.cluster import Cluster, RankFailure
+from ringproof.cluster import Cluster, RankFailure
 from smoke import graph_pitfalls
 
 SOON = 15.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from ringproof.reference.topology.catalogue import all_groups
 from ringproof.reference.topology.layout import DEFAULT_ORDER, RankLayout
 from smoke import cases

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
+from ringproof.cluster import Cluster
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster
 from ringproof.reference.model.config import LayerKind, MambaShape, ModelConfig, preset
 from ringproof.reference.packing.partition import PARTITIONS
 from smoke import model_cases

@@ -12,8 +12,8 @@ import random
 import pytest
 
 from checks.packing.packs import build
+from ringproof.cluster import Cluster
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster
 from ringproof.reference.attention.names import COMM_TYPES
 from ringproof.reference.packing.sequences import PackedSequences, pack
 from smoke import cases

@@ -14,8 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ringproof.errors import InputError
-from ringproof.harness.cluster import (
+from ringproof.cluster import (
     Cluster,
     ClusterOptions,
     RankContext,
@@ -24,8 +23,9 @@ from ringproof.harness.cluster import (
     run_launched,
     worker,
 )
-from ringproof.harness.cluster.case import Assignment
-from ringproof.harness.cluster.gpus import choose_backend, gpu_of
+from ringproof.cluster.case import Assignment
+from ringproof.cluster.gpus import choose_backend, gpu_of
+from ringproof.errors import InputError
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.attention.communicator import Communicator, wait
 from ringproof.reference.attention.names import COMM_TYPES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.cluster import CaseOutcome, Cluster
+from ringproof.cluster import CaseOutcome, Cluster
 from ringproof.reference.attention.case import ParityCase
 from smoke import cases
 from smoke.processes import log_verdict

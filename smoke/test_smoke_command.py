@@ -11,8 +11,8 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
+from ringproof.cards import Card, load_card
 from ringproof.cli.main import app
-from ringproof.harness.cards import Card, load_card
 from ringproof.rehearsal.fixtures import SessionServers
 
 CARDS = Path(__file__).resolve().parents[1] / "cards"

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ringproof.cli import train as command
+from ringproof.cluster import Cluster, RankContext, RankRefusal
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext, RankRefusal
 from ringproof.reference.training.agreement import refuse_together
 from ringproof.reference.training.assembly import assembly
 from smoke import cases

@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 import torch
 
+from ringproof.cluster import Cluster, RankContext, RankFailure
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import checkpoint
 from ringproof.reference.training.assembly import Assembly, assembly

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from ringproof.cluster import Cluster, ClusterOptions, RankContext, RankFailure
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, RankFailure
 from ringproof.reference.model.attention import Attention
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.training import trainer

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringproof.harness.cluster import Cluster, ClusterOptions, drop
+from ringproof.cluster import Cluster, ClusterOptions, drop
 from smoke.faults import FAULTS, Fault
 from smoke.trials import NOTHING, PROOFS, SETUPS, Laboratory, Observed
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ringproof.harness.cluster import Cluster
+from ringproof.cluster import Cluster
 from smoke import trials
 from smoke.training_matrix import (
     ONE_RANK,

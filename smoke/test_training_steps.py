@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import pipeline
 from ringproof.reference.training.assembly import assembly

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringproof.cli import train
-from ringproof.harness.cluster import CaseOutcome, Cluster, ClusterOptions
+from ringproof.cluster import CaseOutcome, Cluster, ClusterOptions
 from smoke.processes import called
 
 SMALL = (

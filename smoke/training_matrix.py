@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.harness.cluster import RankContext
+from ringproof.cluster import RankContext
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     BatchOptions,

@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from ringproof.harness.cluster import RankContext
+from ringproof.cluster import RankContext
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import gradients, trainer

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+from ringproof.cluster import Cluster, RankContext, RankFailure
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 from ringproof.reference.planning.validate import violations
 from ringproof.reference.training import trainer
 from ringproof.reference.training.assembly import make_schedule, sampler_of

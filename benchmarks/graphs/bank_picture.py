@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from docs.making.drawings import Drawing
+from ringproof.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.training import banks
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train

@@ -12,9 +12,9 @@ from torch import nn
 
 from benchmarks.graphs.cuda_device import compare, median, outside_of_torch
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import parts_of
+from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import AttentionShape, ModelConfig, preset
 from ringproof.reference.model.stage import Stage

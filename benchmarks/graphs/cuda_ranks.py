@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.graphs.cuda_device import compare
 from benchmarks.graphs.cuda_layer import Layer, ratios, ways
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
+from ringproof.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.bank import GraphBank
 from ringproof.reference.model.batch import PackedBatch

@@ -31,8 +31,8 @@ from benchmarks.graphs.parity_rows import (
     Trained,
     trained,
 )
+from ringproof.cluster import Cluster, ClusterOptions, drop
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, drop
 from smoke.training_matrix import largest_difference
 
 STEPS = 100

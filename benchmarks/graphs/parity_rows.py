@@ -12,11 +12,11 @@ from unittest import mock
 
 import torch
 
-from ringproof.harness.cluster import RankContext
-from ringproof.harness.tape.backend import choose_backend
+from ringproof.cluster import RankContext
 from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load
 from ringproof.reference.training.options import GraphOptions, TrainOptions

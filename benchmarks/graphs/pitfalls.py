@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.graphs import pitfall_trials as trials
 from checks.graphs import test_pitfalls, test_pitfalls_rows
 from checks.graphs.captures import Seen
+from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 from smoke import graph_pitfalls
 from smoke.model_batches import group_of_one

@@ -25,9 +25,9 @@ import torch
 from checks.graphs.captures import tensor
 from checks.model.whole_model import whole
 from ringproof.files import write_atomically
-from ringproof.harness.tape.backend import TapeBackend
-from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.graphs.backend import Capture
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.segment import UndefinedBehaviour
 from ringproof.reference.model.config import preset
 from smoke.model_batches import group_of_one, random_sequences, rank_batch
 

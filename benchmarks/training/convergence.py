@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ringproof.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankContext, drop
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training.options import (
     SCHEDULES,

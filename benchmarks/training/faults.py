@@ -19,10 +19,10 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from ringproof.cluster import Cluster, ClusterOptions, drop
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, drop
-from ringproof.harness.logs.training.series import Series
-from ringproof.harness.logs.training.verdict import compare_series
+from ringproof.logs.training.series import Series
+from ringproof.logs.training.verdict import compare_series
 from smoke.faults import FAULTS, Fault
 from smoke.training_matrix import TOLERANCE
 from smoke.trials import Laboratory, Observed

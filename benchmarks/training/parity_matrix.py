@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ringproof.cluster import Cluster, ClusterOptions, RankFailure, drop
 from ringproof.files import write_atomically
-from ringproof.harness.cluster import Cluster, ClusterOptions, RankFailure, drop
 from smoke.training_matrix import (
     ONE_RANK,
     PRESETS,

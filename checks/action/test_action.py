@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 from checks.action.installed import ROOT, copy_of_ringproof, offline_environment
 from checks.action.runner import Action, evaluate
 from checks.fences.trees import CODE, checkout, fence
-from checks.proofs.miniature import anchor, claim, miniature
-from checks.reports.sarif_structure import sarif_problems
+from checks.findings.sarif_structure import sarif_problems
+from checks.prove.miniature import anchor, claim, miniature
 from checks.running import schema_problems
 
 pytestmark = pytest.mark.slow  # installs the package anew

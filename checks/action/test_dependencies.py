@@ -9,7 +9,7 @@ from pathlib import Path
 from checks.action.installed import ROOT, declared, lent_packages
 from checks.running import ran
 
-# Every module of the harness and of the command line, without what runs under
+# Every module of the package, without what runs under
 # torch, numpy or pytest.
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -18,8 +18,6 @@ sys.path[:0] = [sys.argv[1], str(root)]
 for path in sorted((root / "ringproof").rglob("*.py")):
     name = ".".join(path.relative_to(root).with_suffix("").parts)
     if ".reference." in name or name.endswith(("__main__", ".worker", ".recorder")):
-        continue
-    if ".harness.tape." in name:  # records torch's operations
         continue
     if ".rehearsal." in name:  # behind `rehearse` and `conform`, which ask for the extra
         continue
@@ -40,7 +38,7 @@ def imported(folder: Path, requirements: list[str]) -> subprocess.CompletedProce
 def test_the_declared_dependencies_suffice(tmp_path: Path) -> None:
     done = imported(tmp_path / "lent", declared("project", "dependencies"))
     assert done.returncode == 0, done.stderr
-    assert "ringproof.harness.reports.formats" in done.stdout.splitlines()
+    assert "ringproof.findings.formats" in done.stdout.splitlines()
 
 
 def test_a_missing_one_is_noticed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from checks.action.installed import ROOT, copy_of_ringproof, offline_environment
 from checks.fences.trees import CODE, checkout, fence
-from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.prove.miniature import Miniature, anchor, claim, miniature
 from checks.running import ran, run_here
 from ringproof.cli.main import app
 from ringproof.errors import InputError

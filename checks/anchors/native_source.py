@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ringproof.harness.anchors import AnchorResolver, Resolution
-from ringproof.harness.cards import Anchor
-from ringproof.harness.upstreams.tree import refuse_escape
+from ringproof.anchors import AnchorResolver, Resolution
+from ringproof.cards import Anchor
+from ringproof.upstream.tree import refuse_escape
 
 KERNELS = r"""// A file header.
 #include <vector>

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.wheelhouse import SOURCES
-from checks.proofs.miniature import Miniature, anchor, claim, miniature
+from checks.prove.miniature import Miniature, anchor, claim, miniature
 from ringproof.cli.anchors import app
 from ringproof.cli.main import app as whole
 from ringproof.errors import InputError

@@ -9,9 +9,9 @@ import pytest
 
 from checks.anchors.native_source import TextTree, anchor
 from checks.anchors.wheelhouse import SOURCES
-from ringproof.harness.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
-from ringproof.harness.code.python import PythonModule
-from ringproof.harness.upstreams.tree import WheelTree
+from ringproof.anchors import AnchorResolver, AnchorStatus, Resolution, UpstreamError
+from ringproof.code.python import PythonModule
+from ringproof.upstream.tree import WheelTree
 
 MODULE = SOURCES["pkg/mod.py"]
 

@@ -12,16 +12,16 @@ from packaging.version import Version
 
 from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel, only_index
 from checks.conftest import ENGINES, EngineWheel
-from ringproof.errors import InputError
-from ringproof.harness.anchors import (
+from ringproof.anchors import (
     AnchorResolver,
     UpstreamError,
     UpstreamUnavailable,
 )
-from ringproof.harness.cards import Anchor, PackageUpstream, RepositoryUpstream
-from ringproof.harness.upstreams.releases import Archive, DamagedWheel, Release
-from ringproof.harness.upstreams.sources import UpstreamChoice
-from ringproof.harness.upstreams.wanted import WHEELS_FILE, read_wheels
+from ringproof.cards import Anchor, PackageUpstream, RepositoryUpstream
+from ringproof.errors import InputError
+from ringproof.upstream.releases import Archive, DamagedWheel, Release
+from ringproof.upstream.sources import UpstreamChoice
+from ringproof.upstream.wanted import WHEELS_FILE, read_wheels
 
 pytestmark = pytest.mark.slow
 

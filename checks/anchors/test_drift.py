@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checks.anchors.mutations import CUDA, EDITS, PYTHON, Dialect, apply, upstreams
 from checks.anchors.native_source import TextTree, anchor
-from ringproof.harness.anchors.drift import Drift, DriftKind, classify
+from ringproof.anchors.drift import Drift, DriftKind, classify
 
 EXAMPLES = 260
 HARMLESS = (DriftKind.SAME, DriftKind.MOVED)

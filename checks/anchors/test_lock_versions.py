@@ -10,9 +10,9 @@ import pytest
 from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.scene import ANCHORS, MODULE, Scene, make_scene
 from checks.anchors.wheelhouse import fill_cache
-from checks.proofs.miniature import anchor
-from ringproof.harness.anchors.check import NOT_LOCKED, STALE, check_cards
-from ringproof.harness.anchors.lock import (
+from checks.prove.miniature import anchor
+from ringproof.anchors.check import NOT_LOCKED, STALE, check_cards
+from ringproof.anchors.lock import (
     Lock,
     LockedPlace,
     LockedSubmodule,
@@ -23,10 +23,10 @@ from ringproof.harness.anchors.lock import (
     read_lock,
     stale_upstreams,
 )
-from ringproof.harness.cards import Card, load_card
-from ringproof.harness.proofs.anchoring import AnchorProver
-from ringproof.harness.proofs.verdicts import ProofState
-from ringproof.harness.upstreams.sources import UpstreamChoice, parse_overrides
+from ringproof.cards import Card, load_card
+from ringproof.prove.anchoring import AnchorProver
+from ringproof.prove.verdicts import ProofState
+from ringproof.upstream.sources import UpstreamChoice, parse_overrides
 
 GITMODULES = '[submodule "x"]\n\tpath = third\n\turl = ../where.git\n'
 

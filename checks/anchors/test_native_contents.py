@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from checks.anchors.native_source import TextTree, anchor, resolve
-from ringproof.harness.anchors import AnchorStatus
-from ringproof.harness.anchors.drift import DriftKind, classify
-from ringproof.harness.code.native.module import NativeModule
+from ringproof.anchors import AnchorStatus
+from ringproof.anchors.drift import DriftKind, classify
+from ringproof.code.native.module import NativeModule
 
 HOLDING = [
     ("partition_kernel", ("shifted", "blockIdx.x", "__launch_bounds__", "kBlock", "T")),

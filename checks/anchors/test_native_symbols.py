@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from checks.anchors.native_source import KERNELS, TextTree, anchor, resolve
 from checks.running import one_line
-from ringproof.harness.anchors import AnchorResolver, AnchorStatus
-from ringproof.harness.cards.model import Symbol
-from ringproof.harness.code.native.grammar import MAX_DECLARATIONS, MAX_DEPTH
+from ringproof.anchors import AnchorResolver, AnchorStatus
+from ringproof.cards.model import Symbol
+from ringproof.code.native.grammar import MAX_DECLARATIONS, MAX_DEPTH
 
 LINES = KERNELS.splitlines()
 MISSING, AMBIGUOUS = AnchorStatus.MISSING_SYMBOL, AnchorStatus.AMBIGUOUS_SYMBOL
@@ -308,7 +308,7 @@ def test_python_anchors_do_not_load_the_parser() -> None:
     program = (
         "import sys\n"
         "from checks.anchors.native_source import TextTree, anchor\n"
-        "from ringproof.harness.anchors import AnchorResolver\n"
+        "from ringproof.anchors import AnchorResolver\n"
         "tree = TextTree({'a.py': 'f = 1', 'a.cu': 'int f;'})\n"
         "assert AnchorResolver(tree).resolve(anchor('f', path='a.py')).holds\n"
         "assert 'tree_sitter' not in sys.modules\n"

@@ -8,9 +8,9 @@ import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.running import one_line
+from ringproof.anchors import UpstreamError, UpstreamUnavailable
 from ringproof.errors import InputError
-from ringproof.harness.anchors import UpstreamError, UpstreamUnavailable
-from ringproof.harness.upstreams.git import (
+from ringproof.upstream.git import (
     MAX_LISTED,
     MAX_MODULES_BYTES,
     GitTree,
@@ -21,7 +21,7 @@ from ringproof.harness.upstreams.git import (
     repository_of,
     submodule_urls,
 )
-from ringproof.harness.upstreams.tree import FolderTree
+from ringproof.upstream.tree import FolderTree
 
 INNER = {"pkg/a.py": "A = 1\n", "pkg/b.py": "B = 2\n"}
 URL = "https://example.org/Owner/Inner.git"

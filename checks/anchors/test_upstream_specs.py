@@ -12,11 +12,11 @@ from checks.anchors.gitrepo import commit, make_repository
 from checks.anchors.scene import MODULE
 from checks.anchors.wheelhouse import SOURCES, fill_cache, make_wheel
 from checks.running import one_line
+from ringproof.anchors import UpstreamError, UpstreamTree
 from ringproof.errors import InputError
-from ringproof.harness.anchors import UpstreamError, UpstreamTree
-from ringproof.harness.upstreams.git import GitTree
-from ringproof.harness.upstreams.sources import open_tree, parse_overrides
-from ringproof.harness.upstreams.tree import WheelTree
+from ringproof.upstream.git import GitTree
+from ringproof.upstream.sources import open_tree, parse_overrides
+from ringproof.upstream.tree import WheelTree
 
 FILES = {"pkg/a.py": "A = 1\n", "pkg/deep/b.py": "B = 2\n", "top.py": "T = 3\n"}
 MANY = {f"pkg/m{number}.py": f"# {number}\n{MODULE}" for number in range(40)}

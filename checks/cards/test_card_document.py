@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checks.cards.hostile import BOMB
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.harness.cards.document import MAX_DEPTH, read_document
+from ringproof.cards.document import MAX_DEPTH, read_document
 
 
 def _write(tmp_path: Path, text: str | bytes) -> Path:

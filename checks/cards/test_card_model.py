@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.harness.cards import (
+from ringproof.cards import (
     PackageUpstream,
     ProofKind,
     StatementKind,
@@ -21,7 +21,7 @@ from ringproof.harness.cards import (
     load_card,
     statements,
 )
-from ringproof.harness.cards.proof import covers, parse_proof
+from ringproof.cards.proof import covers, parse_proof
 
 CARD: Mapping[str, Any] = MappingProxyType(
     YAML(typ="safe", pure=True).load(f"""

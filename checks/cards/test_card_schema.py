@@ -16,9 +16,9 @@ from checks.cards import test_card_model
 from checks.cards.test_card_model import CARD, _set, _write
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.harness.cards import load_card, schema
-from ringproof.harness.cards.document import read_document
-from ringproof.harness.cards.schema import SCHEMA_FILE, card_schema, schema_text
+from ringproof.cards import load_card, schema
+from ringproof.cards.document import read_document
+from ringproof.cards.schema import SCHEMA_FILE, card_schema, schema_text
 
 ROOT = Path(__file__).parents[2]
 OWN_CARDS = sorted(ROOT.glob("cards/*/card.yaml"))

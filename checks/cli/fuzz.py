@@ -92,7 +92,7 @@ def prepare(folder: Path) -> None:
 
 def child(words: list[str], folder: str) -> None:
     """Run the command in this process, which has been forked for it."""
-    from ringproof.harness.cluster import Cluster
+    from ringproof.cluster import Cluster
 
     os.setsid()  # by which what it starts is found when it has ended
     os.chdir(folder)

@@ -11,8 +11,8 @@ import typer
 from ringproof import budget
 from ringproof.budget import Estimate, EstimatePart, Machine, check_seconds
 from ringproof.cli import main as command
+from ringproof.cluster import Cluster, RankContext, RankFailure
 from ringproof.errors import InputError
-from ringproof.harness.cluster import Cluster, RankContext, RankFailure
 
 SMALL = Machine(cores=2, free=24_000_000_000)
 REFUSED = {

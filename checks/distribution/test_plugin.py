@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from checks.reports.sarif_structure import TEXT, list_of, object_of
+from checks.findings.sarif_structure import TEXT, list_of, object_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".claude-plugin"

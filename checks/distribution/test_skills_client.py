@@ -18,8 +18,8 @@ import pytest
 
 from checks.distribution.clients import ROOT, Clients, find_clients, pinned
 from checks.running import contents, ran, run_here
-from ringproof.harness.markdown import parse, split_lines
 from ringproof.installing import AGENTS
+from ringproof.markdown import parse, split_lines
 
 pytestmark = pytest.mark.slow  # starts node a dozen times
 

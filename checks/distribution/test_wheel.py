@@ -15,11 +15,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from checks.action.installed import ROOT, declared, lent_packages
-from checks.proofs.miniature import HEAD, claim
+from checks.prove.miniature import HEAD, claim
 from checks.running import ran
 from hatch_build import PARTS
-from ringproof.harness.cards import ProofKind, find_cards, load_card, statements
-from ringproof.harness.proofs.prove import NO_TESTS
+from ringproof.cards import ProofKind, find_cards, load_card, statements
+from ringproof.prove.prove import NO_TESTS
 
 pytestmark = pytest.mark.slow  # builds and installs the package
 

@@ -6,7 +6,7 @@ import random
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringproof.rehearsal.launch.reading import Launch
+from ringproof.launch.reading import Launch
 
 CHANCE = 0.07
 """Of a setting being drawn at random in a launch. About half of the launches are then refused."""

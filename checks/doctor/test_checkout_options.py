@@ -12,9 +12,9 @@ from checks.doctor.upstream_lines import COMMITS, TRAINED, stack_at, upstream_at
 from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.tree import FolderTree
-from ringproof.rehearsal.launch.options import options_of
-from ringproof.rehearsal.launch.reading import read_command
+from ringproof.launch.options import options_of
+from ringproof.launch.reading import read_command
+from ringproof.upstream.tree import FolderTree
 
 OPTIONAL = ("--export", "--kitchen", "--finetune", "--modelopt", "--enable-gpt-oss", "--qad-train",
             "--freeze-base")  # fmt: skip

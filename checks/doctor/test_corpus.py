@@ -20,10 +20,10 @@ from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.reading import of_launch, read_settings
 from ringproof.doctor.rules import RULES, Effect
 from ringproof.doctor.settings import Settings
-from ringproof.harness.upstreams.tree import FolderTree
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.options import options_of
-from ringproof.rehearsal.launch.reading import Launch
+from ringproof.launch.flags import Flags
+from ringproof.launch.options import options_of
+from ringproof.launch.reading import Launch
+from ringproof.upstream.tree import FolderTree
 
 FILE = Path(__file__).with_name("corpus.yaml")
 NODE = 8

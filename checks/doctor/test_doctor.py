@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from checks.doctor.upstream_lines import cards, stack_at
 from checks.skills.shared import REPOSITORY
+from ringproof.cards.statements import statements
 from ringproof.cli import doctor
 from ringproof.cli.main import app
 from ringproof.doctor.examine import examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.rules import RULES
 from ringproof.errors import InputError
-from ringproof.harness.cards.statements import statements
-from ringproof.rehearsal.launch.reading import Launch
+from ringproof.launch.reading import Launch
 
 RIGHT = [
     "--num-layers", "4", "--hidden-size", "64", "--num-attention-heads", "8", "--seq-length",

@@ -19,11 +19,11 @@ from ringproof.doctor.repair import repaired
 from ringproof.doctor.rules import RULES, Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import Program, calling
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.standins import conversations
 
 SCRIPT = "pretrain_gpt.py"

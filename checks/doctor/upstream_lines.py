@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from checks.skills.shared import REPOSITORY
+from ringproof.cards.model import Card
 from ringproof.doctor.lines import Stack, load_cards, stack_named
-from ringproof.harness.cards.model import Card
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 

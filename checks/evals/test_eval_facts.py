@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.cards import Card, find_cards, load_card
-from ringproof.harness.evals.cases import Assertion, EvalCase, load_cases
-from ringproof.harness.evals.running import judged
-from ringproof.harness.proofs.evidence import recorded_verdicts
-from ringproof.harness.proofs.verdicts import Verdict
+from ringproof.cards import Card, find_cards, load_card
+from ringproof.evals.cases import Assertion, EvalCase, load_cases
+from ringproof.evals.running import judged
+from ringproof.prove.evidence import recorded_verdicts
+from ringproof.prove.verdicts import Verdict
 
 ROOT = Path(__file__).parents[2]
 CARDS = find_cards(ROOT / "skills")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from checks.faults.defects import patched
+from checks.faults.programs import SCRIPT, TRAININGS
+from checks.faults.trials import compare
 from checks.running import run_here
-from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import EvalCase, load_cases
-from ringproof.rehearsal.faults.defects import patched
-from ringproof.rehearsal.faults.programs import SCRIPT, TRAININGS
-from ringproof.rehearsal.faults.trials import compare
+from ringproof.cards import find_cards
+from ringproof.evals.cases import EvalCase, load_cases
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program
 

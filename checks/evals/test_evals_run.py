@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from ringproof.cards import find_cards
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import load_cases
-from ringproof.harness.evals.running import judged
+from ringproof.evals.cases import load_cases
+from ringproof.evals.running import judged
 
 ROOT = Path(__file__).parents[2]
 NAME = "hierarchical-context-parallel"

@@ -16,7 +16,7 @@ from checks.fences.trees import CODE, checkout, fence, findings, statuses
 from ringproof.cli.fences import check_fences
 from ringproof.cli.reporting import Outputs
 from ringproof.errors import InputError
-from ringproof.harness.fences.check import check_documents, mended
+from ringproof.fences.check import check_documents, mended
 
 BODY = "class Config:\n    size: int = 1"
 GOOD = fence(3, 4, "src/a.py", BODY)
@@ -226,7 +226,7 @@ def test_what_changed_or_vanished_is_not_mended(tmp_path: Path) -> None:
 
 
 def test_a_document_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    from ringproof.harness.fences.check import mend
+    from ringproof.fences.check import mend
 
     root = repository(tmp_path, MOVED)
     documents = check_documents(root, {})

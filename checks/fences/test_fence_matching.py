@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.fences.trees import CODE, outcome, place
-from ringproof.harness.code.files import read_source
-from ringproof.harness.code.quotes import place_name, place_name_at
+from ringproof.code.files import read_source
+from ringproof.code.quotes import place_name, place_name_at
 
 SIZE = "if config.size < 1:\n    raise ValueError('size must be positive')"
 

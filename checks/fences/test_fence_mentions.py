@@ -10,8 +10,8 @@ from checks.anchors.native_source import TextTree
 from checks.fences.trees import CODE, mentions
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.harness.fences.check import SourceFiles, judge
-from ringproof.harness.fences.mentions import find_mentions
+from ringproof.fences.check import SourceFiles, judge
+from ringproof.fences.mentions import find_mentions
 
 FENCE = "```3:4:src/a.py\nx = 1\n  y = 2\n```\n"
 FOUND = ("fence", "src/a.py", 3, 4, ("x = 1", "  y = 2", ""))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from checks.anchors.native_source import TextTree
-from ringproof.harness.code.files import read_source
-from ringproof.harness.code.quotes import Placement, place_quote
-from ringproof.harness.fences.check import JudgedMention, check_documents
-from ringproof.harness.fences.mentions import find_mentions
+from ringproof.code.files import read_source
+from ringproof.code.quotes import Placement, place_quote
+from ringproof.fences.check import JudgedMention, check_documents
+from ringproof.fences.mentions import find_mentions
 
 CODE = "\n".join(
     [

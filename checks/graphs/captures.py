@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import TapeBackend
 
 Function = Callable[..., Any]
 

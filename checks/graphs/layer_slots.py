@@ -11,9 +11,9 @@ from torch import nn
 
 from checks.graphs.captures import tensor
 from checks.model.whole_model import whole
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import preset
 from ringproof.reference.model.static import load, static_batch

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, init
 
 from checks.graphs.captures import equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.backend import Capture
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from smoke.model_batches import group_of_one
 
 

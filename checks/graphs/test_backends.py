@@ -14,10 +14,10 @@ from torch import nn
 
 from checks.graphs.captures import captures, equal, perceptron, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend, choose_backend
 from ringproof.reference.graphs import transformer_engine
 from ringproof.reference.graphs.backend import Capture, GraphMemory, Replays
 from ringproof.reference.graphs.cuda import CudaBackend
+from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
 from ringproof.reference.graphs.transformer_engine import TransformerEngineBackend
 
 

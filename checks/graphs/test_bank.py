@@ -12,9 +12,9 @@ import torch
 from checks.graphs.captures import equal
 from checks.model.whole_model import whole
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import Part, parts_of
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model import static
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.config import preset

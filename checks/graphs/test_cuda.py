@@ -11,9 +11,9 @@ from torch.nn.functional import dropout
 
 from checks.graphs.captures import captures, equal, perceptron, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import choose_backend
 from ringproof.reference.graphs.backend import CaptureBackend
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.graphs.transformer_engine import is_installed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -14,9 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.graphs.captures import captures, equal, graph, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape import memory, recorder, segment
-from ringproof.harness.tape.backend import TapeBackend
-from ringproof.harness.tape.memory import TapePool, address_of, fill_with_poison
+from ringproof.reference.graphs.tape import memory, recorder, segment
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.memory import TapePool, address_of, fill_with_poison
 
 
 class Keeps(torch.autograd.Function):

@@ -14,9 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from checks.graphs.captures import captures, equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
-from ringproof.harness.tape.segment import UndefinedBehaviour
 from ringproof.reference.graphs.replay import Graphed
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.segment import UndefinedBehaviour
 
 FAITHFUL = TapeBackend(UndefinedBehaviour(faithful=True))
 CARELESS = TapeBackend(UndefinedBehaviour(poison=False))

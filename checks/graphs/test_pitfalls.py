@@ -29,8 +29,8 @@ from checks.graphs.layer_slots import (
     slots_for,
 )
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
-from ringproof.harness.tape.segment import UndefinedBehaviour
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.segment import UndefinedBehaviour
 from ringproof.reference.model import mla
 from ringproof.reference.model.attention import rotation
 from ringproof.reference.model.batch import PackedBatch

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from checks.graphs.captures import equal, graph, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.backend import TapeBackend
 
 
 def dropped(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import nn
 
 from checks.graphs.captures import captures, equal, graph, perceptron, results, tensor
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.backend import TapeBackend
 
 THREE = tensor(3)
 READS = {

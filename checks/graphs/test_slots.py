@@ -19,9 +19,9 @@ from checks.graphs.captures import equal, tensor
 from checks.graphs.layer_slots import CAPACITY, PACKS, microbatch
 from checks.graphs.test_bank import options
 from ringproof.errors import InputError
-from ringproof.harness.tape.backend import TapeBackend
 from ringproof.reference.graphs.bank import GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import Part
+from ringproof.reference.graphs.tape.backend import TapeBackend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.topology.dynamic import ContextParallelGroup
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from ringproof.harness.tape.memory import Block, TapePool, address_of
-from ringproof.harness.tape.operation import BlockAccess, Transfers, touched
+from ringproof.reference.graphs.tape.memory import Block, TapePool, address_of
+from ringproof.reference.graphs.tape.operation import BlockAccess, Transfers, touched
 
 A, B, C = (
     TapePool().add(torch.ones(1), label=label, owned=True, born=0) for label in ("a", "b", "c")

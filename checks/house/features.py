@@ -1,4 +1,4 @@
-"""List what the command line accepts and what the harness can answer, one feature a line.
+"""List what the command line accepts and what it can answer, one feature a line.
 
 ``python -m checks.house.features > checks/house/features.txt`` writes the list. A line of the file
 that the code does not give is a lost or renamed feature; the other way round, it is a new one.
@@ -12,12 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from ringproof.anchors import check as anchors
+from ringproof.anchors import drift
 from ringproof.cli.main import app
-from ringproof.harness.anchors import check as anchors
-from ringproof.harness.anchors import drift
-from ringproof.harness.fences import check as fences
-from ringproof.harness.lint.rules import RULES
-from ringproof.harness.reports.model import Rule
+from ringproof.fences import check as fences
+from ringproof.findings.model import Rule
+from ringproof.lint.rules import RULES
 
 ALL_RULES: tuple[Rule, ...] = (*RULES, *anchors.RULES, *fences.RULES, *drift.RULES)
 """Every rule of every command."""
@@ -79,16 +79,16 @@ def rules() -> Iterator[tuple[str, Iterable[str]]]:
 
 def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     """Statuses and verdicts, by what they are given to."""
-    from ringproof.harness.anchors.drift import DriftKind
-    from ringproof.harness.anchors.resolve import AnchorStatus
-    from ringproof.harness.cards.proof import ProofKind
-    from ringproof.harness.cards.statements import StatementKind
-    from ringproof.harness.code import quotes
-    from ringproof.harness.fences import mentions
-    from ringproof.harness.logs import facts, verdict
-    from ringproof.harness.logs.training.verdict import Kind
-    from ringproof.harness.proofs import suite
-    from ringproof.harness.proofs import verdicts as proofs
+    from ringproof.anchors.drift import DriftKind
+    from ringproof.anchors.resolve import AnchorStatus
+    from ringproof.cards.proof import ProofKind
+    from ringproof.cards.statements import StatementKind
+    from ringproof.code import quotes
+    from ringproof.fences import mentions
+    from ringproof.logs import facts, verdict
+    from ringproof.logs.training.verdict import Kind
+    from ringproof.prove import suite
+    from ringproof.prove import verdicts as proofs
     from ringproof.rehearsal.conform.result import Status
 
     yield "status of an anchor", values(AnchorStatus)
@@ -109,8 +109,8 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
 
 def choices() -> Iterator[tuple[str, Iterable[str]]]:
     """Names that an option of free text accepts, and the cases and blocks that have a name."""
-    from ringproof.harness.logs.training.log import FORMATS
-    from ringproof.harness.rendering.kinds import KINDS
+    from checks.faults.trials import FAULTS
+    from ringproof.logs.training.log import FORMATS
     from ringproof.reference.attention.names import COMM_TYPES, KERNEL_NAMES
     from ringproof.reference.graphs.names import NAMES, OVERFLOWS, SCOPES
     from ringproof.reference.model.config import PRESETS
@@ -119,7 +119,7 @@ def choices() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.reference.planning import hardware, shapes
     from ringproof.reference.training.options import GRAPHS, SCHEDULES
     from ringproof.rehearsal.conform.cases import chosen
-    from ringproof.rehearsal.faults.trials import FAULTS
+    from ringproof.render.kinds import KINDS
 
     yield "format of a training log", FORMATS
     yield "generated block", KINDS

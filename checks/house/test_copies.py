@@ -23,12 +23,12 @@ from typing import Any
 
 import pytest
 
-from ringproof.harness.cards import Card, ProofKind, find_cards, load_card
-from ringproof.harness.cards.model import RepositoryUpstream
-from ringproof.harness.cards.statements import statements
-from ringproof.harness.proofs.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
-from ringproof.harness.proofs.executed import Evidence
-from ringproof.harness.upstreams.tree import UpstreamUnavailable
+from ringproof.cards import Card, ProofKind, find_cards, load_card
+from ringproof.cards.model import RepositoryUpstream
+from ringproof.cards.statements import statements
+from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
+from ringproof.prove.executed import Evidence
+from ringproof.upstream.tree import UpstreamUnavailable
 
 WIDTH = 8
 SHORTEST = 32

@@ -30,8 +30,9 @@ MADE = ("skills/", "reference/", "images/", "pitfalls.md", "proven.md")
 """What is made when the documentation is built, below `docs`."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
-SOURCE = re.compile(r"`((?:reference|rehearsal|harness|cli)/[\w./]+)`")
-TYPE = re.compile(r"`([A-Z]\w+)`(?: \| | in )`((?:reference|rehearsal|harness)/[\w./]+\.py)`")
+ROOMS = "|".join(path.name for path in (ROOT / "src" / "ringproof").iterdir() if path.is_dir())
+SOURCE = re.compile(rf"`((?:{ROOMS})/[\w./]+)`")
+TYPE = re.compile(rf"`([A-Z]\w+)`(?: \| | in )`((?:{ROOMS})/[\w./]+\.py)`")
 WORD = re.compile(r"^\| (?!word |---)([^|]+?) \|", re.MULTILINE)
 README_LINES = 80
 GLOSSARY_WORDS = 25
@@ -142,5 +143,5 @@ def test_a_wrong_link_file_and_type_are_seen(tmp_path: Path) -> None:
     )
     (tmp_path / "README.md").write_text(text)
     assert broken_links(tmp_path / "README.md") == ["b.py"]
-    assert missing_sources("`reference/a.py` `harness/b.py`", tmp_path) == ["harness/b.py"]
+    assert missing_sources("`reference/a.py` `logs/b.py`", tmp_path) == ["logs/b.py"]
     assert missing_types(text, tmp_path) == ["Pack in reference/a.py"]

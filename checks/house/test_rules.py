@@ -103,7 +103,7 @@ def name_of(called: ast.expr) -> str:
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "checks", "smoke", "benchmarks", "docs")
-HARNESS, PACKING = "src/ringproof/harness/logs/b.py", "src/ringproof/reference/packing/b.py"
+LOGS, PACKING = "src/ringproof/logs/b.py", "src/ringproof/reference/packing/b.py"
 
 # path::rule::what -> why. An exception that is no longer needed fails, too.
 EXCEPTIONS = MappingProxyType(
@@ -166,17 +166,17 @@ def test_what_is_allowed_passes(source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source", "rule"),
     [
-        (HARNESS, "import torch", "TID253"),
-        (HARNESS, "from ringproof.reference.topology.census import census", "TID253"),
-        (HARNESS, "from ringproof.reference.topology import census", "TID253"),
-        (HARNESS, "from ringproof.harness.cluster.worker import serve", "TID253"),
-        (HARNESS, "def f():\n    import torch", None),
-        (HARNESS, "from ringproof.reference.topology.census_line import CensusLine", None),
-        ("src/ringproof/harness/cluster/worker.py", "import torch", None),
+        (LOGS, "import torch", "TID253"),
+        (LOGS, "from ringproof.reference.topology.census import census", "TID253"),
+        (LOGS, "from ringproof.reference.topology import census", "TID253"),
+        (LOGS, "from ringproof.cluster.worker import serve", "TID253"),
+        (LOGS, "def f():\n    import torch", None),
+        (LOGS, "from ringproof.reference.topology.census_line import CensusLine", None),
+        ("src/ringproof/cluster/worker.py", "import torch", None),
         (PACKING, "import os\nx = os.environ['A']", "TID251"),
-        (HARNESS, "from os import getenv\ngetenv('A')", "TID251"),
+        (LOGS, "from os import getenv\ngetenv('A')", "TID251"),
         ("src/ringproof/cli/b.py", "import os\nx = os.environ.get('A')", None),
-        (HARNESS, "def f():\n    global x\n    x = 1", "PLW0603"),
+        (LOGS, "def f():\n    global x\n    x = 1", "PLW0603"),
         ("smoke/b.py", "def f(a, b, c, d, e, g, h):\n    pass", "PLR0917"),
         ("smoke/b.py", "def f(a, *, b, c, d, e, g, h):\n    pass", None),
     ],
@@ -218,12 +218,12 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("reference/model/b.py", "from ringproof.harness.logs import x"),
+        ("reference/model/b.py", "from ringproof.logs import x"),
         ("reference/packing/b.py", "from ringproof.reference.attention.steps import Step"),
         ("reference/packing/b.py", "from ..attention import loop"),
-        ("reference/packing/b.py", "from ringproof import harness"),
-        ("harness/logs/b.py", "def f():\n    import ringproof.reference.attention.steps"),
-        ("harness/logs/b.py", "from ringproof.cli import main"),
+        ("reference/packing/b.py", "from ringproof import logs"),
+        ("logs/b.py", "def f():\n    import ringproof.reference.attention.steps"),
+        ("logs/b.py", "from ringproof.cli import main"),
     ],
 )
 def test_an_import_that_points_up_is_seen(tmp_path: Path, path: str, source: str) -> None:

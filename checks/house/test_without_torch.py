@@ -1,4 +1,4 @@
-"""The harness, the command line and the integers load where torch is not installed."""
+"""All rooms but the reference and the rehearsal load where torch is not installed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ print(loaded)
 """
 NEEDS_TORCH = (
     "ringproof.__main__",
-    "ringproof.harness.cluster.worker",
+    "ringproof.cluster.worker",
     "ringproof.reference.topology.context",
     "ringproof.reference.topology.census",
     "ringproof.reference.topology.dynamic",
 )
 TENSORS_BELOW = (
     *(f"ringproof.reference.{part}." for part in ("attention", "model", "graphs", "training")),
-    "ringproof.harness.tape",
+    "ringproof.reference.graphs.tape",
     "ringproof.rehearsal.library.",
     "ringproof.rehearsal.rank.",
     "ringproof.rehearsal.standins.",
@@ -52,7 +52,7 @@ def test_everything_but_the_workers_and_the_tensors_loads() -> None:
 
 
 def test_a_module_that_needs_torch_is_noticed() -> None:
-    program = 'import sys; sys.modules["torch"] = None\nimport ringproof.harness.cluster.worker'
+    program = 'import sys; sys.modules["torch"] = None\nimport ringproof.cluster.worker'
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from checks.anchors.gitrepo import commit, make_repository
-from ringproof.harness.importing.importer import Imported, convert
-from ringproof.harness.importing.roots import Roots, open_roots
+from ringproof.importing.importer import Imported, convert
+from ringproof.importing.roots import Roots, open_roots
 
 TODAY = datetime.date(2026, 1, 2)
 

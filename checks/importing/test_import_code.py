@@ -8,12 +8,12 @@ import pytest
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.importing.foreign import CARD, REEL, SKILL, TODAY, imported, kite_roots, write_skill
+from ringproof.anchors.resolve import AnchorResolver
+from ringproof.cards import Card, ProofKind, statements
 from ringproof.errors import InputError
-from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.cards import Card, ProofKind, statements
-from ringproof.harness.importing.anchoring import of_code, of_prose
-from ringproof.harness.importing.importer import Imported, convert
-from ringproof.harness.importing.roots import Roots, open_roots
+from ringproof.importing.anchoring import of_code, of_prose
+from ringproof.importing.importer import Imported, convert
+from ringproof.importing.roots import Roots, open_roots
 
 
 def _anchors(card: Card) -> dict[str, tuple[str, str, str, tuple[str, ...]]]:

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from checks.importing.foreign import CARD, SKILL, kite_roots, write_skill
+from ringproof.cards import find_cards, load_card
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.harness.cards import find_cards, load_card
 
 
 def _run(*arguments: str | Path) -> Result:
@@ -181,7 +181,7 @@ def test_links_are_not_followed(tmp_path: Path, skill: Path) -> None:
 def test_a_folder_that_is_no_single_skill_is_refused(
     tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringproof.harness.importing.source.MAX_FILES", 2)
+    monkeypatch.setattr("ringproof.importing.source.MAX_FILES", 2)
     assert "more than" in _refused(_run(skill, "--output", tmp_path / "o"))
 
 

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from checks.importing.foreign import CARD, TODAY, imported, write_skill
+from ringproof.cards.document import read_document
+from ringproof.cards.model import Card
 from ringproof.errors import InputError
-from ringproof.harness.cards.document import read_document
-from ringproof.harness.cards.model import Card
-from ringproof.harness.importing import mapping
-from ringproof.harness.importing.completeness import lost
-from ringproof.harness.importing.importer import convert
-from ringproof.harness.importing.roots import Roots
-from ringproof.harness.importing.source import read_source
+from ringproof.importing import mapping
+from ringproof.importing.completeness import lost
+from ringproof.importing.importer import convert
+from ringproof.importing.roots import Roots
+from ringproof.importing.source import read_source
 
 KNOWN = tuple(re.findall(r"^(\w+):", CARD, re.MULTILINE))
 LETTERS = st.characters(

@@ -9,10 +9,10 @@ import pytest
 
 from checks.cards.hostile import BOMB
 from checks.importing.foreign import CARD, TODAY, imported, write_skill
+from ringproof.cards import Card, ProofKind, StatementKind, load_card, statements
 from ringproof.errors import InputError
-from ringproof.harness.cards import Card, ProofKind, StatementKind, load_card, statements
-from ringproof.harness.importing.importer import convert
-from ringproof.harness.importing.roots import Roots
+from ringproof.importing.importer import convert
+from ringproof.importing.roots import Roots
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_text_too_long_for_one_statement_is_told_in_parts(tmp_path: Path) -> N
 def test_a_card_that_would_become_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringproof.harness.importing.importer.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ringproof.importing.importer.MAX_BYTES", 5_000)
     with pytest.raises(InputError, match="larger than a card may be"):
         imported(tmp_path)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringproof.harness.cards.document import read_document
-from ringproof.harness.importing.draft import MAX_PROSE, joined, parts, slug, unproven
-from ringproof.harness.importing.writing import card_text
+from ringproof.cards.document import read_document
+from ringproof.importing.draft import MAX_PROSE, joined, parts, slug, unproven
+from ringproof.importing.writing import card_text
 
 
 def _read(folder: Path, text: str) -> object:

@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from ringproof.cli.main import app
-from ringproof.harness.lint.engine import LintReport, lint
-from ringproof.harness.lint.selection import LintConfig
+from ringproof.lint.engine import LintReport, lint
+from ringproof.lint.selection import LintConfig
 
 PROGRAM = typer.main.get_command(app)
 HEAD = "---\nname: {name}\ndescription: Use this skill when a test needs {name}.\n---\n"

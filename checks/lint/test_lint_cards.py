@@ -10,10 +10,10 @@ import pytest
 from checks.cards.hostile import BOMB
 from checks.cards.test_card_model import CARD
 from checks.lint.skill_folder import make_skill, report_on, rules_of
+from ringproof.cards import load_card
+from ringproof.cards.document import MAX_BYTES
 from ringproof.errors import InputError
-from ringproof.harness.cards import load_card
-from ringproof.harness.cards.document import MAX_BYTES
-from ringproof.harness.importing.writing import card_text
+from ringproof.importing.writing import card_text
 
 GOOD = card_text(dict(CARD), head=())
 

@@ -10,7 +10,7 @@ import pytest
 
 from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
 from checks.running import one_line
-from ringproof.harness.lint.skill import MAX_BYTES, find_skills
+from ringproof.lint.skill import MAX_BYTES, find_skills
 
 SAME = "Use this skill to choose, enable, check or debug ring attention in long runs"
 OTHER = HEAD.replace("test", "cat, a dog or a horse")

@@ -10,11 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from checks.findings.sarif_structure import sarif_problems
 from checks.lint.skill_folder import make_skill, report_on
-from checks.reports.sarif_structure import sarif_problems
 from ringproof.cli.lint import lint
 from ringproof.errors import InputError
-from ringproof.harness.lint.rules import RULES
+from ringproof.lint.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 BODY = "[x](a%0A::error::b,c.md)\n\n```bash\necho 'a\n```\n"

@@ -9,7 +9,7 @@ import pytest
 
 from checks.lint.skill_folder import HEAD, make_skill, report_on
 from checks.lint.test_lint_files import FILES
-from ringproof.harness.lint.rules import IDS
+from ringproof.lint.rules import IDS
 
 DESCRIPTION = "Use this skill when a test needs a description that is exactly as long as it may be."
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "run")

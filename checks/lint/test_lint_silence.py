@@ -9,7 +9,7 @@ import pytest
 from checks.lint.skill_folder import make_skill, report_on, rules_of
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.harness.lint.selection import LintConfig, read_config
+from ringproof.lint.selection import LintConfig, read_config
 
 WRONG = "```bash\necho 'a\n```\n"
 TWO = f"# One\n\n{WRONG}\n# Two\n\n{WRONG}"

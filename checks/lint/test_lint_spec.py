@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.lint.skill_folder import HEAD, make_skill, report_on, rules_of
-from ringproof.harness.lint import spec
+from ringproof.lint import spec
 
 NEEDS_SKILLS_REF = pytest.mark.skipif(not spec.has_skills_ref(), reason="skills-ref: Python 3.11")
 OURS = ("RP101", "RP102", "RP103", "RP104", "RP105", "RP203")

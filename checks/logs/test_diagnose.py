@@ -23,13 +23,13 @@ from checks.logs.diagnose_run import (
     watchdog,
 )
 from checks.logs.groups_run import argument, engine, startup
-from ringproof.harness.cards.loading import find_cards, load_card
-from ringproof.harness.logs.diagnosis import reading
-from ringproof.harness.logs.diagnosis.index import KINDS, load_index
-from ringproof.harness.logs.diagnosis.reading import CUT
-from ringproof.harness.logs.diagnosis.report import as_text, names
-from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
-from ringproof.harness.logs.lines import Line, OpenLog, Scan
+from ringproof.cards.loading import find_cards, load_card
+from ringproof.logs.diagnosis import reading
+from ringproof.logs.diagnosis.index import KINDS, load_index
+from ringproof.logs.diagnosis.reading import CUT
+from ringproof.logs.diagnosis.report import as_text, names
+from ringproof.logs.diagnosis.verdict import Diagnosis, diagnose
+from ringproof.logs.lines import Line, OpenLog, Scan
 
 INDEX = load_index()
 ROOT = Path(__file__).parents[2]

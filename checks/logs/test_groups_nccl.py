@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.logs.groups_run import FLAT, L0, L1, census, judged, layout, nccl, nccl_line, read
-from ringproof.harness.logs.parsing import NcclEvent, parse_nccl
+from ringproof.logs.parsing import NcclEvent, parse_nccl
 
 GROUPS = layout(8, 8, (2, 4))
 NEW_PREFIX = "ProcessGroupNCCL.cpp:1] [PG ID 4 PG GUID 12({}) Rank 5] "

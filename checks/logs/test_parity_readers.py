@@ -20,8 +20,8 @@ from checks.logs.parity_run import (
 )
 from checks.running import one_line
 from ringproof.errors import InputError
-from ringproof.harness.logs.training.log import TrainingLog, read_log, recognised
-from ringproof.harness.logs.training.series import Columns, Precision, parse_columns
+from ringproof.logs.training.log import TrainingLog, read_log, recognised
+from ringproof.logs.training.series import Columns, Precision, parse_columns
 
 ROWS = [(step, 5.0 + 1 / 3 / step, 0.1 + 0.7 / step) for step in range(1, 31)]
 BOTH = Columns()

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.logs.parity_run import Training
-from ringproof.harness.logs.training.log import TrainingLog
-from ringproof.harness.logs.training.report import readings
-from ringproof.harness.logs.training.series import JUDGED, Precision, Series
-from ringproof.harness.logs.training.verdict import (
+from ringproof.logs.training.log import TrainingLog
+from ringproof.logs.training.report import readings
+from ringproof.logs.training.series import JUDGED, Precision, Series
+from ringproof.logs.training.verdict import (
     Comparison,
     Kind,
     SeriesComparison,

@@ -27,10 +27,10 @@ from checks.logs.parity_run import iteration_line, write_csv, write_jsonl, write
 from ringproof.cli.logs import app
 from ringproof.cli.logs_watch_plot import plot, screen
 from ringproof.errors import InputError
-from ringproof.harness.logs.lines import Origin
-from ringproof.harness.logs.training.series import Columns
-from ringproof.harness.logs.watching.following import BLOCK_BYTES, Follower
-from ringproof.harness.logs.watching.watch import (
+from ringproof.logs.lines import Origin
+from ringproof.logs.training.series import Columns
+from ringproof.logs.watching.following import BLOCK_BYTES, Follower
+from ringproof.logs.watching.watch import (
     MOST_POINTS,
     WATCHED,
     Curve,

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from checks.model.device_labels import GPU, PretendedGpu
 from checks.model.whole_model import whole
-from ringproof.harness.tape.backend import TapeBackend
-from ringproof.harness.tape.memory import TapePool
+from ringproof.reference.graphs.tape.backend import TapeBackend
+from ringproof.reference.graphs.tape.memory import TapePool
 from ringproof.reference.model import attention
 from ringproof.reference.model.config import PRESETS, preset
 from ringproof.reference.packing.sequences import Capacity

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from checks.faults.defects import patched
 from checks.skills.shared import REPOSITORY
-from ringproof.harness.cards import load_card
-from ringproof.rehearsal.faults.defects import patched
+from ringproof.cards import load_card
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program, Upstream
 from ringproof.rehearsal.running import Outcome

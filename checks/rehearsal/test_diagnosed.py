@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.logs.diagnosis.report import names
-from ringproof.harness.logs.diagnosis.verdict import Diagnosis, diagnose
+from ringproof.logs.diagnosis.report import names
+from ringproof.logs.diagnosis.verdict import Diagnosis, diagnose
 from ringproof.rehearsal.conform import cases
 from ringproof.rehearsal.conform.running import Matrix
 from ringproof.rehearsal.fixtures import SessionServers

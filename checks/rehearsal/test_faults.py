@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ringproof.rehearsal.faults import engine as planted
-from ringproof.rehearsal.faults.trials import FAULTS, Trials
+from checks.faults import engine as planted
+from checks.faults.trials import FAULTS, Trials
 from ringproof.rehearsal.fixtures import SessionServers
 
 TRAIN = "checks.rehearsal.fault_cases:train"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from checks.faults.defects import look, patched
+from checks.faults.programs import DEFECTS
 from checks.skills.shared import REPOSITORY
 from ringproof.errors import InputError
-from ringproof.rehearsal.faults.defects import look, patched
-from ringproof.rehearsal.faults.programs import DEFECTS
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
 

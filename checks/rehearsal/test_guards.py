@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ringproof.rehearsal.faults.removing import REMOVED
-from ringproof.rehearsal.faults.trials import REMOVING, Trials
+from checks.faults.removing import REMOVED
+from checks.faults.trials import REMOVING, Trials
 from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
 
 CASES = "checks.rehearsal.fault_cases"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import (
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import (
     read_command,
     read_launch,
     read_script,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.reading import read_script
+from ringproof.launch.reading import read_script
 
 HEAD = "#!/bin/bash\n"
 LAUNCH = "torchrun --nproc-per-node 2 train.py "

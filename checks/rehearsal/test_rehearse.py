@@ -17,12 +17,12 @@ from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.cli.rehearse import _brief
 from ringproof.errors import InputError
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.launch.reading import Launch
 from ringproof.rehearsal.program import AttentionCall, Failure, Iteration, RankReport, Upstream
 from ringproof.rehearsal.rehearsing import estimate, find_script
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.page import page
 from ringproof.rehearsal.verdict.path import read_path

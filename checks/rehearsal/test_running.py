@@ -82,7 +82,7 @@ NAMES = ["NVTE_FLASH_ATTN", "RINGPROOF_SEEN"]
 CLIENT = """
 import json, sys
 from pathlib import Path
-from ringproof.cli.places import default_cache
+from ringproof.cache import default_cache
 from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
 from ringproof.rehearsal.program import calling
 from ringproof.rehearsal.running import Server

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import Launch
-from ringproof.rehearsal.small.model import hybrid, listed, stages
-from ringproof.rehearsal.small.options import DROPPED, HALF, HARDWARE, QUANTIZED
-from ringproof.rehearsal.small.shrink import SmallProgram, shrink
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.model import hybrid, listed, stages
+from ringproof.launch.small.options import DROPPED, HALF, HARDWARE, QUANTIZED
+from ringproof.launch.small.shrink import SmallProgram, shrink
 
 MODEL = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
 --group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from checks.rehearsal.test_shrink import small
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.small.reference import reference
+from ringproof.launch.flags import Flags
+from ringproof.launch.small.reference import reference
 from ringproof.rehearsal.verdict.path import read_asked
 
 CONTEXT = ("--cp-comm-type", "--hierarchical-context-parallel-sizes", "--context-parallel-size",

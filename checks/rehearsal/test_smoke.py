@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from ringproof.budget import Machine
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import read_command
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import read_command
 from ringproof.rehearsal.program import Upstream
 from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
 from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair

@@ -9,8 +9,8 @@ import pytest
 
 from checks.anchors.wheelhouse import make_wheel
 from ringproof.errors import InputError
-from ringproof.harness.upstreams.releases import sha256_of
 from ringproof.rehearsal.sources import open_engine, open_megatron
+from ringproof.upstream.releases import sha256_of
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.harness.cards.loading import load_card
-from ringproof.rehearsal.faults import trials
+from checks.faults import trials
+from ringproof.cards.loading import load_card
 from ringproof.rehearsal.program import Failure, Iteration, RankReport
 from ringproof.rehearsal.running import Outcome
 from ringproof.rehearsal.verdict import agreement

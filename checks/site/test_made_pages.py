@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from checks.house.features import features
-from checks.rendering.miniature_skill import CARD, MAIN, changed, lock_of
+from checks.render.miniature_skill import CARD, MAIN, changed, lock_of
 from docs.making import pages, plots
+from ringproof.cards import Card, statements
+from ringproof.cards.schema import schema_text
 from ringproof.errors import InputError
-from ringproof.harness.cards import Card, statements
-from ringproof.harness.cards.schema import schema_text
 
 ROOT = Path(__file__).parents[2]
 CLAIM = MappingProxyType(

@@ -10,8 +10,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from ringproof.cards import Card
 from ringproof.cli.main import app
-from ringproof.harness.cards import Card
 from ringproof.rehearsal.program import Upstream
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from checks.skills.shared import REPOSITORY
-from ringproof.harness.cards import Card, load_card
-from ringproof.harness.proofs.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
-from ringproof.harness.upstreams.tree import UpstreamTree, UpstreamUnavailable
+from ringproof.cards import Card, load_card
+from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Upstream
+from ringproof.upstream.tree import UpstreamTree, UpstreamUnavailable
 
 Given = Callable[[str], UpstreamTree]
 
@@ -20,7 +20,7 @@ Given = Callable[[str], UpstreamTree]
 def dynamic_upstream(request: pytest.FixtureRequest) -> Given:
     """By the upstream's key in the dynamic CP card; skips where no checkout was given.
 
-    With one: ``pytest -p ringproof.harness.proofs.recorder
+    With one: ``pytest -p ringproof.prove.recorder
     --ringproof-upstream NVIDIA/Megatron-LM=git:PATH``, or ``ringproof prove --upstream ...``.
     """
     entries = request.config.getoption(UPSTREAM_OPTION, default=None) or []

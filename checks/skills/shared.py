@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ringproof.harness.cards import Card, load_card
+from ringproof.cards import Card, load_card
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"num_layers": 2, "hidden_size": 16, "num_attention_heads": 4}  # of a TransformerConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks.skills.shared import REPOSITORY
-from ringproof.harness.cards import Card, PackageUpstream, load_card
+from ringproof.cards import Card, PackageUpstream, load_card
 
 SKILLS = sorted(path.parent for path in (REPOSITORY / "skills").glob("*/SKILL.md"))
 MAX_LINES = 500

@@ -17,8 +17,8 @@ from checks.skills.test_graphs_arithmetic import (
     capture_sizes,
     slots_of_5618,
 )
+from ringproof.cards import load_card
 from ringproof.errors import InputError
-from ringproof.harness.cards import load_card
 from ringproof.reference.packing.capacity import to_capacity
 from ringproof.reference.packing.sequences import Capacity, pack
 

@@ -12,7 +12,7 @@ import pytest
 
 from checks.skills.commands import rehearsed
 from checks.skills.shared import REPOSITORY, blocks
-from ringproof.harness.cards import Card
+from ringproof.cards import Card
 from ringproof.rehearsal.fixtures import SessionServers
 
 SKILL = REPOSITORY / "skills" / "hierarchical-context-parallel"

@@ -28,7 +28,7 @@ from checks.skills.shared import (
     output_calls,
     parse_core,
 )
-from ringproof.harness.cards import load_card
+from ringproof.cards import load_card
 from ringproof.rehearsal.program import calling
 
 CARD = REPOSITORY / "cards" / "hierarchical-context-parallel" / "card.yaml"

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from checks.anchors.gitrepo import commit, make_repository
 from checks.running import run_here
-from ringproof.harness.stack.assess import StatementStatus
+from ringproof.stack.assess import StatementStatus
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -16,15 +16,15 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ringproof.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
+from ringproof.cards import Anchor, Card, ProofKind, find_cards, load_card, statements
+from ringproof.cards.model import GpuNeed
+from ringproof.cards.proof import parse_proof
+from ringproof.cards.schema import SCHEMA_FILE
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.harness.anchors.lock import LOCK_FILE, Lock, permalink, read_lock
-from ringproof.harness.cards import Anchor, Card, ProofKind, find_cards, load_card, statements
-from ringproof.harness.cards.model import GpuNeed
-from ringproof.harness.cards.proof import parse_proof
-from ringproof.harness.cards.schema import SCHEMA_FILE
-from ringproof.harness.proofs.verdicts import Verdict
-from ringproof.harness.rendering import versions
+from ringproof.prove.verdicts import Verdict
+from ringproof.render import versions
 
 Record = Mapping[str, Any]
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
@@ -271,7 +271,7 @@ def _paragraphs(text: str) -> list[str]:
 
 def schema_page() -> str:
     """Every key of a card, from the JSON schema that editors use."""
-    text = files("ringproof.harness.cards").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")
+    text = files("ringproof.cards").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")
     schema = json.loads(text)
     parts = [{"name": "Card", **_object(schema)}]
     parts += [{"name": name, **_object(part)} for name, part in schema["$defs"].items()]

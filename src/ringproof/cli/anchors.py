@@ -9,25 +9,25 @@ from typing import Annotated
 
 import typer
 
+from ringproof.anchors.check import check_cards, check_report
+from ringproof.anchors.drift import compare_cards, drift_data, drift_report
+from ringproof.anchors.lock import LOCK_FILE, make_lock, read_lock
+from ringproof.anchors.resolve import AnchorStatus, Resolution
+from ringproof.cards import find_cards
+from ringproof.cards.loading import LocatedCard, locate_card
 from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.anchors.check import check_cards, check_report
-from ringproof.harness.anchors.drift import compare_cards, drift_data, drift_report
-from ringproof.harness.anchors.lock import LOCK_FILE, make_lock, read_lock
-from ringproof.harness.anchors.resolve import AnchorStatus, Resolution
-from ringproof.harness.cards import find_cards
-from ringproof.harness.cards.loading import LocatedCard, locate_card
-from ringproof.harness.reports.printable import LONGEST, showable
-from ringproof.harness.upstreams.git import MissingSubmodule, SubmoduleSources, refuse_unused
-from ringproof.harness.upstreams.sources import (
+from ringproof.findings.printable import LONGEST, showable
+from ringproof.upstream.git import MissingSubmodule, SubmoduleSources, refuse_unused
+from ringproof.upstream.sources import (
     UpstreamChoice,
     given_submodules,
     open_tree,
     parse_overrides,
 )
-from ringproof.harness.upstreams.tree import UpstreamError, UpstreamUnavailable
+from ringproof.upstream.tree import UpstreamError, UpstreamUnavailable
 
 app = typer.Typer(
     help="Find and check the places in upstream's code that cards point to.", no_args_is_help=True

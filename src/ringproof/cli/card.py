@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from ringproof.cards.schema import schema_text
 from ringproof.cli import options
 from ringproof.cli.output import write_json, write_text
 from ringproof.errors import InputError
-from ringproof.harness.cards.schema import schema_text
-from ringproof.harness.importing.importer import as_json, as_text, convert, refuse_overlap, write
-from ringproof.harness.importing.roots import open_roots
-from ringproof.harness.upstreams.sources import parse_overrides
+from ringproof.importing.importer import as_json, as_text, convert, refuse_overlap, write
+from ringproof.importing.roots import open_roots
+from ringproof.upstream.sources import parse_overrides
 
 app = typer.Typer(
     help="Import cards from elsewhere, and print the schema of cards.", no_args_is_help=True

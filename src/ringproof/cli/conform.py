@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
+from ringproof.cache import default_cache
 from ringproof.cli.options import ForceOption, JsonOption, OfflineOption
 from ringproof.cli.output import write_json
-from ringproof.cli.places import default_cache
 from ringproof.cli.rehearse import EngineOption
 from ringproof.errors import InputError
 

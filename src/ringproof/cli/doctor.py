@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from ringproof.budget import Machine
+from ringproof.cards.model import Card
 from ringproof.cli import options
 from ringproof.cli.output import write_json
 from ringproof.cli.rehearse import SetOption, assignment, rank_progress, require_packages
@@ -22,9 +23,8 @@ from ringproof.doctor.repair import repaired, written_again
 from ringproof.doctor.report import data, lines, table
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
-from ringproof.harness.cards.model import Card
-from ringproof.harness.stack.products import ENGINE, MEGATRON, find_products
 from ringproof.holding import held_folder
+from ringproof.stack.products import ENGINE, MEGATRON, find_products
 
 EXAMPLE = "Example: ringproof doctor train.sh --upstream ../Megatron-LM --set NNODES=8"
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ringproof.cards import find_cards
 from ringproof.cli.options import JsonOption, KnowingFolderOption, seconds
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
-from ringproof.harness.cards import find_cards
-from ringproof.harness.evals.cases import EvalCase, load_cases
-from ringproof.harness.evals.running import Answer, Arm, ask_all, mean_scores
-from ringproof.harness.reports.printable import showable
+from ringproof.evals.cases import EvalCase, load_cases
+from ringproof.evals.running import Answer, Arm, ask_all, mean_scores
+from ringproof.findings.printable import showable
 
 app = typer.Typer(help="Ask an assistant the evals of the skills.", no_args_is_help=True)
 

@@ -10,10 +10,10 @@ import typer
 
 from ringproof.cli import options
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
-from ringproof.harness.fences import check
-from ringproof.harness.upstreams.git import SubmoduleSources, refuse_unused
-from ringproof.harness.upstreams.sources import given_submodules, open_tree, parse_overrides
-from ringproof.harness.upstreams.tree import UpstreamTree
+from ringproof.fences import check
+from ringproof.upstream.git import SubmoduleSources, refuse_unused
+from ringproof.upstream.sources import given_submodules, open_tree, parse_overrides
+from ringproof.upstream.tree import UpstreamTree
 
 EXAMPLE = (
     "Example: ringproof fences path/to/skills "

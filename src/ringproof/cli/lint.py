@@ -10,9 +10,9 @@ import typer
 from ringproof.cli.options import JsonOption
 from ringproof.cli.reporting import Format, FormatOption, Outputs, SarifOption
 from ringproof.errors import InputError
-from ringproof.harness.lint.engine import as_json
-from ringproof.harness.lint.engine import lint as run_rules
-from ringproof.harness.lint.selection import LintConfig, check_prefix, read_config
+from ringproof.lint.engine import as_json
+from ringproof.lint.engine import lint as run_rules
+from ringproof.lint.selection import LintConfig, check_prefix, read_config
 
 
 def lint(

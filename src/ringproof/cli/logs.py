@@ -13,15 +13,15 @@ from ringproof.cli import logs_plots, logs_watch
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, check_name
-from ringproof.harness.logs.diagnosis import report as diagnosis_report
-from ringproof.harness.logs.diagnosis.verdict import diagnose as diagnose_logs
-from ringproof.harness.logs.lines import STDIN
-from ringproof.harness.logs.report import as_json, as_text, read_groups
-from ringproof.harness.logs.training import report as parity_report
-from ringproof.harness.logs.training.log import FORMATS, read_log
-from ringproof.harness.logs.training.series import parse_columns
-from ringproof.harness.logs.training.verdict import compare_logs
-from ringproof.harness.logs.verdict import parse_expectation
+from ringproof.logs.diagnosis import report as diagnosis_report
+from ringproof.logs.diagnosis.verdict import diagnose as diagnose_logs
+from ringproof.logs.lines import STDIN
+from ringproof.logs.report import as_json, as_text, read_groups
+from ringproof.logs.training import report as parity_report
+from ringproof.logs.training.log import FORMATS, read_log
+from ringproof.logs.training.series import parse_columns
+from ringproof.logs.training.verdict import compare_logs
+from ringproof.logs.verdict import parse_expectation
 
 app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
 

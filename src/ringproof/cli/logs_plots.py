@@ -17,10 +17,10 @@ from ringproof.cli.logs_watch_plot import TITLES, finding_line, plottable, step_
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
-from ringproof.harness.logs.training.report import COLUMNS, described, headline, remarks, rows
-from ringproof.harness.logs.training.verdict import Comparison, SeriesComparison
-from ringproof.harness.logs.watching.watch import Point, Watch
-from ringproof.harness.reports.printable import showable
+from ringproof.findings.printable import showable
+from ringproof.logs.training.report import COLUMNS, described, headline, remarks, rows
+from ringproof.logs.training.verdict import Comparison, SeriesComparison
+from ringproof.logs.watching.watch import Point, Watch
 
 BUCKETS = 240
 """Parts of the steps; of each the extremes of both series and the largest difference are drawn."""

@@ -17,11 +17,11 @@ from ringproof.cli.options import JsonOption, seconds
 from ringproof.cli.output import write_json, write_text
 from ringproof.cli.termination import Interrupted
 from ringproof.errors import InputError, printable
-from ringproof.harness.logs.finding import RunFinding
-from ringproof.harness.logs.lines import STDIN
-from ringproof.harness.logs.training.series import Columns, parse_columns
-from ringproof.harness.logs.watching.following import Follower
-from ringproof.harness.logs.watching.watch import WATCHED, StepLine, StepReader, Watch
+from ringproof.logs.finding import RunFinding
+from ringproof.logs.lines import STDIN
+from ringproof.logs.training.series import Columns, parse_columns
+from ringproof.logs.watching.following import Follower
+from ringproof.logs.watching.watch import WATCHED, StepLine, StepReader, Watch
 
 EXAMPLE = "Example: ringproof logs watch run.log --html run.html --until-step 1000"
 POLL_SECONDS, SHOW_SECONDS, WRITE_SECONDS = 0.3, 1.0, 5

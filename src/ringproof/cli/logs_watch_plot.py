@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ringproof.harness.logs.finding import RunFinding
-from ringproof.harness.logs.training.series import GRAD_NORM, LOSS
-from ringproof.harness.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Point, Watch
+from ringproof.logs.finding import RunFinding
+from ringproof.logs.training.series import GRAD_NORM, LOSS
+from ringproof.logs.watching.watch import SECONDS, TFLOPS, TOKENS, Point, Watch
 
 TITLES: Mapping[str, str] = MappingProxyType(
     {

@@ -204,7 +204,7 @@ def _explained(error: Exception) -> int:
         1 for a rank that failed, 2 for a path that no file can have, 3 for anything else: that is a
         fault of ringproof.
     """
-    from ringproof.harness.cluster import RankFailure
+    from ringproof.cluster import RankFailure
 
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = InputError("path", error.filename, "is too long for a file", "name another")

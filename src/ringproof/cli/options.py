@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ringproof import __version__
-from ringproof.cli.places import default_cache
+from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.shipped import shipped_skills
 
@@ -31,7 +31,7 @@ def _knowing(ctx: typer.Context, param: typer.CallbackParam, value: Path) -> Pat
 
     A checkout of upstream may have a folder of skills whose cards, if any, are of another form.
     """
-    from ringproof.harness.cards import has_card  # 80 ms, which most commands need not pay
+    from ringproof.cards import has_card  # 80 ms, which most commands need not pay
 
     return value if has_card(value) or given(ctx, param.name) else shipped_skills() or value
 

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from ringproof.files import write_atomically
-from ringproof.harness.reports.printable import UNSHOWABLE
+from ringproof.findings.printable import UNSHOWABLE
 
 # As it stands between the quotes: line ends are the layout's, all others are escaped already.
 _UNSEEN = re.compile(f"(?!\n){UNSHOWABLE.pattern}")

@@ -15,14 +15,14 @@ from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.cli import ranks
 from ringproof.cli.options import ForceOption, given, named_by_option, seconds
 from ringproof.cli.output import write_result
-from ringproof.errors import InputError
-from ringproof.harness.cluster import (
+from ringproof.cluster import (
     Cluster,
     ClusterOptions,
     RankContext,
     launched_world,
     run_launched,
 )
+from ringproof.errors import InputError
 from ringproof.reference.attention.case import ParityCase
 from ringproof.reference.packing.padding import padding_multiple
 from ringproof.reference.packing.sequences import Capacity, PackedSequences, pack

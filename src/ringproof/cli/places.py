@@ -55,12 +55,6 @@ def guard(command: Any) -> None:
     command.callback = checked
 
 
-def default_cache() -> Path:
-    """Return the folder of wheels, repositories and unpacked trees that all commands share."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "ringproof"
-
-
 @contextlib.contextmanager
 def _held(
     places: Mapping[str, str], folders: Collection[str], replaced: Collection[str]

@@ -14,12 +14,12 @@ from ringproof.cli.output import write_json
 from ringproof.cli.upstream import bring_missing
 from ringproof.errors import InputError
 from ringproof.files import make_folder, write_atomically
-from ringproof.harness.proofs.prove import ProveResult
-from ringproof.harness.proofs.prove import prove as run_proofs
-from ringproof.harness.proofs.report import print_records, render_report
-from ringproof.harness.proofs.suite import ProveRequest
-from ringproof.harness.upstreams.sources import parse_overrides
+from ringproof.prove.prove import ProveResult
+from ringproof.prove.prove import prove as run_proofs
+from ringproof.prove.report import print_records, render_report
+from ringproof.prove.suite import ProveRequest
 from ringproof.shipped import workplace
+from ringproof.upstream.sources import parse_overrides
 
 _Out = Annotated[
     Path,

@@ -21,7 +21,7 @@ from ringproof.errors import InputError
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.launch.reading import Launch
+    from ringproof.launch.reading import Launch
 
 EXAMPLE = (
     "Example: ringproof rehearse train.sh --megatron git:/src/Megatron-LM@dev --set NNODES=8 "
@@ -142,7 +142,7 @@ def require_packages(command: str, packages: Sequence[str] = PACKAGES) -> None:
 
 
 def _launch(words: Sequence[str], sets: Sequence[str]) -> Launch:
-    from ringproof.rehearsal.launch.reading import read_command, read_launch
+    from ringproof.launch.reading import read_command, read_launch
 
     if not words:
         remedy = "name a launch script, or give a command after --"

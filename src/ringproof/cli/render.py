@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.cards import find_cards
 from ringproof.cli.options import JsonOption, SkillsArgument, WrittenFolderOption
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError, printable
 from ringproof.files import write_atomically
-from ringproof.harness.cards import find_cards
-from ringproof.harness.rendering.render import RenderedFile, difference, render_skill
+from ringproof.render.render import RenderedFile, difference, render_skill
 
 
 def render(

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ringproof.cards import find_cards, load_card, statements
 from ringproof.cli.options import JsonOption, KnowingFolderOption, SkillsArgument
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
 from ringproof.files import read_input
-from ringproof.harness.cards import find_cards, load_card, statements
-from ringproof.harness.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
 from ringproof.installing import AGENTS, Installation, install, planned, refuse_changed
+from ringproof.lint.skill import MAIN, MAX_BYTES, parse_frontmatter
 
 app = typer.Typer(help="List, print and install the skills.", no_args_is_help=True)
 

@@ -195,10 +195,10 @@ def _claim(kubernetes: str, image: str, claim: str) -> tuple[str, str]:
 
 def _upstream(repo: str, te: str | None, device: str, cache: Path, offline: bool) -> Upstream:
     """Open upstream's code; on CUDA the Transformer Engine that is installed."""
-    from ringproof.harness.stack.products import checked_out
     from ringproof.rehearsal.program import Upstream
     from ringproof.rehearsal.smoke.pair import SCRIPT
     from ringproof.rehearsal.sources import open_megatron, open_upstream
+    from ringproof.stack.products import checked_out
 
     if device not in DEVICES:
         raise InputError("--device", device, "is not known", f"one of {', '.join(DEVICES)}")
@@ -236,7 +236,7 @@ def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]
 
 
 def _report(verdict: SmokeVerdict, json_path: str, record: Path | None) -> None:
-    from ringproof.harness.proofs.environment import read_environment
+    from ringproof.prove.environment import read_environment
     from ringproof.rehearsal.smoke import judging
 
     data: dict[str, Any] = {}

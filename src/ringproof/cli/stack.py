@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
+from ringproof.anchors.lock import LOCK_FILE, read_lock
+from ringproof.cards import find_cards, load_card
 from ringproof.cli import options
 from ringproof.cli.output import write_result
-from ringproof.harness.anchors.lock import LOCK_FILE, read_lock
-from ringproof.harness.cards import find_cards, load_card
-from ringproof.harness.proofs.evidence import recorded_verdicts
-from ringproof.harness.stack.assess import Assessment, assess
-from ringproof.harness.stack.products import Product, find_products
-from ringproof.harness.stack.report import stack_data, stack_lines
+from ringproof.prove.evidence import recorded_verdicts
+from ringproof.stack.assess import Assessment, assess
+from ringproof.stack.products import Product, find_products
+from ringproof.stack.report import stack_data, stack_lines
 
 EXAMPLE = "Example: ringproof stack ../Megatron-LM pip:transformer-engine==2.20.2"
 

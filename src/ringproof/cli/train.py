@@ -17,8 +17,7 @@ from ringproof.cli import ranks
 from ringproof.cli.options import ForceOption, named_by_option, seconds, with_parameters
 from ringproof.cli.output import write_json
 from ringproof.cli.train_log import PROGRESS, LogFile, on_rank
-from ringproof.errors import InputError
-from ringproof.harness.cluster import (
+from ringproof.cluster import (
     Cluster,
     ClusterOptions,
     LogSink,
@@ -26,6 +25,7 @@ from ringproof.harness.cluster import (
     launched_world,
     run_launched,
 )
+from ringproof.errors import InputError
 from ringproof.reference.topology.layout import RankLayout
 from ringproof.reference.training import options as train_options
 from ringproof.reference.training.options import TrainOptions

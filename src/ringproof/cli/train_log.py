@@ -9,8 +9,8 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringproof.cluster import RankContext
 from ringproof.errors import InputError
-from ringproof.harness.cluster import RankContext
 from ringproof.pipes import open_output
 from ringproof.reference.training.records import Record, RunRecord, json_line
 
@@ -106,7 +106,7 @@ def on_rank(
     Raises:
         InputError: See `ringproof.reference.training.trainer.train`.
     """
-    from ringproof.harness.tape.backend import choose_backend  # imports torch
+    from ringproof.reference.graphs.tape.backend import choose_backend  # imports torch
     from ringproof.reference.training.trainer import train
 
     steps = options.optimiser.steps

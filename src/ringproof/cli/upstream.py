@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ringproof.cards import Card, find_cards, load_card
 from ringproof.cli import options
 from ringproof.cli.output import write_result
 from ringproof.errors import InputError
-from ringproof.harness.cards import Card, find_cards, load_card
-from ringproof.harness.proofs.suite import ProveRequest
-from ringproof.harness.upstreams.fetching import find_commit
-from ringproof.harness.upstreams.releases import Archive, DamagedWheel
-from ringproof.harness.upstreams.sources import parse_overrides
-from ringproof.harness.upstreams.wanted import Provision, Wanted, pinned_beside, wanted_by
+from ringproof.prove.suite import ProveRequest
+from ringproof.upstream.fetching import find_commit
+from ringproof.upstream.releases import Archive, DamagedWheel
+from ringproof.upstream.sources import parse_overrides
+from ringproof.upstream.wanted import Provision, Wanted, pinned_beside, wanted_by
 
 app = typer.Typer(
     help="Bring the upstream code that cards name to this machine.", no_args_is_help=True

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ringproof.anchors.resolve import AnchorResolver
+from ringproof.cards import find_cards, load_card
+from ringproof.cards.model import Card, UpstreamLine
 from ringproof.errors import InputError
-from ringproof.harness.anchors.resolve import AnchorResolver
-from ringproof.harness.cards import find_cards, load_card
-from ringproof.harness.cards.model import Card, UpstreamLine
-from ringproof.harness.stack.products import MEGATRON, Product
-from ringproof.harness.stack.recognise import recognise
-from ringproof.rehearsal.launch.options import options_of
+from ringproof.launch.options import options_of
+from ringproof.stack.products import MEGATRON, Product
+from ringproof.stack.recognise import recognise
 
 FINEST = "dynamic-context-parallel"
 """The skill whose lines tell most states of Megatron-LM apart."""

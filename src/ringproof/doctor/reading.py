@@ -21,8 +21,8 @@ from ringproof.doctor.fields import DECIDES, YAML_CHECKS, of_fields, of_recipe, 
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
 from ringproof.files import read_input
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import (
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import (
     MAX_BYTES,
     Launch,
     find,
@@ -30,8 +30,8 @@ from ringproof.rehearsal.launch.reading import (
     read_launch,
     read_text,
 )
-from ringproof.rehearsal.launch.shell.expand import marks
-from ringproof.rehearsal.launch.shell.follow import follow
+from ringproof.launch.shell.expand import marks
+from ringproof.launch.shell.follow import follow
 
 SIZES = ("num_layers", "hidden_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
          "context_parallel_size")  # fmt: skip

@@ -10,7 +10,7 @@ from ringproof.doctor.examine import Examination
 from ringproof.doctor.rules import Effect, Rule
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.reading import Launch
+from ringproof.launch.reading import Launch
 
 if TYPE_CHECKING:
     from ringproof.rehearsal.verdict.result import Variant

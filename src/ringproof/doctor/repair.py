@@ -15,8 +15,8 @@ from ringproof.doctor.examine import Examination, examine
 from ringproof.doctor.reading import of_launch
 from ringproof.doctor.settings import Settings
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import read_script
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import read_script
 
 ROUNDS = 5
 """Times that repairs are applied: one may make another rule speak."""

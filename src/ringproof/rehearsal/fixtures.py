@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from ringproof.cli.places import default_cache
+from ringproof.cache import default_cache
 from ringproof.errors import InputError
-from ringproof.harness.proofs.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
-from ringproof.harness.upstreams.fetching import fetched_spec
-from ringproof.harness.upstreams.sources import open_tree, parse_overrides
-from ringproof.harness.upstreams.tree import UpstreamUnavailable
+from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
 from ringproof.rehearsal.program import Failure, Program, Upstream, calling
 from ringproof.rehearsal.running import Outcome, Servers
 from ringproof.rehearsal.sources import open_upstream, unpacked
+from ringproof.upstream.fetching import fetched_spec
+from ringproof.upstream.sources import open_tree, parse_overrides
+from ringproof.upstream.tree import UpstreamUnavailable
 
 MEGATRON = "pip:megatron-core==0.16.1"
 ENGINE = "pip:transformer-engine==2.20.2"

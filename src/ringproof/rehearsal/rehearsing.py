@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ringproof.budget import Estimate, EstimatePart, Machine
 from ringproof.errors import InputError
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.reading import Launch
+from ringproof.launch.flags import Flags
+from ringproof.launch.reading import Launch
+from ringproof.launch.small.reference import reference
+from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.program import Failure, Program, Upstream, calling
 from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
-from ringproof.rehearsal.small.reference import reference
-from ringproof.rehearsal.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.sources import open_upstream
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.path import read_path

@@ -24,10 +24,10 @@ import psutil
 from pydantic import TypeAdapter
 
 from ringproof.errors import InputError
-from ringproof.harness.proofs.executed import Touch, note
-from ringproof.harness.stack.products import BRIDGE, ENGINE, MEGATRON
+from ringproof.prove.executed import Touch, note
 from ringproof.rehearsal.program import Failure, Program, RankReport, SendRace, Upstream
 from ringproof.rehearsal.rank import board
+from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
 
 POLL_SECONDS = 0.1
 SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed

@@ -17,17 +17,17 @@ from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
 from ringproof.files import make_folder
-from ringproof.harness.upstreams.releases import download_wheels, examined, sha256_of
-from ringproof.harness.upstreams.sources import open_tree
-from ringproof.harness.upstreams.tree import (
+from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.standins import dataset_helpers
+from ringproof.upstream.releases import download_wheels, examined, sha256_of
+from ringproof.upstream.sources import open_tree
+from ringproof.upstream.tree import (
     PICTURES,
     UpstreamError,
     UpstreamTree,
     UpstreamUnavailable,
     WheelTree,
 )
-from ringproof.rehearsal.program import Upstream
-from ringproof.rehearsal.standins import dataset_helpers
 
 MEGATRON_PARTS = ("megatron/", "examples/", "tests/functional_tests/")
 ENGINE_PARTS = ("transformer_engine/", "transformer_engine-", "build_tools/")

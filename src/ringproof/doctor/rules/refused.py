@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ringproof.doctor.facts import NEW, OLD, V1, V2, Facts
 from ringproof.doctor.rules.rule import DCP, GRAPHS, HCP, LAUNCH, Effect, RefusedBy, Rule
-from ringproof.rehearsal.launch.options import PROGRAMS
+from ringproof.launch.options import PROGRAMS
 
 NEAR = 0.75
 """Likeness from which a known option is proposed for an unknown one."""

@@ -2,7 +2,7 @@
 
 Read in this order: ``backend`` (the interface), ``capture`` (warm-up, forward, backward, and their
 conditions), ``replay`` (the captured callable under autograd), ``cuda`` and ``transformer_engine``
-(backends of a GPU; the tape for a CPU is ``ringproof.harness.tape``), ``scopes`` (captured parts
+(backends of a GPU; ``tape`` is the one for a CPU), ``scopes`` (captured parts
 of a model), ``bank`` (one graph for each part, slot and CP size), ``estimate`` (whether the graphs
 fit in memory) and ``sizing`` (size of the graphs of a batch).
 """

@@ -10,11 +10,11 @@ from typing import Any
 
 from ringproof import __version__
 from ringproof.errors import InputError
-from ringproof.harness.logs.report import GroupsReport, as_text, read_groups
-from ringproof.harness.logs.training.log import read_log
-from ringproof.harness.logs.training.series import parse_columns
-from ringproof.harness.logs.training.verdict import SeriesComparison, compare_logs
-from ringproof.harness.proofs.environment import Environment
+from ringproof.logs.report import GroupsReport, as_text, read_groups
+from ringproof.logs.training.log import read_log
+from ringproof.logs.training.series import parse_columns
+from ringproof.logs.training.verdict import SeriesComparison, compare_logs
+from ringproof.prove.environment import Environment
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram
 from ringproof.rehearsal.smoke.running import rank_logs
 from ringproof.rehearsal.verdict.agreement import TOLERANCES

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from ringproof.cards import find_cards, load_card
 from ringproof.errors import InputError
-from ringproof.harness.cards import find_cards, load_card
-from ringproof.harness.logs.verdict import Expectation, ParallelKind
-from ringproof.harness.upstreams.tree import FolderTree
-from ringproof.rehearsal.launch.flags import Flags
-from ringproof.rehearsal.launch.options import options_of
-from ringproof.rehearsal.launch.reading import Launch, read_command
+from ringproof.launch.flags import Flags
+from ringproof.launch.options import options_of
+from ringproof.launch.reading import Launch, read_command
+from ringproof.launch.small.layout import DYNAMIC
+from ringproof.launch.small.reference import BUDGET, SCHEDULER
+from ringproof.launch.small.shrink import SmallProgram, shrink
+from ringproof.logs.verdict import Expectation, ParallelKind
 from ringproof.rehearsal.program import Upstream
-from ringproof.rehearsal.small.layout import DYNAMIC
-from ringproof.rehearsal.small.reference import BUDGET, SCHEDULER
-from ringproof.rehearsal.small.shrink import SmallProgram, shrink
+from ringproof.upstream.tree import FolderTree
 
 SCRIPT = "pretrain_gpt.py"
 FEWEST_RANKS, MOST_RANKS = 4, 64

@@ -10,8 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 
-from ringproof.harness.cards.loading import find_cards, load_card
-from ringproof.harness.logs.diagnosis.index import load_index
+from ringproof.cards.loading import find_cards, load_card
+from ringproof.logs.diagnosis.index import load_index
 from ringproof.rehearsal.program import Failure, RankReport
 from ringproof.rehearsal.running import Outcome
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.rehearsal.launch.flags import Flags
+from ringproof.launch.flags import Flags
+from ringproof.launch.small.layout import DYNAMIC
 from ringproof.rehearsal.program import AttentionCall, RankReport
-from ringproof.rehearsal.small.layout import DYNAMIC
 
 NO_COMMUNICATION = "none"
 LEVELS_TYPE = "a2a+p2p"

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.program import SendRace
 from ringproof.rehearsal.running import Outcome
-from ringproof.rehearsal.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference, StopReason
 from ringproof.rehearsal.verdict.path import PathTaken
 

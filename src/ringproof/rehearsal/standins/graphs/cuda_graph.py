@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ringproof.errors import InputError
-from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
+from ringproof.reference.graphs.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.program import GraphCapture
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
 from ringproof.rehearsal.standins.graphs.recording import Kernel, OngoingCapture

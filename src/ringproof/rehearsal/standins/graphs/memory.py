@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from ringproof.harness.tape.memory import Block, TapePool
+from ringproof.reference.graphs.tape.memory import Block, TapePool
 
 
 class AliasedPool(TapePool):

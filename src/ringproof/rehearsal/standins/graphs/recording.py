@@ -12,10 +12,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ringproof.errors import InputError
-from ringproof.harness.tape.memory import Address, Block, address_of
-from ringproof.harness.tape.operation import BlockAccess, Frozen, Operation, blocks
-from ringproof.harness.tape.recorder import HostCalls, RandomState, Recorder, name_of, place
-from ringproof.harness.tape.segment import TapeSegment, UndefinedBehaviour
+from ringproof.reference.graphs.tape.memory import Address, Block, address_of
+from ringproof.reference.graphs.tape.operation import BlockAccess, Frozen, Operation, blocks
+from ringproof.reference.graphs.tape.recorder import (
+    HostCalls,
+    RandomState,
+    Recorder,
+    name_of,
+    place,
+)
+from ringproof.reference.graphs.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool
 
 

@@ -1,0 +1,189 @@
+"""Loads cards. Errors name file, line, field and remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ringproof.errors import InputError
+from ringproof.files import read_bounded
+from ringproof.cards.document import Location, YamlDocument, read_document
+from ringproof.cards.model import Card, CardModel
+from ringproof.cards.statements import CardProblem, cross_check
+
+CARD_FILE = "card.yaml"
+CARDS_FOLDER = "cards"
+"""Beside the folder of the skills. An installed skill is small without its card and lock."""
+
+_LARGEST = 4_000_000
+_UPSTREAMS = re.compile(rb"^upstreams:", re.MULTILINE)
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "missing": "add it",
+        "string_type": "write text, in quotes if it looks like a number",
+        "tuple_type": "write a list",
+        "too_short": "name at least one",
+        "dict_type": "write `key: value` lines",
+        "mapping_type": "write `key: value` lines",
+        "model_type": "write `key: value` lines",
+        "model_attributes_type": "write `key: value` lines",
+        "string_too_short": "write something or remove the key",
+        "string_too_long": "shorten it or move it to references/",
+    }
+)
+
+
+@dataclass(frozen=True)
+class LocatedCard:
+    """A card and its document, which has the line of every value."""
+
+    card: Card
+    document: YamlDocument
+
+    def anchor_lines(self) -> Mapping[str, tuple[int, int]]:
+        """Return the line of each anchor, by id, and the line on which its last value begins."""
+        found: dict[str, tuple[int, int]] = {}
+        for place, line in self.document.lines.items():
+            if place[:1] == ("anchors",) and len(place) > 1:
+                name = self.card.anchors[int(place[1])].id
+                first, last = found.get(name, (line, line))
+                found[name] = min(first, line), max(last, line)
+        return found
+
+
+def load_card(path: Path) -> Card:
+    """Read, parse and check one card.
+
+    Raises:
+        InputError: The card has a problem. The message has the first one and the number of others.
+    """
+    return locate_card(path).card
+
+
+def locate_card(path: Path) -> LocatedCard:
+    """Load a card together with the lines of its values.
+
+    Raises:
+        InputError: As `load_card`.
+    """
+    document = read_document(path)
+    if not isinstance(document.data, dict):
+        raise InputError(f"{path}:1", None, "is not a mapping", "write `key: value` lines")
+    try:
+        card = Card.model_validate(document.data)
+        problems = list(cross_check(card))
+    except ValidationError as error:
+        problems = [_problem(detail, document) for detail in error.errors(include_url=False)]
+    if problems:
+        first, more = problems[0], f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first.location)
+        shown = " ".join(field.split()).lstrip(".")[:200]
+        where = f"{path}:{document.line(first.location)}" + (f": {shown}" if shown else "")
+        raise InputError(where, first.value, first.problem + more, first.remedy)
+    return LocatedCard(card, document)
+
+
+def find_cards(skills: Path, names: tuple[str, ...] = ()) -> Mapping[str, Path]:
+    """Find the card of each skill below a folder, sorted by skill name.
+
+    The card of ``skills/NAME`` is ``cards/NAME/card.yaml`` if that exists, and otherwise
+    ``skills/NAME/card.yaml``.
+
+    Args:
+        names: Skills to find; all if empty.
+
+    Raises:
+        InputError: The folder or a skill does not exist, a skill has no card or is outside the
+            folder, or there is no skill.
+    """
+    if not _is_folder(skills):
+        raise InputError("--skills", skills, "no such folder", "name the folder of the skills")
+    known = {
+        folder.name: folder
+        for folder in sorted(skills.iterdir())
+        if (folder / "SKILL.md").exists() or (folder / CARD_FILE).exists()
+    }
+    for name in names:
+        if name not in known:
+            choice = ", ".join(known) or "none there"
+            raise InputError("SKILL", name, f"no such skill in {skills}", f"choose from: {choice}")
+    if not known:
+        raise InputError("--skills", skills, "holds no skill", "name the folder of the skills")
+    found = {}
+    for name in sorted(set(names)) or known:
+        card = find_card(known[name])
+        if card is None:
+            problem = "the skill has no card"
+            remedy = "write its card.yaml; the cards of ringproof's skills are in its checkout"
+            raise InputError(str(known[name] / CARD_FILE), None, problem, remedy)
+        refuse_link_outside(card)
+        found[name] = card
+    return MappingProxyType(found)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # the name is too long, or a folder above it cannot be entered
+        return False
+
+
+def find_card(folder: Path) -> Path | None:
+    """Return the path of the card of a skill's folder, see `find_cards`; ``None`` without one."""
+    apart = folder.parent.parent / CARDS_FOLDER / folder.name / CARD_FILE
+    return next((card for card in (apart, folder / CARD_FILE) if card.exists()), None)
+
+
+def has_card(skills: Path) -> bool:
+    """Return whether a folder of skills has a card of this form: only these name upstreams.
+
+    A card that cannot be read, or is larger than cards are, is none.
+    """
+    try:
+        cards = [find_card(folder) for folder in skills.iterdir()]
+    except OSError:
+        return False
+    return any(card is not None and _names_upstreams(card) for card in cards)
+
+
+def _names_upstreams(card: Path) -> bool:
+    try:
+        return _UPSTREAMS.search(read_bounded(card, _LARGEST)) is not None
+    except OSError:
+        return False
+
+
+def refuse_link_outside(card: Path) -> None:
+    """Raise `InputError` for a card that is a link out of the folder of all cards or skills."""
+    root = card.parent.parent
+    if not card.resolve().is_relative_to(root.resolve()):
+        raise InputError(str(card), None, f"lies outside the {root.name} folder", "copy it there")
+
+
+def _problem(detail: ErrorDetails, document: YamlDocument) -> CardProblem:
+    """Return an error of pydantic in our words."""
+    kind, text, value = detail["type"], detail["msg"], detail["input"]
+    problem = text[:1].lower() + text[1:]
+    remedy = _REMEDIES.get(kind, "see the schema in ringproof.cards.model")
+    if kind == "card":
+        remedy = detail["ctx"]["remedy"]
+    elif kind == "missing":
+        problem, value = "is missing", None
+    elif kind == "extra_forbidden":
+        known = [name for model in CardModel.__subclasses__() for name in model.model_fields]
+        near = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
+        problem = "is not a key of a card"
+        remedy = f"did you mean `{near[0]}`?" if near else "remove it"
+    if isinstance(value, (dict, list, tuple)):
+        value = type(value).__name__
+    location: Location = ()
+    for part in detail["loc"][:-1]:  # without the names of union branches
+        location = (*location, part) if (*location, part) in document.lines else location
+    return CardProblem((*location, *detail["loc"][-1:]), value, problem, remedy)

@@ -1,1 +1,0 @@
-"""The verification half: what proves the cards. Installs and runs without torch."""

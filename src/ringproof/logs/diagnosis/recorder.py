@@ -1,0 +1,214 @@
+"""Dumps of PyTorch's flight recorder: which rank, which group and which collective is stuck.
+
+A dump is a pickle or JSON of one rank: its process groups, and its last collectives with their
+state. The pickle is read by an unpickler that finds no class or function, so that nothing in it can
+run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from ringproof.errors import printable
+from ringproof.logs.lines import OpenLog
+from ringproof.reference.topology.census_line import format_ranks
+
+LARGEST_BYTES = 256 << 20
+HEAD_BYTES = 4096
+REMEDY = "give dumps that torch wrote, such as nccl_trace_rank_3"
+_POINT_TO_POINT = re.compile(r"(?i)\b(i?send|i?recv)|coalesced")
+_SAME_SIZES = re.compile(r"(?i)all_?reduce|broadcast")
+_LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.\w{1,8})?$")
+
+
+@dataclass(frozen=True)
+class UnfinishedOperation:
+    """The first unfinished operation of one rank on one group."""
+
+    sequence: int
+    operation: str
+    sizes: str
+
+
+@dataclass
+class DumpedGroup:
+    """A process group, as the dumps of its ranks describe it.
+
+    Attributes:
+        members: Its ranks, as far as the dumps name them.
+        last: Number of the last collective that each rank has entered.
+        waiting: What each rank waits in.
+        behind: Ranks that have not entered the collective that others wait in.
+        elsewhere: Those of them that wait in another group.
+        silent: Members without a dump.
+    """
+
+    name: str
+    description: str
+    members: set[int] = field(default_factory=set)
+    last: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, UnfinishedOperation] = field(default_factory=dict)
+    behind: tuple[int, ...] = ()
+    elsewhere: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+
+    @property
+    def sequence(self) -> int:
+        """Number of the first collective that a rank waits in."""
+        return min(waiting.sequence for waiting in self.waiting.values())
+
+    @property
+    def free(self) -> list[int]:
+        """Ranks that are behind and wait for nothing else."""
+        return [rank for rank in self.behind if rank not in self.elsewhere]
+
+    @property
+    def differ(self) -> bool:
+        """Whether ranks wait in different operations, or in sizes that differ, at one number."""
+        first = [one for one in self.waiting.values() if one.sequence == self.sequence]
+        return len(set(map(_compared, first))) > 1
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler of plain data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse every class and function."""
+        raise pickle.UnpicklingError(f"names {module}.{name}, which may run code")
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a flight recorder's dump."""
+    if head[:1] == b"\x80":
+        return head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    keys = (b'"entries"', b'"pg_config"', b'"comm_lib_version"')
+    return head.lstrip()[:1] == b"{" and any(key in head for key in keys)
+
+
+def read_dump(log: OpenLog, head: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the rank and the content of a dump, of which some bytes were read already.
+
+    Raises:
+        InputError: The dump is too large or damaged, holds more than plain data, or its name has
+            no rank.
+    """
+    data = head + log.read(LARGEST_BYTES)
+    if len(data) > LARGEST_BYTES:
+        raise log.refused(f"a dump above {LARGEST_BYTES:,} bytes", "give a smaller one")
+    named = _LAST_NUMBER.search(PurePath(log.path).name)
+    if named is None:
+        raise log.refused("a dump whose name has no rank", REMEDY)
+    try:
+        content = _Plain(io.BytesIO(data)).load() if data[:1] == b"\x80" else json.loads(data)
+    except pickle.UnpicklingError as error:
+        raise log.refused(printable(f"a damaged dump: {error}"), REMEDY) from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise log.refused("a damaged dump", REMEDY) from error
+    if isinstance(content, dict) and "pg_config" in content:
+        content.setdefault("entries", [])  # JSON without collectives has none
+    if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
+        raise log.refused("not a dump of the flight recorder", REMEDY)
+    return int(named[1]), content
+
+
+def _merged(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, DumpedGroup]:
+    groups: dict[str, DumpedGroup] = {}
+    for rank, dump in dumps.items():
+        for entry in dump["entries"]:
+            if isinstance(entry, dict):
+                _add(groups, rank, entry)
+        config = dump.get("pg_config")
+        for told in config.values() if isinstance(config, dict) else ():
+            if isinstance(told, dict) and str(told.get("name")) in groups:
+                groups[str(told["name"])].members.update(_ranks(told.get("ranks")))
+    return groups
+
+
+def _add(groups: dict[str, DumpedGroup], rank: int, entry: Mapping[str, Any]) -> None:
+    named = entry.get("process_group")
+    pair = [str(part) for part in named] if isinstance(named, (list, tuple)) else []
+    name, description = (*pair, "", "")[:2]
+    group = groups.setdefault(name, DumpedGroup(name, description or f"group {name}"))
+    group.members.add(rank)
+    point_to_point = bool(entry.get("is_p2p"))
+    sequence = _whole(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id"))
+    if not point_to_point:
+        group.last[rank] = max(group.last.get(rank, 0), sequence)
+    finished = entry.get("retired") is True or entry.get("state") == "completed"
+    known = group.waiting.get(rank)
+    if not finished and (known is None or sequence < known.sequence):
+        operation = printable(str(entry.get("profiling_name", "an operation")))[:80]
+        sizes = str(entry.get("input_sizes", ""))[:200]
+        group.waiting[rank] = UnfinishedOperation(sequence, operation, sizes)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 62 else 0
+
+
+def _ranks(text: object) -> list[int]:
+    """Return the ranks in ``[0, 1]``, which torch writes as text."""
+    if isinstance(text, str):
+        try:
+            text = json.loads(text[:1_000_000])
+        except (ValueError, RecursionError):
+            return []
+    return [rank for rank in text if isinstance(rank, int)] if isinstance(text, list) else []
+
+
+def stuck_groups(dumps: Mapping[int, Mapping[str, Any]]) -> list[DumpedGroup]:
+    """Return the groups whose ranks wait, by the dumps of each rank; first those that explain."""
+    groups = _merged(dumps)
+    waiting = {rank for group in groups.values() for rank in group.waiting}
+    stuck = [group for group in groups.values() if group.waiting]
+    for group in stuck:
+        for rank in sorted(group.members & set(dumps)):
+            if rank not in group.waiting and group.last.get(rank, 0) < group.sequence:
+                group.behind += (rank,)
+        group.elsewhere = tuple(rank for rank in group.behind if rank in waiting)
+        group.silent = tuple(sorted(group.members - set(dumps)))
+    return sorted(stuck, key=_order)
+
+
+def _compared(waiting: UnfinishedOperation) -> tuple[str, str]:
+    """Return what must be equal on all ranks of a group; a send and its receive are not."""
+    if _POINT_TO_POINT.search(waiting.operation):
+        return "", ""
+    return waiting.operation, waiting.sizes if _SAME_SIZES.search(waiting.operation) else ""
+
+
+def _order(group: DumpedGroup) -> tuple[int, int, str]:
+    """Groups with a rank that is behind and waits for nothing else come first."""
+    reasons = (bool(group.free), bool(group.silent), group.differ, True)
+    return reasons.index(True), len(group.members), group.name
+
+
+def explained(group: DumpedGroup) -> Iterator[str]:
+    """Return what the dumps say of a group, line by line."""
+    by_what: dict[tuple[int, str], list[int]] = {}
+    for rank, waiting in sorted(group.waiting.items()):
+        by_what.setdefault((waiting.sequence, waiting.operation), []).append(rank)
+    for (sequence, operation), ranks in sorted(by_what.items()):
+        waits = f"waited in {operation}, number {sequence}, of {group.description}"
+        yield f"{rank_text(ranks)} {waits}"
+    missed = f"did not enter number {group.sequence}"
+    told = (
+        (group.free, f"{missed} of {group.description} and waited in no group"),
+        (group.elsewhere, f"{missed} and waited in another group"),
+        (group.silent, f"left no dump here, as members of {group.description}"),
+    )
+    yield from (f"{rank_text(some)} {text}" for some, text in told if some)
+    if group.differ:
+        yield f"ranks of {group.description} disagreed in the operation or its sizes"
+
+
+def rank_text(ranks: Sequence[int]) -> str:
+    """Return ranks in words."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(tuple(ranks))}"

@@ -1,0 +1,372 @@
+"""Run the tests that proofs name in one pytest run, and read their results from its events."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, TextIO
+
+import psutil
+from rich.console import Console
+
+from ringproof.cards.proof import Proof, covers
+from ringproof.files import make_folder
+from ringproof.processes import contained, end_with_parent
+from ringproof.progress import Update, progress
+from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
+from ringproof.prove.executed import Evidence, Touch
+from ringproof.prove.verdicts import LEFT_OUT, ProofResult, ProofState, Spread
+from ringproof.upstream.sources import absolute_spec
+
+_LOG_TAIL_LINES = 6
+_GRACE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+
+# States of tests: the first that any test has is that of the proof.
+TEST_STATES = (
+    ProofState.FAILED,
+    ProofState.NOT_RUN,
+    ProofState.PASSED,
+    ProofState.SKIPPED,
+    ProofState.LEFT_OUT,
+)
+
+
+@dataclass
+class TestOutcome:
+    """Result of one test.
+
+    Attributes:
+        seconds: Time of set-up, call and tear-down together.
+        detail: Reason of the skip, or end of the failure; empty if passed.
+        finished: Whether it ended; a test that did not takes the whole run with it.
+    """
+
+    __test__ = False
+
+    id: str
+    state: ProofState = ProofState.PASSED
+    seconds: float = 0.0
+    detail: str = ""
+    properties: tuple[tuple[str, float | int | str], ...] = ()
+    touches: tuple[Touch, ...] = ()
+    finished: bool = False
+
+
+@dataclass
+class SuiteResult:
+    """Result of one pytest run, which grows with the events of `recorder`.
+
+    Attributes:
+        tests: Every test that a proof names, by node id.
+        problems: Outcome and reason of files and classes whose tests were not listed, by node id.
+        incomplete: Why some selected tests were not run; empty if all were.
+    """
+
+    tests: dict[str, TestOutcome] = field(default_factory=dict)
+    problems: dict[str, tuple[ProofState, str]] = field(default_factory=dict)
+    incomplete: str = ""
+    _selected: tuple[str, ...] | None = None
+    _current: str = ""
+    _ended: bool = False
+    _partial: str = ""
+
+    def covered_by(self, proof_id: str) -> tuple[TestOutcome, ...]:
+        """Return the tests that a node id names, in the order in which they ran."""
+        return tuple(test for test in self.tests.values() if covers(proof_id, test.id))
+
+    def read(self, stream: TextIO, update: Update) -> None:
+        """Read the lines that were written since the last call, and update the progress."""
+        *whole, self._partial = (self._partial + stream.read()).split("\n")
+        for line in whole:
+            self.feed(line)
+        finished = [test.state for test in self.tests.values() if test.finished]
+        total = None if self._selected is None else len(self._selected)
+        update(len(finished), total, finished.count(ProofState.FAILED), self._current)
+
+    def feed(self, line: str) -> None:
+        """Read one line. Incomplete lines are ignored."""
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if kind == "selected":
+            self._selected = tuple(event["ids"])
+        elif kind == "collect":
+            self.problems[event["id"]] = (ProofState(event["outcome"]), event["detail"])
+        elif kind == "start":
+            self._current = event["id"]
+            self.tests[event["id"]] = TestOutcome(event["id"])
+        elif kind == "phase":
+            self._phase(event)
+        elif kind == "finish":
+            self.tests.setdefault(event["id"], TestOutcome(event["id"])).finished = True
+        elif kind == "end":
+            self._ended = True
+
+    def _phase(self, event: Mapping[str, Any]) -> None:
+        test = self.tests.setdefault(event["id"], TestOutcome(event["id"]))
+        test.seconds += event["seconds"]
+        test.properties = tuple((name, value) for name, value in event["properties"])
+        test.touches = tuple(Touch(*row) for row in event.get("touches", ()))
+        state = ProofState(event["outcome"])
+        if event["expected_failure"]:
+            # An expected failure means that the property does not hold, so it is not a proof.
+            state = ProofState.FAILED
+        if state is ProofState.PASSED or test.state is ProofState.FAILED:
+            return
+        outside = state is ProofState.FAILED and event["when"] != "call"
+        left_out = state is ProofState.SKIPPED and event["detail"] == LEFT_OUT
+        test.state = ProofState.LEFT_OUT if left_out else state
+        test.detail = f"in {event['when']}: " * outside + event["detail"]
+
+    def end(self, how: str) -> None:
+        """Judge the tests that did not end.
+
+        Args:
+            how: How the process ended: ``the run was stopped after 5 s``.
+        """
+        died = [test for test in self.tests.values() if not test.finished]
+        for test in died:
+            test.state = ProofState.FAILED
+            test.detail = f"{how} while this test was running\n{test.detail}".strip()
+        cut = [name for name in self._selected or () if name not in self.tests]
+        for name in cut:
+            self.tests[name] = TestOutcome(name, ProofState.NOT_RUN, detail=how)
+        self.incomplete = how if cut or died or self._selected is None or not self._ended else ""
+
+
+@dataclass(frozen=True)
+class ProveRequest:
+    """Options of ``ringproof prove``.
+
+    Attributes:
+        skills: Folder of the skills. Its parent is the repository root and pytest's working
+            directory; only tests below it are run.
+        out: Folder for the output of pytest.
+        evidence: Folder of committed records, which are compared at the start.
+        timeout: Seconds for all tests together.
+        jobs: Number of parallel test processes; 0 for two, or one if tests share GPUs.
+        upstreams: Specs of the user's repositories by name; see `UpstreamChoice`.
+        require_all: Whether upstream code that is not here is a problem of the run.
+        short: What a card names and is not here, with the reason.
+    """
+
+    skills: Path
+    names: tuple[str, ...]
+    quick: bool
+    out: Path
+    evidence: Path
+    cache: Path
+    offline: bool
+    timeout: float
+    jobs: int = 0
+    upstreams: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    require_all: bool = False
+    short: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """The repository root."""
+        return self.skills.resolve().parent
+
+    def upstream_options(self) -> Iterator[str]:
+        """Yield the options by which pytest learns what it may use of upstream; see `recorder`."""
+        for name, spec in self.upstreams.items():
+            yield f"{UPSTREAM_OPTION}={name}={absolute_spec(spec)}"
+        yield f"{CACHE_OPTION}={self.cache.resolve()}"
+        yield from (OFFLINE_OPTION,) * self.offline
+
+
+def run_suite(
+    request: ProveRequest, proofs: Sequence[Proof], jobs: int, console: Console
+) -> SuiteResult:
+    """Run the tests, follow their events, and end all processes.
+
+    pytest gets files, and the recorder selects tests, because pytest runs nothing if a node id on
+    its command line is unknown.
+
+    Args:
+        proofs: Node ids to run, whose files exist, in the order in which to start them.
+        jobs: Number of parallel test processes, among which files are divided.
+    """
+    scratch = request.out.resolve()
+    make_folder(scratch, field="--out")
+    if not proofs:
+        return SuiteResult()
+    if find_spec("pytest") is None:
+        remedy = "run: pip install 'ringproof[prove]'"
+        return SuiteResult(incomplete=f"pytest is not installed; {remedy}")
+    events, selection = scratch / "events.jsonl", scratch / "select.json"
+    output = scratch / "pytest.log"
+    events.write_text("", "utf-8")
+    ids = [proof.target for proof in proofs]
+    selection.write_text(json.dumps({"ids": ids, "quick": request.quick}), "utf-8")
+    command = [
+        sys.executable,
+        *("-m", "pytest", "-p", "ringproof.prove.recorder", "-p", "no:cacheprovider"),
+        # One word each: pytest takes a separate path for a test and seeks its settings there.
+        *(f"--rootdir={request.root}", f"--ringproof-events={events}"),
+        f"--ringproof-select={selection}",
+        *request.upstream_options(),
+        *("--continue-on-collection-errors", "--maxfail=0", "-q", "--color=no"),
+        *_distributed(tuple(dict.fromkeys(proof.file for proof in proofs)), jobs),
+    ]
+    suite = SuiteResult()
+    with (
+        progress(console, "tests") as update,
+        output.open("wb") as stream,
+        events.open("r", encoding="utf-8") as lines,
+        _supervised(command, request.root, stream) as process,
+    ):
+        deadline = time.monotonic() + request.timeout
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(_PAUSE_SECONDS, max(deadline - time.monotonic(), 0.0)))
+            suite.read(lines, update)
+        code = process.poll()
+    suite.end(_ending(code, request.timeout, output))
+    return suite
+
+
+def _distributed(files: Sequence[str], jobs: int) -> Iterator[str]:
+    """Yield the files, and before them how many processes divide them in this order."""
+    jobs = min(jobs, len(files)) if find_spec("xdist") else 1
+    if jobs > 1:
+        yield from ("-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder")
+    yield from ("--", *files)
+
+
+def _ending(code: int | None, seconds: float, output: Path) -> str:
+    """Return how the run ended, for tests that it did not finish."""
+    if code is None:
+        return f"the run was stopped after {seconds:g} s"
+    lines = output.read_text("utf-8", "replace").splitlines()
+    tail = " / ".join(line.strip() for line in lines[-_LOG_TAIL_LINES:] if line.strip())
+    return f"pytest ended (exit code {code}): {tail}"[:800]
+
+
+@contextlib.contextmanager
+def _supervised(
+    command: Sequence[str], folder: Path, output: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, and end it and all that it has started on exit, whatever their sessions are.
+
+    It is interrupted first, so that it can close what it opened. Its output goes to a file, so that
+    no pipe can fill, and its temporary files to a folder that is removed.
+    """
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    strays: set[psutil.Process] = set()
+    with contextlib.ExitStack() as stack:  # whose steps follow even a second interrupt
+        scratch = tempfile.TemporaryDirectory(prefix="ringproof-", ignore_cleanup_errors=True)
+        environment = {**os.environ, "TMPDIR": stack.enter_context(scratch)}
+        stack.callback(_kill, strays)
+        ended_too = functools.partial(end_with_parent, signal.SIGTERM)
+        process = stack.enter_context(
+            contained(command, cwd=folder, env=environment, preexec_fn=ended_too, **streams)
+        )
+        stack.callback(_interrupt, process, strays)
+        yield process
+
+
+def _interrupt(process: subprocess.Popen[bytes], strays: set[psutil.Process]) -> None:
+    """Ask a process to end, and add what it has started to ``strays``."""
+    strays |= _descendants(process.pid)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+        strays |= _descendants(process.pid)
+
+
+def _kill(strays: set[psutil.Process]) -> None:
+    for stray in strays:
+        with contextlib.suppress(psutil.Error):
+            stray.kill()
+
+
+def _descendants(root: int) -> set[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return set(psutil.Process(root).children(recursive=True))
+    return set()
+
+
+def judge_tests(
+    proof: Proof, suite: SuiteResult, sources: str | None, *, own: Evidence
+) -> ProofResult:
+    """Judge a pytest node id by all the tests that it names.
+
+    Args:
+        own: Kind of a test that touched no upstream code.
+    """
+    tests = suite.covered_by(proof.target)
+    if not tests:
+        state, detail = _nothing_collected(proof, suite)
+        return ProofResult(proof.id, proof.kind, state, detail=detail, sources=sources)
+    counts = Counter(test.state for test in tests)
+    passed = (test for test in tests if test.state is ProofState.PASSED)
+    touches = sorted({touch for test in passed for touch in test.touches})
+    ran = (test for test in tests if test.state in (ProofState.PASSED, ProofState.FAILED))
+    executed = {touch.executed for touch in touches}
+    recorded: dict[str, list[float | int | str]] = {}
+    for name, value in (pair for test in ran for pair in test.properties):
+        recorded.setdefault(name, []).append(value)
+    numbers = {name: [v for v in own if not isinstance(v, str)] for name, own in recorded.items()}
+    notes = {name: [v for v in own if isinstance(v, str)] for name, own in recorded.items()}
+    return ProofResult(
+        proof.id,
+        proof.kind,
+        next(state for state in TEST_STATES if counts[state]),
+        seconds=round(sum(test.seconds for test in tests), 3),
+        tests={state: counts[state] for state in ProofState if counts[state]},
+        numbers={name: Spread(min(v), max(v), len(v)) for name, v in numbers.items() if v},
+        notes={name: tuple(dict.fromkeys(texts)) for name, texts in notes.items() if texts},
+        detail=_test_detail(tests, counts),
+        sources=sources,
+        touches=tuple(touches),
+        evidence=Evidence.UPSTREAM if True in executed else Evidence.READ if executed else own,
+    )
+
+
+def _nothing_collected(proof: Proof, suite: SuiteResult) -> tuple[ProofState, str]:
+    for name, problem in suite.problems.items():
+        # A problem of the file, of a class that contains the test, or of a folder.
+        if name == proof.file or proof.target.startswith((f"{name}::", f"{name}/")):
+            return problem
+    if suite.incomplete:
+        return ProofState.NOT_RUN, f"not run: {suite.incomplete}"
+    return ProofState.MISSING, "names no test of this checkout"
+
+
+def _test_detail(tests: Sequence[TestOutcome], counts: Mapping[ProofState, int]) -> str:
+    failed, not_run, skipped = (
+        [test for test in tests if test.state is state]
+        for state in (ProofState.FAILED, ProofState.NOT_RUN, ProofState.SKIPPED)
+    )
+    if failed:
+        more = f"\n({len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        return f"{failed[0].id}\n{failed[0].detail}{more}"
+    parts = []
+    some = counts[ProofState.PASSED] > 0
+    if not_run:
+        parts.append(f"{len(not_run)} not run: {not_run[0].detail}")
+    if skipped:
+        reasons = ", ".join(dict.fromkeys(test.detail for test in skipped))
+        parts.append(f"{len(skipped)} skipped: {reasons}" if some else reasons)
+    if counts[ProofState.LEFT_OUT]:
+        parts.append(f"{counts[ProofState.LEFT_OUT]} {LEFT_OUT}" if some else LEFT_OUT)
+    return "; ".join(parts)
