@@ -40,9 +40,9 @@ ALLOCATES_ONLY = frozenset(f"aten::{name}" for name in _ALLOCATIONS.split())
 SWEEP_BYTES = 8 << 20
 """Bytes of new results after which those that nothing refers to any more are freed."""
 
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[3]
 DRIVER = str(_PACKAGE / "reference" / "graphs" / "capture.py")
-_OWN = ("reference/graphs", "reference/graphs/tape", "rehearsal/standins")
+_OWN = ("reference/graphs", "rehearsal/standins")
 SKIPPED = (
     *(str(_PACKAGE / folder) for folder in _OWN),
     str(Path(torch.__file__).parent),
