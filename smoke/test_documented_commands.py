@@ -54,7 +54,6 @@ ELSEWHERE = {
     "ringproof doctor train.sh": "`checks/doctor` rehearses a launch",
     "ringproof rehearse": "`checks/skills` rehearses the launches of the skills",
     "ringproof fences": "names a commit of the reader's; `checks/fences` runs it",
-    "ringproof card import": "names a skill of Megatron-Bridge; `checks/importing` runs it",
 }
 """What this test leaves out, by the beginning of the command, and why. The commands of the README's
 other blocks, `make prove` and `make test`, are those of `.ci/run`."""

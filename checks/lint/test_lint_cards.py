@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from checks.cards.hostile import BOMB
 from checks.cards.test_card_model import CARD
@@ -13,9 +15,17 @@ from checks.lint.skill_folder import make_skill, report_on, rules_of
 from ringproof.cards import load_card
 from ringproof.cards.document import MAX_BYTES
 from ringproof.errors import InputError
-from ringproof.importing.writing import card_text
 
-GOOD = card_text(dict(CARD), head=())
+
+def _yaml(data: object) -> str:
+    stream = io.StringIO()
+    dumper = YAML(typ="safe", pure=True)
+    dumper.default_flow_style = False
+    dumper.dump(data, stream)
+    return stream.getvalue()
+
+
+GOOD = _yaml(dict(CARD))
 
 # The loader has tests of all that it refuses.
 REFUSED = {

@@ -62,13 +62,11 @@ class YamlDocument:
 
     Attributes:
         lines: Line of every value by location, from 1.
-        spelling: Every scalar as written, without quotes, by location.
     """
 
     path: Path
     data: object
     lines: Mapping[Location, int]
-    spelling: Mapping[Location, str]
 
     def line(self, location: Location) -> int:
         """Return the line of a location, or of its nearest ancestor that has one."""
@@ -96,8 +94,8 @@ class YamlProblem(ValueError):
 @no_collection()
 def parse_yaml(
     text: str, *, max_depth: int = MAX_DEPTH, refuse_control: bool = True
-) -> tuple[object, dict[Location, int], dict[Location, str]]:
-    """Return the data of one YAML document, the line of every value, and every scalar as written.
+) -> tuple[object, dict[Location, int]]:
+    """Return the data of one YAML document, and the line of every value.
 
     Args:
         refuse_control: Whether to refuse control characters in text.
@@ -107,7 +105,7 @@ def parse_yaml(
     """
     try:
         builder = _Builder(iter(YAML(typ="safe", pure=True).parse(text)), max_depth, refuse_control)
-        return builder.document(), builder.lines, builder.spelling
+        return builder.document(), builder.lines
     except YAMLError as error:
         line, problem = syntax_error(error)
         remedy = "correct the syntax there"
@@ -134,11 +132,11 @@ def read_document(path: Path) -> YamlDocument:
         raise InputError(str(path), None, problem, "name an existing card.yaml")
     raw = read_input(path, MAX_BYTES, remedy="name a readable card below that size")
     try:
-        data, lines, spelling = parse_yaml(decoded(path, raw))
+        data, lines = parse_yaml(decoded(path, raw))
     except YamlProblem as error:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise InputError(place, None, error.problem, error.remedy) from error
-    return YamlDocument(path, data, MappingProxyType(lines), MappingProxyType(spelling))
+    return YamlDocument(path, data, MappingProxyType(lines))
 
 
 def decoded(path: Path, raw: bytes) -> str:
@@ -162,7 +160,6 @@ class _Builder:
     max_depth: int
     refuse_control: bool
     lines: dict[Location, int] = field(default_factory=dict)
-    spelling: dict[Location, str] = field(default_factory=dict)
 
     def document(self) -> object:
         data: object = None
@@ -189,7 +186,7 @@ class _Builder:
             return self._sequence(location)
         if not isinstance(event, ScalarEvent):
             raise self._refused(event, "an unexpected end", "correct the syntax there")
-        text = self.spelling[location] = self._text(event)
+        text = self._text(event)
         return _scalar(text) if event.style is None else text
 
     def _mapping(self, location: Location) -> dict[str, object]:

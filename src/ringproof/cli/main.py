@@ -32,7 +32,7 @@ CLOSED_PIPE = 141
 _HELP = MappingProxyType(
     {
         "anchors": "Find and check the places in upstream's code that cards point to.",
-        "card": "Import cards from elsewhere, and print the schema of cards.",
+        "card": "Print the JSON Schema of cards, for editors.",
         "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
         "doctor": "Examine the configuration of a training job before it starts.",
         "evals": "Ask an assistant the evals of the skills, and score its answers.",

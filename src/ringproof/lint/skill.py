@@ -87,7 +87,7 @@ def parse_frontmatter(text: str) -> Frontmatter:
     if len(head["yaml"]) > MAX_HEAD_CHARACTERS:
         return Frontmatter(problem=f"longer than {MAX_HEAD_CHARACTERS:,} characters")
     try:
-        data, lines, _ = parse_yaml(head["yaml"], max_depth=MAX_HEAD_NESTING, refuse_control=False)
+        data, lines = parse_yaml(head["yaml"], max_depth=MAX_HEAD_NESTING, refuse_control=False)
     except YamlProblem as error:
         remedy = f"; {error.remedy}" if error.refused else ""
         why = showable(error.problem) + remedy

@@ -117,8 +117,8 @@ _REST = re.compile(r"(?::(?P<line>\d+))?:? *(?P<said>.*)")
 def check_card(skill: Skill) -> Iterator[Finding]:
     """The card of a skill that the loader refuses, with the loader's own message.
 
-    A card in the skill's folder that names no upstreams may be of another form, which
-    ``ringproof card import`` reads; of such a card only the YAML is checked.
+    A card in the skill's folder that names no upstreams may be of another form, such as NVIDIA's;
+    of such a card only the YAML is checked.
     """
     card = find_card(skill.folder)
     if card is None or not card.is_relative_to(skill.repository):
