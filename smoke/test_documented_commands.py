@@ -47,7 +47,6 @@ cores; here, other tests run beside it."""
 ELSEWHERE = {
     "npx": "the client of skills is npm's",
     "pip install": "the packages are installed here",
-    "ringproof evals run": "needs an assistant; `checks/evals` runs it with scripts in its place",
     "ringproof conform": "runs for hours; `checks/rehearsal` runs parts of its matrix",
     "ringproof upstream fetch": "needs the network; `checks/upstream` runs it on the loopback",
     "ringproof prove": "is `make prove`",

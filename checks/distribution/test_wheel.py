@@ -103,7 +103,6 @@ def test_commands_need_no_checkout_and_no_network(installed: Installed) -> None:
     for name in names:
         shown = installed.run("skills", "show", name)
         assert shown.stdout == (ROOT / "skills" / name / "SKILL.md").read_text(encoding="utf-8")
-    assert len(installed.run("evals", "list").stdout.splitlines()) > 50
     placed = installed.run("skills", "install", "--agent", "claude", "--agent", "codex")
     assert placed.returncode == 0, placed.stderr
     for place in (".claude/skills", ".agents/skills"):

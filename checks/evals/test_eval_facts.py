@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.cards import Card, find_cards, load_card
-from ringproof.evals.cases import Assertion, EvalCase, load_cases
-from ringproof.evals.running import judged
+from checks.evals.cases import CARDS, ROOT, EvalCase, Expectation, cases_of, judged
+from ringproof.cards import Card, load_card
 from ringproof.prove.evidence import recorded_verdicts
 from ringproof.prove.verdicts import Verdict
 
-ROOT = Path(__file__).parents[2]
-CARDS = find_cards(ROOT / "skills")
 LEAST_CASES, LEAST_NEGATIVE = 12, 5
 TRUE = (Verdict.PROVEN, Verdict.PARTLY)
 UNCHECKED = ("dynamic-v2",)
@@ -24,13 +21,10 @@ UNCHECKED = ("dynamic-v2",)
 NONSENSE = "The weather is fine today, and I would rather speak of turtles, boats and tea."
 
 
-def cases_of(name: str) -> tuple[EvalCase, ...]:
-    return load_cases(ROOT / "skills" / name, CARDS[name])
-
-
-def claims(case: EvalCase) -> Iterator[Assertion]:
-    """The expectations that an answer meets by a fact of the skill."""
-    return (one for one in case.expectations if one.says and not case.negative)
+def claims(case: EvalCase) -> Iterator[tuple[str, Expectation]]:
+    """The assertions that an answer meets by a fact of the skill, and what each expects."""
+    pairs = zip(case.assertions, case.expectations, strict=True)
+    return ((text, one) for text, one in pairs if one.says and not case.negative)
 
 
 def card_texts(card: Card) -> Mapping[str, str]:
@@ -48,7 +42,7 @@ def unanswerable(case: EvalCase, text: str) -> list[str]:
     place of the text, such as ``4 4`` by one 4.
     """
     found = []
-    for one in claims(case):
+    for _, one in claims(case):
         if one.rule and re.search(one.rule, text):
             continue
         found += [f"{case.id}: {p.pattern}" for p in one.says if not p.search(text)]
@@ -65,11 +59,11 @@ def unproven(case: EvalCase, card: Card) -> list[str]:
     verdicts = recorded_verdicts(ROOT / "evidence", case.skill)
     texts = card_texts(card)
     found = []
-    for one in claims(case):
+    for text, one in claims(case):
         known = [name for name in one.facts if verdicts.get(name) in TRUE or name in UNCHECKED]
         said = " ".join(texts[name] for name in known)
         if not known or not (one.rule or any(pattern.search(said) for pattern in one.says)):
-            found.append(f"{case.id}: {one.text} by {one.facts}")
+            found.append(f"{case.id}: {text} by {one.facts}")
     return found
 
 
@@ -118,8 +112,40 @@ def test_an_answer_as_expected_scores(name: str) -> None:
     missed = [
         f"{case.id}: {pattern.pattern}"
         for case in cases_of(name)
-        for one in claims(case)
+        for text, one in claims(case)
         for pattern in one.says
-        if not pattern.search(f"{case.expected} {one.text}")
+        if not pattern.search(f"{case.expected} {text}")
     ]
     assert missed == []
+
+
+def scene(root: Path, expectations: str) -> Path:
+    """Write one case with two assertions and the given expectations."""
+    (root / "skills" / "demo" / "evals").mkdir(parents=True)
+    (root / "cards" / "demo").mkdir(parents=True)
+    case = {"id": "one", "prompt": "p", "expected_output": "e", "assertions": ["a", "b"]}
+    document = json.dumps({"skill_name": "demo", "evals": [case]})
+    (root / "skills" / "demo" / "evals" / "evals.json").write_text(document)
+    (root / "cards" / "demo" / "expectations.yaml").write_text(expectations)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("expectations", "said"),
+    [
+        ("one: [{says: x}]", "2 assertions, 1 expected"),
+        ("one: [{lacks: x}, {lacks: y}]", "silence would meet"),
+        ("one: [{say: x}, {says: y}]", "Extra inputs"),
+        ("{one: [{says: x}, {says: y}], two: [{says: z}]}", "for no case"),
+    ],
+)
+def test_wrong_expectations_are_refused(tmp_path: Path, expectations: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        cases_of("demo", scene(tmp_path, expectations))
+
+
+def test_what_must_not_be_said_costs_its_expectation(tmp_path: Path) -> None:
+    (case,) = cases_of("demo", scene(tmp_path, "one: [{says: good}, {lacks: [bad, worse]}]"))
+    assert judged(case, "GOOD") == (True, True)
+    assert judged(case, "good, and not worse") == (True, False)
+    assert judged(case, "neither") == (False, False), "silence is no merit"

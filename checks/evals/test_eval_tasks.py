@@ -10,24 +10,20 @@ from typing import Any
 
 import pytest
 
+from checks.evals.cases import CARDS, ROOT, EvalCase, cases_of
 from checks.faults.defects import patched
 from checks.faults.programs import SCRIPT, TRAININGS
 from checks.faults.trials import compare
 from checks.running import run_here
-from ringproof.cards import find_cards
-from ringproof.evals.cases import EvalCase, load_cases
 from ringproof.rehearsal.fixtures import SessionServers
 from ringproof.rehearsal.program import Program
 
-ROOT = Path(__file__).parents[2]
-SKILLS = find_cards(ROOT / "skills")
 FORK = ROOT / "cards" / "dynamic-context-parallel" / "tasks" / "our-fork" / "fork.patch"
 """Lines that a fork adds to two files of Megatron-LM's dev branch, at the commit of the card."""
 
 
 def task(skill: str, name: str) -> EvalCase:
-    cases = load_cases(ROOT / "skills" / skill, SKILLS[skill])
-    return next(case for case in cases if case.id == name)
+    return next(case for case in cases_of(skill) if case.id == name)
 
 
 def unpacked(case: EvalCase, folder: Path) -> Path:
@@ -42,12 +38,11 @@ def ringproof(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("skill", CARDS)
 def test_every_file_of_the_tasks_belongs_to_a_case(skill: str) -> None:
     folder = ROOT / "cards" / skill / "tasks"
     there = {path for path in folder.rglob("*") if path.is_file() and path.name != "evals.json"}
-    cases = load_cases(ROOT / "skills" / skill, SKILLS[skill])
-    named = {name for case in cases for name in case.files}
+    named = {name for case in cases_of(skill) for name in case.files}
     assert named == {path.relative_to(folder).as_posix() for path in there} != set()
 
 

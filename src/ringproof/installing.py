@@ -115,14 +115,17 @@ def _scratch(folder: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-_ignored = shutil.ignore_patterns("__pycache__")
+_LEFT_OUT = ("__pycache__", "evals")
+"""Folders of a skill that are not installed. Its evals hold questions with their answers: an
+assistant that reads them could not be asked these any more."""
+_ignored = shutil.ignore_patterns(*_LEFT_OUT)
 
 
 def _files(folder: Path) -> set[str]:
     if not folder.is_dir():
         return set()
-    found = (path for path in folder.rglob("*") if "__pycache__" not in path.parts)
-    return {path.relative_to(folder).as_posix() for path in found if path.is_file()}
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in found if not set(path.parts).intersection(_LEFT_OUT)}
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -35,7 +35,6 @@ _HELP = MappingProxyType(
         "card": "Print the JSON Schema of cards, for editors.",
         "conform": "Compare tiny CP trainings of a Megatron with the same on one rank.",
         "doctor": "Examine the configuration of a training job before it starts.",
-        "evals": "Ask an assistant the evals of the skills, and score its answers.",
         "fences": "Check the code and line numbers that documents quote.",
         "lint": "Check agent skills against the specification and for safety.",
         "logs": "Read what the logs of a run prove.",
