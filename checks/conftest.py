@@ -15,7 +15,7 @@ from packaging.version import Version
 from typer import testing
 
 from ringproof.cache import default_cache
-from ringproof.rehearsal.sources import ENGINE_PARTS, unpacked
+from ringproof.rehearsal.runs.upstreams import ENGINE_PARTS, unpacked
 from ringproof.upstream.releases import Release
 from ringproof.upstream.tree import UpstreamUnavailable, WheelTree
 from ringproof.upstream.wanted import WHEELS_FILE, read_wheels

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from ringproof.rehearsal.conform import cases
-from ringproof.rehearsal.conform.result import CaseResult, Status
-from ringproof.rehearsal.conform.running import Matrix
+from ringproof.rehearsal.conform.matrix import Matrix
+from ringproof.rehearsal.conform.record import CaseResult, Status
 from ringproof.rehearsal.fixtures import SessionServers
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program, calling
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program, calling
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.standins import conversations
 
 SCRIPT = "pretrain_gpt.py"

@@ -15,7 +15,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.cards.model import Card
 from ringproof.doctor.lines import Stack, load_cards, stack_named
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 
 COMMITS = {
     "dev": "d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",

@@ -16,7 +16,7 @@ from checks.faults.programs import SCRIPT, TRAININGS
 from checks.faults.trials import compare
 from checks.running import run_here
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.protocol.program import Program
 
 FORK = ROOT / "cards" / "dynamic-context-parallel" / "tasks" / "our-fork" / "fork.patch"
 """Lines that a fork adds to two files of Megatron-LM's dev branch, at the commit of the card."""

@@ -20,9 +20,10 @@ from checks.faults.programs import Defect
 from checks.faults.removing import REMOVED
 from checks.faults.trials import FAULTS, Fault, Trials
 from ringproof.cache import default_cache
-from ringproof.rehearsal.program import Program
-from ringproof.rehearsal.running import Outcome, Servers
-from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.runs.upstreams import open_upstream
 
 
 def main(what: str, megatron: str, engine: str, out: str) -> None:

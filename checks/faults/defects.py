@@ -12,8 +12,8 @@ from pathlib import Path
 from checks.faults import trials
 from checks.faults.programs import SCRIPT, Defect
 from ringproof.errors import InputError
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
 
 NORM = 1e-5  # relative; the smallest known defect differs by 5e-5, rounding by 2e-7
 

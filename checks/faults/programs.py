@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.protocol.program import Program, Upstream
 
 SCRIPT = "pretrain_gpt.py"
 STEPS = 5

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from checks.faults import engine, megatron, programs
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import differences
 
 REMOVING = "checks.faults.removing"

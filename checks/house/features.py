@@ -89,7 +89,7 @@ def verdicts() -> Iterator[tuple[str, Iterable[str]]]:
     from ringproof.logs.training.verdict import Kind
     from ringproof.prove import suite
     from ringproof.prove import verdicts as proofs
-    from ringproof.rehearsal.conform.result import Status
+    from ringproof.rehearsal.conform.record import Status
 
     yield "status of an anchor", values(AnchorStatus)
     yield "change of an anchor between versions", values(DriftKind)

@@ -21,8 +21,8 @@ from checks.faults.defects import patched
 from checks.skills.shared import REPOSITORY
 from ringproof.cards import load_card
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -14,19 +14,20 @@ from typer.testing import CliRunner
 
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.conform import cases, page, result, table
+from ringproof.rehearsal.conform import cases, page, table
+from ringproof.rehearsal.conform import record as records
 from ringproof.rehearsal.conform.cases import DATA, MODELS
-from ringproof.rehearsal.conform.result import Status
-from ringproof.rehearsal.conform.running import LIBRARY, judge, training
-from ringproof.rehearsal.program import (
+from ringproof.rehearsal.conform.matrix import LIBRARY, judge, training
+from ringproof.rehearsal.conform.record import Status
+from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.protocol.reports import (
     AttentionCall,
     Failure,
     Iteration,
     RankReport,
     SendRace,
-    Upstream,
 )
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def _outcome(
     return Outcome((RankReport(0, None, steps, (), (call,)),), failure, 1.0, 0, folder)
 
 
-def _verdict(folder: Path, **changed: Any) -> result.CaseResult:
+def _verdict(folder: Path, **changed: Any) -> records.CaseResult:
     return judge(CASE, _outcome(folder, **changed), _outcome(folder, comm="none"), STEPS)
 
 
@@ -163,15 +164,15 @@ def test_bad_input_is_refused_before_anything_runs(
 
 def test_records_keep_everything() -> None:
     for path in sorted((ROOT / page.RECORDS).glob("conform-*.json")):
-        record = result.read(path, str(path))
-        assert result.from_json(json.loads(json.dumps(result.as_json(record)))) == record
+        record = records.read(path, str(path))
+        assert records.from_json(json.loads(json.dumps(records.as_json(record)))) == record
         assert {case.id for case in record.cases} <= {case.id for case in cases.CASES}
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(InputError, match="not a record"):
-        result.read(tmp_path / "x.json", "--x")
+        records.read(tmp_path / "x.json", "--x")
 
 
 def test_page_and_known_results_are_those_of_the_records() -> None:
@@ -179,7 +180,7 @@ def test_page_and_known_results_are_those_of_the_records() -> None:
     assert found
     remedy = "run python -m ringproof.rehearsal.conform.page"
     assert page.page(found) == (ROOT / page.PAGE).read_text(), remedy
-    assert result.shipped_text(found) == (ROOT / page.KNOWN).read_text(), remedy
+    assert records.shipped_text(found) == (ROOT / page.KNOWN).read_text(), remedy
 
 
 def test_verdicts_are_explained_before_the_table() -> None:
@@ -197,11 +198,11 @@ def test_verdicts_are_explained_before_the_table() -> None:
 
 def test_against_fails_only_where_a_case_agreed_before() -> None:
     record = page.records(ROOT / page.RECORDS)[0]
-    (same,) = (one for one in result.shipped() if one.name == record.name)
+    (same,) = (one for one in records.shipped() if one.name == record.name)
     assert table.failing(record, same) == []
     agreed = next(case for case in record.cases if case.status is Status.AGREES)
-    broken = result.CaseResult(agreed.id, Status.REFUSED)
-    worse = result.ConformanceRecord(**{**vars(record), "cases": (broken,)})
+    broken = records.CaseResult(agreed.id, Status.REFUSED)
+    worse = records.ConformanceRecord(**{**vars(record), "cases": (broken,)})
     assert table.failing(worse, same) == [agreed.id]
     assert table.failing(worse, None) == []
     said = f"Against {same.name} with Transformer Engine {same.engine}:"

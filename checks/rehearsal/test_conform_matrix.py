@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ringproof.rehearsal.conform import cases, result
+from ringproof.rehearsal.conform import cases
+from ringproof.rehearsal.conform import record as records
 from ringproof.rehearsal.conform.cases import Case
-from ringproof.rehearsal.conform.running import Matrix
+from ringproof.rehearsal.conform.matrix import Matrix
 from ringproof.rehearsal.fixtures import SessionServers
 
 REF = "d48bd6be0a"
 STEPS = 5
-(RECORDED,) = (one.by_id for one in result.shipped() if one.name == f"dev {REF}")
+(RECORDED,) = (one.by_id for one in records.shipped() if one.name == f"dev {REF}")
 
 
 @pytest.fixture(scope="session")

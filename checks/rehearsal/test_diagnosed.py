@@ -12,10 +12,10 @@ import pytest
 from ringproof.logs.diagnosis.report import names
 from ringproof.logs.diagnosis.verdict import Diagnosis, diagnose
 from ringproof.rehearsal.conform import cases
-from ringproof.rehearsal.conform.running import Matrix
+from ringproof.rehearsal.conform.matrix import Matrix
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program
+from ringproof.rehearsal.runs.outcome import Outcome
 
 MAIN = "NVIDIA/Megatron-LM@main"
 DEV = "NVIDIA/Megatron-LM@dev"

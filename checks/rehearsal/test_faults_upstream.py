@@ -14,7 +14,7 @@ from checks.faults.programs import DEFECTS
 from checks.skills.shared import REPOSITORY
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 
 CASES = "checks.rehearsal.fault_cases"
 PLANS = "checks.skills.dynamic_cases:plans"

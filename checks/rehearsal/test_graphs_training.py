@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome, Server
-from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.server import Server
+from ringproof.rehearsal.runs.upstreams import open_upstream
 
 SCRIPT = "pretrain_gpt.py"
 WHEEL = "pip:transformer-engine==2.20.2"

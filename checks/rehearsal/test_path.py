@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringproof.rehearsal.program import AttentionCall, GroupTraffic, RankReport
+from ringproof.rehearsal.protocol.reports import AttentionCall, GroupTraffic, RankReport
 from ringproof.rehearsal.verdict.path import PathTaken, executed, named, read_asked, read_path
 
 

@@ -20,14 +20,15 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.shrink import Change, SmallProgram
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import AttentionCall, Failure, Iteration, RankReport, Upstream
+from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iteration, RankReport
 from ringproof.rehearsal.rehearsing import estimate, find_script
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
-from ringproof.rehearsal.verdict.page import page
+from ringproof.rehearsal.verdict.html import page
+from ringproof.rehearsal.verdict.lines import lines, numbers, size, waiting_lines
 from ringproof.rehearsal.verdict.path import read_path
-from ringproof.rehearsal.verdict.result import Rehearsal, Variant, as_json
-from ringproof.rehearsal.verdict.text import lines, numbers, size, waiting_lines
+from ringproof.rehearsal.verdict.variant import Rehearsal, Variant, as_json
 
 ARGUMENTS = ("--context-parallel-size", "2")
 COMMAND = ("--", "torchrun", "--nproc-per-node", "2", "pretrain_gpt.py", *ARGUMENTS)

@@ -12,13 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ringproof.rehearsal import running
 from ringproof.rehearsal.fixtures import RanksFailed, SessionServers
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs import watch
 
 MODULE = "checks.rehearsal.misbehaving"
 
 
-def failure(stage: SessionServers, function: str, argument: object) -> running.Failure:
+def failure(stage: SessionServers, function: str, argument: object) -> Failure:
     with pytest.raises(RanksFailed) as caught:
         stage.call(f"{MODULE}:{function}", 2, argument)
     return caught.value.failure
@@ -39,7 +40,7 @@ def test_a_rank_that_fails_is_named_before_those_that_lost_it(
 def test_a_hang_names_what_each_rank_waits_in(
     stage: SessionServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "STILL_SECONDS", 2.0)
+    monkeypatch.setattr(watch, "STILL_SECONDS", 2.0)
     found = failure(stage, "never_send", 1)
     assert found.kind == "hung"
     assert "all_reduce in WORLD [0, 1]" in found.waiting[0]
@@ -84,9 +85,9 @@ import json, sys
 from pathlib import Path
 from ringproof.cache import default_cache
 from ringproof.rehearsal.fixtures import ENGINE, MEGATRON
-from ringproof.rehearsal.program import calling
-from ringproof.rehearsal.running import Server
-from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.protocol.program import calling
+from ringproof.rehearsal.runs.server import Server
+from ringproof.rehearsal.runs.upstreams import open_upstream
 
 folder, names = Path(sys.argv[1]), json.loads(sys.argv[2])
 upstream = open_upstream(MEGATRON, ENGINE, cache=default_cache())

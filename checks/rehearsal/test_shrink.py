@@ -8,9 +8,9 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
+from ringproof.launch.left_out import DROPPED, HALF, HARDWARE, QUANTIZED
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.model import hybrid, listed, stages
-from ringproof.launch.small.options import DROPPED, HALF, HARDWARE, QUANTIZED
 from ringproof.launch.small.shrink import SmallProgram, shrink
 
 MODEL = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32

@@ -24,9 +24,9 @@ from ringproof.cli.main import app
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
 from ringproof.launch.reading import read_command
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.smoke.launcher import LAUNCHER_LOG, estimate, failure, run_pair
 from ringproof.rehearsal.smoke.pair import PairSetting, make_pair
-from ringproof.rehearsal.smoke.running import LAUNCHER_LOG, estimate, failure, run_pair
 
 OPTIONS = """--kv-channels --make-vocab-size-divisible-by --num-workers --bf16 --attention-backend
 --logging-level --hierarchical-context-parallel-sizes --dynamic-context-parallel

@@ -9,7 +9,7 @@ import pytest
 
 from checks.anchors.wheelhouse import make_wheel
 from ringproof.errors import InputError
-from ringproof.rehearsal.sources import open_engine, open_megatron
+from ringproof.rehearsal.runs.upstreams import open_engine, open_megatron
 from ringproof.upstream.releases import sha256_of
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ringproof.errors import InputError
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.running import Servers
+from ringproof.rehearsal.runs.server import Servers
 
 
 def _stage(folder: Path) -> SessionServers:

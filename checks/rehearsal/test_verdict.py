@@ -10,8 +10,8 @@ import pytest
 
 from checks.faults import trials
 from ringproof.cards.loading import load_card
-from ringproof.rehearsal.program import Failure, Iteration, RankReport
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.reports import Failure, Iteration, RankReport
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict import agreement
 from ringproof.rehearsal.verdict.agreement import compare, find_pitfalls, refusal_of
 

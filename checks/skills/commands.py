@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ringproof.cards import Card
 from ringproof.cli.main import app
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from checks.skills.shared import REPOSITORY
 from ringproof.cards import Card, load_card
 from ringproof.prove.anchoring import CACHE_OPTION, UPSTREAM_OPTION, given_tree
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.upstream.tree import UpstreamTree, UpstreamUnavailable
 
 Given = Callable[[str], UpstreamTree]

@@ -1,6 +1,6 @@
 """What is watched while Megatron's own program trains with a graph bank, in every rank.
 
-`watch` is a planted function of `ringproof.rehearsal.program.Program`: it is called before the
+`watch` is a planted function of a `Program` of the rehearsal: it is called before the
 training program, counts replays by the snippet of SKILL.md, and looks at the bank after its
 capture.
 """

@@ -11,7 +11,7 @@ import pytest
 from checks.skills import test_dynamic_training as training
 from checks.skills.commands import rehearsed
 from checks.skills.shared import REPOSITORY, blocks
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.protocol.program import Program
 
 SKILL = REPOSITORY / "skills" / "dynamic-context-parallel"
 CASES = "checks.skills.dynamic_cases"

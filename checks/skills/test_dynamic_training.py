@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringproof.rehearsal.program import Program
+from ringproof.rehearsal.protocol.program import Program
 
 SCRIPT = "pretrain_gpt.py"
 ROUNDING = 1e-6  # relative, of float32 losses over three steps

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 
 BANKS = ("megatron-lm-pr6479", "megatron-lm-pr5618")
 LINES = (*BANKS, "megatron-lm-dev")

@@ -17,8 +17,8 @@ from checks.rehearsal.test_graphs_training import BANK, DYNAMIC, GRAPHS, MODEL, 
 from checks.skills.commands import rehearsed
 from checks.skills.shared import REPOSITORY, blocks
 from ringproof.rehearsal.fixtures import SessionServers
-from ringproof.rehearsal.program import Program, Upstream
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.runs.outcome import Outcome
 
 SKILL = REPOSITORY / "skills" / "dynamic-cp-cuda-graphs"
 BANKS = ("megatron-lm-pr6479", "megatron-lm-pr5618")

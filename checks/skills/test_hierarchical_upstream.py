@@ -29,7 +29,7 @@ from checks.skills.shared import (
     parse_core,
 )
 from ringproof.cards import load_card
-from ringproof.rehearsal.program import calling
+from ringproof.rehearsal.protocol.program import calling
 
 CARD = REPOSITORY / "cards" / "hierarchical-context-parallel" / "card.yaml"
 MARKER = "HIERARCHICAL_CONTEXT_PARALLEL_GROUPS"

@@ -17,7 +17,7 @@ from ringproof.cli.rehearse import EngineOption
 from ringproof.errors import InputError
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.conform.result import ConformanceRecord
+    from ringproof.rehearsal.conform.record import ConformanceRecord
 
 TABLE_WIDTH = 160
 EXAMPLE = "Example: ringproof conform --megatron git:PATH@REF --case dynamic-cp-tp2-sp"
@@ -56,7 +56,8 @@ def conform(
     Exits with 1 where a case differs from its reference, takes another path than it asks for, or
     hangs. An error of upstream is a result, not a failure.
     """
-    from ringproof.rehearsal.conform import cases, result, table
+    from ringproof.rehearsal.conform import cases, table
+    from ringproof.rehearsal.conform import record as records
 
     wanted = cases.chosen(case or (), group or ())
     if listed:
@@ -71,8 +72,8 @@ def conform(
     if not force:
         largest = max(wanted, key=lambda one: one.ranks)
         estimate(largest.ranks, largest.id, "--case").check(Machine.here())
-    from ringproof.rehearsal.conform.running import run_matrix
-    from ringproof.rehearsal.sources import open_upstream
+    from ringproof.rehearsal.conform.matrix import run_matrix
+    from ringproof.rehearsal.runs.upstreams import open_upstream
 
     cache = default_cache()
     upstream = open_upstream(megatron, te, cache=cache, offline=offline)
@@ -83,11 +84,11 @@ def conform(
             progress=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if json_path:
-        write_json(result.as_json(record), json_path)
+        write_json(records.as_json(record), json_path)
     if json_path != "-":
         console = Console()
         wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
-        table.print_record(record, result.shipped(), wide)
+        table.print_record(record, records.shipped(), wide)
     if other is not None:
         typer.echo(table.against(record, other), err=True)
     failed = table.failing(record, other)
@@ -98,7 +99,7 @@ def conform(
 
 def _known(name: str) -> ConformanceRecord:
     """The known upstream with this name, its short name or its commit."""
-    from ringproof.rehearsal.conform.result import shipped
+    from ringproof.rehearsal.conform.record import shipped
 
     for one in shipped():
         if name in (one.name, one.short, *one.name.split()):

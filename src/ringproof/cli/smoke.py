@@ -22,7 +22,7 @@ from ringproof.errors import InputError
 from ringproof.holding import held_folder
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.program import Upstream
+    from ringproof.rehearsal.protocol.program import Upstream
     from ringproof.rehearsal.smoke.commands import Job
     from ringproof.rehearsal.smoke.judging import SmokeVerdict
     from ringproof.rehearsal.smoke.pair import Pair, PairSetting
@@ -195,9 +195,9 @@ def _claim(kubernetes: str, image: str, claim: str) -> tuple[str, str]:
 
 def _upstream(repo: str, te: str | None, device: str, cache: Path, offline: bool) -> Upstream:
     """Open upstream's code; on CUDA the Transformer Engine that is installed."""
-    from ringproof.rehearsal.program import Upstream
+    from ringproof.rehearsal.protocol.program import Upstream
+    from ringproof.rehearsal.runs.upstreams import open_megatron, open_upstream
     from ringproof.rehearsal.smoke.pair import SCRIPT
-    from ringproof.rehearsal.sources import open_megatron, open_upstream
     from ringproof.stack.products import checked_out
 
     if device not in DEVICES:
@@ -221,18 +221,18 @@ def _upstream(repo: str, te: str | None, device: str, cache: Path, offline: bool
 
 def _run(pair: Pair, timeout: float, machine: Machine | None) -> tuple[str, ...]:
     """Run both programs on this machine; return why one did not run through."""
-    from ringproof.rehearsal.smoke import running
+    from ringproof.rehearsal.smoke import launcher
 
     if pair.setting.nodes > 1:
         remedy = "write a job with --slurm or --kubernetes, or print the commands with --dry-run"
         raise InputError("--nodes", pair.setting.nodes, "only one node is started here", remedy)
     if not pair.setting.cpu:
         require_packages("--device", ("torch",))
-        running.require_gpus(pair.setting.ranks)
+        launcher.require_gpus(pair.setting.ranks)
     elif machine is not None:
-        running.estimate(pair.setting.nproc).check(machine)
+        launcher.estimate(pair.setting.nproc).check(machine)
     with rank_progress(Console(stderr=True)) as progress:
-        return tuple(running.run_pair(pair, timeout=timeout, progress=progress))
+        return tuple(launcher.run_pair(pair, timeout=timeout, progress=progress))
 
 
 def _report(verdict: SmokeVerdict, json_path: str, record: Path | None) -> None:

@@ -13,7 +13,7 @@ from ringproof.errors import InputError
 from ringproof.launch.reading import Launch
 
 if TYPE_CHECKING:
-    from ringproof.rehearsal.verdict.result import Variant
+    from ringproof.rehearsal.verdict.variant import Variant
 
 ENDING = (Effect.REFUSED, Effect.FAILS)
 

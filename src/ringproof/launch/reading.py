@@ -15,9 +15,9 @@ from ruamel.yaml.error import YAMLError
 from ringproof.errors import InputError
 from ringproof.files import read_input
 from ringproof.launch.flags import Flags, is_option
+from ringproof.launch.left_out import DROPPED, ENVIRONMENT
 from ringproof.launch.shell.expand import END, UNSET, UnknownValue, marks, readable, unset
 from ringproof.launch.shell.follow import FollowedScript, ScriptCommand, follow
-from ringproof.launch.small.options import DROPPED, ENVIRONMENT
 
 CHOICE = "RINGPROOF_LAUNCH"
 SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)

@@ -1,6 +1,7 @@
 """Rehearsal: Megatron's and Transformer Engine's own code, run without a GPU.
 
-Read in this order: ``standins`` (what takes the place of devices, NCCL and compiled kernels),
-``program`` (what is run, and what comes back), ``rank`` (one rank, and the server that forks
-ranks), ``running`` (many ranks, watched).
+Read in this order: ``protocol`` (what is run, and what comes back), ``standins`` (what takes the
+place of devices, NCCL and compiled kernels), ``rank`` (one rank, and the server that forks ranks),
+``runs`` (many ranks, watched), ``verdict`` (the path that a run took, and whether its losses are
+right), ``rehearsing`` (a launch from end to end).
 """

@@ -20,9 +20,11 @@ import pytest
 from ringproof.cache import default_cache
 from ringproof.errors import InputError
 from ringproof.prove.anchoring import CACHE_OPTION, OFFLINE_OPTION, UPSTREAM_OPTION
-from ringproof.rehearsal.program import Failure, Program, Upstream, calling
-from ringproof.rehearsal.running import Outcome, Servers
-from ringproof.rehearsal.sources import open_upstream, unpacked
+from ringproof.rehearsal.protocol.program import Program, Upstream, calling
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.outcome import Outcome
+from ringproof.rehearsal.runs.server import Servers
+from ringproof.rehearsal.runs.upstreams import open_upstream, unpacked
 from ringproof.upstream.fetching import fetched_spec
 from ringproof.upstream.sources import open_tree, parse_overrides
 from ringproof.upstream.tree import UpstreamUnavailable

@@ -19,12 +19,14 @@ from ringproof.launch.flags import Flags
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.reference import reference
 from ringproof.launch.small.shrink import SmallProgram, shrink
-from ringproof.rehearsal.program import Failure, Program, Upstream, calling
-from ringproof.rehearsal.running import Outcome, Server, UpstreamFails
-from ringproof.rehearsal.sources import open_upstream
+from ringproof.rehearsal.protocol.program import Program, Upstream, calling
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.server import Server
+from ringproof.rehearsal.runs.upstreams import open_upstream
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
 from ringproof.rehearsal.verdict.path import read_path
-from ringproof.rehearsal.verdict.result import Rehearsal, Variant
+from ringproof.rehearsal.verdict.variant import Rehearsal, Variant
 
 Progress = Callable[[str, str], None]
 OPTIONS_SECONDS = 120.0

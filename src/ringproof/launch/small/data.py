@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
+from ringproof.launch.left_out import DATA, DROPPED
 from ringproof.launch.small.draft import Draft, stepped
 from ringproof.launch.small.layout import Layout
-from ringproof.launch.small.options import DATA, DROPPED
 
 LENGTH = "What only long sequences show: memory, and rounding of long sums."
 BUDGET = "Nothing by itself: it shrinks with the sequences, and grows where the domain shrinks."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ringproof.errors import InputError
 from ringproof.launch.flags import Flags
+from ringproof.launch.left_out import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 from ringproof.launch.reading import Launch
 from ringproof.launch.small.data import (
     RANDOM,
@@ -18,7 +19,6 @@ from ringproof.launch.small.data import (
 from ringproof.launch.small.draft import Change, Draft
 from ringproof.launch.small.layout import layout, shrink_layout
 from ringproof.launch.small.model import shrink_experts, shrink_layers, shrink_widths
-from ringproof.launch.small.options import DATA, DROPPED, ENVIRONMENT, HALF, HARDWARE, QUANTIZED
 
 __all__ = ["Change", "SmallProgram", "shrink"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.conform.result import (
+from ringproof.rehearsal.conform.record import (
     FILE,
     CaseResult,
     ConformanceRecord,

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringproof.rehearsal.conform.cases import CASES
-from ringproof.rehearsal.conform.result import CaseResult, ConformanceRecord, Status
+from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
 
 
 def print_record(

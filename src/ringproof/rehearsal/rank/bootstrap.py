@@ -17,18 +17,17 @@ from typing import Any
 import torch
 import typing_extensions
 
-from ringproof.rehearsal.program import (
+from ringproof.rehearsal.protocol.board import Board
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import (
     PACKAGES,
     Failure,
     GroupTraffic,
-    Program,
     RankReport,
     SendRace,
-    Upstream,
 )
 from ringproof.rehearsal.rank import probe as probes
 from ringproof.rehearsal.rank import weights
-from ringproof.rehearsal.rank.board import Board
 from ringproof.rehearsal.standins import (
     communication,
     conversations,

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from ringproof.reference.topology.census import print_census
-from ringproof.rehearsal.program import Program, Upstream
+from ringproof.rehearsal.protocol.program import Program, Upstream
 from ringproof.rehearsal.rank import bootstrap
 
 

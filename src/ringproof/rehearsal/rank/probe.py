@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ringproof.rehearsal.program import AttentionCall, Iteration
+from ringproof.rehearsal.protocol.reports import AttentionCall, Iteration
 from ringproof.rehearsal.standins.engine import ATTENTION, PACKAGE
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 

@@ -17,7 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ringproof.processes import end_with_parent
-from ringproof.rehearsal.program import Failure, Program, Upstream
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import Failure
 from ringproof.rehearsal.rank import bootstrap
 
 

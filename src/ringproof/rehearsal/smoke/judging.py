@@ -15,8 +15,8 @@ from ringproof.logs.training.log import read_log
 from ringproof.logs.training.series import parse_columns
 from ringproof.logs.training.verdict import SeriesComparison, compare_logs
 from ringproof.prove.environment import Environment
+from ringproof.rehearsal.smoke.launcher import rank_logs
 from ringproof.rehearsal.smoke.pair import Pair, PairProgram
-from ringproof.rehearsal.smoke.running import rank_logs
 from ringproof.rehearsal.verdict.agreement import TOLERANCES
 
 FORMAT = 1

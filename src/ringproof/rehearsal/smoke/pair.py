@@ -19,7 +19,7 @@ from ringproof.launch.small.layout import DYNAMIC
 from ringproof.launch.small.reference import BUDGET, SCHEDULER
 from ringproof.launch.small.shrink import SmallProgram, shrink
 from ringproof.logs.verdict import Expectation, ParallelKind
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.upstream.tree import FolderTree
 
 SCRIPT = "pretrain_gpt.py"

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from ringproof.rehearsal.rank.board import Board
+from ringproof.rehearsal.protocol.board import Board
 from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
 
 # What a rank sends or contributes, by the parameters of the public function.

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from ringproof.cards.loading import find_cards, load_card
 from ringproof.logs.diagnosis.index import load_index
-from ringproof.rehearsal.program import Failure, RankReport
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.reports import Failure, RankReport
+from ringproof.rehearsal.runs.outcome import Outcome
 
 GRAD_NORM = "grad norm"
 SMALL = 1e-12  # below which a difference is taken absolutely

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ringproof.launch.flags import Flags
 from ringproof.launch.small.layout import DYNAMIC
-from ringproof.rehearsal.program import AttentionCall, RankReport
+from ringproof.rehearsal.protocol.reports import AttentionCall, RankReport
 
 NO_COMMUNICATION = "none"
 LEVELS_TYPE = "a2a+p2p"

@@ -13,7 +13,7 @@ import torch
 
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.segment import TapeSegment, UndefinedBehaviour
-from ringproof.rehearsal.program import GraphCapture
+from ringproof.rehearsal.protocol.reports import GraphCapture
 from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
 from ringproof.rehearsal.standins.graphs.recording import Kernel, OngoingCapture
 from ringproof.rehearsal.standins.guard import missing

@@ -11,9 +11,9 @@ from jinja2 import PackageLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference
+from ringproof.rehearsal.verdict.lines import between_lines, numbers, size, waiting_lines
 from ringproof.rehearsal.verdict.path import MicrobatchGroups, PathTaken, named
-from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal
-from ringproof.rehearsal.verdict.text import between_lines, numbers, size, waiting_lines
+from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal
 
 MOST_MICROBATCHES = 120
 CELL_WIDTH, CELL_HEIGHT = 26, 20

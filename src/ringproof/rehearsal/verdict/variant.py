@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ringproof.launch.small.shrink import Change, SmallProgram
-from ringproof.rehearsal.program import SendRace
-from ringproof.rehearsal.running import Outcome
+from ringproof.rehearsal.protocol.reports import SendRace
+from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, Difference, StopReason
 from ringproof.rehearsal.verdict.path import PathTaken
 

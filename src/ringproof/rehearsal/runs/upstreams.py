@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from ringproof.errors import InputError
 from ringproof.files import make_folder
-from ringproof.rehearsal.program import Upstream
+from ringproof.rehearsal.protocol.program import Upstream
 from ringproof.rehearsal.standins import dataset_helpers
 from ringproof.upstream.releases import download_wheels, examined, sha256_of
 from ringproof.upstream.sources import open_tree

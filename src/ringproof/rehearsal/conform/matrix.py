@@ -15,9 +15,11 @@ from types import MappingProxyType
 
 from ringproof import __version__
 from ringproof.rehearsal.conform.cases import BASE, DATA, GPT, HYBRID, MODELS, Case
-from ringproof.rehearsal.conform.result import CaseResult, ConformanceRecord, Status
-from ringproof.rehearsal.program import Failure, Program, Upstream
-from ringproof.rehearsal.running import Outcome, Servers, UpstreamFails
+from ringproof.rehearsal.conform.record import CaseResult, ConformanceRecord, Status
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.server import Servers
 from ringproof.rehearsal.standins import conversations
 from ringproof.rehearsal.verdict.agreement import TOLERANCES, differences
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ringproof.rehearsal.verdict.agreement import Agreement
 from ringproof.rehearsal.verdict.path import GroupUse, PathTaken
-from ringproof.rehearsal.verdict.result import CODE, OTHER_ATTENTION, Rehearsal, Variant
+from ringproof.rehearsal.verdict.variant import CODE, OTHER_ATTENTION, Rehearsal, Variant
 
 LABEL = 10
 MOST_GROUPS = 8

@@ -1,0 +1,75 @@
+"""A program that is rehearsed, and the upstream code that it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CALLING = str(Path(__file__).parents[1] / "rank" / "calling.py")
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Folders of upstream code that a program imports.
+
+    Attributes:
+        megatron: Folder that holds ``megatron`` and, in a checkout, the training scripts.
+        megatron_name: The version or commit, for people.
+        engine: Folder that holds ``transformer_engine``.
+        helpers: Megatron's compiled dataset helpers, built outside the checkout; ``None`` where
+            the package brings its own.
+        extra: Further folders that are imported from, such as Megatron-Bridge's ``src``.
+    """
+
+    megatron: Path
+    megatron_name: str
+    engine: Path
+    engine_version: str
+    helpers: Path | None
+    extra: tuple[Path, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """All folders of upstream code."""
+        return (*self.extra, self.megatron, self.engine)
+
+    def relative(self, text: str) -> str:
+        """Return a text with paths relative to the folders of upstream code."""
+        for root in self.roots:
+            text = text.replace(f"{root}/", "")
+        return text
+
+
+@dataclass(frozen=True)
+class Program:
+    """One training program on some ranks.
+
+    Attributes:
+        script: Name of the script in the Megatron folder, or a path to one.
+        dtype: Dtype besides bfloat16 in which Transformer Engine's attention may run.
+        faults: Planted defects, ``module:function`` each, called in every rank before the script.
+        same_weights: Whether weights are drawn by their global place, so that every layout of
+            ranks starts from the same model.
+    """
+
+    upstream: Upstream
+    script: str
+    arguments: tuple[str, ...]
+    ranks: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+    faults: tuple[str, ...] = ()
+    same_weights: bool = True
+
+
+def calling(
+    upstream: Upstream, function: str, argument: Any, ranks: int = 1, *, dtype: str = "float32"
+) -> Program:
+    """Return a program that calls ``module:function`` with a JSON value in every rank.
+
+    What the function returns becomes the ``results`` of each rank's report.
+    """
+    return Program(upstream, CALLING, (function, json.dumps(argument)), ranks, dtype=dtype)

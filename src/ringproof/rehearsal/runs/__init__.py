@@ -1,0 +1,1 @@
+"""Upstream code opened, and programs run on forked ranks of this machine."""

@@ -1,0 +1,176 @@
+"""Interpreters that have imported an upstream, and run programs on ranks that they fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from multiprocessing import Pipe
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.errors import InputError
+from ringproof.prove.executed import Touch, note
+from ringproof.rehearsal.protocol.program import Program, Upstream
+from ringproof.rehearsal.protocol.reports import Failure
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+from ringproof.rehearsal.runs.watch import LOG_TAIL, Progress, RunWatch
+from ringproof.stack.products import BRIDGE, ENGINE, MEGATRON
+
+PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
+# Variables that decide what upstream does come from the launch, not from the caller's shell.
+DECIDING = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_", "NCCL_", "NVTE_", "MEGATRON_", "MCORE_")
+# What Megatron asks of a launch with TP or CP on the GPU whose properties it sees.
+ENVIRONMENT = MappingProxyType({"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+
+
+class Server(contextlib.ExitStack):
+    """An interpreter that has imported an upstream and forks ranks; a context manager.
+
+    Args:
+        script: Script whose imports are made before the first fork; empty for none.
+        environment: Variables that upstream may read while it is imported.
+
+    Raises:
+        UpstreamFails: Upstream cannot be imported.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        script: str = "",
+        *,
+        environment: Mapping[str, str] | None = None,
+        dtype: str = "float32",
+        log: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self._upstream, self._script, self._dtype = upstream, script, dtype
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(DECIDING)},
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            **(environment or {}),
+        }
+        self._log = log
+
+    def __enter__(self) -> Server:
+        with contextlib.ExitStack() as failing:
+            failing.callback(self.close)
+            self._start()
+            failure = self._ask("prepare", self._upstream, self._dtype, self._script)
+            if failure is not None:
+                raise UpstreamFails(failure)
+            failing.pop_all()
+        return self
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        self.callback(self._connection.close)
+        with theirs, Path(self._log or os.devnull).open("w") as sink:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ringproof.rehearsal.rank.server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.callback(self._process.wait)
+        self.callback(self._process.kill)
+
+    def _ask(self, name: str, *given: object) -> Any:
+        """Let the server answer a question; see `ringproof.rehearsal.rank.server`."""
+        try:
+            self._connection.send((name, *given))
+            return self._connection.recv()
+        except (EOFError, OSError):
+            message = f"ServerDied: the importing process ended with {self._process.wait()}"
+            tail = self._log.read_text(errors="replace")[-LOG_TAIL:] if self._log else ""
+            raise UpstreamFails(Failure("import", -1, message, traceback=tail)) from None
+
+    def run(
+        self,
+        program: Program,
+        folder: Path,
+        *,
+        limit_seconds: float = 600.0,
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Run a program on its ranks and wait for all of them.
+
+        Args:
+            limit_seconds: After which the run is ended.
+
+        Raises:
+            InputError: The program belongs to another upstream.
+        """
+        if program.upstream != self._upstream:
+            raise InputError(
+                "program", program.upstream.megatron_name, "is of another upstream",
+                "start a server for it",
+            )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.glob("rank-*"):  # a report of an earlier run is not one of this run
+            stale.unlink()
+        pids = self._ask("start", program, _free_port(), folder)
+        watch = RunWatch(pids, folder, lambda left: self._ask("reap", left), program.upstream)
+        try:
+            outcome = watch.outcome(limit_seconds, progress)
+        finally:
+            watch.end_all()
+        for touch in _touches(program.upstream, outcome):
+            note(touch)
+        return outcome
+
+
+def _touches(upstream: Upstream, outcome: Outcome) -> Iterator[Touch]:
+    """What of upstream the ranks imported, and so executed."""
+    imported = {name for report in outcome.ranks for name in report.imported}
+    bridge = next((str(folder) for folder in upstream.extra), "")
+    for package, repo, name, root in (
+        ("megatron.core", MEGATRON, upstream.megatron_name, str(upstream.megatron)),
+        ("megatron.bridge", BRIDGE, bridge, bridge),
+        ("transformer_engine.pytorch", ENGINE, upstream.engine_version, str(upstream.engine)),
+    ):
+        if package in imported:
+            yield Touch(True, repo, name, root)
+
+
+class Servers(contextlib.ExitStack):
+    """Servers that start when they are needed; a context manager that ends all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._started: dict[tuple[Upstream, str, str], Server] = {}
+
+    def run(
+        self, program: Program, preload: str, folder: Path, *, limit_seconds: float = 600.0
+    ) -> Outcome:
+        """Run a program on the server of its upstream, the script ``preload`` and its dtype."""
+        key = (program.upstream, preload, program.dtype)
+        if key not in self._started:
+            log = self._folder / f"server-{len(self._started)}.log"
+            server = Server(
+                program.upstream, preload, environment=ENVIRONMENT, dtype=program.dtype, log=log
+            )
+            self._started[key] = self.enter_context(server)
+        return self._started[key].run(program, folder, limit_seconds=limit_seconds)
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, and that the kernel gives to no outgoing connection."""
+    generator = random.SystemRandom()
+    while True:
+        port = generator.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,0 +1,170 @@
+"""One run, watched from outside: which rank failed first, and which ranks wait for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from pydantic import TypeAdapter
+
+from ringproof.rehearsal.protocol import board
+from ringproof.rehearsal.protocol.program import Upstream
+from ringproof.rehearsal.protocol.reports import Failure, RankReport
+from ringproof.rehearsal.runs.outcome import Outcome, UpstreamFails
+
+POLL_SECONDS = 0.1
+SETTLE_SECONDS = 3.0  # what other ranks get to report after the first has failed
+STILL_SECONDS = 15.0  # without progress and processor time, ranks count as hung
+STILL_SHARE = 0.05  # of a processor for each rank; one that waits in gloo was seen to use 0.017
+LOG_TAIL = 4000
+REPORT = TypeAdapter(RankReport)
+
+Progress = Callable[[str], None]
+
+
+class RunWatch:
+    """One run, from outside."""
+
+    def __init__(
+        self,
+        pids: list[int],
+        folder: Path,
+        reap: Callable[[list[int]], Mapping[int, int]],
+        upstream: Upstream,
+    ) -> None:
+        self._pids, self._folder = dict(enumerate(pids)), folder
+        self._reap, self._upstream = reap, upstream
+        self._codes: dict[int, int] = {}
+        self._started = self._since = time.monotonic()
+        self._counts: dict[int, int] = {}
+        self._processor, self._memory = 0.0, 0
+
+    @property
+    def _open(self) -> list[int]:
+        """Ranks that have not ended."""
+        return [rank for rank in self._pids if rank not in self._codes]
+
+    def outcome(self, limit_seconds: float, progress: Progress | None) -> Outcome:
+        """Wait for the ranks; end them all when one fails or all stand still."""
+        failure, settled = None, math.inf
+        while self._open and time.monotonic() < settled:
+            time.sleep(POLL_SECONDS)
+            self._collect()
+            if failure is None:
+                failure = self._failed() or self._stuck(limit_seconds)
+                if failure is not None:
+                    ended = failure.kind in ("hung", "timeout")
+                    settled = time.monotonic() + (0.0 if ended else SETTLE_SECONDS)
+            if progress is not None:
+                line = _last_line(self._folder / f"rank-{len(self._pids) - 1}.log")[:100]
+                seconds = time.monotonic() - self._started
+                progress(f"{seconds:3.0f} s, {len(self._open)} ranks running: {line}")
+        seconds = time.monotonic() - self._started
+        failure = self._first(failure or self._failed())
+        self.end_all()
+        reports = [report for report in map(self._report, self._pids) if report is not None]
+        return Outcome(tuple(reports), failure, seconds, self._memory, self._folder)
+
+    def _collect(self) -> None:
+        """Note which ranks have ended, and what the others use."""
+        left = self._open
+        counts = {rank: board.read(self._folder / f"rank-{rank}.board")[0] for rank in left}
+        usages = [_usage(self._pids[rank]) for rank in left]
+        used = sum(seconds for seconds, _, _ in usages)
+        self._memory = max(self._memory, sum(memory for _, _, memory in usages))
+        now = time.monotonic()
+        least = STILL_SHARE * len(left) * max(now - self._since, POLL_SECONDS)
+        # A rank that could run and gets no processor, as on a machine with too much to do, is not
+        # still.
+        runnable = any(wants for _, wants, _ in usages)
+        if counts != self._counts or used - self._processor > least or runnable:
+            self._counts, self._processor, self._since = counts, used, now
+        ended = self._reap([self._pids[rank] for rank in left])
+        self._codes |= {rank: ended[self._pids[rank]] for rank in left if self._pids[rank] in ended}
+
+    def _failed(self) -> Failure | None:
+        return next((self._failure_of(rank) for rank, code in self._codes.items() if code), None)
+
+    def _failure_of(self, rank: int) -> Failure:
+        report, code = self._report(rank), self._codes[rank]
+        if report is not None and report.error is not None:
+            return replace(report.error, waiting=self._waiting())
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = _last_line(self._folder / f"rank-{rank}.log")
+        return Failure("died", rank, f"ended by {how}: {tail}", waiting=self._waiting())
+
+    def _first(self, failure: Failure | None) -> Failure | None:
+        """The failure that caused the others: the one that is not about a lost neighbour."""
+        if failure is None or failure.kind != "raised" or not _follows(failure.message):
+            return failure
+        others = (self._failure_of(rank) for rank, code in sorted(self._codes.items()) if code)
+        return next((other for other in others if not _follows(other.message)), failure)
+
+    def _stuck(self, limit_seconds: float) -> Failure | None:
+        now, left = time.monotonic(), self._open
+        if left and now - self._since > STILL_SECONDS:
+            waiting = self._waiting()
+            rank = next((rank for rank in left if rank not in waiting), min(left))
+            message = waiting.get(rank, "waits outside of any collective")
+            return Failure("hung", rank, message, waiting=waiting)
+        if left and now - self._started > limit_seconds:
+            message = f"not finished after {limit_seconds:g} s"
+            return Failure("timeout", min(left), message, waiting=self._waiting())
+        return None
+
+    def _waiting(self) -> dict[int, str]:
+        texts = {rank: board.read(self._folder / f"rank-{rank}.board")[1] for rank in self._open}
+        return {rank: self._upstream.relative(text) for rank, text in texts.items() if text}
+
+    def _report(self, rank: int) -> RankReport | None:
+        path = self._folder / f"rank-{rank}.json"
+        return REPORT.validate_python(json.loads(path.read_text())) if path.is_file() else None
+
+    def end_all(self) -> None:
+        """Kill what still runs; a rank leads a process group, so that its children end, too."""
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._open and time.monotonic() < deadline:
+            with contextlib.suppress(UpstreamFails):
+                self._collect()
+            time.sleep(POLL_SECONDS / 4)
+
+
+def _usage(pid: int) -> tuple[float, bool, int]:
+    """Processor seconds of a process, whether it runs or waits for that or a disk, and its bytes.
+
+    Bytes are the memory that it shares with no other.
+    """
+    try:
+        process = psutil.Process(pid)
+        times, status, memory = process.cpu_times(), process.status(), process.memory_info()
+    except psutil.Error:
+        return 0.0, False, 0
+    wants = status in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+    return float(times.user + times.system), wants, int(memory.rss - memory.shared)
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - LOG_TAIL))
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
+
+
+def _follows(message: str) -> bool:
+    """Whether an error says that a neighbour went away."""
+    signs = ("Connection closed by peer", "Connection reset", "Socket closed", "gloo", "TCPStore")
+    return any(sign in message for sign in signs)
