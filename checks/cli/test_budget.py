@@ -27,12 +27,10 @@ REFUSED = {
     "parity attention --head-dim 1000000": r"--head-dim: .* GB are free",
     "parity attention --heads 1000000": r"--heads: .* GB are free",
     "parity attention --packed 5,7 --pad-multiple 1000000000": r"--pad-multiple: .* GB are free",
-    "plan calibrate --measure 100000": r"--measure: .* GB are free",
     "plan --ranks 8 --max-tokens-per-rank 4096 --graphs --batches 1000 "
     "--lengths lognormal:mean=512,max=4096,n=100000": r"--batches: takes about 1,001 s, and",
     "plan sweep --ranks 8 --max-tokens-per-rank 4096,8192,16384 --cp-sizes pow2 "
     "--lengths lognormal:mean=512,max=4096,n=3000000": "--max-tokens-per-rank: takes about 360 s",
-    "plan calibrate --measure 30000": r"--measure: takes about .* s, and the limit is 600 s",
 }
 
 
@@ -49,7 +47,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Machine, "here", classmethod(lambda _: SMALL))
     monkeypatch.setattr(Cluster, "_start", start)
-    monkeypatch.setattr("ringproof.cli.plan_calibrate.measured", start)
 
 
 def run(words: str) -> None:
@@ -70,13 +67,11 @@ def test_what_the_machine_cannot_do_is_refused(words: str) -> None:
     [
         "train --cp 512 --force --force-cp 1",
         "parity attention --nproc 64 --force",
-        "plan calibrate --measure 30000 --force",
         "train",
         "train --dp 8",
         "train --graphs bank --cp 2",
         "train --recompute --graphs bank",
         "parity attention --nproc 8",
-        "plan calibrate --measure 1024",
     ],
 )
 def test_the_rest_and_what_is_forced_starts(words: str) -> None:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringproof.reference.planning.calibrate import UNKNOWNS, make_table
 from ringproof.reference.planning.domain import Domain, choose_cp_sizes, divisors
 from ringproof.reference.planning.hardware import H100
-from ringproof.reference.planning.samples import Measurement
 from ringproof.reference.planning.shapes import LLAMA3_8B
 from ringproof.reference.planning.timing import StepCost
 
@@ -40,18 +38,6 @@ def domain(ranks: int, budget: int, **options: int | None) -> Domain:
     """A domain with groups of every power of two."""
     sizes = choose_cp_sizes("pow2", ranks)
     return Domain(ranks=ranks, max_tokens_per_rank=budget, cp_sizes=sizes, **options)
-
-
-def seconds(model: StepCost, length: int, size: int) -> float:
-    """The time of one sequence alone in a microbatch, by the cost model itself."""
-    cost = float(model.cost(np.array([length]), size)[0])
-    return cost + model.group_overhead(size) + model.microbatch_overhead
-
-
-def predicted(sample: Measurement, model: StepCost, rest_seconds: float = 0.0) -> float:
-    """The time of a measurement by the counts that calibration fits."""
-    values = {name: getattr(model.machine, name) for name in UNKNOWNS}
-    return float(make_table([sample], model).predicted({**values, "rest_seconds": rest_seconds})[0])
 
 
 def lognormal(seed: int, count: int, *, longest: int = 8192, sigma: float = 1.5) -> IntArray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 
 from ringproof.cli.lengths import MAX_BYTES, read_lengths
 from ringproof.errors import InputError
-
-SMALL_CSV = "name,tokens\na,512\nb,1024\n"
 
 
 def saved(tmp_path: Path, name: str, content: str | bytes) -> str:
@@ -44,13 +41,6 @@ def refused(source: str, said: str, *, column: str = "") -> None:
         ("a.txt", "# a remark\n512 1024 # and one more\n\n", ""),
         ("a.txt", "512\r\n1024\r\n", ""),
         ("a", "\ufeff512\n1024", ""),
-        ("a.csv", SMALL_CSV, ""),
-        ("a.csv", "512\n1024\n", ""),
-        ("a", SMALL_CSV, ""),
-        ("a.csv", "id,tokens\n1,512\n2,1024\n", "tokens"),
-        ("a.csv", "id,length\n1,512\n2,1024\n", ""),
-        ("a.tsv", "name\ttokens\na\t512.0\nb\t1024\n", ""),
-        ("a.csv", "name;tokens\na;512\nb;1024\n", ""),
         ("a.json", "[512, 1024]", ""),
         ("a", "[512, 1024]", ""),
         ("a.json", '{"lengths": [512, 1024.0]}', ""),
@@ -58,7 +48,6 @@ def refused(source: str, said: str, *, column: str = "") -> None:
         ("a.json", '{"train": [512, 1024]}', "train"),
         ("a.json", '{"length": 512}\n{"length": 1024}\n', ""),
         ("a.json", '{"other": {}\n, "lengths": [512, 1024]}\n', ""),
-        ("a.csv", "length,\n512,\n1024, \n", ""),
         ("a.json", '[{"n": 512}, {"n": 1024}]', ""),
         ("a.jsonl", '{"id": 7, "length": 512}\n{"id": 8, "length": 1024}\n', ""),
         ("a.jsonl", '{"id": 7, "n": 512}\n\n{"id": 8, "n": 1024}\n', "n"),
@@ -84,9 +73,10 @@ def test_a_file_says_the_same_in_every_format(
         ("a.txt", "512 7\n\n-3\n", "", "a.txt:3: length is less than 1"),
         ("a.txt", "-5", "", "(got -5)"),
         ("a.txt", "1e30", "", "(got 1000000000000000019884624838656)"),
-        ("a.csv", "length\n5\n1,024\n", "", "a.csv:3: has 2 cells, not 1: a comma"),
         ("a.npy", npy(np.array([5], "timedelta64[s]")), "", "holds timedelta64"),
         ("a.npy", npy(np.array([np.inf], np.float16)), "", "length is over"),
+        ("a.txt", "length\n5\n", "", "a.txt:1: is not a whole number of tokens (got length)"),
+        ("a.txt", "1,024\n", "", "a.txt:1: is not a whole number of tokens (got 1,024)"),
         ("a.txt", "512\n1.5\n", "", "a.txt:2: is not a whole number of tokens (got 1.5)"),
         ("a.txt", "512\nnan\n", "", "a.txt:2: length is NaN"),
         ("a.txt", "512\ninf\n", "", "a.txt:2: is not a whole number"),
@@ -98,22 +88,6 @@ def test_a_file_says_the_same_in_every_format(
         ("a.txt", "512\n", "n", "--column: plain text has no columns"),
         ("a.bin", b"\x00\x01\x02", "", "a.bin: is none of: text"),
         ("a.bin", b"12\n\xff\xfe\x80", "", "a.bin:2: is none of: text"),
-        ("a.csv", "n,t\na,512\nb,NaN\n", "", "a.csv:3: length is NaN"),
-        (
-            "a.csv",
-            "n,t\na,512\n\nb,\n",
-            "",
-            "a.csv:4: is not a whole number of tokens (got no",
-        ),
-        (
-            "a.csv",
-            "a,b\n1,2\n",
-            "",
-            "several columns have numbers; choose with --column from: a,",
-        ),
-        ("a.csv", "a,b\nx,y\n", "", "no column has numbers"),
-        ("a.csv", SMALL_CSV, "nope", "--column: is not a column of"),
-        ("a.csv", "a,b\n", "", "a.csv: has a header and no lengths"),
         ("a.json", "[512,\n }", "", "a.json:2: is not JSON"),
         ("a.json", '{"sizes": [1]}', "", "has no list 'lengths'; choose with --column from: sizes"),
         ("a.json", '"512"', "", "is not a JSON list of lengths"),
@@ -166,35 +140,6 @@ def test_numbers_may_stand_in_the_option(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     Path("512,1024").write_text("7")
     assert read_lengths("512,1024").values.tolist() == [7]
-
-
-def test_parquet_without_pyarrow_names_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    path = saved(tmp_path, "a.parquet", b"PAR1 and so on")
-    refused(path, "needs the package pyarrow; install pyarrow")
-
-
-def test_parquet(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    writer = pytest.importorskip("pyarrow.parquet")
-
-    def written(**columns: object) -> str:
-        path = tmp_path / "a.parquet"
-        writer.write_table(arrow.table(columns), path)
-        return str(path)
-
-    assert read_lengths(written(name=["a", "b"], n=[512, 1024])).values.tolist() == [512, 1024]
-    both = written(id=[1, 2], n=[512, 1024])
-    assert read_lengths(both, column="n").values.tolist() == [512, 1024]
-    ids = written(ids=[[1, 2, 3], [4]])
-    assert read_lengths(ids, column="ids").values.tolist() == [3, 1]
-    refused(written(id=[1, 2], n=[512, 1024]), "several columns have numbers")
-    refused(written(n=[512, None]), "n[1]: has no value")
-    refused(written(n=[0, 5]), "n[0]: length is less than 1")
-    refused(written(name=["a"], n=[3]), "not whole numbers", column="name")
-    refused(saved(tmp_path, "b.parquet", b"PAR1 and so on"), "broken Parquet")
 
 
 def test_a_long_list_in_the_option_is_no_file_name() -> None:

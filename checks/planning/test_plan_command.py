@@ -1,4 +1,4 @@
-"""``ringproof plan``, ``validate`` and ``calibrate``: schema, text, flags, refusals."""
+"""``ringproof plan`` and ``validate``: schema, text, flags, refusals."""
 
 from __future__ import annotations
 
@@ -164,7 +164,6 @@ def test_a_plan_is_never_slower_than_its_baselines() -> None:
         (("--model", "gpt-9"), "--model: unknown model"),
         (("--hardware", "tpu"), "--hardware: unknown hardware"),
         (("--hardware", "missing.json"), "--hardware: No such file"),
-        (("--calibration", "missing.json"), "--calibration: No such file"),
         (("--lengths", "100,0"), "--lengths[1]: length is less than 1"),
         (("--lengths", "100,16385"), "--lengths[1]: sequence longer than the 16,384 tokens"),
         (("--lengths", "lognormal:mean=9,n=1000000000"), "1,000,000,000 lengths, more than"),
@@ -190,8 +189,8 @@ def test_what_is_needed_is_asked_for(options: tuple[str, ...], said: str) -> Non
 
 
 def test_a_long_sequence_is_refused_with_file_and_line(tmp_path: Path) -> None:
-    path = tmp_path / "lengths.csv"
-    path.write_text("name,tokens\na,512\nb,16385\n")
+    path = tmp_path / "lengths.txt"
+    path.write_text("# two\n512\n16385\n")
     said = refused("--lengths", str(path), *BASIC[2:])
     assert f"{path}:3: sequence longer than the 16,384 tokens" in said
 
@@ -199,7 +198,7 @@ def test_a_long_sequence_is_refused_with_file_and_line(tmp_path: Path) -> None:
 def test_help_has_an_example() -> None:
     for arguments in ((), ("--help",)):
         assert "Example: ringproof plan" in plan(*arguments).out
-    for name in ("validate", "sweep", "calibrate"):
+    for name in ("validate", "sweep"):
         assert f"Example: ringproof plan {name}" in " ".join(plan(name, "--help").out.split())
     text = " ".join(plan("--help").out.split())
     assert "Make the number of microbatches a multiple of M." in text

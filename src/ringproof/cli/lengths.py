@@ -1,15 +1,13 @@
-"""Read the lengths of a batch from a file: text, CSV, JSON, JSON lines, NPY or Parquet."""
+"""Read the lengths of a batch from a file: text, JSON, JSON lines or NPY."""
 
 from __future__ import annotations
 
-import csv
-import importlib
 import io
 import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
@@ -32,24 +30,20 @@ MAX_BYTES = 256 * 1024 * 1024
 """A file of `MAX_SEQUENCES` lengths is smaller, in any of the formats."""
 _INLINE = re.compile(r"\d{1,12}(,\d{1,12})+")
 _FORMS = "name a file, or write lognormal:mean=1024,sigma=1.5,n=512 or folder:PATH,glob=*.py"
-_NPY, _PARQUET = b"\x93NUMPY", b"PAR1"
-_FORMATS = "text, CSV, JSON, JSON lines, NPY, Parquet"
-_SUFFIXES = MappingProxyType(
-    {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "lines", ".ndjson": "lines"}
-)
-_DELIMITERS = ",\t;"
-_NAMES = ("length", "lengths")
+_NPY = b"\x93NUMPY"
+_FORMATS = "text, JSON, JSON lines, NPY"
+_SUFFIXES = MappingProxyType({".json": "json", ".jsonl": "lines", ".ndjson": "lines"})
 
 
 def read_lengths(source: str, *, column: str = "") -> Lengths:
     """Read the lengths that the user named.
 
     Args:
-        source: ``lognormal:...`` or ``folder:...``; a file of text, CSV, JSON, JSON lines, NPY or
-            Parquet; ``-`` for such a file on standard input; or numbers separated by commas where
-            no file has that name.
-        column: Name of the column in CSV, JSON objects or Parquet. When empty, the only column
-            with numbers is taken.
+        source: ``lognormal:...`` or ``folder:...``; a file of text, JSON, JSON lines or NPY;
+            ``-`` for such a file on standard input; or numbers separated by commas where no file
+            has that name.
+        column: Key of the lengths in JSON objects. When empty, the only key with numbers is
+            taken.
 
     Raises:
         InputError: Names file and line of the first length that cannot be used.
@@ -92,16 +86,14 @@ def read_bytes(path: str, field: str, most: int, remedy: str = "name another fil
 def parse(content: bytes, source: str, column: str) -> Lengths:
     """Parse the lengths in a file.
 
-    The format is found by the first bytes (NPY, Parquet), else by the end of the name (.csv, .tsv,
-    .json, .jsonl), else by the first character and line.
+    The format is found by the first bytes (NPY), else by the end of the name (.json, .jsonl), else
+    by the first character and line.
 
     Raises:
         InputError: Not such a file, or a length that cannot be used; with file and line.
     """
     if not content.strip():
         raise InputError(plain(source), None, "is empty", "give at least one length")
-    if content.startswith(_PARQUET):
-        return _parquet(content, source, column)
     if content.startswith(_NPY):
         _refuse_column(column, source, "NPY")
         return _npy(content, source)
@@ -113,9 +105,7 @@ def parse(content: bytes, source: str, column: str) -> Lengths:
         return _json(text, source, column)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     items: Iterable[tuple[int, object]]
-    if kind == "csv":
-        items, column = _csv(text, source, column), ""
-    elif kind == "lines":
+    if kind == "lines":
         items = ((number, _loaded(line, source, number - 1)) for number, line in lines)
     else:
         _refuse_column(column, source, "plain text")
@@ -151,10 +141,7 @@ def _sniff(text: str) -> str:
         except (ValueError, RecursionError):
             return "json"
         return "lines" if later.strip() else "json"
-    if first[0] == "#":
-        return "text"
-    numeric = _looks_numeric((first.split() or ["0"])[0])
-    return "csv" if "," in first or ";" in first or not numeric else "text"
+    return "text"
 
 
 def _refuse_column(column: str, source: str, what: str) -> None:
@@ -183,41 +170,6 @@ def _whole(value: object, place: str) -> int:
             return int(number)
     shown = plain(str(value), 40) if value not in (None, "") else "nothing"
     raise InputError(place, shown, "is not a whole number of tokens", "correct it or leave it out")
-
-
-def _csv(text: str, source: str, column: str) -> Iterable[tuple[int, str]]:
-    """The cells of the column, with their lines."""
-    first = text.lstrip().split("\n", 1)[0]
-    delimiter = max(_DELIMITERS, key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        rows = [
-            (reader.line_num, [cell.strip() for cell in row])
-            for row in reader
-            if any(cell.strip() for cell in row)
-        ]
-    except csv.Error as error:
-        place = f"{plain(source)}:{reader.line_num}"
-        raise InputError(place, None, f"is not CSV: {error}", f"give one of: {_FORMATS}") from error
-    names = rows[0][1]
-    if all(map(_looks_numeric, names)):
-        names = [str(index + 1) for index in range(len(names))]
-    else:
-        rows = rows[1:]
-    if not rows:
-        raise InputError(plain(source), None, "has a header and no lengths", "add lengths")
-    for line, row in rows:
-        if any(row[len(names) :]):
-            problem = f"has {len(row)} cells, not {len(names)}: a comma within a number?"
-            raise InputError(f"{plain(source)}:{line}", None, problem, "correct the line")
-
-    def is_numeric(index: int) -> bool:
-        """Whether most of the first cells are numbers; some may be bad."""
-        filled = [row[index] for _, row in rows[:1000] if index < len(row) and row[index]]
-        return bool(filled) and sum(map(_looks_numeric, filled)) * 2 > len(filled)
-
-    index = _choose_column(names, is_numeric, source, column)
-    return [(line, row[index] if index < len(row) else "") for line, row in rows]
 
 
 def _json(text: str, source: str, column: str) -> Lengths:
@@ -300,57 +252,3 @@ def _whole_array(array: npt.NDArray[Any], source: str) -> Lengths:
     elif array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(10**15))
     return make_lengths(array.astype(np.int64), source)
-
-
-def _choose_column(
-    names: Sequence[str], is_numeric: Callable[[int], bool], source: str, column: str
-) -> int:
-    """The column that was named, or the only one with numbers."""
-    shown = _listed(names)
-    if column:
-        if column not in names:
-            problem = f"is not a column of {plain(source)}"
-            raise InputError("--column", plain(column), problem, f"choose from: {shown}")
-        return list(names).index(column)
-    found = [index for index in range(len(names)) if is_numeric(index)]
-    called = [index for index in found if names[index].lower() in _NAMES]
-    if len(called) == 1:
-        return called[0]
-    if len(found) != 1:
-        problem = f"{'several columns have' if found else 'no column has'} numbers"
-        raise InputError(plain(source), None, problem, f"choose with --column from: {shown}")
-    return found[0]
-
-
-def _parquet(content: bytes, source: str, column: str) -> Lengths:
-    """The lengths in a column of numbers; of lists (token ids), the length of each."""
-    try:
-        arrow, parquet, compute = (
-            importlib.import_module(name)
-            for name in ("pyarrow", "pyarrow.parquet", "pyarrow.compute")
-        )
-    except ImportError as error:
-        problem, remedy = "Parquet needs the package pyarrow", "install pyarrow, or write the "
-        raise InputError(plain(source), None, problem, f"{remedy}column as CSV or NPY") from error
-    is_kind = arrow.types
-
-    def is_number(index: int) -> bool:
-        kind = schema.types[index]
-        return bool(is_kind.is_integer(kind) or is_kind.is_floating(kind))
-
-    try:
-        file = parquet.ParquetFile(io.BytesIO(content))
-        refuse_count(file.metadata.num_rows, source)
-        schema = file.schema_arrow
-        name = schema.names[_choose_column(schema.names, is_number, source, column)]
-        values = file.read(columns=[name]).column(0).combine_chunks()
-    except (arrow.ArrowException, OSError) as error:
-        problem = "is a broken Parquet file"
-        raise InputError(plain(source), None, problem, "write it anew") from error
-    place = f"{plain(source)}: {plain(name, 40)}"
-    if values.null_count:
-        first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{place}[{first}]", None, "has no value", "fill it or leave it out")
-    if is_kind.is_list(values.type) or is_kind.is_large_list(values.type):
-        values = compute.list_value_length(values)
-    return _whole_array(values.to_numpy(zero_copy_only=False), place)

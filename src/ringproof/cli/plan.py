@@ -16,19 +16,15 @@ from ringproof.errors import InputError
 
 app = typer.Typer(
     help="Plan a batch: microbatches, CP groups and the gain over static CP.",
-    subcommand_metavar="[validate|sweep|calibrate] ...",
+    subcommand_metavar="[validate|sweep] ...",
 )
 EXAMPLE = (
     "Example: ringproof plan --lengths lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512 "
     "--ranks 16 --max-tokens-per-rank 2048 --html plan.html"
 )
 SWEEP_EXAMPLE = (
-    "Example: ringproof plan sweep --lengths lengths.csv --ranks 24 "
+    "Example: ringproof plan sweep --lengths lengths.txt --ranks 24 "
     "--max-tokens-per-rank 2048,4096 --cp-sizes pow2 --cp-sizes divisors --comm p2p,a2a"
-)
-CALIBRATE_EXAMPLE = (
-    "Example: ringproof plan calibrate samples.jsonl --model llama3-8b --hardware h200 "
-    "--json calibration.json; then ringproof plan ... --calibration calibration.json"
 )
 MAX_PLAN_BYTES = 1024 * 1024 * 1024
 
@@ -78,15 +74,13 @@ class SharedPlanOptions:
         str,
         _option(
             "FILE|DIST",
-            "Lengths of the sequences: a file (text, CSV, JSON, JSON lines, NPY or Parquet; - is "
-            "standard input), a distribution such as "
+            "Lengths of the sequences: a file (text, JSON, JSON lines or NPY; - is standard "
+            "input), a distribution such as "
             "lognormal:mean=1024,sigma=1.5,min=128,max=8192,n=512,seed=0, or the files of a folder "
             "such as folder:PATH,glob=*.py,bytes-per-token=3.6.",
         ),
     ] = ""
-    column: Annotated[str, _option("NAME", "Column or key that holds the lengths in the file.")] = (
-        ""
-    )
+    column: Annotated[str, _option("NAME", "Key that holds the lengths in JSON.")] = ""
     ranks: Annotated[
         int | None, _option("G", "Number of ranks: data parallel size times context parallel size.")
     ] = None
@@ -127,9 +121,6 @@ class SharedPlanOptions:
     ] = "full"
     model: _Model = ""
     hardware: _Hardware = ""
-    calibration: Annotated[
-        str, _option("FILE", "Use the rates that `ringproof plan calibrate` wrote to this file.")
-    ] = ""
     inner_size: _InnerSize = None
     graphs: Annotated[
         bool,
@@ -330,56 +321,3 @@ def sweep(
     from ringproof.cli.plan_sweep import run
 
     run(context.params, budgets, size_sets, comm_types, json_path)
-
-
-@app.command(epilog=CALIBRATE_EXAMPLE)
-def calibrate(
-    samples: Annotated[
-        str,
-        typer.Argument(
-            metavar="[SAMPLES]",
-            help="File of JSON lines, - for standard input. A line is the forward and backward of "
-            'one sequence, {"length": 8192, "cp_size": 2, "seconds": 0.012}, or a step of a log, '
-            '{"step_seconds": 0.81, "plan": {...}}. A step may have "microbatches": '
-            '[[{"cp_size": 2, "lengths": [8192, 512]}, ...], ...] in place of the plan. Other '
-            "records are skipped.",
-        ),
-    ] = "",
-    *,
-    measure: Annotated[
-        str,
-        _option(
-            "LENGTHS",
-            "Measure attention on this machine instead, at lengths such as 512,1024,2048,4096 "
-            "(needs torch).",
-        ),
-    ] = "",
-    skip: Annotated[
-        int, _option("N", "Leave out the first N steps, in which kernels are compiled.")
-    ] = 0,
-    model: _Model = "",
-    hardware: _Hardware = "",
-    comm: Annotated[str, _option("TYPE", "Communication type of the measured run.")] = "p2p",
-    inner_size: _InnerSize = None,
-    tp: _Tensor = 1,
-    json_path: _Json = "",
-    force: ForceOption = False,
-) -> None:
-    """Fit the rates of a machine to measurements; other rates keep their preset values.
-
-    Steps have to come from a run without pipeline stages. Every microbatch is assumed to end for
-    all ranks together. The part of a step that no plan changes (gradient reduction, optimiser) is
-    fitted as well.
-    """
-    _need_numpy()
-    from ringproof.cli.plan_calibrate import run
-    from ringproof.cli.plan_setup import PlanOptions
-
-    if bool(samples) == bool(measure):
-        problem = "and --measure are both given" if samples else "is missing"
-        raise InputError("SAMPLES", None, problem, "give a file, or --measure LENGTHS")
-    if skip < 0 or (skip and measure):
-        raise InputError("--skip", skip, "is below 0, or without SAMPLES", "leave it out")
-    options = PlanOptions(model=model, hardware=hardware, inner_size=inner_size, tp=tp)
-    result, lines = run(options, comm, samples or measure, skip if samples else None, force=force)
-    write_result(result.as_json(), lines, json_path)

@@ -86,8 +86,7 @@ class Result:
             return "attention only: squared length over group size"
         machine = self.options.hardware or plan_setup.DEFAULT_HARDWARE
         named = f"{self.options.model or plan_setup.DEFAULT_MODEL} on {machine}"
-        calibrated = ", calibrated" if self.options.calibration else ""
-        return plain(f"{named}{calibrated}, {self.options.comm or plan_setup.DEFAULT_COMM}")
+        return plain(f"{named}, {self.options.comm or plan_setup.DEFAULT_COMM}")
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from ringproof.cli.lengths import read_bytes, read_lengths
 from ringproof.cli.options import named_by_option
 from ringproof.cli.plan import SharedPlanOptions
 from ringproof.errors import InputError
-from ringproof.reference.planning.calibrate import calibration_from_json
 from ringproof.reference.planning.costs import AttentionOnly, CostModel
 from ringproof.reference.planning.domain import MAX_RANKS, ZIGZAG_CHUNKS, Domain, choose_cp_sizes
 from ringproof.reference.planning.forms import built
@@ -28,7 +27,7 @@ from ringproof.reference.planning.simulate import Goal, Pipeline
 from ringproof.reference.planning.timing import StepCost
 
 DEFAULT_MODEL, DEFAULT_HARDWARE, DEFAULT_COMM = "llama3-8b", "h100", "p2p"
-_ONLY_FULL = ("model", "hardware", "comm", "inner_size", "calibration")
+_ONLY_FULL = ("model", "hardware", "comm", "inner_size")
 _MOST = MappingProxyType(
     {
         "ranks": MAX_RANKS,
@@ -147,11 +146,8 @@ class PlanOptions(SharedPlanOptions):
         return preset(SHAPES, self.model or DEFAULT_MODEL, "model")
 
     def machine(self) -> Hardware:
-        """The hardware: a preset or a file, with what was calibrated."""
-        machine = preset(PRESETS, self.hardware or DEFAULT_HARDWARE, "hardware")
-        if not self.calibration:
-            return machine
-        return calibration_from_json(read_json(self.calibration, "--calibration")).apply(machine)
+        """The hardware: a preset or a file."""
+        return preset(PRESETS, self.hardware or DEFAULT_HARDWARE, "hardware")
 
     def goal(self) -> Goal:
         """Objective and pipeline."""

@@ -10,7 +10,7 @@ sparsity), links in one direction (half of what is printed for both), one networ
     b200    2250e12      900e9             400 Gb/s                DGX B200 (eight GPUs)
     gb200   2500e12      900e9             400 Gb/s                GB200 NVL72 (180e15 / 72)
 
-Shares of the peak are estimates, to be replaced by calibration:
+Shares of the peak are estimates. A machine of one's own is a JSON file (``--hardware FILE``):
 
 * Attention on Hopper: FlashAttention-3 (arXiv 2407.08608), figures 5 and 6, head dimension 128.
   Forward, causal: 292, 423, 521, 579, 602, 616 TFLOP/s at 512, 1k, ... 16k rows; backward: 316,

@@ -55,7 +55,6 @@ class StepRecord(Record):
         rows: Rows that the ranks of the domain computed, padding included.
         step_seconds: Wall time of the step, including planning and routing.
         microbatches: Groups of each microbatch, with CP size and tokens of each sequence.
-            `ringproof plan calibrate` fits costs to them.
         cp_histogram: Sequences by the size of their CP group.
         graph_replays, graph_eager: See `GraphTotals`.
     """
