@@ -152,11 +152,11 @@ def test_without_torch_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 BANK = ("--graphs", "bank")
 
 REFUSED = [
-    (("--graphs", "yes"), "--graphs: unknown (got yes); use one of off, static, bank"),
-    (("--graphs-overflow", "drop"), "--graphs-overflow: unknown (got drop); use one of error, ea"),
+    (("--graphs", "yes"), "--graphs: 'yes' is unknown; use one of off, static, bank"),
+    (("--graphs-overflow", "drop"), "--graphs-overflow: 'drop' is unknown; use one of error, ea"),
     (("--graph-warmup", "-1"), "--graph-warmup: is negative (got -1); give 0 or more"),
-    (("--graph-backend", "nonsense"), "--graph-backend: unknown (got nonsense); use one of auto,"),
-    (("--graph-scope", "mlp"), "--graph-scope: unknown (got mlp); use one of layer, attn, router"),
+    (("--graph-backend", "nonsense"), "--graph-backend: 'nonsense' is unknown; use one of auto,"),
+    (("--graph-scope", "mlp"), "--graph-scope: 'mlp' is unknown; use one of layer, attn, router"),
     (("--graph-scope", "router"), "--graph-scope: qwen3-tiny has no experts (got router); use la"),
     (("--preset", "moonlight-tiny"), "--graph-scope: layer 1 has experts, whose dispatch reads b"),
     (("--graph-scope", "attn", "--recompute"), "--graph-scope: whole layers are computed again ("),

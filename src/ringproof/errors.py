@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_SHOWN_LETTERS = 120
+
 
 class InputError(ValueError):
-    """A value that cannot be used, said in one line.
+    """A value that cannot be used.
 
     Args:
         field: What was given wrongly, as the user spells it: ``--hcp``, ``card.yaml:12: anchors``.
-        value: What was given; ``None`` where nothing was.
-        problem: Why it cannot be used.
-        remedy: What to do instead.
+        sentence: One plain sentence: what is wrong with which value, and what to do. Values are
+            written with `shown`.
 
-    The command line prints ``error: FIELD: PROBLEM (got VALUE); REMEDY`` and exits with 2.
+    The command line prints ``error: FIELD: SENTENCE`` and exits with 2. A sentence that begins with
+    the field is printed as it is: ``InputError("--batches", "--batches needs --graphs")``.
+
+    While ``InputError(field, value, problem, remedy)`` is being converted, both are accepted;
+    ``value``, ``problem`` and ``remedy`` go with it.
     """
 
-    def __init__(self, field: str, value: object, problem: str, remedy: str) -> None:
+    def __init__(
+        self, field: str, value: object, problem: str | None = None, remedy: str = ""
+    ) -> None:
         self.field = field
-        self.value = value
-        self.problem = problem
-        self.remedy = remedy
-        got = "" if value is None else f" (got {_short(value)})"
-        super().__init__(printable(f"{field}: {problem}{got}; {remedy}"))
+        if problem is None:
+            self.sentence = str(value)
+            self.value, self.problem, self.remedy = None, self.sentence, ""
+        else:
+            got = "" if value is None else f" (got {_clipped(value)})"
+            self.sentence = f"{problem}{got}" + (f"; {remedy}" if remedy else "")
+            self.value, self.problem, self.remedy = value, problem, remedy
+        named = self.sentence.startswith((f"{field} ", f"{field}: "))
+        super().__init__(printable(self.sentence if named else f"{field}: {self.sentence}"))
 
 
-def check_name(
-    field: str, value: str | None, known: Iterable[str], problem: str = "unknown name"
-) -> None:
+def check_name(field: str, value: str | None, known: Iterable[str]) -> None:
     """Refuse a name that is not one of those known.
 
     Raises:
@@ -36,13 +45,21 @@ def check_name(
     """
     names = tuple(known)
     if value not in names:
-        raise InputError(field, value, problem, f"use one of {', '.join(names)}")
+        raise InputError(field, f"{shown(value)} is unknown; use one of {', '.join(names)}")
 
 
-def _short(value: object, limit: int = 120) -> str:
-    """Return the value on one line, cut so that it cannot flood a terminal."""
-    text = printable(" ".join(str(value)[: 8 * limit].split()))
-    return text if len(text) <= limit else f"{text[:limit]}…"
+def shown(value: object) -> str:
+    """Return a value as a sentence shows it: a number as it is, anything else in quotes.
+
+    A long value is cut, so that it cannot flood a terminal.
+    """
+    plain = value is None or isinstance(value, int | float)
+    return _clipped(value) if plain else f"'{_clipped(value)}'"
+
+
+def _clipped(value: object) -> str:
+    text = printable(" ".join(str(value)[: 8 * _SHOWN_LETTERS].split()))
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
 
 
 def printable(text: str) -> str:

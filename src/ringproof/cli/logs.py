@@ -153,7 +153,7 @@ def parity(
     if not (math.isfinite(tol) and tol >= 0):
         raise InputError("--tol", tol, "not a number from 0", "such as 1e-9, or 0 for bitwise")
     if format_name is not None:
-        check_name("--log-format", format_name, FORMATS, "no such format")
+        check_name("--log-format", format_name, FORMATS)
     if png == STDIN:
         raise InputError("--png", STDIN, "is a picture, not text", "name a file")
     wanted = parse_columns(series, columns)

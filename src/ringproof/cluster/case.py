@@ -121,7 +121,7 @@ class RankResult:
         error: Exception on one line; empty if it returned.
         failed_at: ``time.monotonic()`` of the exception, which is comparable between ranks of a
             machine.
-        refused: Arguments of the :class:`ringproof.errors.InputError`, if that was raised.
+        refused: Field and sentence of the :class:`ringproof.errors.InputError`, if that was raised.
     """
 
     rank: int
@@ -129,7 +129,7 @@ class RankResult:
     error: str = ""
     traceback: str = ""
     failed_at: float | None = None
-    refused: tuple[str, str | None, str, str] | None = None
+    refused: tuple[str, str] | None = None
 
 
 class RankFailure(RuntimeError):
@@ -160,5 +160,5 @@ class RankRefusal(RankFailure):
 
     def input_error(self) -> InputError:
         """Return the refused input and the rank on one line."""
-        field, value, problem, remedy = self.refused
-        return InputError(field, value, f"{problem}, says rank {self.rank}", remedy)
+        field, sentence = self.refused
+        return InputError(field, f"{sentence} (rank {self.rank} says so)")

@@ -217,8 +217,8 @@ class CaseWatch:
 
     def _failure(self) -> Exception:
         raised = [report for report in self._reports.values() if report.error]
-        reasons = {r.refused and (r.refused[0], r.refused[2]) for r in raised}
-        if len(raised) == len(self._workers) and len(reasons) == 1 and raised[0].refused:
+        fields = {r.refused and r.refused[0] for r in raised}  # their values may differ
+        if len(raised) == len(self._workers) and len(fields) == 1 and raised[0].refused:
             return InputError(*raised[0].refused)
         # The report of a rank that raised because another died may arrive before that death is
         # noticed.

@@ -102,10 +102,7 @@ def _run(rank: int, assignment: Assignment, control: connection.Connection) -> N
 def _failure(rank: int, error: Exception) -> RankResult:
     failed_at = time.monotonic()
     text = " ".join(str(error).split())
-    refused = None
-    if isinstance(error, InputError):
-        value = None if error.value is None else str(error.value)
-        refused = (error.field, value, error.problem, error.remedy)
+    refused = (error.field, error.sentence) if isinstance(error, InputError) else None
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     short = isinstance(error, MemoryError) or "can't allocate memory" in text
     if short and limit != resource.RLIM_INFINITY:

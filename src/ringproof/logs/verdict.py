@@ -253,7 +253,7 @@ def parse_expectation(
     words = tuple(kind.value for kind in ParallelKind if kind is not ParallelKind.UNKNOWN)
     hierarchical = ParallelKind.HIERARCHICAL.value
     if expect is not None:
-        check_name("--expect", expect, words, "no such verdict")
+        check_name("--expect", expect, words)
     sizes = None if hcp is None else _whole_numbers("--hcp", hcp)
     if sizes is not None:
         if sum(size > 1 for size in sizes) < 2 or 0 in sizes:

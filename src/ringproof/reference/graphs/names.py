@@ -27,7 +27,7 @@ def check_scope(feed_forwards: Sequence[str | None], scope: str, *, recompute: b
     Raises:
         InputError: The scope is unknown or not allowed. The message has the first such layer.
     """
-    check_name("graph_scope", scope, SCOPES, "unknown")
+    check_name("graph_scope", scope, SCOPES)
     if scope == "layer" and "experts" in feed_forwards:
         problem = f"layer {feed_forwards.index('experts')} has experts, whose dispatch reads back"
         raise InputError("graph_scope", scope, problem, "use attn or router")

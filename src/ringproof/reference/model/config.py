@@ -164,7 +164,7 @@ class ModelConfig:
         for kind in self.layers:
             for part, known in ((kind.mixer, MIXERS), (kind.feed_forward, FEED_FORWARDS)):
                 if part is not None:
-                    check_name("layers", part, known, "unknown part")
+                    check_name("layers", part, known)
                 if part in SHAPES:
                     required(getattr(self, part), part)
         if self.mtp_depths < 0:
@@ -197,7 +197,7 @@ def preset(name: str) -> ModelConfig:
     Raises:
         InputError: The name is unknown.
     """
-    check_name("preset", name, PRESETS, "unknown")
+    check_name("preset", name, PRESETS)
     return PRESETS[name]
 
 

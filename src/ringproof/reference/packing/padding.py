@@ -66,7 +66,7 @@ def padding_multiple(
         if size < 1:
             raise InputError(name, size, "a parallel size is at least 1", "give 1")
     check_partition(partition)
-    check_name("alignment", alignment, ROW_ALIGNMENTS, "unknown alignment")
+    check_name("alignment", alignment, ROW_ALIGNMENTS)
     chunks = 2 if partition == "zigzag" and cp_size > 1 else 1
     shards = cp_size * (tp_size if sequence_parallel else 1)
     return shards * math.lcm(chunks, ROW_ALIGNMENTS[alignment])

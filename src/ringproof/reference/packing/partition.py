@@ -55,7 +55,7 @@ class TokenRun:
 
 def check_partition(partition: str) -> None:
     """Refuse an unknown partition by an ``InputError``."""
-    check_name("partition", partition, PARTITIONS, "unknown partition")
+    check_name("partition", partition, PARTITIONS)
 
 
 def check_divisible(seq_len: int, size: int, partition: str) -> None:

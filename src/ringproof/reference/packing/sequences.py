@@ -90,7 +90,7 @@ class PackedSequences:
         self._check_tail()
 
     def _check_tail(self) -> None:
-        check_name("tail", self.tail, TAILS, "unknown policy")
+        check_name("tail", self.tail, TAILS)
         entries = len(self.cu_seqlens) - 1
         if not _is_int(self.sequences) or not 0 <= self.sequences <= entries:
             raise InputError(
@@ -187,7 +187,7 @@ def pack(
     PackedSequences(cu_seqlens=(0, 5, 6, 23, 23, 23), cu_seqlens_padded=(0, 8, 16, 40, 64, 64),
                     max_seqlen=64, sequences=3, tail='dummy')
     """
-    check_name("tail", tail, TAILS, "unknown policy")
+    check_name("tail", tail, TAILS)
     for name, value in (("multiple", multiple), ("total_multiple", total_multiple)):
         _check_positive(name, value)
     real = [_length(index, length) for index, length in enumerate(lengths)]

@@ -208,10 +208,10 @@ class GraphOptions:
     )
 
     def __post_init__(self) -> None:
-        check_name("graphs", self.graphs, GRAPHS, "unknown")
-        check_name("graph_backend", self.graph_backend, NAMES, "unknown")
-        check_name("graph_scope", self.graph_scope, SCOPES, "unknown")
-        check_name("graphs_overflow", self.graphs_overflow, OVERFLOWS, "unknown")
+        check_name("graphs", self.graphs, GRAPHS)
+        check_name("graph_backend", self.graph_backend, NAMES)
+        check_name("graph_scope", self.graph_scope, SCOPES)
+        check_name("graphs_overflow", self.graphs_overflow, OVERFLOWS)
         _at_least(0, self, "graph_warmup", "graph_rows", "graph_sequences", "graph_slots")
         for one in fields(self):
             used = self.graphs == "bank" or one.name == "graphs"

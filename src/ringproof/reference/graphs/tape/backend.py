@@ -34,7 +34,7 @@ def choose_backend(name: str, device: torch.device) -> CaptureBackend:
     """
     if name == "auto":
         name = "cuda" if device.type == "cuda" else "tape"
-    check_name("--graph-backend", name, NAMES, "unknown")
+    check_name("--graph-backend", name, NAMES)
     if DEVICES[name] == "cuda" and not torch.cuda.is_available():
         raise InputError("--graph-backend", name, "there is no GPU here", "use tape, or auto")
     if DEVICES[name] != device.type:
