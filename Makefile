@@ -54,7 +54,7 @@ evidence: $(STAMP)
 	$(BIN)/ringproof prove --record evidence
 
 benchmark: $(STAMP)
-	$(BIN)/python benchmarks/ring_attention.py --json build/ring_attention.json
+	$(BIN)/python -m benchmarks.attention --json build/ring_attention.json
 
 # All that needs a GPU, in one go; benchmarks/README.md says what it leaves where.
 GPU := build/gpu

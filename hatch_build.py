@@ -8,7 +8,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PARTS = (
-    "skills", "cards", "evidence", "checks", "smoke", "benchmarks/graphs", "conftest.py",
+    "skills", "cards", "evidence", "checks", "smoke", "benchmarks/graphs",
+    "benchmarks/records.py", "conftest.py",
     "pyproject.toml",
 )  # fmt: skip
 

@@ -19,12 +19,9 @@ from unittest import mock
 import pytest
 import torch
 
-from benchmarks.graphs import cuda
-from benchmarks.graphs.parity_rows import Trained, trained
 from checks.model.device_labels import GPU, PretendedGpu
 from ringproof.cluster import Cluster, RankContext
 from ringproof.errors import InputError
-from ringproof.reference.graphs import bank
 from ringproof.reference.graphs.backend import GraphMemory
 from ringproof.reference.graphs.scopes import Part
 from ringproof.reference.graphs.tape.backend import TapeBackend, choose_backend
@@ -34,6 +31,7 @@ from ringproof.reference.training.assembly import assembly
 from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
 from smoke.conftest import needs_gpu
+from smoke.graph_training import Trained, trained
 from smoke.training_matrix import ONE_RANK, Series, Spread, options_of
 
 pytestmark = pytest.mark.timeout(2000)
@@ -284,28 +282,3 @@ def test_no_tensor_of_the_host_meets_one_of_the_gpu(spread: Spread, cpu_cluster:
     options = options_of("qwen3-tiny", spread, steps=1, graphs=graphs)
     outcome = cpu_cluster.run(pretended, world_size=spread.ranks, options=options)
     assert all(sum(value.replays.values()) > 0 for value in outcome.values)
-
-
-@slow
-def test_the_benchmark_runs_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    """And says that it measured nothing; nothing is recorded."""
-    before = cuda.RECORD.read_bytes() if cuda.RECORD.exists() else None
-    assert cuda.main(["--device", "cpu", "--ranks", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("On a CPU, on the tape")
-    assert "same bits: yes" in shown
-    assert "2 ranks: CP 2: " in shown
-    assert before == (cuda.RECORD.read_bytes() if cuda.RECORD.exists() else None)
-
-
-def test_the_benchmark_sees_a_wrong_replay() -> None:
-    """Negative control: a slot that was never filled."""
-    with mock.patch.object(bank, "load", lambda static, batch: None):
-        found = cuda.measure(cuda.TINY[0], "tape", torch.device("cpu"), 2)
-    assert found["same bits"] is False
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_the_benchmark_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cuda.main([]) == 2
-    assert "there is no GPU here" in capsys.readouterr().err

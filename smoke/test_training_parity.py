@@ -2,7 +2,7 @@
 
 Those that take longest are marked slow; the others cover every model and every kind of parallelism.
 The whole matrix (every preset, with and without MTP, in every layout) is recorded by
-`benchmarks/training/parity_matrix.py`.
+`benchmarks/training/matrix.py`.
 """
 
 from __future__ import annotations

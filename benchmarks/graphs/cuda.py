@@ -5,20 +5,16 @@ replay should win; where it does not, it cannot. Four ways alternate: the pack a
 flash attention, what a run without graphs computes), the pack of capacity (*eager*: masked
 attention, the computation that is captured), its *replay*, and the copies into a slot (*load*,
 once for each microbatch, whatever the number of layers). A ratio below 1 says that the replay is
-slower. Then the memory of each entry, and how CP sizes share the pool of a slot. The first capture
-of a process is left out: it also pays for the workspace that cuBLAS keeps for captures.
+slower. The record also has the memory of each entry.
 
     python -m benchmarks.graphs.cuda                 # on a GPU; writes results/cuda.json
     python -m benchmarks.graphs.cuda --device cpu    # the same code on the tape: no measurement
-
-Ranks share the GPU where there are fewer than ranks; their times then say nothing, their memory
-does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,63 +22,63 @@ from typing import Any
 
 import torch
 
-from benchmarks.graphs.cuda_device import clocks, describe, median
-from benchmarks.graphs.cuda_layer import Layer, measure
-from benchmarks.graphs.cuda_ranks import measure_ranks
-from ringproof.files import write_atomically
+from benchmarks.graphs.cuda_layer import Layer, measure, median
+from benchmarks.records import write_record
 from ringproof.reference.graphs.transformer_engine import is_installed
 
 RECORD = Path(__file__).parent / "results" / "cuda.json"
 HIDDEN, ROWS = (1024, 2048, 4096), (256, 1024, 2048, 4096, 8192)
 LAYERS = tuple(Layer(hidden, rows) for hidden in HIDDEN for rows in ROWS)
-OF_RANKS = Layer(1024, 1024)
 TINY = (Layer(64, 64, head_width=16, dtype="float64"),)
-NO_MEASUREMENT = "On a CPU, on the tape, at tiny sizes: this shows that the code runs. It is no\
- measurement, and nothing about a GPU follows from it."
+NO_MEASUREMENT = (
+    "On a CPU, on the tape, at tiny sizes: this shows that the code runs. It is not a measurement, "
+    "and nothing about a GPU follows from it."
+)
+QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,compute_mode"
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Measure, print, and on a GPU record."""
-    arguments = _arguments(given)
+    """Measure and print; write the record if it was a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of each way, on a GPU")
+    parser.add_argument("--json", type=Path, default=RECORD, help="record, written on a GPU only")
+    arguments = parser.parse_args(given)
     on_gpu = arguments.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
-        print("error: --device: there is no GPU here (got cuda); use --device cpu", file=sys.stderr)
+        print("error: --device: there is no GPU here; use --device cpu", file=sys.stderr)
         return 2
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-    where = describe(device)
     if not on_gpu:
         print(NO_MEASUREMENT)
-    rounds = arguments.rounds if on_gpu else 3
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     layers = []
-    if on_gpu:
-        measure(OF_RANKS, "cuda", device, 2)
+    if on_gpu:  # the first capture of a process also pays for the workspace of cuBLAS
+        measure(LAYERS[0], "cuda", device, 2)
     for layer in LAYERS if on_gpu else TINY:
         for backend in _backends(on_gpu):
-            layers.append(measure(layer, backend, device, rounds))
+            layers.append(measure(layer, backend, device, arguments.rounds if on_gpu else 3))
             print(_line(layers[-1]), flush=True)
-    ranks = []
-    for count in arguments.ranks if on_gpu else arguments.ranks[:1]:
-        layer = OF_RANKS if on_gpu else TINY[0]
-        ranks.append(
-            measure_ranks(
-                layer, _backends(on_gpu)[0], arguments.device, ranks=count, rounds=min(rounds, 20)
-            )
-        )
-        print(_ranks_line(ranks[-1]), flush=True)
     if on_gpu:
-        record = {"where": where, "clocks at the end": clocks(), "layers": layers, "ranks": ranks}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.json, json.dumps(record, indent=2) + "\n")
+        write_record(arguments.json, {"where": describe(device), "layers": layers})
     return 0
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--rounds", type=int, default=50, help="of each way, on a GPU")
-    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4], help="of the second part")
-    parser.add_argument("--json", type=Path, default=RECORD, help="written on a GPU only")
-    return parser.parse_args(given)
+def describe(device: torch.device) -> dict[str, Any]:
+    """Name of the GPU, driver, versions and clocks at the end of the measurement."""
+    try:
+        command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        said = [dict(zip(QUERY.split(","), r.split(", "), strict=False)) for r in
+                done.stdout.splitlines()]  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        said = []
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "gpus": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "nvidia-smi": said,
+    }
 
 
 def _backends(on_gpu: bool) -> list[str]:
@@ -102,18 +98,6 @@ def _line(found: dict[str, Any]) -> str:
         f"{head} ms: {shown}  eager/replay {found['eager / replay']:.2f} "
         f"(host {found['eager / replay, host']:.2f})  plain/replay {found['plain / replay']:.2f}  "
         f"private {private / 1e6:.1f} MB  same bits: {'yes' if found['same bits'] else 'NO'}"
-    )
-
-
-def _ranks_line(found: dict[str, Any]) -> str:
-    sizes = "; ".join(
-        f"CP {one['cp size']}: eager/replay {one['eager / replay']:.2f}" for one in found["sizes"]
-    )
-    shared = " (they share a GPU: no times)" if found["share a GPU"] else ""
-    private = found["private bytes"]
-    return (
-        f"{found['ranks']} ranks{shared}: {sizes}; private bytes: "
-        f"{private['all sizes in one pool']:,} in one pool, {private['each in its own']:,} apart"
     )
 
 

@@ -1,8 +1,10 @@
-"""One layer on one rank: eager, and replayed by a bank of one slot."""
+"""One layer on one rank: eager, and replayed by a bank of one slot, timed side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.graphs.cuda_device import compare, median, outside_of_torch
 from ringproof.errors import InputError
 from ringproof.reference.graphs.bank import BankOptions, GraphBank, capture_bank
 from ringproof.reference.graphs.scopes import parts_of
@@ -34,9 +35,9 @@ class Layer:
     """What is measured.
 
     Args:
-        hidden: Width.
-        rows: Of each rank.
-        head_width: Of attention; a quarter of the query heads are key/value heads.
+        hidden: Width of the layer.
+        rows: Rows of each rank.
+        head_width: Width of a head; a quarter of the query heads are key/value heads.
         dtype: ``bfloat16`` or ``float64``.
     """
 
@@ -83,9 +84,9 @@ class Layer:
         """A pack of three sequences, with padding and a dummy tail of an eighth of its rows.
 
         Args:
-            group: Its ranks.
-            device: Where it lies.
-            captured: Whether it is the one to capture with; replays compute another one.
+            group: CP group of the pack.
+            device: Device of its tensors.
+            captured: Whether it is the pack to capture with; replays compute another one.
         """
         rows = self.rows * group.size
         lengths = [rows // 2 - 5, rows // 4 - 3, rows // 8 - 1]
@@ -96,10 +97,9 @@ class Layer:
         )
 
     def bank(
-        self, stage: Stage, groups: list[ContextParallelGroup], backend: str, device: torch.device
+        self, stage: Stage, group: ContextParallelGroup, backend: str, device: torch.device
     ) -> GraphBank:
-        """A bank of one slot, for these groups."""
-        samples = [self.batch(group, device, captured=True) for group in groups]
+        """A bank of one slot and one CP size."""
         options = BankOptions(
             backend=choose_backend(backend, device),
             slots=1,
@@ -108,7 +108,9 @@ class Layer:
             dtype=getattr(torch, self.dtype),
             device=device,
         )
-        return capture_bank(parts_of(stage, "layer"), samples, options)
+        return capture_bank(
+            parts_of(stage, "layer"), [self.batch(group, device, captured=True)], options
+        )
 
 
 def measure(layer: Layer, backend: str, device: torch.device, rounds: int) -> dict[str, Any]:
@@ -130,11 +132,9 @@ def _measure(
     stage, batch = layer.stage(device), layer.batch(alone, device)
     for run in ways(layer, stage, batch, batch).values():
         run()  # what is loaded at first use is loaded before the graphs are
-    before = outside_of_torch(device)
-    bank = layer.bank(stage, [alone], backend, device)
+    bank = layer.bank(stage, alone, backend, device)
     try:
         memory = [asdict(held) for held in bank.memory.values()]
-        driver = outside_of_torch(device) - before
         runs = ways(layer, stage, batch, bank.enter(batch))
         same = _same_bits(stage, runs["eager"], runs["replay"])
         for run in runs.values():
@@ -147,20 +147,19 @@ def _measure(
         **ratios(times),
         "same bits": same,
         "memory": memory,
-        "driver bytes": driver,
     }
 
 
 def ways(
     layer: Layer, stage: Stage, batch: PackedBatch, static: PackedBatch
 ) -> dict[str, Callable[[], Any]]:
-    """What is compared: forward and backward, and the copies before them.
+    """Runs to compare, by name: forward and backward in three ways, and the copies into a slot.
 
     Args:
-        layer: Its size.
-        stage: Whose only layer replays for the static batch.
-        batch: Of capacity.
-        static: Of a slot, filled from it.
+        layer: What is measured.
+        stage: Has this layer only, which replays for the static batch.
+        batch: Microbatch of capacity.
+        static: Microbatch of a slot.
     """
     (module,) = stage.layers.values()
     generator = torch.Generator().manual_seed(0)
@@ -175,6 +174,57 @@ def ways(
         partial(load, static, batch),
     )
     return dict(zip(WAYS, runs, strict=True))
+
+
+def compare(
+    ways: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
+) -> dict[str, Any]:
+    """Time every way in turns, so that all see the same clocks.
+
+    Args:
+        ways: What to run, by name. Each has run before.
+        device: Device whose clock is read.
+        rounds: Runs of each way, at least two.
+
+    Returns:
+        For each way ``device`` (from the first kernel's start to the last one's end, waiting for
+        the host included) and ``host`` (until the host has launched all), each as
+        ``[lower quartile, median, upper quartile]`` in milliseconds.
+    """
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, run in ways.items():
+            found[way].append(_milliseconds(run, device))
+    return {
+        way: dict(zip(("device", "host"), map(_quartiles, zip(*times, strict=True)), strict=True))
+        for way, times in found.items()
+    }
+
+
+def median(times: Mapping[str, Any], way: str, clock: str = "device") -> float:
+    """Median of what :func:`compare` found for a way."""
+    return float(times[way][clock][1])
+
+
+def _milliseconds(run: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        elapsed = (time.perf_counter() - start) * 1e3
+        return elapsed, elapsed
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    before.record()
+    run()
+    after.record()
+    launched = (time.perf_counter() - start) * 1e3
+    torch.cuda.synchronize(device)
+    return before.elapsed_time(after), launched
+
+
+def _quartiles(values: tuple[float, ...]) -> list[float]:
+    return [round(value, 5) for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
 def ratios(times: dict[str, Any]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Every fault of `smoke/faults.py` injected into the trainer, and what was seen of it.
 
     python -m benchmarks.training.faults --json benchmarks/training/results/faults.json
-    python -m benchmarks.training.fault_page
+    python -m benchmarks.tables
 
 Ten steps instead of the two of the smoke test, so that the record says what each fault looks
 like. Exit 1 where a proof did not turn red, or was red without the fault.
@@ -10,17 +10,15 @@ like. Exit 1 where a proof did not turn red, or was red without the fault.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import re
 import sys
 from array import array
 from pathlib import Path
 from typing import Any
 
+from benchmarks.records import write_record
 from ringproof.cluster import Cluster, ClusterOptions, drop
-from ringproof.files import write_atomically
 from ringproof.logs.training.series import Series
 from ringproof.logs.training.verdict import compare_series
 from smoke.faults import FAULTS, Fault
@@ -31,31 +29,6 @@ STEPS = 10
 LOOSE = 1e-3
 """How far a published parity run of Dynamic CP was from the static one (Megatron-Bridge #6127)."""
 _FOLDERS = re.compile(r"[^\s(]*/(?=(?:torch|ringproof|smoke)/)")
-
-
-def main() -> int:
-    """Run all faults, or those named."""
-    arguments = _arguments()
-    rows, clean = [], {}
-    # What ends ranks comes last: new ones take seconds to start.
-    faults = sorted(FAULTS, key=lambda fault: fault.proof == "hang")
-    with Cluster(3, ClusterOptions(timeout_seconds=120, log_sink=drop)) as cluster:
-        laboratory = Laboratory(cluster, arguments.steps)
-        for fault in faults:
-            if arguments.only and fault.id not in arguments.only:
-                continue
-            sound = laboratory.clean(fault.setup)
-            clean[fault.setup] = {"red": sound.red, "largest": _largest(sound)}
-            rows.append(row_of(fault, laboratory.broken(fault)))
-            print(_line(rows[-1]), flush=True)
-    order = [fault.id for fault in FAULTS]
-    rows.sort(key=lambda row: order.index(row["id"]))
-    if arguments.json:
-        content = _content(rows, clean, arguments.steps)
-        text = json.dumps(content, indent=1) + "\n"
-        write_atomically(Path(arguments.json), text, field="--json")
-    green = not any(run["red"] for run in clean.values())
-    return 0 if green and all(row["detected"] for row in rows) else 1
 
 
 def row_of(fault: Fault, seen: Observed) -> dict[str, Any]:
@@ -136,32 +109,37 @@ def _line(row: dict[str, Any]) -> str:
     return f"{verdict} {row['id']:<34} {', '.join(row['red'])} {row['said'][:60]}"
 
 
-def _content(rows: list[dict[str, Any]], clean: dict[str, Any], steps: int) -> dict[str, Any]:
-    import torch
-
-    return {
-        "steps": steps,
-        "tolerance": TOLERANCE,
-        "loose": LOOSE,
-        "dtype": "float64",
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "backend": "gloo",
-        },
-        "injected": len(rows),
-        "detected": sum(row["detected"] for row in rows),
-        "clean": clean,
-        "faults": rows,
-    }
-
-
-def _arguments() -> argparse.Namespace:
+def main() -> int:
+    """Run all faults, or those named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", nargs="+", default=())
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--json", default="")
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows, clean = {}, {}
+    chosen = [fault for fault in FAULTS if not arguments.only or fault.id in arguments.only]
+    with Cluster(3, ClusterOptions(timeout_seconds=120, log_sink=drop)) as cluster:
+        laboratory = Laboratory(cluster, arguments.steps)
+        # What ends ranks comes last: new ones take seconds to start.
+        for fault in sorted(chosen, key=lambda fault: fault.proof == "hang"):
+            sound = laboratory.clean(fault.setup)
+            clean[fault.setup] = {"red": sound.red, "largest": _largest(sound)}
+            rows[fault.id] = row_of(fault, laboratory.broken(fault))
+            print(_line(rows[fault.id]), flush=True)
+    found = [rows[fault.id] for fault in chosen]
+    record = {
+        "steps": arguments.steps,
+        "tolerance": TOLERANCE,
+        "loose": LOOSE,
+        "dtype": "float64",
+        "injected": len(found),
+        "detected": sum(row["detected"] for row in found),
+        "clean": clean,
+        "faults": found,
+    }
+    write_record(arguments.json, record)
+    green = not any(run["red"] for run in clean.values())
+    return 0 if green and record["detected"] == record["injected"] else 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ gets: the refusal by name, and what a device would have computed in silence.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import dropout
 
 from checks.graphs.captures import Seen, compared, equal, graph, refusal, results, tensor
@@ -275,3 +277,31 @@ def test_dropout_needs_a_registered_generator(alone: ContextParallelGroup) -> No
     assert "a generator that is not registered with the graph" in seen.said
     with pytest.raises(InputError, match="state of a random generator was set before"):
         graph(partial(under_a_tracker, state=torch.get_rng_state()), tensor(64))
+
+
+def test_a_registered_buffer_that_moves_dangles(alone: ContextParallelGroup) -> None:
+    """Expandable segments: what NCCL registered at capture may be mapped elsewhere later."""
+    registered = tensor(4, seed=1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        gathered = torch.empty_like(registered)
+        dist.all_gather([gathered], registered, group=alone.flat)
+        return x * gathered
+
+    graphed = graph(function, tensor(4, grad=True))
+    silent = graph(function, tensor(4, grad=True), backend=FAITHFUL)
+    given = [tensor(4, seed=2, grad=True)]
+    registered.mul_(2)
+    assert equal(results(graphed, given), results(function, given))
+    registered.data = registered.data.clone()
+    said, deadline = "", time.monotonic() + 5
+    while not said and time.monotonic() < deadline:
+        # A thread of gloo lets the old memory go some time after its collective has answered.
+        time.sleep(0.01)
+        said = refusal(lambda: graphed(given[0]))
+    assert re.search(
+        r"dangling address: `registered` float64 \[4\], first used at "
+        r"graphs/test_pitfalls.py:\d+, was freed or moved after the capture",
+        said,
+    )
+    assert not all(one.isfinite().all() for one in results(silent, given))

@@ -1,33 +1,40 @@
-"""The pages about the trainer and its faults say what was recorded."""
+"""The pages about the trainer, its faults and its graphs say what was recorded."""
 
 from __future__ import annotations
 
-import copy
-import json
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.training import fault_page, tables
+from benchmarks import tables
+from benchmarks.graphs import parity
 from ringproof.cli.main import app
 from smoke.faults import FAULTS
 from smoke.training_matrix import PRESETS, SPREADS, TOLERANCE, largest_difference
 
-
-def recorded(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((tables.RESULTS / name).read_text(encoding="utf-8"))
-    return found
+RESULTS = tables.BENCHMARKS / "training" / "results"
 
 
-def test_the_page_has_the_recorded_tables() -> None:
-    text = tables.PAGE.read_text(encoding="utf-8")
-    assert text.count("<!-- table: ") == len(tables.TABLES)
-    assert tables.page(text) == text
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_a_page_has_the_recorded_tables(page: str) -> None:
+    text = (tables.ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert text.count("<!-- table: ") == sum(
+        where == page for where, _, _ in tables.TABLES.values()
+    )
+    assert tables.filled(text) == text, "run: python -m benchmarks.tables"
+
+
+def test_a_page_with_another_record_is_another_page() -> None:
+    """Negative control."""
+    text = (tables.ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    other = tables.read_record("training/results/faults.json")
+    other["faults"][0].update(red=[], detected=False)
+    assert tables.filled(text, lambda path: other) != text
 
 
 def test_the_whole_matrix_was_run_and_holds() -> None:
-    result = recorded("matrix.json")
+    result = tables.read_record("training/results/matrix.json")
     found = {(row["spread"], row["preset"], row["mtp"]) for row in result["rows"]}
     assert found == {(s, p, mtp) for s in SPREADS for p in PRESETS for mtp in (0, 1)}
     assert result["tolerance"] == TOLERANCE
@@ -35,7 +42,7 @@ def test_the_whole_matrix_was_run_and_holds() -> None:
 
 
 def test_the_curves_lie_on_each_other() -> None:
-    result = recorded("convergence.json")
+    result = tables.read_record("training/results/convergence.json")
     curves = [
         list(zip(curve["loss"], curve["grad_norm"], strict=True))
         for curve in result["curves"].values()
@@ -48,19 +55,20 @@ def test_the_curves_lie_on_each_other() -> None:
 
 @pytest.mark.parametrize("schedule", ["padded", "dynamic"])
 def test_the_command_for_logs_agrees(schedule: str) -> None:
-    logs = [str(tables.RESULTS / f"convergence-{name}.csv") for name in (schedule, "packed")]
+    logs = [str(RESULTS / f"convergence-{name}.csv") for name in (schedule, "packed")]
     result = CliRunner().invoke(app, ["logs", "parity", *logs, "--tol", str(TOLERANCE)])
     assert result.exit_code == 0, result.output
     assert "over 300 common steps" in result.output
 
 
-def test_a_difference_beyond_the_tolerance_stands_out() -> None:
-    row = {"preset": "p", "mtp": 1, "spread": "s", "ranks": 2, "error": ""}
-    for difference, cell in ((0.0, "| 0 |"), (3e-15, "| 3e-15 |"), (2e-3, "| **2e-03** |")):
-        result = {"tolerance": 1e-9, "rows": [{**row, "difference": difference}]}
-        assert tables.matrix_table(result).endswith(f"| s | 2 {cell}\n")
-    failed = {"tolerance": 1e-9, "rows": [{**row, "difference": None, "error": "rank 1 died"}]}
-    assert "**rank 1 died**" in tables.matrix_table(failed)
+@pytest.mark.parametrize(
+    ("difference", "cell"),
+    [(0.0, "0"), (3e-15, "3e-15"), (2e-3, "**2e-03**"), (None, "**rank 1 died**")],
+)
+def test_a_difference_beyond_the_tolerance_stands_out(difference: float | None, cell: str) -> None:
+    row = {"preset": "p", "mtp": 1, "spread": "s", "ranks": 2, "error": "rank 1 died"}
+    result = {"tolerance": 1e-9, "rows": [{**row, "difference": difference}]}
+    assert tables.matrix_table(result).endswith(f"| s | 2 | {cell} |\n")
 
 
 @pytest.mark.parametrize("wrong", [1.0 + 1e-8, float("nan")])
@@ -70,36 +78,38 @@ def test_one_wrong_step_is_beyond_the_tolerance(wrong: float) -> None:
     assert largest_difference(wanted, wanted) == 0.0
 
 
-@pytest.fixture
-def record() -> dict[str, Any]:
-    return fault_page.read_record()
-
-
-def test_the_page_is_as_recorded(record: dict[str, Any]) -> None:
-    text = fault_page.PAGE.read_text(encoding="utf-8")
-    assert fault_page.page(text, record) == text, "run: python -m benchmarks.training.fault_page"
-    for name, table in fault_page.TABLES.items():
-        assert f"<!-- table: {name} -->\n\n{table(record)}" in text
-
-
-def test_the_record_is_of_every_fault(record: dict[str, Any]) -> None:
-    fields = ("id", "broken", "stands_for", "setup", "proof")
-    recorded = [tuple(row[field] for field in fields) for row in record["faults"]]
-    assert recorded == [tuple(getattr(fault, field) for field in fields) for fault in FAULTS]
-
-
-def test_the_rate_is_counted_from_the_rows(record: dict[str, Any]) -> None:
+def test_the_record_is_of_every_fault() -> None:
+    record = tables.read_record("training/results/faults.json")
     rows = record["faults"]
+    fields = ("id", "broken", "stands_for", "setup", "proof")
+    recorded = [tuple(row[field] for field in fields) for row in rows]
+    assert recorded == [tuple(getattr(fault, field) for field in fields) for fault in FAULTS]
     assert record["injected"] == len(rows)
     assert record["detected"] == sum(row["proof"] in row["red"] for row in rows)
     assert record["detected"] == record["injected"] >= 20
     assert not any(clean["red"] for clean in record["clean"].values())
 
 
-def test_a_fault_that_was_missed_would_stand_out(record: dict[str, Any]) -> None:
-    other = copy.deepcopy(record)
+def test_a_fault_that_was_missed_would_stand_out() -> None:
+    other = tables.read_record("training/results/faults.json")
     other["faults"][0].update(red=[], detected=False)
-    assert f"**{FAULTS[0].proof}: missed**" in fault_page.fault_table(other)
-    assert f"`{FAULTS[0].id}` |" in fault_page.rate_table(other).splitlines()[-1]
-    text = fault_page.PAGE.read_text(encoding="utf-8")
-    assert fault_page.page(text, other) != text
+    assert f"**{FAULTS[0].proof}: missed**" in tables.fault_table(other)
+    assert f"`{FAULTS[0].id}` |" in tables.rate_table(other).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "cell"),
+    [
+        ({"bitwise": False, "difference": 2e-16}, "| **2e-16** |"),
+        ({"finite": False, "difference": None}, "| **not a number** |"),
+        ({"replays": {"1": 3, "2": 0, "4": 5}}, "**never 2**"),
+        ({"eager": 1}, "| **1** |"),
+    ],
+)
+def test_a_training_by_graphs_that_differs_stands_out(change: dict[str, Any], cell: str) -> None:
+    record = tables.read_record("graphs/results/parity.json")
+    row = record["rows"][0]
+    assert cell not in tables.parity_table(record)
+    row.update(change)
+    assert cell in tables.parity_table(record)
+    assert not parity.holds(row)

@@ -1,11 +1,11 @@
-"""Which trainings are compared with and without graphs, and what each rank runs."""
+"""A training by graphs as tests and the benchmark run it on ranks, also with a broken replay."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 from unittest import mock
@@ -19,75 +19,13 @@ from ringproof.reference.graphs.replay import Graphed
 from ringproof.reference.graphs.tape.backend import choose_backend
 from ringproof.reference.model.batch import PackedBatch
 from ringproof.reference.model.static import batch_tensors, load
-from ringproof.reference.training.options import GraphOptions, TrainOptions
+from ringproof.reference.training.options import TrainOptions
 from ringproof.reference.training.records import GraphsRecord, Record, StepRecord
 from ringproof.reference.training.trainer import train
-from smoke.training_matrix import Series, Spread, options_of
+from smoke.training_matrix import Series
 
-WAYS = ("off", "static", "bank")
-"""Packs as they are; packs of capacity; the same packs, replayed."""
 EVERY = 10
 """Steps between two lines of progress."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A training that is compared.
-
-    Args:
-        name: Of the layout, for the table.
-        preset: Of the model.
-        spread: Over ranks; with it the schedule.
-        scope: Of a graph.
-    """
-
-    name: str
-    preset: str
-    spread: Spread
-    scope: str = "layer"
-
-    @property
-    def id(self) -> str:
-        """For ``--only``."""
-        return f"{self.preset}, {self.name}, {self.scope}"
-
-    def options(self, way: str, steps: int) -> TrainOptions:
-        """The run.
-
-        Args:
-            way: One of :data:`WAYS`.
-            steps: How long.
-        """
-        graphs = GraphOptions(graphs=way)
-        if way == "bank":
-            graphs = replace(graphs, graph_backend="tape", graph_scope=self.scope)
-        return replace(options_of(self.preset, self.spread, steps=steps), graphs=graphs)
-
-
-_ONE_TWO_FOUR = MappingProxyType({"forced_sizes": (4, 1, 2)})
-_ONE_TWO = MappingProxyType({"forced_sizes": (2, 1)})
-_ALL_OF_EIGHT = Spread({"cp": 8}, batch={"forced_sizes": (1, 2, 4, 8)})
-_STATIC = Spread({"cp": 4}, batch={"schedule": "packed"})
-_LONG_TAIL = MappingProxyType({"max_sequence_length": 256, "data": "synthetic:mean=64"})
-
-ROWS = (
-    Row("TP 2 x PP 1", "qwen3-tiny", Spread({"tp": 2, "cp": 4}, batch=_ONE_TWO_FOUR)),
-    Row("TP 2 x PP 2", "qwen3-tiny", Spread({"tp": 2, "pp": 2, "cp": 2}, batch=_ONE_TWO)),
-    Row("PP 2 x VPP 2", "qwen3-tiny", Spread({"pp": 2, "cp": 4}, {"vpp": 2}, _ONE_TWO_FOUR)),
-    Row("CP 1, 2, 4, 8", "moonlight-tiny", _ALL_OF_EIGHT, "attn"),
-    Row("CP 1, 2, 4, 8", "moonlight-tiny", _ALL_OF_EIGHT, "router"),
-    Row("static CP 4", "qwen3-tiny", _STATIC),
-    Row("static CP 4", "moonlight-tiny", _STATIC, "attn"),
-    Row("planned on 4", "qwen3-tiny", Spread({"cp": 4}, batch=_LONG_TAIL)),
-    Row(
-        "recompute",
-        "qwen3-tiny",
-        Spread({"cp": 4}, batch=_ONE_TWO_FOUR, model={"recompute": True}),
-    ),
-    Row("TP 2", "nemotron-h-tiny", Spread({"tp": 2, "cp": 2}, batch=_ONE_TWO)),
-)
-CONTROL = Row("CP 4", "qwen3-tiny", Spread({"cp": 4}, batch=_ONE_TWO_FOUR))
-"""What the negative controls break."""
 
 
 @dataclass

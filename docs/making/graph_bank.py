@@ -1,8 +1,8 @@
-"""Draws a graph bank from one that ran; ``python -m benchmarks.graphs.bank_picture``.
+"""Draws a graph bank from one that ran; ``python -m docs.making.graph_bank``.
 
 The entries are those that the first pipeline stage of a training captured, and the replays those
 of its first step: no picture of another bank than the one that is there.
-`smoke/test_graph_parity.py` fails when the picture is out of date.
+`smoke/test_graph_benchmarks.py` fails when the picture is out of date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ringproof.reference.training.options import GraphOptions, TrainOptions
 from ringproof.reference.training.trainer import train
 from smoke.training_matrix import Spread, options_of
 
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "graphs-bank.svg"
+PICTURE = Path(__file__).parents[1] / "images" / "graphs-bank.svg"
 SPREAD = Spread({"pp": 2, "cp": 4}, batch={"forced_sizes": (4, 1, 2, 2, 4, 1)})
 COLOURS = {4: "c0", 2: "c1", 1: "c2"}
 """Styles of `Drawing`, by CP size."""

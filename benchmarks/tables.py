@@ -1,0 +1,271 @@
+"""Tables of pages, made from the records of benchmarks: ``python -m benchmarks.tables``.
+
+A page has a table between ``<!-- table: NAME -->`` and ``<!-- end -->``. A check compares the
+pages with the records, so that neither can change alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ringproof.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LONGEST = 140
+"""Characters of a message that a table shows."""
+
+Record = Mapping[str, Any]
+
+
+def parity_table(record: Record) -> str:
+    """Each training by graphs against the same without."""
+    head = (
+        *("model", "layout", "scope", "ranks", "largest difference"),
+        *("microbatches replayed, by CP size", "eager", "seconds eager", "seconds replayed"),
+        "against unpadded packs",
+    )
+    return _table(head, map(_parity_cells, record["rows"]))
+
+
+def _parity_cells(row: Record) -> tuple[str, ...]:
+    never = [size for size in row["sizes"] if not row["replays"].get(str(size))]
+    replays = ", ".join(f"{size}: {count:,}" for size, count in row["replays"].items())
+    return (
+        row["preset"],
+        _layout(row),
+        row["scope"],
+        str(row["ranks"]),
+        "0" if row["bitwise"] and row["finite"] else f"**{_difference(row['difference'])}**",
+        f"{replays}; **never {', '.join(map(str, never))}**" if never else replays,
+        f"**{row['eager']}**" if row["eager"] else "0",
+        f"{row['seconds']['static']:.0f}",
+        f"{row['seconds']['bank']:.0f}",
+        f"{row['off_difference']:.0e}",
+    )
+
+
+def control_table(record: Record) -> str:
+    """What the same comparison says where a replay is broken."""
+    head = ("what is broken", "largest difference", "first in step", "loss, first to last step")
+    rows = (
+        (
+            control["broken"],
+            _difference(control["difference"]),
+            str(control["first_step"]) if control["seen"] else "**not seen**",
+            " to ".join(f"{loss:.2f}" for loss in control["losses"]),
+        )
+        for control in record["controls"]
+    )
+    return _table(head, rows)
+
+
+def memory_table(record: Record) -> str:
+    """What was captured, and the memory that it holds."""
+    head = (
+        *("model", "layout", "scope", "slots", "entries a rank", "captured in"),
+        *("MiB of an entry, by CP size", "MiB of a rank"),
+    )
+    return _table(head, map(_memory_cells, record["rows"]))
+
+
+def _memory_cells(row: Record) -> tuple[str, ...]:
+    graphs = row["graphs"]
+    held = (f"{size}: {_mebibytes(of['per_entry'])}" for size, of in graphs["memory"].items())
+    return (
+        row["preset"],
+        _layout(row),
+        row["scope"],
+        str(graphs["slots"]),
+        str(graphs["entries_of_rank"]),
+        f"{graphs['capture_seconds']:.1f} s",
+        ", ".join(held),
+        _mebibytes(graphs["total"]),
+    )
+
+
+def matrix_table(record: Record) -> str:
+    """Largest relative difference of every layout, a column for each model."""
+    rows = record["rows"]
+    models = list(dict.fromkeys((row["preset"], row["mtp"]) for row in rows))
+    names = [f"{preset}{f' +MTP {mtp}' if mtp else ''}" for preset, mtp in models]
+    cells = {(row["spread"], row["preset"], row["mtp"]): row for row in rows}
+    ranks = {row["spread"]: str(row["ranks"]) for row in rows}
+
+    def cell(row: Record) -> str:
+        found = row["difference"]
+        if found is None:
+            return f"**{row['error'] or 'not a number'}**"
+        text = f"{found:.0e}" if found else "0"
+        return text if found <= record["tolerance"] else f"**{text}**"
+
+    return _table(
+        ("layout", "ranks", *names),
+        ((name, ranks[name], *(cell(cells[(name, *model)]) for model in models)) for name in ranks),
+    )
+
+
+def schedule_table(record: Record) -> str:
+    """What each schedule costs."""
+    head = ("schedule", "tokens/s", "rounds from to", "padding share", "mean CP size")
+    rows = (
+        (
+            name,
+            f"{record['speed'][name]['tokens_per_second']:,.0f}",
+            f"{record['speed'][name]['slowest']:,.0f} to {record['speed'][name]['fastest']:,.0f}",
+            f"{curve['padding_fraction']:.1%}",
+            f"{curve['mean_cp_size']:.2f}",
+            f"{curve['microbatches']:.1f}",
+        )
+        for name, curve in record["curves"].items()
+    )
+    return _table((*head, "microbatches"), rows)
+
+
+def rate_table(record: Record) -> str:
+    """How many faults each check sees, the weakest first; the first four look at a training."""
+    faults = record["faults"]
+    trained = [row for row in faults if row["falls"] is not None]
+    steps, loose = record["steps"], f"{record['loose']:.0e}".replace("e-0", "e-")
+    checks: tuple[tuple[str, Sequence[Record], Callable[[Record], bool]], ...] = (
+        (f"the loss is a number and falls within {steps} steps", trained, lambda r: not r["falls"]),
+        (f"the loss is that of one rank within {loose}", trained, lambda r: not r["close"]),
+        ("the loss is that of one rank within 1e-9", trained, lambda r: bool(r["loss"])),
+        (
+            "loss and gradient norm are those of one rank within 1e-9",
+            trained,
+            lambda r: bool(r["loss"] or r["grad_norm"]),
+        ),
+        ("all proofs", faults, lambda r: r["detected"]),
+    )
+    rows = []
+    for name, met, sees in checks:
+        missed = [row["id"] for row in met if not sees(row)]
+        shown = ", ".join(f"`{name}`" for name in missed) if len(missed) <= 4 else str(len(missed))
+        rows.append((name, str(len(met)), str(len(met) - len(missed)), shown or "none"))
+    return _table(("check", "faults", "seen", "missed"), rows)
+
+
+def fault_table(record: Record) -> str:
+    """Every fault: what is broken, what it looks like, what sees it."""
+    head = (
+        *("fault", "what is broken", "stands for", "proof that turns red", "what it looks like"),
+        "loss falls anyway",
+    )
+    rows = (
+        (
+            f"`{row['id']}`",
+            row["broken"],
+            row["stands_for"],
+            row["proof"] if row["detected"] else f"**{row['proof']}: missed**",
+            _symptom(row),
+            {None: "", True: "yes", False: "no"}[row["falls"]],
+        )
+        for row in record["faults"]
+    )
+    return _table(head, rows)
+
+
+def _symptom(row: Record) -> str:
+    """What a fault looks like, in a few words."""
+    if row["said"]:
+        text = row["said"].split("; every")[0].split(" (got")[0]
+        return f"stops: {text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
+    if row["problem"]:
+        return str(row["problem"])
+    if row["proof"] == "evaluation":
+        return f"evaluation {row['evaluation']:.0e} off, training as it should be"
+    if row["proof"] == "checkpoint":
+        return f"the resumed loss is up to {row['resumed']:.0e} off"
+    both = (("loss", row["loss"]), ("norm", row["grad_norm"]))
+    return "; ".join(f"{name} {_course(found)}" for name, found in both if found)
+
+
+def _course(found: Record) -> str:
+    """How a quantity goes off, and how far."""
+    if found["there"] is None:
+        return f"is NaN from step {found['first']}"
+    kind = {"jump": " (jump)", "drift": " (drift)"}.get(found["kind"], "")
+    then = "then NaN" if found["largest"] is None else f"at most {found['largest']:.0e}"
+    return f"{found['there']:.0e} off in step {found['first']}{kind}, {then}"
+
+
+def setup_table(record: Record) -> str:
+    """The same runs without a fault."""
+    rows = []
+    for name, clean in record["clean"].items():
+        count = sum(row["setup"] == name for row in record["faults"])
+        difference = "only planned" if name.startswith("plans") else f"{clean['largest']:.0e}"
+        said = f"**red: {', '.join(clean['red'])}**" if clean["red"] else difference
+        rows.append((name, str(count), said))
+    return _table(("run", "faults", "largest difference without a fault"), rows)
+
+
+def _layout(row: Record) -> str:
+    """The name of a layout, with the CP sizes where the name does not have them."""
+    sizes = ", ".join(map(str, row["sizes"]))
+    return row["name"] if "CP" in row["name"] else f"{row['name']}, CP {sizes}"
+
+
+def _difference(value: float | None) -> str:
+    return "not a number" if value is None else f"{value:.0e}"
+
+
+def _mebibytes(count: float) -> str:
+    return f"{count / 2**20:.2f}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+TABLES: Mapping[str, tuple[str, str, Callable[[Record], str]]] = MappingProxyType(
+    {
+        "parity": ("graphs.md", "graphs/results/parity.json", parity_table),
+        "controls": ("graphs.md", "graphs/results/parity.json", control_table),
+        "memory": ("graphs.md", "graphs/results/parity.json", memory_table),
+        "matrix": ("training.md", "training/results/matrix.json", matrix_table),
+        "schedules": ("training.md", "training/results/convergence.json", schedule_table),
+        "rates": ("faults.md", "training/results/faults.json", rate_table),
+        "faults": ("faults.md", "training/results/faults.json", fault_table),
+        "setups": ("faults.md", "training/results/faults.json", setup_table),
+    }
+)
+"""Page in ``docs``, record, and what makes the table, by its name."""
+PAGES = tuple(dict.fromkeys(page for page, _, _ in TABLES.values()))
+
+
+def read_record(path: str) -> dict[str, Any]:
+    """Read a record of a benchmark by its path below ``benchmarks``."""
+    content: dict[str, Any] = json.loads((BENCHMARKS / path).read_text(encoding="utf-8"))
+    return content
+
+
+def filled(text: str, read: Callable[[str], Record] = read_record) -> str:
+    """Return a page with every table as the records have it."""
+
+    def block(found: re.Match[str]) -> str:
+        _, path, make = TABLES[found[2]]
+        return f"{found[1]}\n{make(read(path))}\n{found[3]}"
+
+    return _BLOCK.sub(block, text)
+
+
+def main() -> int:
+    """Rewrite the pages."""
+    for page in PAGES:
+        path = ROOT / "docs" / page
+        write_atomically(path, filled(path.read_text(encoding="utf-8")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
