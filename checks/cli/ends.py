@@ -90,10 +90,6 @@ COMMANDS = (
     ),
     Command(("logs", "diagnose", "a", "b", "--json", "out.json"), ("out.json",)),
     Command(
-        ("logs", "watch", "a", "--once", "--json", "out.json", "--html", "out.html"),
-        ("out.json", "out.html"),
-    ),
-    Command(
         ("plan", "sweep", "--lengths", "lognormal:mean=1024,sigma=1.5,max=65536,n=20000",
          "--ranks", "64", "--max-tokens-per-rank", "8192", "--json", "out.json"),
         ("out.json",),

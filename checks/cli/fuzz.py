@@ -43,8 +43,6 @@ ALWAYS = {
     "upstream": ("--skills", SKILLS),
 }
 """Options with which a command gets beyond its first refusal, in half of its runs."""
-ENDS = {("logs", "watch"): ("--timeout", "0.5")}
-"""Options that end a command that waits; they stand last and so count."""
 
 
 def leaves(found: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -74,7 +72,6 @@ def words_of(dice: random.Random, name: tuple[str, ...], found: Any) -> list[str
         words.append(dice.choice(option.opts))
         if not option.is_flag:
             words.append(drawn(dice, option))
-    words += ENDS.get(name, ())
     for one in found.params:
         if one.param_type_name == "argument" and (one.required or dice.random() < 0.5):
             behind.append(drawn(dice, one))

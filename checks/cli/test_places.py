@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ringproof.cli.main import app
 from ringproof.cli.places import FILES
 from ringproof.errors import InputError
-from ringproof.holding import held_folder, held_replaced
+from ringproof.holding import held_folder
 
 LOG = "iteration 1/ 1 | lm loss: 1.0 | grad norm: 1.0 |\n"
 
@@ -119,14 +119,3 @@ def test_a_second_import_into_a_folder_is_refused(files: Path) -> None:
         assert "--output: process" in refused("card", "import", "skill", "--output", "out")
     done = CliRunner().invoke(app, ["card", "import", "skill", "--output", "out"])
     assert done.exit_code == 0, done.output
-
-
-@pytest.mark.parametrize("option", ["--html", "--json"])
-def test_a_second_watch_that_writes_there_is_refused(files: Path, option: str) -> None:
-    (files / "run.log").write_text(LOG)
-    with held_replaced(files / "out", option):
-        assert f"{option}: process" in refused("logs", "watch", "run.log", option, "out", "--once")
-    done = CliRunner().invoke(app, ["logs", "watch", "run.log", option, "out", "--once"])
-    assert done.exit_code == 0, done.output
-    assert (files / "out").stat().st_size
-    assert not list(files.glob(".*"))

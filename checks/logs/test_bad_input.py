@@ -43,17 +43,6 @@ CASES = {
     f"parity {TWO} --series loss,": "--series: not a list of names",
     f"parity {TWO} --png -": "--png: is a picture",
     f"parity {TWO} --html no/x": "--html: cannot be written",
-    "watch missing --once": "LOG: no such file",
-    "watch . --once": "LOG: is not a file that grows",
-    "watch a.jsonl a.jsonl": "LOG: is named twice",
-    "watch a.jsonl --once --until-step 3": "--once: does not wait",
-    "watch a.jsonl --once --timeout 3": "--once: does not wait",
-    "watch a.jsonl --stalled 0": "--stalled: not a time in seconds",
-    "watch a.jsonl --timeout nan": "--timeout: not a time in seconds",
-    "watch a.jsonl --until-step 0": "--until-step: not a step",
-    "watch a.jsonl --columns x": "--columns: not NAME=COLUMN",
-    "watch prose --once": "LOG: no training steps found",
-    "watch table --once": "LOG: loss could be",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from ringproof.cli import logs_plots, logs_watch
+from ringproof.cli import logs_plots
 from ringproof.cli.options import JsonOption
 from ringproof.cli.output import write_result, write_text
 from ringproof.errors import InputError, check_name
@@ -24,6 +24,15 @@ from ringproof.logs.training.verdict import compare_logs
 from ringproof.logs.verdict import parse_expectation
 
 app = typer.Typer(help="Read what the logs of a run prove.", no_args_is_help=True)
+
+_Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=COLUMN,...",
+        help="Names in the files, such as step=iter,loss=train/loss. A | separates names of "
+        "which the first that a file has counts.",
+    ),
+]
 
 
 def _stdin() -> BinaryIO | None:
@@ -129,7 +138,7 @@ def parity(
         str | None,
         typer.Option(metavar="NAMES", help="Quantities to compare. [default: loss,grad_norm]"),
     ] = None,
-    columns: logs_watch.ColumnsOption = None,
+    columns: _Columns = None,
     format_name: Annotated[
         str | None,
         typer.Option("--log-format", help="jsonl, megatron or csv. [default: recognised]"),
@@ -170,6 +179,3 @@ def parity(
         logs_plots.write_picture(result, png)
     data, lines = parity_report.as_json(result), parity_report.as_text(result)
     _show(data, lines, json_path, good=result.within, silent=html == STDIN)
-
-
-app.command(epilog=logs_watch.EXAMPLE)(logs_watch.watch)

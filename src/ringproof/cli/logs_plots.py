@@ -1,6 +1,6 @@
-"""Curves of training logs: the HTML pages of ``parity`` and ``watch``, and the PNG of ``parity``.
+"""The curves of two training logs as an HTML page and as a PNG.
 
-The pages need nothing but the file itself: their curves are SVG.
+The page needs nothing but the file itself: its curves are SVG.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ringproof.cli.logs_watch_plot import TITLES, finding_line, plottable, step_line
 from ringproof.cli.page import asset, embedded, rendered
 from ringproof.errors import InputError
 from ringproof.files import write_atomically
 from ringproof.findings.printable import showable
 from ringproof.logs.training.report import COLUMNS, described, headline, remarks, rows
 from ringproof.logs.training.verdict import Comparison, SeriesComparison
-from ringproof.logs.watching.watch import Point, Watch
 
 BUCKETS = 240
 """Parts of the steps; of each the extremes of both series and the largest difference are drawn."""
@@ -29,13 +27,11 @@ _LEFT, _WIDTH = 84, 1000
 _RIGHT, _TOP, _VALUES, _GAP, _DIFFERENCE, _BOTTOM = 36, 8, 220, 30, 150, 40
 _LOW = _TOP + _VALUES + _GAP
 _BASE = _LOW + _DIFFERENCE
-_WATCHED = 200
-"""Height of a curve of a watched log."""
 _ZERO = 20
 """Height of the strip below all decades, in which differences of 0 stand."""
 _MAX_DECADES = 6
 _DOTS = 120
-"""Up to this many points each gets a dot (half of it in a watched log), which a line would hide."""
+"""Up to this many points each gets a dot which a line would hide."""
 
 _A, _B, _D, _MARK = "#3b6fd4", "#e07a1f", "#7a4fb5", "#c03030"
 
@@ -182,62 +178,6 @@ def _path(places: Iterable[_Place | None]) -> str:
         path += f"{move}{place[0]:.1f} {place[1]:.1f}" if place else ""
         move = "L" if place else "M"
     return path
-
-
-def watch_page(watch: Watch, names: Sequence[str], refresh: int | None) -> str:
-    """Return the text of the page of a watched run.
-
-    Args:
-        names: Files that are watched.
-        refresh: Seconds after which a browser loads the page again; ``None`` once the run is no
-            longer watched.
-    """
-    counts = watch.cp_counts
-    largest = max(counts.values(), default=1)
-    return rendered(
-        "watch.html",
-        title=showable(f"Training log: {step_line(watch).partition('  ')[0]}", 400),
-        finite=watch.not_finite is None,
-        style=asset("parity.css") + asset("watch.css"),
-        refresh=refresh,
-        names=[showable(name, 400) for name in names],
-        said=step_line(watch),
-        findings=list(map(finding_line, watch.findings)),
-        panels=[
-            _panel(title, watch.curves[name].points)
-            for name, title in TITLES.items()
-            if name in watch.curves and plottable(watch.curves[name].points)
-        ],
-        counted=watch.cp_counted,
-        bars=[(size, count, 100 * count / largest) for size, count in counts.items()],
-    )
-
-
-def _panel(title: str, points: Sequence[Point]) -> dict[str, Any]:
-    """Return what the template draws of one curve, in the units of its SVG."""
-    known = [point for point in points if math.isfinite(point.low)]
-    x, steps = _across(points[0].first, points[-1].last)
-    ends = [value for point in known for value in (point.low, point.high)]
-    y, levels = _upwards(ends, _TOP, _WATCHED)
-    places: list[_Place | None] = []
-    for point in points:
-        if not math.isfinite(point.low):
-            places.append(None)
-            continue
-        values = (point.low, point.high) if point.high > point.low else (point.low,)
-        places += [(x((point.first + point.last) / 2), y(value)) for value in values]
-    many = len(points) > _DOTS // 2
-    return {
-        "name": title,
-        "size": (_LEFT + _WIDTH + _RIGHT, _TOP + _WATCHED + _BOTTOM),
-        "frame": (_LEFT, _TOP, _WIDTH, _WATCHED),
-        "path": _path(places),
-        "dots": [] if many else [(x((p.first + p.last) / 2), y(p.high)) for p in known],
-        "steps": steps,
-        "levels": levels,
-        "gaps": [x(point.first) for point in points if not math.isfinite(point.low)],
-        "joined": any(point.count > 1 for point in points),
-    }
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -8,11 +8,10 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ringproof.errors import InputError
-from ringproof.holding import held_file, held_folder, held_replaced
+from ringproof.holding import held_file, held_folder
 
 FILES = (
     "--json", "--html", "--png", "--sarif", "--log", "--rank-log", "--output", "--slurm",
@@ -21,8 +20,6 @@ FILES = (
 """Options of all commands that name a file to write."""
 GROWING = ("--log", "--rank-log")
 """Those of `FILES` that are written while the command runs; the others are written at its end."""
-REPLACED = MappingProxyType({"watch": ("--json", "--html")})
-"""Those of `FILES` that a command replaces while it runs, by the command's name."""
 FOLDERS = ("--save", "--out", "--record", "--keep")
 """Options of all commands that name a folder to write in; and ``--output`` where it is one."""
 STANDARD_OUTPUT = "-"
@@ -39,7 +36,6 @@ def guard(command: Any) -> None:
     named = [item for item in command.params if item.opts[0] in (*FILES, *FOLDERS)]
     options = {item.name: item.opts[0] for item in named}
     folders = {item.opts[0] for item in named if item.opts[0] in FOLDERS or item.metavar == "DIR"}
-    replaced = REPLACED.get(command.name, ())
     run = command.callback
     if run is None or not options:
         return
@@ -49,23 +45,19 @@ def guard(command: Any) -> None:
         places = {option: str(given[name]) for name, option in options.items() if given.get(name)}
         files = {option: place for option, place in places.items() if option not in folders}
         check_outputs(files, [value for name, value in given.items() if name not in options])
-        with _held(places, folders, replaced):
+        with _held(places, folders):
             return run(*arguments, **given)
 
     command.callback = checked
 
 
 @contextlib.contextmanager
-def _held(
-    places: Mapping[str, str], folders: Collection[str], replaced: Collection[str]
-) -> Iterator[None]:
+def _held(places: Mapping[str, str], folders: Collection[str]) -> Iterator[None]:
     """Hold what is written while the command runs; of the ranks of a launcher, the first does."""
     with contextlib.ExitStack() as stack:
         for option, place in places.items() if os.environ.get("RANK", "0") == "0" else ():
             if option in folders:
                 stack.enter_context(held_folder(Path(place), option))
-            elif place != STANDARD_OUTPUT and option in replaced:
-                stack.enter_context(held_replaced(Path(place), option))
             elif place != STANDARD_OUTPUT and option in GROWING:
                 stack.enter_context(held_file(Path(place), option))
         yield

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 
 class RunFinding(NamedTuple):
-    """Something that speaks against a run: its kind, a sentence, and the step where it was seen."""
+    """Something that speaks against a run: its kind, and a sentence."""
 
     code: str
     text: str
-    step: int = 0

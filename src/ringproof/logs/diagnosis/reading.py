@@ -19,6 +19,7 @@ from typing import Any
 
 from ringproof.logs.lines import Line, OpenLog, Scan
 from ringproof.logs.parsing import parse_nccl
+from ringproof.logs.training.log import CurveReader
 
 _ENGINE = b"Running with config="
 CERTAIN = (b"Traceback (most recent", b"Watchdog caught", b"Root Cause (first", b"(exitcode: -")
@@ -185,11 +186,13 @@ class LogReader(Scan):
         head: Bytes of the log that were read already.
 
     Attributes:
+        curves: The curves of loss and gradient norm that the log shows.
         repeated: Number of each line of Transformer Engine, of which only the first is read.
     """
 
     def __init__(self, log: OpenLog, head: bytes = b"") -> None:
         super().__init__(log, ALWAYS + WEAK + EARLY, head)
+        self.curves = CurveReader()
         self.repeated: Counter[bytes] = Counter()
         self._name = log.path
         self._iteration: int | None = None
@@ -219,6 +222,7 @@ class LogReader(Scan):
         self._searched = 0
         yield from super().search(data, end)
         self._iteration = self.iteration
+        self.curves.take(data, end)
 
     def places(self, data: bytes, end: int) -> list[int]:
         """Return where in ``data[:end]`` the needles and counts of NaN are, in order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from ringproof.errors import printable
@@ -11,6 +12,7 @@ from ringproof.logs.diagnosis.index import Symptom
 from ringproof.logs.diagnosis.reading import CUT, MOST_SHOWN
 from ringproof.logs.diagnosis.recorder import DumpedGroup, explained, rank_text
 from ringproof.logs.diagnosis.verdict import Diagnosis, SharedError
+from ringproof.logs.training.curves import curve_line
 from ringproof.reference.topology.census_line import format_ranks
 
 VERSION = 1
@@ -63,6 +65,8 @@ def as_text(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"follow-up: {_count(after)}: {title(after)}, first at {_place(after)}"
     for past in diagnosis.earlier[:_MOST_LINES]:
         yield f"earlier, training went on: {names(past.who)}: {title(past)}, {_place(past)}"
+    for finding in diagnosis.curves:
+        yield f"curve{', training went on' if finding.past else ''}: {curve_line(finding)}"
     yield from (f"note: {printable(note)}" for note in diagnosis.notes)
     yield f"read {diagnosis.logs} logs with {diagnosis.lines:,} lines, and {diagnosis.dumps} dumps"
 
@@ -85,6 +89,9 @@ def _headline(diagnosis: Diagnosis) -> str:
         return _hang_headline(diagnosis.stuck[0])
     if diagnosis.follow_ups:
         return "ranks lost another one, whose own error is in none of these logs"
+    for finding in diagnosis.curves:
+        if not finding.past:
+            return f"no error, but {finding.text} at step {finding.step:,}"
     return "nothing found"
 
 
@@ -155,6 +162,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for one in diagnosis.stuck
         ],
+        "curves": [asdict(one) for one in diagnosis.curves],
         "without_timeout": diagnosis.missing,
         "notes": diagnosis.notes,
         "read": {"logs": diagnosis.logs, "lines": diagnosis.lines, "dumps": diagnosis.dumps},

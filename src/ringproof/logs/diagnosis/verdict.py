@@ -32,6 +32,7 @@ from ringproof.logs.parsing import (
     parse_configuration,
     parse_engine,
 )
+from ringproof.logs.training.curves import CurveFinding
 
 MOST_FINDINGS = 500
 MOST_SEEN = 4096
@@ -88,6 +89,7 @@ class Diagnosis:
             the first line of each.
         stuck: Groups that wait, by the dumps of the flight recorder.
         hang: What the first of these groups suggests.
+        curves: What is conspicuous in the curves of loss and gradient norm.
         logs, dumps, lines: Number of files of each kind, and of lines in logs.
     """
 
@@ -101,6 +103,7 @@ class Diagnosis:
     engine_lines: tuple[str, ...]
     stuck: tuple[DumpedGroup, ...]
     hang: Symptom | None
+    curves: tuple[CurveFinding, ...]
     logs: int
     dumps: int
     lines: int
@@ -109,7 +112,8 @@ class Diagnosis:
     @property
     def found(self) -> bool:
         """Whether anything explains a failure."""
-        return bool(self.cause or self.follow_ups or self.silent or self.stuck)
+        live = [one for one in self.curves if not one.past]
+        return bool(self.cause or self.follow_ups or self.silent or self.stuck or live)
 
 
 def diagnose(
@@ -152,6 +156,7 @@ class ErrorTable:
         self._roots: set[str] = set()
         self._unknown: dict[str, tuple[str, ...]] = {}
         self._full = False
+        self._curves: dict[CurveFinding, None] = {}  # logs of several ranks may show the same
         self._known = lru_cache(MOST_SEEN)(self._identified)
 
     def read(self, log: OpenLog, head: bytes) -> None:
@@ -177,6 +182,7 @@ class ErrorTable:
             engine = parse_engine(tail.decode("utf-8", errors="replace"))
             if engine is not None:
                 self._engine[engine] += count - 1
+        self._curves.update(dict.fromkeys(log.curves.findings()))
         if log.iteration is not None:
             self._final[path] = log.iteration
         self._lines += log.lines
@@ -268,6 +274,7 @@ class ErrorTable:
             engine_lines=tuple(sorted(self._engine_lines.values())[:_MOST_LINES]),
             stuck=tuple(stuck),
             hang=self.index.find(TIMEOUT, stuck[0].description) if stuck else None,
+            curves=tuple(self._curves),
             logs=len(self._files),
             dumps=len(self._dumps),
             lines=self._lines,

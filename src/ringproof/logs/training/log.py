@@ -45,9 +45,11 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json
 
 from ringproof.logs.lines import Origin, opened
+from ringproof.logs.training.curves import CurveFinding, judge_curves
 from ringproof.logs.training.series import (
     EVALUATION,
     GRAD_NORM,
+    JUDGED,
     LOSS,
     STEP,
     Columns,
@@ -73,6 +75,8 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 # What begins a line of Megatron-LM's training_log (megatron/training/training.py) and of
 # Megatron-Bridge's (training/utils/train_utils.py); the same in all releases read.
 ITERATION = re.compile(rb"\biteration +([0-9]{1,15})/ *[0-9]{1,15} +\|")
+_ITERATION_LINE = re.compile(ITERATION.pattern + rb"[^\r\n]*")
+_JSON_LINE = re.compile(rb'(?m)^\{"[^\r\n]*loss[^\r\n]*')
 
 
 def recognised(head: list[bytes]) -> str:
@@ -398,6 +402,31 @@ class TableReader(Reader):
         return self._source.refused(problem, f"name it: --columns '{wanted}=COLUMN'")
 
 
+class CurveReader:
+    """Collects loss and gradient norm from a text log, in which any other lines may stand."""
+
+    def __init__(self) -> None:
+        self._megatron, self._json = MegatronReader(Columns()), JsonReader(Columns())
+
+    def take(self, data: bytes, end: int) -> None:
+        """Take the lines of ``data[:end]`` that show a training step."""
+        for line in _ITERATION_LINE.finditer(data, 0, end):
+            self._megatron.take(line[0])
+        # The expression alone would try every line; most logs have no such line at all.
+        if data.startswith(b'{"') or data.find(b'\n{"', 0, end) >= 0:
+            for line in _JSON_LINE.finditer(data, 0, end):
+                self._json.take(line[0])
+
+    def findings(self) -> tuple[CurveFinding, ...]:
+        """Return what is conspicuous in the curves."""
+        found = {name: one.by_step() for name, one in self._json.series.items()}
+        for name, one in self._megatron.series.items():
+            found[name] |= one.by_step()
+        for step in self._megatron.without_loss:  # no line had one
+            found[LOSS][step] = math.nan
+        return judge_curves(found[LOSS], found[GRAD_NORM])
+
+
 def reader_of(format_name: str, columns: Columns, source: Origin) -> Reader:
     """Return the reader of a format."""
     if format_name == CSV:
@@ -423,6 +452,11 @@ class TrainingLog:
     averaged: bool
     names: tuple[str, ...]
     notes: tuple[str, ...]
+
+    def curve_findings(self) -> tuple[CurveFinding, ...]:
+        """Return what is conspicuous in its curves."""
+        curves = [self.series[name].by_step() if name in self.series else {} for name in JUDGED]
+        return judge_curves(*curves)
 
 
 def read_log(

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ringproof.findings.printable import showable
+from ringproof.logs.training.curves import curve_line
 from ringproof.logs.training.log import TrainingLog
 from ringproof.logs.training.series import EXACT_DIGITS, GRAD_NORM, LOSS
 from ringproof.logs.training.verdict import (
@@ -79,6 +80,7 @@ def described(log: TrainingLog) -> str:
 def remarks(result: Comparison) -> Iterator[tuple[str, str]]:
     """Findings and cautions, each with the word that begins it."""
     yield from (("finding", showable(text, 400)) for text in readings(result))
+    yield from (("curve", f"{role}: {curve_line(one)}") for role, one in result.curves)
     yield from (("caution", showable(text, 400)) for text in cautions(result))
 
 
@@ -267,6 +269,10 @@ def as_json(result: Comparison) -> dict[str, Any]:
         "first_divergence": decides.first and asdict(decides.first),
         "series": {one.name: _series(one) for one in result.series},
         "readings": list(readings(result)),
+        "curves": {
+            log.role: [asdict(one) for role, one in result.curves if role == log.role]
+            for log in (result.a, result.b)
+        },
         "cautions": list(cautions(result)),
         "a": _log(result.a),
         "b": _log(result.b),

@@ -26,10 +26,6 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         LOSS: ("loss", "lm loss", "train_loss", "train/loss", "training_loss"),
         GRAD_NORM: ("grad_norm", "train/grad_norm", "gradient_norm", "global_grad_norm"),
         EVALUATION: ("validation loss", "val_loss", "eval_loss", "eval/loss"),
-        "step_seconds": ("step_seconds", "step_time", "iteration_time", "seconds_per_step"),
-        "step_milliseconds": ("elapsed time per iteration (ms)", "step_ms", "step_time_ms"),
-        "tokens_per_second": ("tokens_per_second", "tokens_per_sec", "tokens/s", "tps"),
-        "tflops_per_gpu": ("throughput per GPU (TFLOP/s/GPU)", "tflops", "tflops_per_gpu"),
     }
 )
 
@@ -157,11 +153,9 @@ class Series:
         self.steps.append(step)
         self.values.append(value)
 
-    def drain(self) -> list[tuple[int, float]]:
-        """Steps and values since the last call, which are forgotten."""
-        found = list(zip(self.steps, self.values, strict=True))
-        del self.steps[:], self.values[:]
-        return found
+    def by_step(self) -> dict[int, float]:
+        """Return the values by step; of steps that stand more than once the later one counts."""
+        return dict(zip(self.steps, self.values, strict=True))
 
     def settle(self) -> None:
         """Order by step; of steps that stand more than once the later one counts."""

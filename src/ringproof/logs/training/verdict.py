@@ -41,6 +41,7 @@ from functools import cached_property
 from itertools import compress, pairwise
 
 from ringproof.errors import InputError
+from ringproof.logs.training.curves import CurveFinding
 from ringproof.logs.training.log import TrainingLog
 from ringproof.logs.training.series import Series
 
@@ -255,6 +256,13 @@ class Comparison:
     tolerance: float
     series: tuple[SeriesComparison, ...]
     missing: tuple[str, ...]
+
+    @cached_property
+    def curves(self) -> tuple[tuple[str, CurveFinding], ...]:
+        """What is conspicuous in the loss and the gradient norm of each log, with its role."""
+        return tuple(
+            (log.role, finding) for log in (self.a, self.b) for finding in log.curve_findings()
+        )
 
     @property
     def within(self) -> bool:

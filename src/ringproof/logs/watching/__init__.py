@@ -1,1 +1,0 @@
-"""Follow a training log while it grows."""
