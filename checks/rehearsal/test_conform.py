@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from docs.making import conformance as page
 from ringproof.cli.main import app
 from ringproof.errors import InputError
-from ringproof.rehearsal.conform import cases, page, table
+from ringproof.rehearsal.conform import cases, table
 from ringproof.rehearsal.conform import record as records
 from ringproof.rehearsal.conform.cases import DATA, MODELS
 from ringproof.rehearsal.conform.matrix import LIBRARY, judge, training
@@ -178,9 +179,9 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
 def test_page_and_known_results_are_those_of_the_records() -> None:
     found = page.records(ROOT / page.RECORDS)
     assert found
-    remedy = "run python -m ringproof.rehearsal.conform.page"
+    remedy = "run python -m docs.making.conformance"
     assert page.page(found) == (ROOT / page.PAGE).read_text(), remedy
-    assert records.shipped_text(found) == (ROOT / page.KNOWN).read_text(), remedy
+    assert page.known_results(found) == (ROOT / page.KNOWN).read_text(), remedy
 
 
 def test_verdicts_are_explained_before_the_table() -> None:

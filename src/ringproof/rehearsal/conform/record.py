@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
@@ -17,7 +16,6 @@ from ringproof.errors import InputError
 
 FORMAT = 1
 FILE = "known.json"  # results of known upstreams, which are shipped with the package
-ORDER = ("megatron-core", "core_r", "main", "dev", "pull request")
 
 
 class Status(str, Enum):
@@ -163,28 +161,6 @@ def read(path: Path, field: str) -> ConformanceRecord:
     except (OSError, ValueError) as error:
         problem = f"is not a record of ringproof conform ({type(error).__name__})"
         raise InputError(field, path, problem, "write one with --json") from error
-
-
-def place_in_table(record: ConformanceRecord) -> tuple[int, str]:
-    """Sort key: releases, then branches, then pull requests."""
-    start = [number for number, prefix in enumerate(ORDER) if record.name.startswith(prefix)]
-    return (start[0] if start else len(ORDER), record.name)
-
-
-def shipped_text(records: Iterable[ConformanceRecord]) -> str:
-    """Return the JSON that is shipped of records, with one case on each line."""
-
-    def kept(case: CaseResult) -> list[Any]:
-        difference = case.largest_difference
-        rounded = None if difference is None else float(f"{difference:.1e}")
-        return [case.status.value, rounded, case.message, case.place]
-
-    parts = []
-    for record in records:
-        head = {"name": record.name, "engine": record.engine, "iterations": record.iterations}
-        cases = (f"{json.dumps(case.id)}: {json.dumps(kept(case))}" for case in record.cases)
-        parts.append(f'{json.dumps(head)[:-1]}, "cases": {{\n' + ",\n".join(cases) + "\n}}")
-    return "[\n" + ",\n".join(parts) + "\n]\n"
 
 
 def shipped() -> tuple[ConformanceRecord, ...]:
