@@ -25,9 +25,8 @@ from ringproof.rehearsal.protocol.reports import AttentionCall, Failure, Iterati
 from ringproof.rehearsal.rehearsing import estimate, find_script
 from ringproof.rehearsal.runs.outcome import Outcome
 from ringproof.rehearsal.verdict.agreement import Agreement, compare, refusal_of
-from ringproof.rehearsal.verdict.html import page
-from ringproof.rehearsal.verdict.lines import lines, numbers, size, waiting_lines
 from ringproof.rehearsal.verdict.path import read_path
+from ringproof.rehearsal.verdict.rendering import lines, numbers, page, size, waiting_lines
 from ringproof.rehearsal.verdict.variant import Rehearsal, Variant, as_json
 
 ARGUMENTS = ("--context-parallel-size", "2")

@@ -101,8 +101,7 @@ def rehearse(
         raise InputError("--dtype", dtype, "is not a known precision", "float32 or bfloat16")
     launch = _launch(words or [], sets or [])
     from ringproof.rehearsal.rehearsing import Request, rehearse
-    from ringproof.rehearsal.verdict.html import page
-    from ringproof.rehearsal.verdict.lines import lines
+    from ringproof.rehearsal.verdict.rendering import lines, page
     from ringproof.rehearsal.verdict.variant import as_json
 
     request = Request(
