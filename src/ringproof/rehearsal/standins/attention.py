@@ -9,7 +9,6 @@ Letters: B sequences, S rows of queries, T rows of keys, H heads, G heads of key
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import re
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringproof.rehearsal.standins.guard import wrapped
 from ringproof.rehearsal.standins.kernels import refuse
 
 Arguments = Mapping[str, Any]
@@ -54,15 +54,12 @@ def bound(original: Callable[..., Any], stand_in: Callable[[Arguments], Any]) ->
     Raises:
         TypeError: On a call that does not fit upstream's own signature.
     """
-    signature = inspect.signature(original)
 
-    @functools.wraps(original, assigned=("__name__", "__qualname__"), updated=())
-    def call(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named)
+    def call(given: inspect.BoundArguments, _: Callable[[], Any]) -> Any:
         given.apply_defaults()
         return stand_in(MappingProxyType(given.arguments))
 
-    return call
+    return wrapped(original, call)
 
 
 class Call:

@@ -8,9 +8,7 @@ reads lives until the request was waited for, whatever upstream does with the te
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,34 +20,27 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ringproof.rehearsal.protocol.board import Board
-from ringproof.rehearsal.standins.guard import replace_everywhere, wrapped
+from ringproof.rehearsal.standins.guard import calling_place, put, replace_everywhere, wrapped
 
-# What a rank sends or contributes, by the parameters of the public function.
-OUTGOING = MappingProxyType({
-    "all_reduce": "tensor",
-    "broadcast": "tensor",
-    "reduce": "tensor",
-    "all_gather": "tensor",
-    "all_gather_into_tensor": "input_tensor",
-    "reduce_scatter": "input_list",
-    "reduce_scatter_tensor": "input",
-    "all_to_all": "input_tensor_list",
-    "all_to_all_single": "input",
-    "gather": "tensor",
-    "scatter": "scatter_list",
-    "isend": "tensor",
-    "send": "tensor",
-    "irecv": None,
-    "recv": None,
-    "barrier": None,
-    "batch_isend_irecv": None,
-    "all_gather_object": None,
-    "broadcast_object_list": None,
-    "gather_object": None,
-    "scatter_object_list": None,
-    "monitored_barrier": None,
-})  # fmt: skip
-SKIPPED_MODULES = ("torch.", "ringproof.", "contextlib")
+# Functions of torch.distributed by the parameter with what a rank sends or contributes.
+OUTGOING = (
+    ("tensor", ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "isend", "send")),
+    ("input_tensor", ("all_gather_into_tensor",)),
+    ("input_list", ("reduce_scatter",)),
+    ("input", ("reduce_scatter_tensor", "all_to_all_single")),
+    ("input_tensor_list", ("all_to_all",)),
+    ("scatter_list", ("scatter",)),
+    (None, (
+        "irecv", "recv", "barrier", "batch_isend_irecv", "all_gather_object",
+        "broadcast_object_list", "gather_object", "scatter_object_list", "monitored_barrier",
+    )),
+)  # fmt: skip
+ALIASES = MappingProxyType(
+    {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor"}
+)
+
+
+Patch = tuple[object, str, Any]
 
 
 @dataclass(frozen=True)
@@ -94,16 +85,16 @@ class SentTensor:
     """A tensor that is being sent: keeps its memory, and notes what upstream does to it."""
 
     def __init__(self, tensor: Tensor, races: Counter[tuple[str, str, str]]) -> None:
-        self._tensor, self._races, self._place = tensor, races, upstream_place()
+        self._tensor, self._races, self._place = tensor, races, calling_place()
         self._memory = tensor.detach()  # shares the memory, and keeps it if the tensor drops it
         self._version = self._memory._version
 
     def end(self) -> None:
         """Compare the tensor with what it was, and let its memory go."""
         if self._tensor.data_ptr() != self._memory.data_ptr():
-            self._races["released", self._place, upstream_place()] += 1
+            self._races["released", self._place, calling_place()] += 1
         elif self._memory._version != self._version:
-            self._races["overwritten", self._place, upstream_place()] += 1
+            self._races["overwritten", self._place, calling_place()] += 1
         del self._tensor, self._memory
 
 
@@ -146,21 +137,19 @@ def group_name(group: Any) -> GroupName:
 
 def install(traffic: Contributions, board: Board) -> None:
     """Let every later call of ``torch.distributed`` go to gloo and be counted."""
-    _use_gloo()
-    taken: dict[Any, Any] = {}
-    for name, outgoing in OUTGOING.items():
-        original = getattr(distributed_c10d, name)
-        taken[original] = _watched(original, name, outgoing, traffic, board)
-        _put(name, taken[original])
-    for alias, name in (("_all_gather_base", "all_gather_into_tensor"),
-                        ("_reduce_scatter_base", "reduce_scatter_tensor")):  # fmt: skip
-        taken[getattr(dist, alias)] = getattr(dist, name)
-        _put(alias, getattr(dist, name))
-    manager = distributed_c10d._coalescing_manager
-    taken[manager] = _coalesced(manager, board)
-    _put("_coalescing_manager", taken[manager])
+    put(_gloo())
+    taken = {
+        name: _watched(getattr(distributed_c10d, name), name, outgoing, traffic, board)
+        for outgoing, names in OUTGOING
+        for name in names
+    }
+    taken |= {alias: taken[name] for alias, name in ALIASES.items()}
+    taken["_coalescing_manager"] = _coalesced(distributed_c10d._coalescing_manager, board)
+    originals = {getattr(distributed_c10d, name): value for name, value in taken.items()}
+    for name, value in taken.items():
+        put(_both(name, value))
     # Modules of upstream took functions from torch when they were imported.
-    replace_everywhere(taken, lambda package: package not in ("torch", "ringproof"))
+    replace_everywhere(originals, lambda package: package not in ("torch", "ringproof"))
 
 
 def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]:
@@ -168,7 +157,7 @@ def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]
 
     @contextlib.contextmanager
     def manager(group: Any = None, *arguments: Any, **named: Any) -> Iterator[Any]:
-        text = f"coalesced calls in {group_name(group)} at {upstream_place()}"
+        text = f"coalesced calls in {group_name(group)} at {calling_place()}"
         with contextlib.ExitStack() as stack:
             stack.callback(board.write)
             calls = stack.enter_context(original(group, *arguments, **named))
@@ -179,30 +168,31 @@ def _coalesced(original: Callable[..., Any], board: Board) -> Callable[..., Any]
     return manager
 
 
-def _put(name: str, value: Any) -> None:
-    """Replace a function under every name by which torch and upstream find it."""
-    setattr(distributed_c10d, name, value)
-    setattr(dist, name, value)
+def _both(name: str, value: Any) -> tuple[Patch, Patch]:
+    """Return the places where torch and upstream find a function."""
+    return (distributed_c10d, name, value), (dist, name, value)
 
 
-def _use_gloo() -> None:
+def _gloo() -> Iterator[Patch]:
+    """Yield what lets gloo take the place of NCCL."""
     for name in ("init_process_group", "new_group", "new_subgroups_by_enumeration", "split_group"):
         original = getattr(distributed_c10d, name, None)
         if original is not None:
-            _put(name, wrapped(original, _on_gloo))
-    barrier = dist.barrier
-
-    @functools.wraps(barrier)
-    def without_devices(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        return barrier(group=group, async_op=async_op)
-
-    _put("barrier", without_devices)
-    _put("_make_nccl_premul_sum", ScaledSum)
+            yield from _both(name, wrapped(original, _on_gloo))
+    yield from _both("barrier", wrapped(dist.barrier, _without_devices))
+    yield from _both("_make_nccl_premul_sum", ScaledSum)
+    yield from _both("is_nccl_available", lambda: True)
     if not hasattr(dist, "ProcessGroupNCCL"):  # its options are dropped below
-        dist.ProcessGroupNCCL = SimpleNamespace(
-            Options=lambda **given: SimpleNamespace(config=SimpleNamespace(), **given)
-        )
-    dist.is_nccl_available = distributed_c10d.is_nccl_available = lambda: True
+        yield dist, "ProcessGroupNCCL", SimpleNamespace(Options=_options)
+
+
+def _options(**given: Any) -> SimpleNamespace:
+    return SimpleNamespace(config=SimpleNamespace(), **given)
+
+
+def _without_devices(given: inspect.BoundArguments, barrier: Callable[[], Any]) -> Any:
+    given.arguments.pop("device_ids", None)  # gloo refuses them
+    return barrier()
 
 
 def _on_gloo(given: inspect.BoundArguments, create: Callable[[], Any]) -> Any:
@@ -228,7 +218,7 @@ def _watched(
         _scale_first(given, outgoing)
         group = group_name(_group_of(given))
         traffic.note(group, name, given.get(outgoing) if outgoing else None)
-        text = f"{name} in {group} at {upstream_place()}"
+        text = f"{name} in {group} at {calling_place()}"
         board.write(text)
         result = run()
         board.write()
@@ -271,11 +261,3 @@ def _group_of(given: dict[str, Any]) -> Any:
         operations: Sequence[Any] = given["p2p_op_list"]
         return operations[0].group if operations else None
     return given.get("group")
-
-
-def upstream_place() -> str:
-    """Return ``FILE:LINE`` of the innermost frame that is neither torch's nor ours."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(SKIPPED_MODULES):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.machinery
 import importlib.util
 import json
 import random
-import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ringproof.rehearsal.standins.guard import provide
 
 MODULE = "megatron.training.datasets.sft_dataset"
 PACK = 256
@@ -148,14 +148,10 @@ class _Words:
 
 def install_readers() -> None:
     """Let Megatron find a reader of JSON lines and a tokenizer; called in every rank."""
-    datasets: Any = types.ModuleType("datasets")
-    datasets.__spec__ = importlib.machinery.ModuleSpec("datasets", None)
-    datasets.load_dataset = _load
-    sys.modules["datasets"] = datasets
-    transformers: Any = types.ModuleType("transformers")
-    transformers.AutoTokenizer = _Words
+    provide("datasets", load_dataset=_load)
     module: Any = importlib.import_module(TOKENIZER)
-    module.transformers = transformers
+    # Not among the imported packages, where other parts of upstream would find and use it.
+    module.transformers = types.SimpleNamespace(AutoTokenizer=_Words)
     module.HAVE_TRANSFORMERS = True
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ringproof.rehearsal.standins.guard import missing
+from ringproof.rehearsal.standins.guard import missing, put
 
 FACTORIES = (
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_permuted", "empty_strided",
@@ -202,7 +202,7 @@ def install(devices: int) -> None:
         value = getattr(torch.cuda, name, None)
         if callable(value) and not isinstance(value, type):
             functions[name] = missing(f"torch.cuda.{name}")
-    for holder, name, value in (
+    put((
         *((torch.cuda, name, value) for name, value in functions.items()),
         *((torch.cuda.random, name, functions[name]) for name in RANDOM),
         *((torch.cuda.nvtx, name, _answers(None)) for name in RANGES),
@@ -216,8 +216,7 @@ def install(devices: int) -> None:
         # Upstream's functions run as they are written: compilers would look for a GPU.
         (torch, "compile", _uncompiled),
         (torch.jit, "script", _uncompiled),
-    ):
-        setattr(holder, name, value)
+    ))  # fmt: skip
 
 
 def _functions(devices: int) -> dict[str, Any]:

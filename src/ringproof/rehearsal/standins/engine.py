@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from ringproof.rehearsal.standins import attention, extension, kernels
-from ringproof.rehearsal.standins.guard import missing, replace_everywhere
+from ringproof.rehearsal.standins.guard import StandInModule, missing, replace_everywhere
 
 PACKAGE = "transformer_engine"
 ATTENTION = f"{PACKAGE}.pytorch.attention.dot_product_attention"
@@ -69,15 +69,6 @@ class _Kernel:
         return self._refuse
 
 
-class _Compiler(types.ModuleType):
-    """A module of a compiler that upstream imports and that nothing here calls."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything(f"{self.__name__}.{name}")
-
-
 class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports of compilers that are not installed get a module that only imports."""
 
@@ -93,8 +84,8 @@ class CompilerFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Make an empty module."""
-        return _Compiler(spec.name)
+        """Make a module that has whatever is asked for, and that nothing here calls."""
+        return StandInModule(spec.name, _Anything)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Give the package a version."""

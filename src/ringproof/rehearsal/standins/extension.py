@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ringproof.rehearsal.standins import kernels, packed
-from ringproof.rehearsal.standins.guard import GuardedModule, missing
+from ringproof.rehearsal.standins.guard import StandInModule, missing, provide
 
 NAME = "transformer_engine_torch"
 APEX = "fused_weight_gradient_mlp_cuda"
@@ -85,30 +84,27 @@ class _Unusable:
         missing(f"{NAME}.{type(self).__name__}")()
 
 
-class Extension(GuardedModule):
-    """``transformer_engine_torch``: enumerations, kernels, and guards for the rest."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name[:1].isupper():
-            unusable = "Comm" in name and name not in ("CommOverlapType", "CommOverlapAlgo")
-            value = type(name, (_Unusable,), {}) if unusable else _open_enum(name)
-            setattr(self, name, value)
-            return value
-        return super().__getattr__(name)
+def _unknown(symbol: str) -> Any:
+    """Return a class for a name of the extension in capitals, and a guard for any other."""
+    name = symbol.rpartition(".")[2]
+    if not name[:1].isupper():
+        return missing(symbol)
+    unusable = "Comm" in name and name not in ("CommOverlapType", "CommOverlapAlgo")
+    return type(name, (_Unusable,), {}) if unusable else _open_enum(name)
 
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """What a kernel's stand-in is put behind, by its symbol."""
 
 
-def build(*, has_short_backend: bool, wrap: Wrap) -> Extension:
+def build(*, has_short_backend: bool, wrap: Wrap) -> StandInModule:
     """Make the module.
 
     Args:
         has_short_backend: Whether upstream's Python names the backend for up to 512 tokens.
     """
     backends = dict(FUSED_BACKENDS) | ({SHORT_BACKEND: 0} if has_short_backend else {})
-    module: Any = Extension(NAME)
+    module: Any = StandInModule(NAME, _unknown)
     module.DType = _closed_enum(
         "DType", {name: number for number, name in enumerate(DTYPES) if name not in HIDDEN_DTYPES}
     )
@@ -139,9 +135,7 @@ def _fused_backend(*arguments: Any) -> Any:
 
 def install_apex() -> None:
     """Let Megatron import Apex's compiled weight gradient, which its own linear layers call."""
-    module: Any = GuardedModule(APEX)
-    module.wgrad_gemm_accum_fp32 = module.wgrad_gemm_accum_fp16 = _accumulate
-    sys.modules[APEX] = module
+    provide(APEX, wgrad_gemm_accum_fp32=_accumulate, wgrad_gemm_accum_fp16=_accumulate)
 
 
 def leave_out_fused_kernels() -> None:

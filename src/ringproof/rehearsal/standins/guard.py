@@ -1,15 +1,22 @@
-"""How functions of upstream are replaced, and what happens where a stand-in is missing."""
+"""How stand-ins take the place of modules and functions, and what happens where one is missing.
+
+`put` sets attributes, `replace_everywhere` also finds the names under which loaded modules have
+imported a function, `wrapped` puts code round one, and `provide` makes a module that is not here.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import inspect
 import re
 import sys
 import types
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
+
+MESSAGE = re.compile(r"no stand-in for (?P<symbol>.+?), called at (?P<place>\S+)")
+SKIPPED_MODULES = ("torch.", "ringproof.", "contextlib")
 
 
 class StandInMissing(RuntimeError):
@@ -29,14 +36,10 @@ class StandInMissing(RuntimeError):
         super().__init__(message)
 
 
-MESSAGE = re.compile(r"no stand-in for (?P<symbol>.+?), called at (?P<place>\S+)")
-STAND_INS = str(Path(__file__).parent)
-
-
 def calling_place() -> str:
-    """Return ``FILE:LINE`` of the innermost frame that is not a stand-in's."""
+    """Return ``FILE:LINE`` of the innermost frame that is neither torch's nor ours."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(STAND_INS):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(SKIPPED_MODULES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -51,6 +54,65 @@ def missing(symbol: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+def refuse(symbol: str, **unsupported: object) -> None:
+    """Raise `StandInMissing` if an argument has a value that a stand-in does not compute."""
+    wrong = {name: value for name, value in unsupported.items() if not _is_absent(value)}
+    if wrong:
+        named = ", ".join(f"{name}={_short(value)}" for name, value in wrong.items())
+        raise StandInMissing(f"{symbol} with {named}", calling_place())
+
+
+def _is_absent(value: Any) -> bool:
+    """Return whether an argument asks for nothing: ``None``, false, zero, or what is empty."""
+    if hasattr(value, "numel"):
+        return bool(value.numel() == 0)
+    if isinstance(value, list | tuple):
+        return all(map(_is_absent, value))
+    return value is None or (isinstance(value, bool | int | float) and not value)
+
+
+def _short(value: Any) -> str:
+    return f"a tensor {list(value.shape)}" if hasattr(value, "numel") else repr(value)
+
+
+class StandInModule(types.ModuleType):
+    """A module whose unknown names exist.
+
+    Dunders are not invented: asking for one raises `AttributeError`.
+
+    Args:
+        unknown: Makes the value of an unknown name from the dotted name of the symbol.
+    """
+
+    def __init__(self, name: str, unknown: Callable[[str], Any] = missing) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        self.__path__: list[str] = []
+        self._unknown = unknown
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = self._unknown(f"{self.__name__}.{name}")
+        setattr(self, name, value)  # an enumeration has to be the same each time
+        return value
+
+
+def provide(name: str, **members: Any) -> StandInModule:
+    """Let upstream import a module that is not here; functions of it that are not given raise.
+
+    Args:
+        name: Dotted name; its parents are provided before.
+    """
+    module = StandInModule(name)
+    vars(module).update(members)
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
 def wrapped(
     function: Callable[..., Any], around: Callable[[inspect.BoundArguments, Callable[[], Any]], Any]
 ) -> Callable[..., Any]:
@@ -59,6 +121,8 @@ def wrapped(
     Args:
         around: Gets the arguments of a call by their names in the signature of ``function``, and a
             function that makes the call with what they are by then.
+
+    A call of what is returned raises `TypeError` where it does not fit that signature.
     """
     signature = inspect.signature(function)
 
@@ -70,20 +134,17 @@ def wrapped(
     return call
 
 
-class GuardedModule(types.ModuleType):
-    """A module whose unknown functions exist and raise `StandInMissing` when they are called.
-
-    Names of classes and dunders are not invented: asking for them raises `AttributeError`.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return missing(f"{self.__name__}.{name}")
+def put(replacements: Iterable[tuple[object, str, Any]]) -> None:
+    """Set attributes of modules and classes, for the rest of this process."""
+    for holder, name, value in replacements:
+        setattr(holder, name, value)
 
 
 def replace_everywhere(replaced: Mapping[Any, Any], wanted: Callable[[str], bool]) -> None:
     """Put values in the place of their keys under every name that loaded modules have for them.
+
+    Upstream's modules import functions by name, so that setting an attribute of the module that
+    defines one does not reach them.
 
     Args:
         wanted: Whether modules of a top-level package are changed.

@@ -13,28 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringproof.rehearsal.standins.guard import StandInMissing, calling_place
+from ringproof.rehearsal.standins import guard
 
 
 def refuse(symbol: str, **unsupported: object) -> None:
-    """Raise `StandInMissing` if an argument has a value that a stand-in does not compute."""
-    wrong = {name: value for name, value in unsupported.items() if not _is_absent(value)}
-    if wrong:
-        named = ", ".join(f"{name}={_short(value)}" for name, value in wrong.items())
-        raise StandInMissing(f"transformer_engine_torch.{symbol} with {named}", calling_place())
-
-
-def _is_absent(value: object) -> bool:
-    """Whether an argument asks for nothing: ``None``, false, zero, an empty tensor or list."""
-    if isinstance(value, Tensor):
-        return value.numel() == 0
-    if isinstance(value, list | tuple):
-        return all(map(_is_absent, value))
-    return value is None or (isinstance(value, bool | int | float) and not value)
-
-
-def _short(value: object) -> str:
-    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    """Refuse arguments of a kernel that its stand-in does not compute."""
+    guard.refuse(f"transformer_engine_torch.{symbol}", **unsupported)
 
 
 def generic_gemm(

@@ -6,30 +6,13 @@ gated norm. Initial and final states, which inference uses, are refused.
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ringproof.rehearsal.standins.guard import GuardedModule, StandInMissing, calling_place
-
-VERSIONS = MappingProxyType({"mamba_ssm": "2.2.6.post3", "causal_conv1d": "1.5.3.post1"})
-MODULES = (
-    "mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton", "mamba_ssm.ops.triton.layernorm_gated",
-    "mamba_ssm.ops.triton.ssd_combined", "causal_conv1d", "causal_conv1d.causal_conv1d_varlen",
-    "causal_conv1d.cpp_functions",
-)  # fmt: skip
-
-
-def _refuse(symbol: str, **unsupported: object) -> None:
-    """Raise `StandInMissing` if an argument is given that is not computed here."""
-    for name, value in unsupported.items():
-        if value is not None and value is not False:
-            raise StandInMissing(f"{symbol} with {name}", calling_place())
+from ringproof.rehearsal.standins.guard import provide, refuse
 
 
 def causal_conv1d_fn(
@@ -46,7 +29,7 @@ def causal_conv1d_fn(
         seq_idx: Sequence of each token, (batch, tokens).
         activation: ``silu``, ``swish`` or ``None``.
     """
-    _refuse("causal_conv1d.causal_conv1d_fn", initial_states=initial_states,
+    refuse("causal_conv1d.causal_conv1d_fn", initial_states=initial_states,
             return_final_states=return_final_states, final_states_out=final_states_out)  # fmt: skip
     width, tokens = weight.shape[1], x.shape[2]
     total = torch.zeros_like(x) if bias is None else bias[None, :, None].expand_as(x)
@@ -82,7 +65,7 @@ def mamba_chunk_scan_combined(
         dt_softplus: Whether ``dt`` goes through softplus.
         dt_limit: Range to which ``dt`` is clamped.
     """
-    _refuse("mamba_ssm.mamba_chunk_scan_combined", initial_states=initial_states,
+    refuse("mamba_ssm.mamba_chunk_scan_combined", initial_states=initial_states,
             return_final_states=return_final_states)  # fmt: skip
     wide = torch.promote_types(x.dtype, torch.float32)
     step = dt.to(wide) if dt_bias is None else dt.to(wide) + dt_bias
@@ -122,7 +105,7 @@ def mamba_split_conv1d_scan_combined(
         D: (heads) or (heads, width).
         chunk_size: See `mamba_chunk_scan_combined`, as for the rest.
     """
-    _refuse("mamba_ssm.mamba_split_conv1d_scan_combined", initial_states=initial_states,
+    refuse("mamba_ssm.mamba_split_conv1d_scan_combined", initial_states=initial_states,
             return_final_states=return_final_states, rmsnorm_weight=rmsnorm_weight,
             outproj_weight=outproj_weight, outproj_bias=outproj_bias)  # fmt: skip
     heads = D.shape[0]
@@ -178,19 +161,15 @@ class RMSNorm(torch.nn.Module):
 
 def install() -> None:
     """Let Megatron import both packages."""
-    for name in MODULES:
-        module: Any = GuardedModule(name)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        module.__path__ = []
-        if "." not in name:
-            module.__version__ = VERSIONS[name]
-        sys.modules[name] = module
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
-    modules: Any = sys.modules
-    combined = modules["mamba_ssm.ops.triton.ssd_combined"]
-    for function in (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined):
-        setattr(combined, function.__name__, function)
-    modules["mamba_ssm.ops.triton.layernorm_gated"].RMSNorm = RMSNorm
-    modules["causal_conv1d"].causal_conv1d_fn = causal_conv1d_fn
+    scans = (mamba_chunk_scan_combined, mamba_split_conv1d_scan_combined)
+    for name, members in (
+        ("mamba_ssm", {"__version__": "2.2.6.post3"}),
+        ("mamba_ssm.ops", {}),
+        ("mamba_ssm.ops.triton", {}),
+        ("mamba_ssm.ops.triton.layernorm_gated", {"RMSNorm": RMSNorm}),
+        ("mamba_ssm.ops.triton.ssd_combined", {scan.__name__: scan for scan in scans}),
+        ("causal_conv1d", {"__version__": "1.5.3.post1", "causal_conv1d_fn": causal_conv1d_fn}),
+        ("causal_conv1d.causal_conv1d_varlen", {}),
+        ("causal_conv1d.cpp_functions", {}),
+    ):
+        provide(name, **members)

@@ -14,9 +14,9 @@ import torch
 from ringproof.errors import InputError
 from ringproof.reference.graphs.tape.segment import TapeSegment, UndefinedBehaviour
 from ringproof.rehearsal.protocol.reports import GraphCapture
-from ringproof.rehearsal.standins.graphs.memory import AliasedPool, install_allocator, refer
+from ringproof.rehearsal.standins.graphs.memory import AliasedPool, allocator, refer
 from ringproof.rehearsal.standins.graphs.recording import Kernel, OngoingCapture
-from ringproof.rehearsal.standins.guard import missing
+from ringproof.rehearsal.standins.guard import missing, put
 
 PoolId = tuple[int, int]
 
@@ -42,6 +42,10 @@ class Tapes:
     _pools: dict[PoolId, AliasedPool] = field(default_factory=dict)
     _fresh: dict[PoolId, list[TapeSegment]] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def captures(self) -> bool:
+        """Return whether a capture runs."""
+        return self.capture is not None
 
     def new_id(self) -> PoolId:
         """Return a handle of a pool that is not in use."""
@@ -174,22 +178,24 @@ def graph(
 def install(devices: int) -> Tapes:
     """Put the tape in the place of CUDA graphs, for the rest of this process."""
     tapes = Tapes()
-    torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = type(
-        "CUDAGraph", (Graph,), {"tapes": tapes}
-    )
-    torch.cuda.graph = torch.cuda.graphs.graph = graph
-    for holder in (torch.cuda, torch.cuda.graphs):
-        holder.graph_pool_handle = tapes.new_id
-        holder.is_current_stream_capturing = lambda: tapes.capture is not None
-    torch._C._graph_pool_handle = tapes.new_id
-    torch._C._cuda_isCurrentStreamCapturing = lambda: tapes.capture is not None
-    torch.cuda.synchronize = _outside(tapes, "torch.cuda.synchronize", torch.cuda.synchronize)
+    captured = type("CUDAGraph", (Graph,), {"tapes": tapes})
     record = functools.partial(tapes.run_or_record, "switch of a generator's state")
-    torch.cuda.default_generators = (DeviceGenerator(record),) * devices
-    torch.as_tensor = _with_references(tapes, torch.as_tensor)
-    install_allocator(tapes.new_id)
-    for name in ALLOCATOR:
-        setattr(torch._C, name, missing(f"torch._C.{name}"))
+    for holder in (torch.cuda, torch.cuda.graphs):
+        put((
+            (holder, "CUDAGraph", captured),
+            (holder, "graph", graph),
+            (holder, "graph_pool_handle", tapes.new_id),
+            (holder, "is_current_stream_capturing", tapes.captures),
+        ))  # fmt: skip
+    put((
+        (torch._C, "_graph_pool_handle", tapes.new_id),
+        (torch._C, "_cuda_isCurrentStreamCapturing", tapes.captures),
+        (torch.cuda, "synchronize", _outside(tapes, "torch.cuda.synchronize")),
+        (torch.cuda, "default_generators", (DeviceGenerator(record),) * devices),
+        (torch, "as_tensor", _with_references(tapes, torch.as_tensor)),
+        *((torch._C, name, missing(f"torch._C.{name}")) for name in ALLOCATOR),
+        *allocator(tapes.new_id),
+    ))  # fmt: skip
     return tapes
 
 
@@ -213,14 +219,12 @@ def one_operation_each(tapes: Tapes) -> Callable[[str, Callable[..., Any]], Call
     return wrap
 
 
-def _outside(tapes: Tapes, symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function that no device can run while it captures."""
+def _outside(tapes: Tapes, symbol: str) -> Callable[..., None]:
+    """Return a function that does nothing, and that no device can run while it captures."""
 
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        if tapes.capture is not None:
+    def call(*_: Any, **__: Any) -> None:
+        if tapes.captures():
             raise InputError(symbol, None, "was called during a capture", "call it outside")
-        return function(*arguments, **named)
 
     return call
 

@@ -101,19 +101,19 @@ class PoolZeros(TorchFunctionMode):
         return made.zero_() if getattr(func, "__name__", "") == "empty" else made
 
 
-def install_allocator(new_id: Callable[[], tuple[int, int]]) -> None:
-    """Accept what upstream asks of the caching allocator, and do nothing.
+def allocator(new_id: Callable[[], tuple[int, int]]) -> Iterator[tuple[object, str, Any]]:
+    """Yield what accepts all that upstream asks of the caching allocator, and does nothing.
 
     Transformer Engine's pull request 3353 rewinds the allocator between the branches of one slot,
     so that branches of which only one runs take the same memory. The tape has no allocator: every
     branch keeps memory of its own. A rehearsal does not show that memory which is shared on a
     device is never read by the wrong branch.
     """
-    torch.cuda.MemPool = type("MemPool", (MemPool,), {"new_id": staticmethod(new_id)})
-    torch.cuda.use_mem_pool = lambda *_, **__: PoolZeros()
-    torch.cuda.memory.get_allocator_backend = lambda: "native"
-    torch.cuda.get_allocator_backend = torch.cuda.memory.get_allocator_backend
+    yield torch.cuda, "MemPool", type("MemPool", (MemPool,), {"new_id": staticmethod(new_id)})
+    yield torch.cuda, "use_mem_pool", lambda *_, **__: PoolZeros()
+    for holder in (torch.cuda, torch.cuda.memory):
+        yield holder, "get_allocator_backend", lambda: "native"
     for name in REWINDING:
-        setattr(torch._C, name, lambda *_, **__: None)
-    torch._C._cuda_checkPoolLiveAllocations = lambda *_: True
-    torch._C._has_Standard_Deleter = lambda *_: True
+        yield torch._C, name, lambda *_, **__: None
+    for name in ("_cuda_checkPoolLiveAllocations", "_has_Standard_Deleter"):
+        yield torch._C, name, lambda *_: True
